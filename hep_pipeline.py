@@ -66,10 +66,14 @@ def _load_packages() -> None:
         if loaded is None:
             spec = PathFinder.find_spec(name, [_ROOT])
             if spec is None or spec.loader is None:
-                raise ImportError(f"the package '{name}' is not beside {__file__}. Install hep_pipeline again.")
+                raise ImportError(
+                    f"the package '{name}' is not beside {__file__}. Install hep_pipeline again."
+                )
             sys.modules[name] = module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
-        elif _ROOT not in map(os.path.dirname, loaded.__path__ if hasattr(loaded, "__path__") else ()):
+        elif _ROOT not in map(
+            os.path.dirname, loaded.__path__ if hasattr(loaded, "__path__") else ()
+        ):
             where = getattr(loaded, "__file__", None) or name
             raise ImportError(
                 f"hep_pipeline has a package '{name}', and the program has imported {where} under that name. "

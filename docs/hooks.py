@@ -47,9 +47,14 @@ def on_files(files: Files, config: Any) -> Files:
     front = files.get_file_from_path("index.md")
     add(REPORT, (load_run("demo").output("report") / "report.html").read_bytes())
     if front is not None:
-        front.content_string = re.sub(r"(!\[The top of the report\]\(\S+\))", rf"[\1]({REPORT})", front.content_string)
+        front.content_string = re.sub(
+            r"(!\[The top of the report\]\(\S+\))", rf"[\1]({REPORT})", front.content_string
+        )
     for name, make in reference.PAGES.items():
-        add(f"reference/{name}.md", _with_links(make(), "docs/reference.md", f"reference/{name}.md", config))
+        add(
+            f"reference/{name}.md",
+            _with_links(make(), "docs/reference.md", f"reference/{name}.md", config),
+        )
     for notebook in sorted((ROOT / "docs" / "examples").glob("*.ipynb")):
         page = f"examples/{notebook.stem}.md"
         names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
@@ -71,11 +76,18 @@ def on_page_content(html: str, **_: Any) -> str:
     """Each cell of a table gets the name of its column, which `site.css` shows on a phone."""
 
     def table(found: re.Match[str]) -> str:
-        heads = [re.sub(r"<[^>]+>|\"", "", head) for head in re.findall(r"<th\b[^>]*>(.*?)</th>", found[0], re.DOTALL)]
+        heads = [
+            re.sub(r"<[^>]+>|\"", "", head)
+            for head in re.findall(r"<th\b[^>]*>(.*?)</th>", found[0], re.DOTALL)
+        ]
         names = itertools.cycle(heads)
         # A number such as 4.91e-05 is not broken at its hyphen.
-        whole = re.sub(r"(?<=[ >])[\d.]+e-\d+", r'<span style="white-space: nowrap">\g<0></span>', found[0])
-        return re.sub(r"<td\b", lambda _: f'<td data-label="{next(names)}"', whole) if heads else whole
+        whole = re.sub(
+            r"(?<=[ >])[\d.]+e-\d+", r'<span style="white-space: nowrap">\g<0></span>', found[0]
+        )
+        return (
+            re.sub(r"<td\b", lambda _: f'<td data-label="{next(names)}"', whole) if heads else whole
+        )
 
     return re.sub(r"<table>.*?</table>", table, html, flags=re.DOTALL)
 
@@ -89,9 +101,15 @@ def _with_links(markdown: str, path: str, page: str, config: Any) -> str:
         if not (ROOT / goal).exists():
             # Of the site itself, such as a figure of a notebook; MkDocs checks it.
             return found[0]
-        inside = PAGE_OF.get(goal) or re.sub(r"^docs/(.*?)(\.ipynb$|$)", lambda m: m[1] + (m[2] and ".md"), goal)
+        inside = PAGE_OF.get(goal) or re.sub(
+            r"^docs/(.*?)(\.ipynb$|$)", lambda m: m[1] + (m[2] and ".md"), goal
+        )
         if goal in PAGE_OF or (goal.startswith("docs/") and not goal.endswith(".py")):
             return f"[{shown}]({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"
-        return f"[{shown}]({config.repo_url.rstrip('/')}/blob/main/{goal})" if config.repo_url else f"`{shown}`"
+        return (
+            f"[{shown}]({config.repo_url.rstrip('/')}/blob/main/{goal})"
+            if config.repo_url
+            else f"`{shown}`"
+        )
 
     return re.sub(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)", link, markdown)

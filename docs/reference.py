@@ -33,7 +33,12 @@ from training.algorithms.registry import METHODS, SlowMo
 from training.settings import TrainSettings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_LIMITS: Final = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+_LIMITS: Final = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
 
 _WIDTH: Final = 120
 
@@ -51,7 +56,16 @@ def config_page() -> str:
             sections.append(f"## {name}\n\n{inner['description']}\n\n{_table_of_keys(rows)}")
         else:
             top += rows
-    return "\n".join(["# Config keys", "", "`--set key=value` overrides one.", "", _table_of_keys(top), *sections])
+    return "\n".join(
+        [
+            "# Config keys",
+            "",
+            "`--set key=value` overrides one.",
+            "",
+            _table_of_keys(top),
+            *sections,
+        ]
+    )
 
 
 def full_config() -> str:
@@ -85,7 +99,11 @@ def _documented(kind: type) -> dict[str, str]:
         return {}
     module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
     found = {}
-    for node in (each for each in ast.walk(module) if isinstance(each, ast.ClassDef) and each.name == kind.__name__):
+    for node in (
+        each
+        for each in ast.walk(module)
+        if isinstance(each, ast.ClassDef) and each.name == kind.__name__
+    ):
         for member, below in itertools.pairwise(node.body):
             if isinstance(member, (ast.Assign, ast.AnnAssign)) and isinstance(below, ast.Expr):
                 name = member.target if isinstance(member, ast.AnnAssign) else member.targets[0]
@@ -98,7 +116,9 @@ def commands_page() -> str:
     group: Any = typer.main.get_command(app)
     context = typer.Context(group)
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
-    options = {name: [_option(each, context) for each in command.params] for name, command in shown.items()}
+    options = {
+        name: [_option(each, context) for each in command.params] for name, command in shown.items()
+    }
     shared = [row for row in options["run"] if all(row in rows for rows in options.values())]
     heads = ("option", "meaning")
     parts = ["# Commands", "", "All commands take:", "", _table(heads, filter(None, shared))]
@@ -112,7 +132,8 @@ def features_page() -> str:
     """Every number that a network takes, and every field of the events that they are computed from."""
     parts = ["# Features", "", "## Columns of the features Parquet", ""]
     rows = [
-        [_code(c.name), f"list of {c.dtype}" if c.is_list else c.dtype, c.unit, c.meaning] for c in COLUMNS.values()
+        [_code(c.name), f"list of {c.dtype}" if c.is_list else c.dtype, c.unit, c.meaning]
+        for c in COLUMNS.values()
     ]
     parts.append(_table(("column", "type", "unit", "meaning"), rows))
     for name, column in INPUT_COLUMNS.items():
@@ -122,30 +143,53 @@ def features_page() -> str:
                 _code(f.name),
                 f.unit,
                 f.meaning,
-                ("standard" if f.is_scaled else "none") + (f", log above {f.log_above:g}" if f.log_above else ""),
+                ("standard" if f.is_scaled else "none")
+                + (f", log above {f.log_above:g}" if f.log_above else ""),
             ]
             for i, f in enumerate(column.features)
         ]
         parts += [f"## {name}", "", _table(("", "feature", "unit", "meaning", "scaling"), numbered)]
-    fields = SCALARS | {f"{group}.{name}": f for group, inner in COLLECTIONS.items() for name, f in inner.items()}
+    fields = SCALARS | {
+        f"{group}.{name}": f for group, inner in COLLECTIONS.items() for name, f in inner.items()
+    }
     rows = [
-        [_code(name), _code(f.branch) + (" (optional)" if name == "weight" else ""), f.dtype, f.unit or "1"]
+        [
+            _code(name),
+            _code(f.branch) + (" (optional)" if name == "weight" else ""),
+            f.dtype,
+            f.unit or "1",
+        ]
         for name, f in fields.items()
     ]
-    parts += ["## Fields of the events Parquet", "", _table(("field", "Delphes branch", "type", "unit"), rows)]
+    parts += [
+        "## Fields of the events Parquet",
+        "",
+        _table(("field", "Delphes branch", "type", "unit"), rows),
+    ]
     return "\n".join(parts)
 
 
 def algorithms_page() -> str:
     """Every method of distributed training: the words of its file, its traits, and its keys."""
-    without = ", ".join(_code(name) for name, method in METHODS.items() if method.traits.joint_model)
-    parts = ["# Algorithms", "", f"`train.algorithm` names the method; SlowMo goes around each but {without}.", ""]
+    without = ", ".join(
+        _code(name) for name, method in METHODS.items() if method.traits.joint_model
+    )
+    parts = [
+        "# Algorithms",
+        "",
+        f"`train.algorithm` names the method; SlowMo goes around each but {without}.",
+        "",
+    ]
     for name, method in METHODS.items():
         schema = schema_of(method.settings)
         own = {key: field for key, field in schema["properties"].items() if key != "name"}
         rows = [row for key, field in own.items() for row in _rows(key, field, schema)]
         traits = (trait for trait, value in asdict(method.traits).items() if value is True)
-        parts += [*_algorithm(name, method.kind), f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.", ""]
+        parts += [
+            *_algorithm(name, method.kind),
+            f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.",
+            "",
+        ]
         parts += [f"    {_command(name, method.traits)}", ""]
         parts += [_table_of_keys(rows)] if rows else []
     return "\n".join([*parts, *_algorithm("slowmo", SlowMo)])
@@ -154,8 +198,14 @@ def algorithms_page() -> str:
 def _command(name: str, traits: Traits) -> str:
     """The command line that trains the networks of the demo with a method; keys that are so by default are left out."""
     fields, keys = TrainSettings.model_fields, {"workers": 4} | traits.needed
-    changed = {key: value for key, value in keys.items() if key == "workers" or value != fields[key].default}
-    chosen = (f"--set train.{key}={value}" for key, value in ({"algorithm": name} | changed).items())
+    changed = {
+        key: value
+        for key, value in keys.items()
+        if key == "workers" or value != fields[key].default
+    }
+    chosen = (
+        f"--set train.{key}={value}" for key, value in ({"algorithm": name} | changed).items()
+    )
     return " ".join((".venv/bin/python -m pipeline train --config demo", *chosen))
 
 
@@ -169,7 +219,9 @@ def _algorithm(name: str, kind: type) -> list[str]:
 
 def api_page() -> str:
     """What other programs may import; mkdocstrings fills it in."""
-    shown = (f"::: {getattr(pipeline.api, name).__module__}.{name}" for name in pipeline.api.__all__)
+    shown = (
+        f"::: {getattr(pipeline.api, name).__module__}.{name}" for name in pipeline.api.__all__
+    )
     return "\n\n".join(["# Python", "[From Python](../library.md) has an example of each.", *shown])
 
 
@@ -194,8 +246,13 @@ class Row(NamedTuple):
 
 
 def _table_of_keys(rows: Iterable[Row]) -> str:
-    lines = ([_code(key), _code(default) if default else "required", *words] for key, default, *words in rows)
-    return _table(("key", "default", "value", "meaning"), lines).replace("| `null` |", "| not set |")
+    lines = (
+        [_code(key), _code(default) if default else "required", *words]
+        for key, default, *words in rows
+    )
+    return _table(("key", "default", "value", "meaning"), lines).replace(
+        "| `null` |", "| not set |"
+    )
 
 
 def _rows(key: str, field: Schema, schema: Schema) -> Iterator[Row]:
@@ -203,14 +260,22 @@ def _rows(key: str, field: Schema, schema: Schema) -> Iterator[Row]:
     inner = _model_in(field, schema)
     if inner is None or "$ref" not in field:
         default = json.dumps(field["default"], ensure_ascii=False) if "default" in field else ""
-        yield Row(key, default, _kind(field, schema), " ".join([field.get("description", ""), *_meanings(field)]))
+        yield Row(
+            key,
+            default,
+            _kind(field, schema),
+            " ".join([field.get("description", ""), *_meanings(field)]),
+        )
     of_kinds: dict[Row, list[str]] = {}
     for kind, path in field.get("discriminator", {}).get("mapping", {}).items():
         for name, each in _named({"$ref": path}, schema)["properties"].items():
             if name != field["discriminator"]["propertyName"]:
                 (row,) = _rows(f"{key}.{name}", each, schema)
                 of_kinds.setdefault(row, []).append(_code(kind))
-    yield from (row._replace(meaning=f"{row.meaning} ({', '.join(kinds)})") for row, kinds in of_kinds.items())
+    yield from (
+        row._replace(meaning=f"{row.meaning} ({', '.join(kinds)})")
+        for row, kinds in of_kinds.items()
+    )
     if inner is not None:
         below = key + ("[]." if field.get("type") == "array" else ".")
         for name, each in inner["properties"].items():
@@ -229,17 +294,24 @@ def _keys(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
             yield from _keys(inner["properties"], schema, indent + "  ")
             continue
         kinds = field.get("discriminator", {}).get("mapping", {})
-        words = [f"`{kind}`: {_named({'$ref': path}, schema)['description']}" for kind, path in kinds.items()]
+        words = [
+            f"`{kind}`: {_named({'$ref': path}, schema)['description']}"
+            for kind, path in kinds.items()
+        ]
         row, *below = _rows(name, field, schema)
         for each in below:
             default = f" (default {each.default})" if each.default else ""
-            words.append(f"`{re.split(r'[.]', each.key, maxsplit=1)[1]}`{default}: {each.meaning}{_choice(each)}")
+            words.append(
+                f"`{re.split(r'[.]', each.key, maxsplit=1)[1]}`{default}: {each.meaning}{_choice(each)}"
+            )
         yield from _comment(field["description"], indent)
         for text in [*(_meanings(field) or [_choice(row).strip()] * (not kinds)), *words]:
             yield from _comment(text, indent, hang="  ")
         value = field["default"] if "default" in field else field["examples"][0]
         if inner is not None and value:
-            items = ({key: each[key] for key in inner["properties"] if key in each} for each in value)
+            items = (
+                {key: each[key] for key in inner["properties"] if key in each} for each in value
+            )
             yield from (f"{indent}{name}:", *(f"{indent}  - {_flow(each)}" for each in items))
         else:
             yield f"{indent}{name}: {_flow(value)}"
@@ -251,12 +323,16 @@ def _choice(row: Row) -> str:
 
 def _comment(words: str, indent: str, hang: str = "") -> list[str]:
     start = f"{indent}# {hang}"
-    return textwrap.wrap(words, _WIDTH, initial_indent=start, subsequent_indent=start + hang, break_on_hyphens=False)
+    return textwrap.wrap(
+        words, _WIDTH, initial_indent=start, subsequent_indent=start + hang, break_on_hyphens=False
+    )
 
 
 def _flow(value: object) -> str:
     """A value as YAML on one line."""
-    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
+    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6).strip()[
+        1:-1
+    ]
 
 
 def _model_in(field: Schema, schema: Schema) -> Schema | None:
@@ -281,20 +357,32 @@ def _kind(field: Schema, schema: Schema) -> str:
     if "enum" in found:
         return ", ".join(map(_code, found["enum"]))
     if "anyOf" in found:
-        return " or ".join(_kind(each, schema) for each in found["anyOf"] if each.get("type") != "null")
+        return " or ".join(
+            _kind(each, schema) for each in found["anyOf"] if each.get("type") != "null"
+        )
     if found.get("type") == "array":
         return f"list of: {_kind(found['items'], schema)}"
     if found.get("type") == "object":
         return "keys and values"
     limits = [f"{words} {found[limit]}" for limit, words in _LIMITS.items() if limit in found]
-    return ", ".join([found.get("format") or found.get("const") or found.get("type", "any"), *limits])
+    return ", ".join(
+        [found.get("format") or found.get("const") or found.get("type", "any"), *limits]
+    )
 
 
 def _meanings(field: Schema) -> list[str]:
     """What the values of an enumeration mean: the docstrings of its members."""
-    used = [each["$ref"].rpartition("/")[2] for each in (field, *field.get("anyOf", [])) if "$ref" in each]
+    used = [
+        each["$ref"].rpartition("/")[2]
+        for each in (field, *field.get("anyOf", []))
+        if "$ref" in each
+    ]
     kinds = [kind for kind in StrEnum.__subclasses__() if kind.__name__ in used]
-    return [f"`{kind[name].value}`: {words}" for kind in kinds for name, words in _documented(kind).items()]
+    return [
+        f"`{kind[name].value}`: {words}"
+        for kind in kinds
+        for name, words in _documented(kind).items()
+    ]
 
 
 def _option(parameter: Any, context: typer.Context) -> list[str]:

@@ -87,7 +87,10 @@ def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
 def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
     kinds = [_flat(table, f"{flavour}s", ("pt", "eta", "phi", "charge")) for flavour in flavours]
     events = [np.repeat(np.arange(table.num_rows), np.diff(offsets)) for offsets, *_ in kinds]
-    is_electron = [np.full(len(each), float(kind == "electron")) for each, kind in zip(events, flavours, strict=True)]
+    is_electron = [
+        np.full(len(each), float(kind == "electron"))
+        for each, kind in zip(events, flavours, strict=True)
+    ]
     columns = [*zip(*(fields for _, *fields in kinds), strict=True), is_electron]
     order = np.argsort(np.concatenate(events), kind="stable")
     offsets = np.sum([offsets for offsets, *_ in kinds], axis=0)

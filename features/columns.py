@@ -76,18 +76,48 @@ _VERTEX_Z: Final = Binning(50, -200, 200, log=True)
 HIGH_LEVEL: Final = [
     Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200), log_above=100),
     Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300), log_above=20),
-    Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH, turning=Turning.AZIMUTH),
     Feature(
-        "mt", "GeV", "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))", Binning(30, 0, 240), log_above=50
+        "met_phi",
+        "rad",
+        "azimuth of the missing transverse energy",
+        _AZIMUTH,
+        turning=Turning.AZIMUTH,
+    ),
+    Feature(
+        "mt",
+        "GeV",
+        "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))",
+        Binning(30, 0, 240),
+        log_above=50,
     ),
     Feature("num_jets", "1", "number of jets", Binning(12, -0.5, 11.5)),
     Feature("num_bjets", "1", "number of jets with a b-tag", Binning(6, -0.5, 5.5)),
     Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240), log_above=20),
-    Feature("lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4), turning=Turning.BEAM),
+    Feature(
+        "lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4), turning=Turning.BEAM
+    ),
     Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH, turning=Turning.AZIMUTH),
-    Feature("lepton_iso_charged", "1", "lepton isolation from tracks, relative to its pT", _LEPTON_ISO, log_above=0.05),
-    Feature("lepton_iso_photon", "1", "isolation of the lepton from photons", _LEPTON_ISO_LOG, log_above=0.05),
-    Feature("lepton_iso_neutral", "1", "isolation of the lepton from neutral hadrons", _LEPTON_ISO_LOG, log_above=0.05),
+    Feature(
+        "lepton_iso_charged",
+        "1",
+        "lepton isolation from tracks, relative to its pT",
+        _LEPTON_ISO,
+        log_above=0.05,
+    ),
+    Feature(
+        "lepton_iso_photon",
+        "1",
+        "isolation of the lepton from photons",
+        _LEPTON_ISO_LOG,
+        log_above=0.05,
+    ),
+    Feature(
+        "lepton_iso_neutral",
+        "1",
+        "isolation of the lepton from neutral hadrons",
+        _LEPTON_ISO_LOG,
+        log_above=0.05,
+    ),
     Feature("lepton_charge", "e", "charge of the lepton: -1 or 1", Binning(3, -1.5, 1.5)),
     Feature("lepton_is_electron", "1", "1 for an electron, 0 for a muon", Binning(2, -0.5, 1.5)),
 ]
@@ -100,17 +130,48 @@ def hlf_names() -> tuple[str, ...]:
 
 #: Features of a particle; the selected lepton is the first particle.
 PARTICLE: Final = (
-    Feature("energy", "GeV", "energy as a massless particle: pT cosh η", Binning(50, 0, 200, log=True), log_above=1),
+    Feature(
+        "energy",
+        "GeV",
+        "energy as a massless particle: pT cosh η",
+        Binning(50, 0, 200, log=True),
+        log_above=1,
+    ),
     Feature("px", "GeV", "momentum along x", log_above=1, turning=Turning.X),
     Feature("py", "GeV", "momentum along y", log_above=1, turning=Turning.Y),
     Feature("pz", "GeV", "momentum along the beam", log_above=1, turning=Turning.BEAM),
-    Feature("pt", "GeV", "transverse momentum; ET of neutral particles", Binning(50, 0, 50, log=True), log_above=0.5),
+    Feature(
+        "pt",
+        "GeV",
+        "transverse momentum; ET of neutral particles",
+        Binning(50, 0, 50, log=True),
+        log_above=0.5,
+    ),
     Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5), turning=Turning.BEAM),
     Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi), turning=Turning.AZIMUTH),
-    Feature("vertex_x", "mm", "x of a track's vertex; else 0, for the lepton too", log_above=0.1, turning=Turning.X),
+    Feature(
+        "vertex_x",
+        "mm",
+        "x of a track's vertex; else 0, for the lepton too",
+        log_above=0.1,
+        turning=Turning.X,
+    ),
     Feature("vertex_y", "mm", "y of a track's vertex; else 0", log_above=0.1, turning=Turning.Y),
-    Feature("vertex_z", "mm", "z of a track's vertex; else 0", _VERTEX_Z, log_above=50, turning=Turning.BEAM),
-    Feature("iso_charged", "1", "isolation from tracks, relative to the particle's pT", _ISOLATION, log_above=1),
+    Feature(
+        "vertex_z",
+        "mm",
+        "z of a track's vertex; else 0",
+        _VERTEX_Z,
+        log_above=50,
+        turning=Turning.BEAM,
+    ),
+    Feature(
+        "iso_charged",
+        "1",
+        "isolation from tracks, relative to the particle's pT",
+        _ISOLATION,
+        log_above=1,
+    ),
     Feature("iso_photon", "1", "isolation from photons", _ISOLATION, log_above=1),
     Feature("iso_neutral", "1", "isolation from neutral hadrons", _ISOLATION, log_above=1),
     Feature("is_charged_hadron", "1", "1 for a track, else 0; exactly one of the five flags is 1"),
@@ -143,7 +204,9 @@ TRACK, PHOTON, NEUTRAL, ELECTRON, MUON = range(len(PARTICLE_KINDS))
 
 
 _KINDS: Final = ", ".join(f"{number} {kind}" for number, kind in enumerate(PARTICLE_KINDS))
-_BY_NAME: Final = {each.name: each for each in (*PARTICLE, Feature("kind", "1", f"kind of the particle: {_KINDS}"))}
+_BY_NAME: Final = {
+    each.name: each for each in (*PARTICLE, Feature("kind", "1", f"kind of the particle: {_KINDS}"))
+}
 PARTICLE_COLUMNS: Final = {
     f"particle_{name}": _BY_NAME[name]._replace(name=f"particle_{name}", dtype=dtype, is_list=True)
     for name, dtype in PARTICLE_CORE.items()
@@ -207,7 +270,10 @@ INPUT_COLUMNS: Final = {
     for each in (
         ModelInput("hlf", ()),
         ModelInput(
-            "particles", PARTICLE, (MAX_PARTICLES, NUM_PARTICLE_FEATURES), (*PARTICLE_COLUMNS, NUM_PARTICLES.name)
+            "particles",
+            PARTICLE,
+            (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
+            (*PARTICLE_COLUMNS, NUM_PARTICLES.name),
         ),
         ModelInput(NUM_PARTICLES.name, (NUM_PARTICLES,), columns=(NUM_PARTICLES.name,)),
     )
@@ -238,9 +304,13 @@ def add_high_level(feature: Feature) -> None:
         ValueError: A column has this name, or the row is incomplete.
     """
     if feature.name in COLUMNS or feature.name in INPUT_COLUMNS:
-        raise ValueError(f"the features have a column '{feature.name}' already; give yours another name")
+        raise ValueError(
+            f"the features have a column '{feature.name}' already; give yours another name"
+        )
     if not feature.unit or not feature.meaning:
-        raise ValueError(f"the feature '{feature.name}' needs a unit (`1` for a pure number) and a meaning")
+        raise ValueError(
+            f"the feature '{feature.name}' needs a unit (`1` for a pure number) and a meaning"
+        )
     HIGH_LEVEL.append(feature)
     _fill_tables()
 

@@ -82,7 +82,9 @@ def _is_ours(folder: Path) -> bool:
     except OSError:
         return False
     found = [each.stat() for each in (folder, folder.parent)]
-    return all(each.st_uid in (os.getuid(), 0) and not each.st_mode & stat.S_IWOTH for each in found)
+    return all(
+        each.st_uid in (os.getuid(), 0) and not each.st_mode & stat.S_IWOTH for each in found
+    )
 
 
 @contextlib.contextmanager
@@ -135,7 +137,9 @@ def _cache_of(package: Path, options: str) -> Path:
 
 def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
     archive = next((parent for parent in package.parents if parent.is_file()), None)
-    root: Traversable = package if archive is None else zipfile.Path(archive, f"{package.relative_to(archive)}/")
+    root: Traversable = (
+        package if archive is None else zipfile.Path(archive, f"{package.relative_to(archive)}/")
+    )
     for file in root.iterdir():
         if file.name.endswith(".py"):
             yield file.name, file.read_bytes()

@@ -55,7 +55,9 @@ class FeatureDataset(NamedTuple):
         try:
             content: Any = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as cause:
-            raise DatasetError(f"{path} cannot be read ({cause}). Make the features again.") from cause
+            raise DatasetError(
+                f"{path} cannot be read ({cause}). Make the features again."
+            ) from cause
         version = content.get("version") if isinstance(content, dict) else None
         if version != DATASET_VERSION:
             raise DatasetError(
@@ -63,11 +65,16 @@ class FeatureDataset(NamedTuple):
                 f"Make the features again: `python -m pipeline features`."
             )
         try:
-            splits = {name: [RowGroup(**group) for group in groups] for name, groups in content["splits"].items()}
+            splits = {
+                name: [RowGroup(**group) for group in groups]
+                for name, groups in content["splits"].items()
+            }
             found = {"reading": {}, **content, "folder": folder, "splits": splits}
             return cls(*(found[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
-            raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause
+            raise DatasetError(
+                f"{path} is damaged ({cause!r}). Make the features again."
+            ) from cause
 
     def save(self, *, columns: dict[str, Any]) -> None:
         """Write `dataset.json`, and `scaler.json` with the statistics of `hlf` and `particles` (`scaler_json`)."""
@@ -76,7 +83,10 @@ class FeatureDataset(NamedTuple):
             "hlf": list(hlf_names()),
             "particles": {"rows": self.most_particles, "features": list(PARTICLE_FEATURE_NAMES)},
             **self._asdict(),
-            "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
+            "splits": {
+                split: [group._asdict() for group in groups]
+                for split, groups in self.splits.items()
+            },
         }
         del content["folder"]
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -84,7 +94,9 @@ class FeatureDataset(NamedTuple):
 
     def scaler(self) -> dict[str, Any]:
         """Content of `scaler.json`: `rows`, `mean` and `std` of `hlf` and `particles`."""
-        content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(
+            (self.folder / "scaler.json").read_text(encoding="utf-8")
+        )
         return content
 
     @property

@@ -61,8 +61,12 @@ def high_level_feature(
         name = name_of(function)
         binning = None if bins is None else Binning(*bins)
         if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
-            raise ValueError(f"the bins of '{name}' are a number above 0, a lower and a higher edge")
-        add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning, label=label))
+            raise ValueError(
+                f"the bins of '{name}' are a number above 0, a lower and a higher edge"
+            )
+        add_high_level(
+            Feature(name, unit, meaning, binning, log_above=log_above, turning=turning, label=label)
+        )
         note_plugin(function)
         FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))
         return function

@@ -49,7 +49,9 @@ class SelectedEvents(NamedTuple):
 
     def sum_over_jets(self, values: Floats | NDArray[np.bool_]) -> Floats:
         """Sum a number per jet over the jets of each event."""
-        return np.bincount(self.jets.event, values, minlength=len(self.met)).astype(np.float64, copy=False)
+        return np.bincount(self.jets.event, values, minlength=len(self.met)).astype(
+            np.float64, copy=False
+        )
 
 
 @of_the_table
@@ -73,7 +75,9 @@ def met_phi(events: SelectedEvents) -> Floats:
 @of_the_table
 def mt(events: SelectedEvents) -> Floats:
     """Transverse mass of the lepton and the missing transverse energy."""
-    mass: Floats = transverse_mass(events.leptons.pt, events.leptons.phi, events.met, events.met_phi)
+    mass: Floats = transverse_mass(
+        events.leptons.pt, events.leptons.phi, events.met, events.met_phi
+    )
     return mass * mass if events.squared_mt else mass
 
 
@@ -110,7 +114,9 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
     with np.errstate(all="ignore"):
         for column, name in enumerate(hlf_names()):
             found = FUNCTIONS[name]
-            out[:, column] = _of_plugin(name, found, events) if found.is_own else found.function(events)
+            out[:, column] = (
+                _of_plugin(name, found, events) if found.is_own else found.function(events)
+            )
     return out
 
 
@@ -119,15 +125,21 @@ def _of_plugin(name: str, found: Computed, events: SelectedEvents) -> NDArray[np
     try:
         values = np.asarray(found.function(events), dtype=np.float64)
     except Exception as cause:
-        frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if frame.filename in where]
+        frames = [
+            frame for frame in traceback.extract_tb(cause.__traceback__) if frame.filename in where
+        ]
         # Compiled code leaves no frame.
         line = f" in line {frames[-1].lineno}" if frames else ""
         raise FeatureError(f"{where} fails{line}: {type(cause).__name__}: {cause}") from cause
     if values.shape != events.met.shape:
-        raise FeatureError(f"{where} gives an array of shape {values.shape} for {len(events.met)} events")
+        raise FeatureError(
+            f"{where} gives an array of shape {values.shape} for {len(events.met)} events"
+        )
     if not np.isfinite(values).all():
         count = np.count_nonzero(~np.isfinite(values))
-        raise FeatureError(f"{where} gives {count} of {len(values)} events a number that is not finite")
+        raise FeatureError(
+            f"{where} gives {count} of {len(values)} events a number that is not finite"
+        )
     return values
 
 
@@ -139,7 +151,9 @@ def refuse_dependence(few: NDArray[np.float32], again: NDArray[np.float32]) -> N
     for column, name in enumerate(hlf_names()):
         found = FUNCTIONS[name]
         if found.is_own and not np.allclose(few[:, column], again[:, column], rtol=1e-5, atol=1e-6):
-            raise FeatureError(f"the feature '{name}' ({found.place}) of an event depends on the other events")
+            raise FeatureError(
+                f"the feature '{name}' ({found.place}) of an event depends on the other events"
+            )
 
 
 def counted_jets(
@@ -156,7 +170,9 @@ def counted_jets(
     passes = (jets.pt > settings.min_jet_pt) & (abs(jets.eta) < settings.max_jet_abs_eta)
     passing = np.flatnonzero((event >= 0) & passes)
     event = event[passing]
-    distance2 = delta_r2(jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event])
+    distance2 = delta_r2(
+        jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event]
+    )
     away = ~(distance2 < settings.jet_cleaning**2)
     counted = passing[away]
     bits = jets.btag[counted].astype(np.int64)

@@ -41,7 +41,12 @@ class Candidates(NamedTuple):
 
 @compiled
 def lepton_sums(
-    candidates: Candidates, eta: float, phi: float, cone: float, own_track_dr: float, as_published: bool
+    candidates: Candidates,
+    eta: float,
+    phi: float,
+    cone: float,
+    own_track_dr: float,
+    as_published: bool,
 ) -> tuple[Floats, bool]:
     """Sums of pT by kind, (3,) [GeV], of the candidates around one lepton, and whether it has an own track.
 
@@ -95,7 +100,10 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
         for here in range(row * columns + 1, (row + 1) * columns - 1):
             above = here + columns
             for one in range(first[here], first[here + 1]):
-                for start, stop in ((one + 1, first[here + 2]), (first[above - 1], first[above + 2])):
+                for start, stop in (
+                    (one + 1, first[here + 2]),
+                    (first[above - 1], first[above + 2]),
+                ):
                     for other in range(start, stop):
                         if (eta[one] - eta[other]) ** 2 + (phi[one] - phi[other]) ** 2 < cone**2:
                             sums[source[one], kind[other]] += pt[other]
@@ -111,7 +119,9 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
 
 
 @compiled
-def cells_of(candidates: Candidates, cone: float, as_published: bool) -> tuple[Indices, Indices, Floats, int, int]:
+def cells_of(
+    candidates: Candidates, cone: float, as_published: bool
+) -> tuple[Indices, Indices, Floats, int, int]:
     """Cells, at least as wide as the cone, of candidates in eta (rows) and phi (columns).
 
     The first and the last column hold copies of the candidates at the other end of phi, turned by 2 pi, so that no cone
@@ -128,7 +138,11 @@ def cells_of(candidates: Candidates, cone: float, as_published: bool) -> tuple[I
     highest = max(min(candidates.eta.max(), 10.0), -10.0) if count else 0.0
     rows = min(_MAX_CELLS, int((highest - lowest) / (cone * _MARGIN)) + 1)
     height = max(cone * _MARGIN, (highest - lowest) / rows)
-    cell, source, phi = np.empty(3 * count, np.int64), np.empty(3 * count, np.int64), np.empty(3 * count)
+    cell, source, phi = (
+        np.empty(3 * count, np.int64),
+        np.empty(3 * count, np.int64),
+        np.empty(3 * count),
+    )
     filled = 0
     for index in range(count):
         azimuth = candidates.phi[index] if as_published else delta_phi(candidates.phi[index], 0.0)
@@ -136,7 +150,11 @@ def cells_of(candidates: Candidates, cone: float, as_published: bool) -> tuple[I
         column = int(min(max((azimuth / _TURN + 0.5) * inner, 0.0), inner - 1.0)) + 1
         for turned, place in ((0.0, column), (_TURN, column + inner), (-_TURN, column - inner)):
             if place == column or (0 <= place < inner + 2 and not as_published):
-                cell[filled], source[filled], phi[filled] = row * (inner + 2) + place, index, azimuth + turned
+                cell[filled], source[filled], phi[filled] = (
+                    row * (inner + 2) + place,
+                    index,
+                    azimuth + turned,
+                )
                 filled += 1
     return cell[:filled], source[:filled], phi[:filled], rows, inner + 2
 

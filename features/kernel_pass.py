@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from features.columns import NUM_CORE, hlf_names
 from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.settings import FeatureSettings
-from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
+from features.splitting import (
+    BALANCE_STREAM,
+    MIXING_STREAM,
+    UInt64s,
+    event_hash,
+    split_index,
+    uniform,
+)
 from ingestion.checked_parquet import open_parquet
 from ingestion.integrity import file_digest
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
@@ -27,7 +34,9 @@ from ingestion.storage import is_remote, new_file, place
 from ingestion.tally import StepCounts, total
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
-AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
+AFTER_KERNELS: Final = frozenset(
+    {"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"}
+)
 #: Counter of the events whose hardest lepton has no track within `features.own_track_dr`.
 LACKS_OWN_TRACK: Final = "leptons_without_own_track"
 _EVENTS: Final = events_schema()
@@ -91,7 +100,9 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 
 def stated_items(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
     """What features say that they were made with: the settings of the kernels, and the thresholds of ingest."""
-    thresholds = {f"ingest.{key}": value for key, value in reading.items() if key.startswith("min_")}
+    thresholds = {
+        f"ingest.{key}": value for key, value in reading.items() if key.startswith("min_")
+    }
     return {f"features.{key}": value for key, value in kernel_items(settings).items()} | thresholds
 
 
@@ -152,7 +163,10 @@ def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
     schema = unmixed_schema(events.schema)
-    identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[: -len(hlf_names()) - 1]]
+    identity = [
+        events[name].take(block.selected).combine_chunks()
+        for name in schema.names[: -len(hlf_names()) - 1]
+    ]
     hlf = map(pa.array, np.ascontiguousarray(block.hlf.T))
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
     return pa.RecordBatch.from_arrays([*identity, *hlf, core], schema=schema)

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     import awkward as ak
 
 #: Outcomes of an event, in the order of the checks.
-SELECTED, LACKS_A_KIND, NO_LEPTON, NO_ISOLATED_LEPTON, OTHER_NUMBER, FEW_JETS, FEW_BJETS, NONFINITE_FEATURES = range(8)
+(
+    SELECTED,
+    LACKS_A_KIND,
+    NO_LEPTON,
+    NO_ISOLATED_LEPTON,
+    OTHER_NUMBER,
+    FEW_JETS,
+    FEW_BJETS,
+    NONFINITE_FEATURES,
+) = range(8)
 #: Names of the counters, by outcome.
 OUTCOMES: Final = (
     "selected",
@@ -71,7 +80,11 @@ _UNSHIFTED: Final = EnergyScales()
 
 
 def build_features(
-    events: pa.Table, settings: FeatureSettings, *, scales: EnergyScales = _UNSHIFTED, again: bool = True
+    events: pa.Table,
+    settings: FeatureSettings,
+    *,
+    scales: EnergyScales = _UNSHIFTED,
+    again: bool = True,
 ) -> FeatureBlock:
     """Select events and compute their features.
 
@@ -110,10 +123,15 @@ def build_features(
         offsets, core = np.zeros_like(offsets), core[:0]
         # Files without candidates have no tracks at all.
         lone &= arrays.tracks.pt.size > 0
-    few_jets, few_bjets = hlf[:, HLF.num_jets] < settings.min_jets, hlf[:, HLF.num_bjets] < settings.min_bjets
+    few_jets, few_bjets = (
+        hlf[:, HLF.num_jets] < settings.min_jets,
+        hlf[:, HLF.num_bjets] < settings.min_bjets,
+    )
     # Of several reasons the earliest cut counts.
     reasons = np.select(
-        [few_jets, few_bjets, ~np.isfinite(hlf).all(axis=1)], [FEW_JETS, FEW_BJETS, NONFINITE_FEATURES], SELECTED
+        [few_jets, few_bjets, ~np.isfinite(hlf).all(axis=1)],
+        [FEW_JETS, FEW_BJETS, NONFINITE_FEATURES],
+        SELECTED,
     )
     kept = reasons == SELECTED
     if not kept.all():
@@ -164,7 +182,9 @@ def particles_of(
     count = 0
     for event in range(num_events):
         candidates = candidates_of(events, event)
-        lepton, num_accepted, num_isolated, lone[event] = select_lepton(events.leptons, event, candidates, cuts)
+        lepton, num_accepted, num_isolated, lone[event] = select_lepton(
+            events.leptons, event, candidates, cuts
+        )
         if cuts.as_published and np.unique(candidates.kind).size < 3:
             outcome[event] = LACKS_A_KIND
         elif num_accepted == 0:

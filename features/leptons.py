@@ -70,17 +70,25 @@ def select_lepton(
         if not (pt > cuts.min_lepton_pt and abs(eta) < cuts.max_lepton_abs_eta):
             continue
         num_accepted += 1
-        sums, has_own = lepton_sums(candidates, eta, phi, cuts.isolation_cone, cuts.own_track_dr, cuts.as_published)
+        sums, has_own = lepton_sums(
+            candidates, eta, phi, cuts.isolation_cone, cuts.own_track_dr, cuts.as_published
+        )
         if pt > highest_pt:
             highest_pt, lacks_track = pt, not has_own
         charge, is_electron = leptons.charge[index], leptons.is_electron[index]
         charged = sums[TRACK] / pt - (1.0 if cuts.as_published else 0.0)
-        lepton = Lepton(pt, eta, phi, charge, is_electron, charged, sums[PHOTON] / pt, sums[NEUTRAL] / pt)
+        lepton = Lepton(
+            pt, eta, phi, charge, is_electron, charged, sums[PHOTON] / pt, sums[NEUTRAL] / pt
+        )
         if not charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_lepton_isolation:
             continue
         num_isolated += 1
         # Electrons come first.
-        wins = is_electron != previous and (num_isolated == 1 or eta >= best.eta) if cuts.as_published else pt > best.pt
+        wins = (
+            is_electron != previous and (num_isolated == 1 or eta >= best.eta)
+            if cuts.as_published
+            else pt > best.pt
+        )
         previous = is_electron
         if wins:
             best = lepton

@@ -75,7 +75,9 @@ def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
             before = order[at - 1]
             if key[before] < key[moving]:
                 break
-            if key[before] == key[moving] and not comes_first(chosen[moving], chosen[before], candidates):
+            if key[before] == key[moving] and not comes_first(
+                chosen[moving], chosen[before], candidates
+            ):
                 break
             order[at] = before
             at -= 1
@@ -102,7 +104,9 @@ def chosen_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts)
     for kind, cap in enumerate((cuts.max_tracks, cuts.max_photons, cuts.max_neutral_hadrons)):
         eligible = np.flatnonzero(candidates.kind == kind)
         if kind == TRACK:
-            distance2 = delta_r2(candidates.eta[eligible], candidates.phi[eligible], lepton.eta, lepton.phi)
+            distance2 = delta_r2(
+                candidates.eta[eligible], candidates.phi[eligible], lepton.eta, lepton.phi
+            )
             eligible = eligible[~(distance2 < cuts.own_track_dr * cuts.own_track_dr)]
         kept = eligible[:cap] if cuts.as_published else highest_pt(eligible, cap, candidates)
         chosen[count : count + kept.size] = kept

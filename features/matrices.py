@@ -53,7 +53,10 @@ class Particles(NamedTuple):
 
 
 def model_inputs(
-    table: pa.Table | pa.RecordBatch, names: Iterable[str], *, most_particles: int | None = MAX_PARTICLES
+    table: pa.Table | pa.RecordBatch,
+    names: Iterable[str],
+    *,
+    most_particles: int | None = MAX_PARTICLES,
 ) -> dict[str, NDArray[Any]]:
     """Inputs of networks, from events of the features Parquet.
 
@@ -115,7 +118,10 @@ def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], P
     # flatten(), unlike .values, honours slices.
     flat = [as_numpy(each.flatten()) for each in lists]
     return offsets, Particles(
-        *(values.astype(dtype, copy=False) for values, dtype in zip(flat, PARTICLE_CORE.values(), strict=True))
+        *(
+            values.astype(dtype, copy=False)
+            for values, dtype in zip(flat, PARTICLE_CORE.values(), strict=True)
+        )
     )
 
 
@@ -130,7 +136,9 @@ def matrices_of(
     longest = int(np.diff(offsets).max(initial=1))
     rows = longest if most_particles is None else most_particles
     if longest > rows:
-        raise DatasetError(f"an event has {longest} particles, more than {rows}. Make the features again.")
+        raise DatasetError(
+            f"an event has {longest} particles, more than {rows}. Make the features again."
+        )
     out = np.empty((len(offsets) - 1, rows, NUM_PARTICLE_FEATURES), dtype=np.float32)
     fill_matrices(particles, offsets, out)
     return out
@@ -148,13 +156,17 @@ def fill_features(particles: Particles, first: int, stop: int, out: NDArray[np.f
         # Numbers from pT to the isolations, and then flags, follow one another in both tables.
         for column, values in enumerate(particles[2:], _OUT.pt):
             out[row, column] = values[at]
-        for column, flagged in enumerate((TRACK, NEUTRAL, PHOTON, ELECTRON, MUON), _OUT.is_charged_hadron):
+        for column, flagged in enumerate(
+            (TRACK, NEUTRAL, PHOTON, ELECTRON, MUON), _OUT.is_charged_hadron
+        ):
             out[row, column] = kind == flagged
         out[row, _OUT.charge] = particles.charge[at]
 
 
 @compiled
-def fill_matrices(particles: Particles, offsets: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+def fill_matrices(
+    particles: Particles, offsets: NDArray[np.int64], out: NDArray[np.float32]
+) -> None:
     """Fill `out`, (num_events, 801, 19), with the features of the particles of each event, then zeros."""
     for event in range(offsets.size - 1):
         fill_features(particles, offsets[event], offsets[event + 1], out[event])
@@ -199,5 +211,7 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.null_count:
-        raise DatasetError(f"column '{name}' of the features has {column.null_count} empty values. Make them again.")
+        raise DatasetError(
+            f"column '{name}' of the features has {column.null_count} empty values. Make them again."
+        )
     return column

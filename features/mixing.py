@@ -49,7 +49,9 @@ class MixingPlan(NamedTuple):
         return tasks
 
 
-def plan_mixing(parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]) -> MixingPlan:
+def plan_mixing(
+    parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]
+) -> MixingPlan:
     """Decide which events to keep, the row groups of every split, and the class weights.
 
     Raises:
@@ -67,11 +69,18 @@ def plan_mixing(parts: Sequence[EventKeys], settings: FeatureSettings, classes: 
     for split, name in enumerate(SPLITS):
         events = np.flatnonzero(kept & (keys.split == split))
         weights.append(class_weights(keys.label[events], keys.weight[events], classes, split=name))
-        size = group_size(len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers)
+        size = group_size(
+            len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers
+        )
         mixed = events[np.argsort(keys.mixing[events], kind="stable")]
         cuts = range(0, len(mixed), size)
-        groups += [RowGroupPlan(split, number, mixed[first : first + size]) for number, first in enumerate(cuts)]
-    return MixingPlan(groups, weights[TRAIN].tolist(), dict(zip(SPLITS, counts.tolist(), strict=True)))
+        groups += [
+            RowGroupPlan(split, number, mixed[first : first + size])
+            for number, first in enumerate(cuts)
+        ]
+    return MixingPlan(
+        groups, weights[TRAIN].tolist(), dict(zip(SPLITS, counts.tolist(), strict=True))
+    )
 
 
 def kept_by_downsampling(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
@@ -106,7 +115,11 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
 
 
 def class_weights(
-    labels: NDArray[np.integer[Any]], weights: NDArray[np.floating[Any]], names: list[str], *, split: str = "train"
+    labels: NDArray[np.integer[Any]],
+    weights: NDArray[np.floating[Any]],
+    names: list[str],
+    *,
+    split: str = "train",
 ) -> NDArray[np.float64]:
     """Weight factor of each class: all classes then have the same sum of weights, on average 1 per event.
 
@@ -128,7 +141,8 @@ def refuse_empty_classes(counts: NDArray[np.int64], names: list[str]) -> None:
     if (counts > 0).all():
         return
     table = "\n".join(
-        f"  {name:<8}" + "".join(f"{label} {count:>8}   " for label, count in zip(names, row, strict=True))
+        f"  {name:<8}"
+        + "".join(f"{label} {count:>8}   " for label, count in zip(names, row, strict=True))
         for name, row in zip(SPLITS, counts, strict=True)
     )
     raise FeatureError(

@@ -35,7 +35,11 @@ GATHERED_BYTES: Final = 256 << 20
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
 #: Columns with few different values.
-_WITH_DICTIONARY: Final = ["file_uuid", "sample", *(f"particle_{name}.list.element" for name in ("kind", "charge"))]
+_WITH_DICTIONARY: Final = [
+    "file_uuid",
+    "sample",
+    *(f"particle_{name}.list.element" for name in ("kind", "charge")),
+]
 
 
 class KernelFile(NamedTuple):
@@ -93,11 +97,16 @@ def write_groups(
     rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
     lengths = [len(each.events) for each in groups]
     slices = map(rows.slice, accumulate(lengths, initial=0), lengths)
-    made = [write_group(*each[:2], own, classes, out_dir, settings) for each, own in zip(groups, slices, strict=True)]
+    made = [
+        write_group(*each[:2], own, classes, out_dir, settings)
+        for each, own in zip(groups, slices, strict=True)
+    ]
     return [written for written, _ in made], add(histograms for _, histograms in made)
 
 
-def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:
+def _picked(
+    files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path
+) -> Iterator[PickedRows]:
     order = np.argsort(wanted, kind="stable")
     bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
     for file, places in zip(files, np.split(order, bounds), strict=True):
@@ -128,7 +137,9 @@ def gathered(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
             starts = chunk.offsets.to_numpy()[each.rows[inside] - first] // NUM_CORE
             copy_runs(source, starts, lengths[places], columns, offsets[places])
             first += len(chunk)
-    found = pa.concat_tables(taken).take(np.argsort(np.concatenate([each.places for each in picked])))
+    found = pa.concat_tables(taken).take(
+        np.argsort(np.concatenate([each.places for each in picked]))
+    )
     for name, column in list_columns(offsets, of_columns(columns)).items():
         found = found.append_column(name, column)
     return found.append_column("num_particles", pa.array(lengths))
@@ -159,7 +170,11 @@ def write_group(
 ) -> tuple[GroupWritten, Histograms]:
     """Write rows from `gathered` as one row group, in their order; its file appears whole."""
     own = {*unmixed_schema().names, *features_schema().names}
-    schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes, settings)
+    schema = described(
+        features_schema([field for field in rows.schema if field.name not in own]),
+        classes,
+        settings,
+    )
     table = rows.select(schema.names).combine_chunks().cast(schema)
     file = RowGroup(f"{SPLITS[split]}/part-{group:05d}.parquet", table.num_rows)
     with new_file(out_dir / file.file) as unfinished:
@@ -185,5 +200,7 @@ def write_group(
         for name, each in (("hlf", hlf), ("particles", few))
     )
     written = GroupWritten(split, file, digest, hlf_seen, particles_seen)
-    num_particles, labels, weights = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
+    num_particles, labels, weights = (
+        table[name].to_numpy() for name in ("num_particles", "label", "weight")
+    )
     return written, fill(hlf, few, num_particles, labels, weights, classes)

@@ -38,14 +38,20 @@ class GeneratedSample(NamedTuple):
         `ingested` are the counters of ingest. The cross-section is that of all parts together [pb], `sum_of_weights` as
         in the config; it is refused if it cannot be that of all generated events.
         """
-        counts, weights = ({part: ingested[key][part] for part in parts} for key in ("samples", "weights"))
-        read = {part: each["entries"][0] - each["rejected_copy"][0] for part, each in weights.items()}
+        counts, weights = (
+            {part: ingested[key][part] for part in parts} for key in ("samples", "weights")
+        )
+        read = {
+            part: each["entries"][0] - each["rejected_copy"][0] for part, each in weights.items()
+        }
         whole = sum(read.values())
         stated = sum_of_weights
         if isinstance(stated, str):
             stated = ingested.get("generated", {}).get(name, {}).get(sum_of_weights)
             if stated is None:
-                raise FeatureError(f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first.")
+                raise FeatureError(
+                    f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first."
+                )
         has_negative = any(each["events_of_negative_weight"] for each in counts.values())
         if stated is not None and whole > stated * (1 + _ROUNDING) and not has_negative:
             raise FeatureError(
@@ -58,7 +64,11 @@ class GeneratedSample(NamedTuple):
             stated = whole if stated is None else stated
         return {
             part: cls(
-                label, cross_section_pb, counts[part]["entries"] - counts[part]["rejected_copy"], read[part], stated
+                label,
+                cross_section_pb,
+                counts[part]["entries"] - counts[part]["rejected_copy"],
+                read[part],
+                stated,
             )
             for part, label in parts.items()
             if label is not None

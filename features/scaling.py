@@ -53,5 +53,9 @@ class ColumnStatistics(NamedTuple):
 
 def scaler_json(statistics: ColumnStatistics, column: ModelInput) -> dict[str, Any]:
     """What the model's scaling layer needs of a column: `rows`, `mean`, `std`, `log_above`, `limit`."""
-    seen = {"rows": statistics.rows, "mean": statistics.mean.tolist(), "std": statistics.std.tolist()}
+    seen = {
+        "rows": statistics.rows,
+        "mean": statistics.mean.tolist(),
+        "std": statistics.std.tolist(),
+    }
     return {**seen, "log_above": list(column.log_above), "limit": SCALED_LIMIT}

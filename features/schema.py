@@ -46,7 +46,9 @@ def identities(files: Iterable[Path]) -> pa.Array:
 
 def identities_in(rows: pa.Table) -> pa.Array:
     """`uuid:entry` of each row of events or features."""
-    return pc.binary_join_element_wise(rows["file_uuid"], rows["entry"].cast(pa.string()), ":").combine_chunks()
+    return pc.binary_join_element_wise(
+        rows["file_uuid"], rows["entry"].cast(pa.string()), ":"
+    ).combine_chunks()
 
 
 def stated(schema: pa.Schema) -> dict[str, Any]:
@@ -55,7 +57,9 @@ def stated(schema: pa.Schema) -> dict[str, Any]:
     return found
 
 
-def described(schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, Any] | None = None) -> pa.Schema:
+def described(
+    schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, Any] | None = None
+) -> pa.Schema:
     """A schema with metadata that every reader of Parquet shows: the classes, and the meaning of all columns.
 
     `classes` is the JSON list of the classes in the order of the labels; `columns` is JSON: unit and definition of each
@@ -66,5 +70,9 @@ def described(schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, 
         for name, column in COLUMNS.items()
         if name in schema.names
     }
-    words = {"classes": list(classes), "columns": columns, **({"settings": dict(settings)} if settings else {})}
+    words = {
+        "classes": list(classes),
+        "columns": columns,
+        **({"settings": dict(settings)} if settings else {}),
+    }
     return schema.with_metadata({name: json.dumps(each) for name, each in words.items()})

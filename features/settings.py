@@ -145,7 +145,9 @@ class FeatureSettings(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.max_leptons is not None and self.max_leptons < self.min_leptons:
-            raise ValueError(f"max_leptons {self.max_leptons} is below min_leptons {self.min_leptons}: no event passes")
+            raise ValueError(
+                f"max_leptons {self.max_leptons} is below min_leptons {self.min_leptons}: no event passes"
+            )
         if self.convention is Convention.SPARKDLTRIGGER and self.ordering is not Ordering.FILE:
             raise ValueError(
                 f"convention sparkdltrigger keeps particles in file order; set ordering: file (now {self.ordering})"

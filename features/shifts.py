@@ -24,7 +24,10 @@ from ingestion.checked_parquet import open_parquet
 
 
 def shifted_features(
-    parts: Iterable[Path], wanted: pa.Array, settings: FeatureSettings, shifts: Sequence[EnergyScales]
+    parts: Iterable[Path],
+    wanted: pa.Array,
+    settings: FeatureSettings,
+    shifts: Sequence[EnergyScales],
 ) -> list[NDArray[np.float32]]:
     """High-level features of the events `wanted` (from `features.schema.identities`) after each of some shifts.
 

@@ -106,10 +106,14 @@ def make_features(
         FeatureError: No event passes the selection, or a split lacks a class or rows.
     """
     factors = physics_factors(samples, settings.integrated_luminosity)
-    made, damaged = _run_kernels(spark, parts, settings, kernels, earlier, factors, done=done, num_tasks=num_tasks)
+    made, damaged = _run_kernels(
+        spark, parts, settings, kernels, earlier, factors, done=done, num_tasks=num_tasks
+    )
     outputs = [output for output, _, _ in made]
     _refuse_empty(outputs)
-    at_once = rows_at_once(sum(each.size for each in outputs), sum(each.counts["selected"] for each in outputs))
+    at_once = rows_at_once(
+        sum(each.size for each in outputs), sum(each.counts["selected"] for each in outputs)
+    )
     bounded = settings.model_copy(update={"rows_per_group": min(settings.rows_per_group, at_once)})
     plan = plan_mixing([keys for _, keys, _ in made], bounded, classes)
     data = data or out_dir
@@ -121,7 +125,11 @@ def make_features(
         for output, first in zip(outputs, first_events, strict=False)
     ]
     stated = stated_items(settings, reading or {})
-    with mixed(sum(map(sum, plan.counts.values()))) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
+    with (
+        mixed(sum(map(sum, plan.counts.values())))
+        if mixed
+        else nullcontext(spark.accumulator(0)) as num_mixed
+    ):
 
         def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
             keep_freed_memory()
@@ -140,7 +148,10 @@ def make_features(
         out_dir,
         classes,
         plan.class_weights,
-        {name: [each.group for each in written if each.split == split] for split, name in enumerate(SPLITS)},
+        {
+            name: [each.group for each in written if each.split == split]
+            for split, name in enumerate(SPLITS)
+        },
         plan.counts,
         kernel_items(settings),
         {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()},
@@ -148,12 +159,19 @@ def make_features(
         dict(reading or {}),
     )
     # No split but that of training has statistics.
-    found = {"hlf": [each.hlf for each in written], "particles": [each.particles for each in written]}
+    found = {
+        "hlf": [each.hlf for each in written],
+        "particles": [each.particles for each in written],
+    }
     merged = {name: reduce(ColumnStatistics.merge, each) for name, each in found.items()}
-    dataset.save(columns={name: scaler_json(each, INPUT_COLUMNS[name]) for name, each in merged.items()})
+    dataset.save(
+        columns={name: scaler_json(each, INPUT_COLUMNS[name]) for name, each in merged.items()}
+    )
     digests = {each.group.file: each.digest for each in written}
     num_old = sum(old for _, _, old in made)
-    return FeaturesResult(dataset, outputs, num_old, damaged, add(histograms for _, histograms in tasks), digests)
+    return FeaturesResult(
+        dataset, outputs, num_old, damaged, add(histograms for _, histograms in tasks), digests
+    )
 
 
 def make_unsplit(
@@ -194,7 +212,9 @@ def make_unsplit(
 
     made = spark.parallelize(list(enumerate(parts)), num_tasks(len(parts))).map(run).collect()
     shutil.rmtree(kernels)
-    return Unsplit([out_dir / name for _, names in made for name in names], [output for output, _ in made])
+    return Unsplit(
+        [out_dir / name for _, names in made for name in names], [output for output, _ in made]
+    )
 
 
 def _run_kernels(
@@ -217,7 +237,11 @@ def _run_kernels(
             before = None
         output = before or run_kernels(part, settings, kernels)
         done.add(output.counts["events"])
-        return output, keys_of(local_rows(output), settings, factor=factors[part.sample]), before is not None
+        return (
+            output,
+            keys_of(local_rows(output), settings, factor=factors[part.sample]),
+            before is not None,
+        )
 
     def local_rows(output: KernelOutput) -> Path:
         return local_copy(output.path(kernels.parent), _scratch(kernels))
@@ -227,7 +251,9 @@ def _run_kernels(
     work = [(part, known.get((part.name, part.digest))) for part in parts]
     made = list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
     pairs = zip(work, made, strict=True)
-    return made, [part.name for (part, before), (*_, is_reused) in pairs if before and not is_reused]
+    return made, [
+        part.name for (part, before), (*_, is_reused) in pairs if before and not is_reused
+    ]
 
 
 def _scratch(folder: Path) -> Path:

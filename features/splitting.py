@@ -36,7 +36,9 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
         '0xc38ea6ceac3abf16'
     """
     names, inverse = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
-    halves = np.array([divmod(uuid.UUID(str(name)).int, 1 << 64) for name in names], dtype=np.uint64).reshape(-1, 2)
+    halves = np.array(
+        [divmod(uuid.UUID(str(name)).int, 1 << 64) for name in names], dtype=np.uint64
+    ).reshape(-1, 2)
     with np.errstate(over="ignore"):
         state = _mix(halves[:, 0] + np.uint64(stream) * _GOLDEN)
         state = _mix(state ^ halves[:, 1])
@@ -48,10 +50,14 @@ def uniform(hashes: UInt64s) -> NDArray[np.float64]:
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def split_index(file_uuids: Sequence[str], entries: NDArray[np.int64], shares: SplitSettings) -> NDArray[np.int64]:
+def split_index(
+    file_uuids: Sequence[str], entries: NDArray[np.int64], shares: SplitSettings
+) -> NDArray[np.int64]:
     """Index into `features.schema.SPLITS` of every event; (num_events,)."""
     bounds = np.array([shares.train, shares.train + shares.val])
-    return np.searchsorted(bounds, uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM)), side="right")
+    return np.searchsorted(
+        bounds, uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM)), side="right"
+    )
 
 
 def _mix(state: UInt64s) -> UInt64s:

@@ -24,7 +24,9 @@ def basket_boundaries(branches: Iterable[Any]) -> list[int]:
     branches = list(branches)
     if isinstance(branches[0], RField):
         ntuple = branches[0].ntuple
-        return [int(cluster.num_first_entry) for cluster in ntuple.cluster_summaries] + [int(ntuple.num_entries)]
+        return [int(cluster.num_first_entry) for cluster in ntuple.cluster_summaries] + [
+            int(ntuple.num_entries)
+        ]
     largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
     return [int(boundary) for boundary in largest.entry_offsets]
 
@@ -70,12 +72,18 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
             # Some baskets stand in the tree itself.
             sizes = np.diff(edges)
         compressed = np.cumsum([0, *sizes])
-        running += np.interp(boundaries, edges, compressed) * (branch.uncompressed_bytes / compressed[-1])
+        running += np.interp(boundaries, edges, compressed) * (
+            branch.uncompressed_bytes / compressed[-1]
+        )
     return running
 
 
 def chunk_edges(
-    boundaries: Sequence[int], start: int, stop: int, chunk: int, sizes: NDArray[np.float64] | None = None
+    boundaries: Sequence[int],
+    start: int,
+    stop: int,
+    chunk: int,
+    sizes: NDArray[np.float64] | None = None,
 ) -> list[int]:
     """Edges that cut `start` to `stop` into pieces of at most `chunk` entries, as far as the baskets allow.
 
@@ -102,6 +110,8 @@ def chunk_edges(
             continue
         first, entries = edges[-1], boundary - edges[-1]
         # Baskets that stand in the tree itself have no bytes, and an entry is not cut.
-        num_pieces = min(entries, max(1, math.ceil(size(first, boundary) / (_MOST_CHUNKS_PER_BASKET * chunk))))
+        num_pieces = min(
+            entries, max(1, math.ceil(size(first, boundary) / (_MOST_CHUNKS_PER_BASKET * chunk)))
+        )
         edges += [first + entries * piece // num_pieces for piece in range(1, num_pieces + 1)]
     return edges

@@ -15,7 +15,8 @@ from ingestion.thresholds import Offsets
 
 #: What to do where an integer of a candidate is none.
 INTEGERS_FIX: Final = (
-    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, ingest.min_btag."
+    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, "
+    "ingest.min_btag."
 )
 
 
@@ -51,7 +52,13 @@ def key_of(column: str) -> str:
 
 
 def column_numbers(
-    array: ak.Array, column: str, source: ColumnSource, *, path: str, dtype: str | None = None, first: int = 0
+    array: ak.Array,
+    column: str,
+    source: ColumnSource,
+    *,
+    path: str,
+    dtype: str | None = None,
+    first: int = 0,
 ) -> NDArray[Any]:
     """The numbers of the weight or a pass-through column, from its branch of the entries from `first` on.
 
@@ -66,7 +73,9 @@ def column_numbers(
         fix = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
     place = BranchPlace(f"{path}: branch '{source.branch}'", fix)
     if "string" in str(array.type.content):
-        raise WrongBranchTypeError(f"{place.words} holds text; a number per event is needed. Correct {key}.")
+        raise WrongBranchTypeError(
+            f"{place.words} holds text; a number per event is needed. Correct {key}."
+        )
     if source.number is not None:
         if array.ndim != 2:
             raise WrongBranchTypeError(
@@ -114,16 +123,22 @@ def variation_numbers(
             f"branch, and name it under {key_of(column)}."
         )
     numbers = np.ones(len(array))
-    numbers[is_there] = column_numbers(array[is_there], column, source, path=path, dtype="float64", first=first)
+    numbers[is_there] = column_numbers(
+        array[is_there], column, source, path=path, dtype="float64", first=first
+    )
     return Variation(numbers, is_there)
 
 
-def list_numbers(array: ak.Array, place: BranchPlace, dtype: str | None) -> tuple[Offsets, NDArray[Any]]:
+def list_numbers(
+    array: ak.Array, place: BranchPlace, dtype: str | None
+) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
         raise place.wrong(f"holds '{array.type.content}' per event; a list of numbers is needed.")
-    return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
+    return layout.to_ListOffsetArray64(True).offsets.data, _numbers(
+        layout.content.data, place, dtype
+    )
 
 
 def first_numbers(
@@ -134,12 +149,18 @@ def first_numbers(
     if (bad := (counts < 0) | (counts > lengths) | (counts != np.floor(counts))).any():
         entry = int(np.argmax(bad))
         slots, says = lengths[entry], counts[entry]
-        raise place.wrong(f"has {slots} slots in entry {first + entry}, but its counter says {says}.")
+        raise place.wrong(
+            f"has {slots} slots in entry {first + entry}, but its counter says {says}."
+        )
     slots = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values[slots < np.repeat(counts, lengths)]
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values[
+        slots < np.repeat(counts, lengths)
+    ]
 
 
-def event_numbers(array: ak.Array, place: BranchPlace, dtype: str | None, first: int) -> NDArray[Any]:
+def event_numbers(
+    array: ak.Array, place: BranchPlace, dtype: str | None, first: int
+) -> NDArray[Any]:
     """One number per event from `first` on, of a plain branch or, as Delphes writes it, of lists with one element."""
     if array.ndim == 1 and array.layout.is_numpy:
         return _numbers(array.layout.data, place, dtype)
@@ -147,7 +168,9 @@ def event_numbers(array: ak.Array, place: BranchPlace, dtype: str | None, first:
     counts = np.diff(offsets)
     if (counts != 1).any():
         entry = int(np.argmax(counts != 1))
-        raise place.wrong(f"holds {counts[entry]} numbers in entry {first + entry}; exactly one is needed.")
+        raise place.wrong(
+            f"holds {counts[entry]} numbers in entry {first + entry}; exactly one is needed."
+        )
     return values
 
 
@@ -159,7 +182,11 @@ def _numbers(values: NDArray[Any], place: BranchPlace, dtype: str | None) -> NDA
     if np.dtype(dtype).kind == "f":
         return values.astype(dtype, copy=False)
     # Floats of an integer field stay floats until NaN and infinity are rejected.
-    return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else exactly(values, dtype, place)
+    return (
+        values.astype(np.float64, copy=False)
+        if values.dtype.kind == "f"
+        else exactly(values, dtype, place)
+    )
 
 
 def exactly(values: NDArray[Any], dtype: str, place: BranchPlace) -> NDArray[Any]:
@@ -167,5 +194,7 @@ def exactly(values: NDArray[Any], dtype: str, place: BranchPlace) -> NDArray[Any
     with np.errstate(invalid="ignore"):
         found = values.astype(dtype, copy=False)
     if found is not values and not np.array_equal(found, values):
-        raise place.wrong(f"holds {values[np.argmax(found != values)]}, but its field needs {dtype}.")
+        raise place.wrong(
+            f"holds {values[np.argmax(found != values)]}, but its field needs {dtype}."
+        )
     return found

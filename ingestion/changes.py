@@ -25,7 +25,11 @@ def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[Fi
 
 def is_unchanged(info: FileInfo, old: FileInfo | None) -> bool:
     """Whether a file from `recognise` is the one that was read before."""
-    return old is not None and (info.size, info.entries, info.revision) == (old.size, old.entries, old.revision)
+    return old is not None and (info.size, info.entries, info.revision) == (
+        old.size,
+        old.entries,
+        old.revision,
+    )
 
 
 def content_digest(path: str) -> str:
@@ -49,6 +53,8 @@ def _recognised(info: FileInfo, old: FileInfo) -> FileInfo:
     # A file without entries has no digest: nothing of it was read.
     same_time = not info.entries or (info.modified and info.modified == old.modified)
     with suppress(IngestionError):
-        if same_size and (same_time or (old.digest and patiently(content_digest, info.path) == old.digest)):
+        if same_size and (
+            same_time or (old.digest and patiently(content_digest, info.path) == old.digest)
+        ):
             return info._replace(digest=old.digest, revision=old.revision)
     return info._replace(digest="", revision=info.modified)

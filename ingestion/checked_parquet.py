@@ -63,7 +63,9 @@ class CheckedParquetFile:
             columns = [self.metadata.row_group(group).column(leaves[name]) for group in groups]
             expected = sum(column.num_values for column in columns)
             if count != expected:
-                raise ValueError(f"the lists of column {name} have {count} values, the footer says {expected}")
+                raise ValueError(
+                    f"the lists of column {name} have {count} values, the footer says {expected}"
+                )
 
 
 def list_values(rows: pa.Table | pa.RecordBatch) -> dict[str, int]:

@@ -72,7 +72,9 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
     # What a file without entries lacks is not missed.
     infos = [info for info in infos if info.entries]
     for label in {label for info in infos for label in info.samples.values()} - {None}:
-        of_class = [info for info in infos if label in info.samples.values() and info.weight != NO_WEIGHT]
+        of_class = [
+            info for info in infos if label in info.samples.values() and info.weight != NO_WEIGHT
+        ]
         if mixed := _mixed(of_class, lambda info: not info.weight):
             raise ConflictingFilesError(
                 f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch of them: its "
@@ -152,7 +154,9 @@ def _mixed(infos: Iterable[Any], lacks: Callable[[Any], bool]) -> tuple[str, str
     return (first[False].place, first[True].place) if len(first) == 2 else None
 
 
-def refuse_waiting(waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]) -> None:
+def refuse_waiting(
+    waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]
+) -> None:
     """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it."""
     left = [each.sample for each in waiting if each.sample not in readable]
     if left:

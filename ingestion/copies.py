@@ -38,7 +38,9 @@ class Copies(NamedTuple):
     """The same of the original."""
 
 
-def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]) -> UInt64s:
+def event_keys(
+    scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]
+) -> UInt64s:
     """64 bits of the content of each event, the same wherever the event is; 0 for an event without candidates.
 
     The content is the missing energy, and pT (or ET), eta and phi of the candidates that skims keep. Jets, which are
@@ -54,7 +56,9 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
             continue
         offsets, fields = collections[name]
         size = fields["pt" if "pt" in fields else "et"]
-        kept = np.repeat(~has_particles, np.diff(offsets)) if name == "jets" else size > _ABOVE[name]
+        kept = (
+            np.repeat(~has_particles, np.diff(offsets)) if name == "jets" else size > _ABOVE[name]
+        )
         momenta = np.column_stack([size, fields["eta"]])
         bits: UInt64s = np.ascontiguousarray(momenta, np.float32).view(np.uint64).ravel()
         bits += fields["phi"].astype(np.float32).view(np.uint32) * _ODD
@@ -70,7 +74,9 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
     return np.where(has_any, keys, np.uint64(0))
 
 
-def stored_keys(content: UInt64s, numbers: UInt64s | None, collections: Mapping[str, Jagged]) -> NDArray[Any]:
+def stored_keys(
+    content: UInt64s, numbers: UInt64s | None, collections: Mapping[str, Jagged]
+) -> NDArray[Any]:
     """What the file of the keys holds of some events: their content keys, and what tells them by their numbers."""
     if numbers is None:
         return content

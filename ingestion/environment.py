@@ -34,7 +34,13 @@ EVERYWHERE: Final = {
     "Python": Row(
         ("PYTHON*",),
         kept=(
-            *("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "PYTHONHASHSEED"),
+            *(
+                "PYTHONHOME",
+                "PYTHONNOUSERSITE",
+                "PYTHONUSERBASE",
+                "PYTHONPLATLIBDIR",
+                "PYTHONHASHSEED",
+            ),
             *("PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"),
             *("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"),
         ),
@@ -46,12 +52,36 @@ EVERYWHERE: Final = {
     # `train.threads` is the number of threads. A site that names the processor for OpenBLAS has a reason: some builds
     # compute wrong numbers on processors that they take for others.
     "OpenMP, BLAS": Row(
-        ("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "GOTO_*", "BLIS_*", "VECLIB_*", "NUMEXPR_*", "LIBOMP*"),
+        (
+            "OMP_*",
+            "GOMP_*",
+            "KMP_*",
+            "MKL_*",
+            "OPENBLAS_*",
+            "GOTO_*",
+            "BLIS_*",
+            "VECLIB_*",
+            "NUMEXPR_*",
+            "LIBOMP*",
+        ),
         kept=("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
     ),
     "numba": Row(("NUMBA_*",), kept=("NUMBA_CACHE_DIR",)),
-    "numpy, scipy, pandas": Row(("NPY_*", "NUMPY_*", "SCIPY_*", "SKLEARN_*", "JOBLIB_*", "LOKY_*", "PANDAS_*")),
-    "torch": Row(("TORCH_*", "PYTORCH_*", "ATEN_*", "DNNL_*", "ONEDNN_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_TF32_*")),
+    "numpy, scipy, pandas": Row(
+        ("NPY_*", "NUMPY_*", "SCIPY_*", "SKLEARN_*", "JOBLIB_*", "LOKY_*", "PANDAS_*")
+    ),
+    "torch": Row(
+        (
+            "TORCH_*",
+            "PYTORCH_*",
+            "ATEN_*",
+            "DNNL_*",
+            "ONEDNN_*",
+            "CUBLAS_*",
+            "CUDNN_*",
+            "NVIDIA_TF32_*",
+        )
+    ),
     "ONNX": Row(("ORT_*", "ONNX_*", "PROTOCOL_BUFFERS_*")),
     "Keras": Row(("KERAS_*",)),
     "Arrow": Row(("ARROW_*", "PYARROW_*", "HDF5_*"), kept=("ARROW_LIBHDFS_DIR",)),
@@ -61,19 +91,23 @@ EVERYWHERE: Final = {
     "plugins": Row(("HEP_PIPELINE_PLUGINS",)),
     # Files, such as logs of ranks, get no colours.
     "the command line": Row(
-        ("_TYPER_*", "TYPER_*", "PYDANTIC_*", "FORCE_COLOR", "PY_COLORS", "TTY_*"), kept=("_TYPER_COMPLETE*",)
+        ("_TYPER_*", "TYPER_*", "PYDANTIC_*", "FORCE_COLOR", "PY_COLORS", "TTY_*"),
+        kept=("_TYPER_COMPLETE*",),
     ),
 }
 #: What Spark ignores where its master is `local`; on a cluster the settings of the site count.
 LOCAL_SPARK: Final = {
     "Spark": Row(("SPARK_*", "PYSPARK_*")),
     "Hadoop": Row(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
-    "Java": Row(("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "*_JAVA_OPTIONS", "CLASSPATH")),
+    "Java": Row(
+        ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "*_JAVA_OPTIONS", "CLASSPATH")
+    ),
 }
 #: What MPI ignores where all ranks run on one host: sites set these for their network and their own MPI.
 ONE_HOST_MPI: Final = {
     "MPI": Row(
-        ("OMPI_MCA_*", "PRTE_MCA_*", "PMIX_MCA_*", "UCX_*"), kept=("OMPI_MCA_osc", "OMPI_MCA_*_sm_backing_directory")
+        ("OMPI_MCA_*", "PRTE_MCA_*", "PMIX_MCA_*", "UCX_*"),
+        kept=("OMPI_MCA_osc", "OMPI_MCA_*_sm_backing_directory"),
     )
 }
 #: Where another Open MPI is.
@@ -86,7 +120,13 @@ _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # no
 PROGRAM: Final = (sys.executable, "-P", "-m", "ingestion.environment")
 _PLUGINS: Final = "HEP_PIPELINE_PLUGINS"
 #: What launchers set for the programs that they start.
-_OF_LAUNCHERS: Final = (_PLUGINS, "PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_OF_LAUNCHERS: Final = (
+    _PLUGINS,
+    "PYTHONPATH",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+)
 
 
 def ignored(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
@@ -126,8 +166,12 @@ def enter(*, kept: Collection[str] = ()) -> None:
     The processes that it starts find our own modules and the installed ones, never those of the current folder.
     """
     after = cleaned(os.environ, kept=kept)
-    has_read = {name for name in ignored({"Python": EVERYWHERE["Python"]}, os.environ) if name not in kept}
-    has_read = {name for name in has_read if os.environ[name] and os.environ[name] != after.get(name)}
+    has_read = {
+        name for name in ignored({"Python": EVERYWHERE["Python"]}, os.environ) if name not in kept
+    }
+    has_read = {
+        name for name in has_read if os.environ[name] and os.environ[name] != after.get(name)
+    }
     if (has_read or sys.getfilesystemencoding() != "utf-8") and sys.executable:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

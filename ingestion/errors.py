@@ -22,12 +22,30 @@ from ingestion.secrets import redact
 #: causes the others. Any other error may pass: a file that is given up for it would be lost for good.
 _LASTING: Final = {
     *(errno.EINVAL, errno.EOVERFLOW, errno.EFBIG),
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM),
+    *(
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.EACCES,
+        errno.EPERM,
+    ),
 }
 #: What the errors of servers that refuse begin with or hold: certificates, credentials, buckets; XRootD has numbers.
-_REFUSALS: Final = re.compile(r"\w*(Cert|Credentials)\w*Error: |NoSuchBucket: |.*(\[3010\]|auth failed)", re.IGNORECASE)
+_REFUSALS: Final = re.compile(
+    r"\w*(Cert|Credentials)\w*Error: |NoSuchBucket: |.*(\[3010\]|auth failed)", re.IGNORECASE
+)
 #: Libraries whose errors are of the network, even if they are no OSError.
-_REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "http", "requests", "urllib3"}
+_REMOTE_LIBRARIES: Final = {
+    "aiohttp",
+    "botocore",
+    "fsspec",
+    "fsspec_xrootd",
+    "http",
+    "requests",
+    "urllib3",
+}
 
 
 class IngestionError(Exception):
@@ -106,7 +124,9 @@ def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
     if problem := remote_error(path, where=where, cause=cause):
         return problem
     if isinstance(cause, FileNotFoundError | PermissionError):
-        return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
+        return UnreadableFileError(
+            f"{path} cannot be opened any more ({cause}). Check the path and its permissions."
+        )
     if not _of_the_program(cause):
         return DamagedFileError.at(path, where=where, cause=cause)
     return ProgramReadError(
@@ -122,7 +142,11 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
     reason: BaseException = cause
     while isinstance(reason, FileNotFoundError) and reason.__cause__ is not None:
         reason = reason.__cause__
-    is_forbidden = isinstance(reason, PermissionError) or getattr(reason, "status", None) in {401, 403, 407}
+    is_forbidden = isinstance(reason, PermissionError) or getattr(reason, "status", None) in {
+        401,
+        403,
+        407,
+    }
     if "://" in path and (is_forbidden or _REFUSALS.match(_described(reason))):
         return RefusedFileError(
             f"{path}: the server refuses {where} ({_described(reason)}). Correct the URL, the credentials or the "
@@ -146,12 +170,15 @@ def _of_the_server(cause: BaseException) -> bool:
         return int(status) >= 500
     # XRootD reports a missing file by this number.
     is_missing = isinstance(cause, FileNotFoundError | IsADirectoryError) or (
-        isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE)
+        isinstance(cause, OSError)
+        and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE)
     )
     # fsspec puts the exceptions of failed reads among the bytes of others, and uproot tries to slice them.
     is_sliced = isinstance(cause, TypeError) and "not subscriptable" in str(cause)
     library = type(cause).__module__.split(".")[0]
-    return not is_missing and (is_sliced or isinstance(cause, OSError) or library in _REMOTE_LIBRARIES)
+    return not is_missing and (
+        is_sliced or isinstance(cause, OSError) or library in _REMOTE_LIBRARIES
+    )
 
 
 def _of_the_program(cause: Exception) -> bool:
@@ -159,7 +186,13 @@ def _of_the_program(cause: Exception) -> bool:
 
     In uproot's own code, damaged bytes raise AttributeError and TypeError too.
     """
-    modules = ["", *(frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__))]
+    modules = [
+        "",
+        *(
+            frame.f_globals.get("__name__", "")
+            for frame, _ in traceback.walk_tb(cause.__traceback__)
+        ),
+    ]
     if modules[-1].startswith("uproot.") and isinstance(cause, AttributeError | TypeError):
         return False
     is_ours = modules[-1].startswith(f"{__package__}.")
@@ -187,7 +220,9 @@ class MissingTreeError(IngestionError):
             )
         held = sorted(f"{name} ({kind})" for name, kind in available.items())
         if not held:
-            return cls(f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files.")
+            return cls(
+                f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files."
+            )
         return cls(
             f"{path} has no tree '{tree}'. It holds: {some(held)}.{nearest_names(tree, held)} {_layout_of(available)}"
             f"Set ingest.tree, or take the file out of the sample's files."
@@ -198,13 +233,23 @@ class MissingBranchError(IngestionError):
     """A needed branch is not in the tree."""
 
     @classmethod
-    def at(cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str], to_paste: str = "") -> Self:
+    def at(
+        cls,
+        path: str,
+        tree: str,
+        missing: dict[str, str],
+        available: Iterable[str],
+        to_paste: str = "",
+    ) -> Self:
         """Name each missing branch with the field (`muons.pt`) that needs it and the nearest branches of the tree.
 
         `to_paste` are lines of a config that names the branches of the file.
         """
         held = sorted(set(available))
-        lines = [f"  '{branch}' (for {field}).{nearest_names(branch, held)}" for field, branch in missing.items()]
+        lines = [
+            f"  '{branch}' (for {field}).{nearest_names(branch, held)}"
+            for field, branch in missing.items()
+        ]
         without = " Files without particles need features.particles: false."
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
@@ -240,7 +285,9 @@ class BadFilesError(IngestionError):
         if len(problems) == 1:
             raise problems[0][1]
         if problems:
-            raise cls(f"{len(problems)} input files are bad:\n{listed((path, str(each)) for path, each in problems)}")
+            raise cls(
+                f"{len(problems)} input files are bad:\n{listed((path, str(each)) for path, each in problems)}"
+            )
 
 
 def listed(messages: Iterable[tuple[str, str]]) -> str:
@@ -262,7 +309,8 @@ def grouped(messages: Iterable[tuple[str, str]]) -> list[str]:
         shown = redact(path)
         alike.setdefault(message.replace(shown, "\0") if shown else message, []).append(shown)
     return [
-        words.replace("\0", first) + (f"\n  The same of {len(others)} more: {some(others)}" if others else "")
+        words.replace("\0", first)
+        + (f"\n  The same of {len(others)} more: {some(others)}" if others else "")
         for words, (first, *others) in alike.items()
     ]
 
@@ -270,7 +318,12 @@ def grouped(messages: Iterable[tuple[str, str]]) -> list[str]:
 def nearest_names(name: str, available: Sequence[str]) -> str:
     """A sentence with the names most like this one, in any case; empty if none is similar."""
     plain = {each.lower().replace("_", "."): each for each in available}
-    near = [plain[each] for each in difflib.get_close_matches(name.lower().replace("_", "."), plain, n=3, cutoff=0.4)]
+    near = [
+        plain[each]
+        for each in difflib.get_close_matches(
+            name.lower().replace("_", "."), plain, n=3, cutoff=0.4
+        )
+    ]
     return f" Nearest: {', '.join(near)}." if near else ""
 
 

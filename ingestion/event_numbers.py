@@ -19,7 +19,13 @@ _USUAL_NAMES: Final = {
     "channel": ("mcChannelNumber", "EventInfoAuxDyn.mcChannelNumber"),
     "run": ("run", "runNumber", "run_number", "EventInfoAuxDyn.runNumber"),
     "block": ("luminosityBlock", "lumi", "lumiBlock", "lumi_block", "EventInfoAuxDyn.lumiBlock"),
-    "event": ("event", "eventNumber", "event_number", "Event.Number", "EventInfoAuxDyn.eventNumber"),
+    "event": (
+        "event",
+        "eventNumber",
+        "event_number",
+        "Event.Number",
+        "EventInfoAuxDyn.eventNumber",
+    ),
 }
 #: Begin of the names of their columns.
 PREFIX: Final = "_number_"
@@ -44,7 +50,9 @@ def _is_integer(array: ak.Array) -> bool:
     return bool(content.is_numpy) and np.dtype(content.dtype).kind in "iu"
 
 
-def number_keys(arrays: Mapping[str, ak.Array], sources: Mapping[str, Branch], first: int) -> UInt64s | None:
+def number_keys(
+    arrays: Mapping[str, ak.Array], sources: Mapping[str, Branch], first: int
+) -> UInt64s | None:
     """(num_events,) keys of the numbers of entries from `first` on, 0 if not each has one; None without branches."""
     columns = [name for name in arrays if name.startswith(PREFIX)]
     if not columns:

@@ -114,7 +114,9 @@ class LabelRule(NamedTuple):
                 plain = words.strip().replace("&", " and ").replace("|", " or ")
                 found = ast.unparse(_Columns(columns).visit(ast.parse(plain, mode="eval")))
                 # Of no events: whether a calculation has a result can depend on the numbers.
-                of_events = _holds(found, {column: np.empty(0, np.int64) for column in columns.values()})
+                of_events = _holds(
+                    found, {column: np.empty(0, np.int64) for column in columns.values()}
+                )
                 is_condition = of_events.shape == (0,) and of_events.dtype == np.bool_
             # What Python and numpy raise about words has no common class.
             except Exception as cause:  # noqa: BLE001
@@ -125,9 +127,13 @@ class LabelRule(NamedTuple):
                     f"`abs(flavour) == 5`, `flavours[0] in [4, 5]` or `num_b > 1 and not is_tau == 1`"
                 )
             conditions[found] = label
-        return cls({column: ColumnSource.of_weight(words) for words, column in columns.items()}, conditions)
+        return cls(
+            {column: ColumnSource.of_weight(words) for words, column in columns.items()}, conditions
+        )
 
-    def labels(self, columns: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def labels(
+        self, columns: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(num_events,) class of each event, -1 for None, and how many of the conditions hold for it.
 
         For an event with a number that is not finite none holds.
@@ -148,7 +154,9 @@ class _Columns(ast.NodeTransformer):
         self._columns = columns
 
     def _column(self, node: ast.expr) -> ast.expr:
-        return ast.Name(self._columns.setdefault(ast.unparse(node), f"{LABEL_PREFIX}{len(self._columns)}"))
+        return ast.Name(
+            self._columns.setdefault(ast.unparse(node), f"{LABEL_PREFIX}{len(self._columns)}")
+        )
 
     visit_Name = visit_Attribute = visit_Subscript = _column  # noqa: N815 - names of ast
 
@@ -161,7 +169,9 @@ class _Columns(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """True and true would add up to true."""
-        if any(isinstance(operand, ast.Compare | ast.BoolOp) for operand in (node.left, node.right)):
+        if any(
+            isinstance(operand, ast.Compare | ast.BoolOp) for operand in (node.left, node.right)
+        ):
             raise TypeError("a comparison is no number to calculate with")
         return self.generic_visit(node)
 
@@ -237,7 +247,9 @@ class _Calculator(ast.NodeVisitor):
         """A function; all but `abs` calculate with float64."""
         name = ast.unparse(node.func)
         if name not in _FUNCTIONS:
-            raise TypeError(f"'{name}' is not a supported function; there are {', '.join(_FUNCTIONS)}")
+            raise TypeError(
+                f"'{name}' is not a supported function; there are {', '.join(_FUNCTIONS)}"
+            )
         arguments = [self.visit(argument) for argument in node.args]
         if name == "abs":
             return abs(*arguments)
@@ -278,4 +290,6 @@ def samples_in(name: str, label: int | None, label_by: LabelBy) -> dict[str, int
     if not label_by:
         return {name: label}
     classes = sorted({each for each in label_by.values() if each is not None})
-    return {f"{name}.{each}": each for each in classes} | ({name: None} if None in label_by.values() else {})
+    return {f"{name}.{each}": each for each in classes} | (
+        {name: None} if None in label_by.values() else {}
+    )

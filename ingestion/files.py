@@ -39,7 +39,13 @@ from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSetti
 from ingestion.sources import SourceFile, expand
 from ingestion.storage import patiently, size_and_time
 from ingestion.suggestions import key_of_field, lines_to_paste
-from ingestion.weights import generated_sum, like_weights, list_lengths, refuse_other_scale, sign_of_a_skim
+from ingestion.weights import (
+    generated_sum,
+    like_weights,
+    list_lengths,
+    refuse_other_scale,
+    sign_of_a_skim,
+)
 
 _INSPECTORS: Final = 8
 #: Number of entries whose b-tags are read to see whether they are bits.
@@ -147,11 +153,16 @@ def found_files(
     arguments and errors are those of `expand` and `inventory`; FilesToComeError also if all files of a sample wait.
     """
     sources = expand(samples, on_unmatched=None if strict else lambda words: say(f"note: {words}"))
-    sources = [each._replace(needs_weight=needs_weights, needs_particles=needs_particles) for each in sources]
+    sources = [
+        each._replace(needs_weight=needs_weights, needs_particles=needs_particles)
+        for each in sources
+    ]
     found = inventory(sources, settings, known=known, on_file=on_file)
     for words in grouped((each.path, f"{each.path}: {each.reason}") for each in found.waiting):
         say(f"left for another run: {words}")
-    refuse_waiting(found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad])
+    refuse_waiting(
+        found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad]
+    )
     return found
 
 
@@ -174,13 +185,17 @@ def inventory(
     before = known or {}
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
-        checked = pool.map(lambda source: _check(source, settings, before.get(source.path)), sources)
+        checked = pool.map(
+            lambda source: _check(source, settings, before.get(source.path)), sources
+        )
         for done, result in enumerate(checked, start=1):
             results.append(result)
             if on_file:
                 on_file(done, len(sources))
     pairs = zip(sources, results, strict=True)
-    BadFilesError.raise_any([(each.path, result) for each, result in pairs if isinstance(result, IngestionError)])
+    BadFilesError.raise_any(
+        [(each.path, result) for each, result in pairs if isinstance(result, IngestionError)]
+    )
     found = Inventory(
         told_apart([result for result in results if isinstance(result, FileInfo)], before),
         [result for result in results if isinstance(result, BadFile)],
@@ -191,7 +206,9 @@ def inventory(
     return found
 
 
-def _check(source: SourceFile, settings: IngestSettings, before: Known | None) -> Known | Waiting | IngestionError:
+def _check(
+    source: SourceFile, settings: IngestSettings, before: Known | None
+) -> Known | Waiting | IngestionError:
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
@@ -206,7 +223,9 @@ def _check(source: SourceFile, settings: IngestSettings, before: Known | None) -
             return Waiting(source.sample.name, source.path, reason)
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
-        return BadFile(source.sample.name, source.path, type(problem).__name__, str(problem), size, modified)
+        return BadFile(
+            source.sample.name, source.path, type(problem).__name__, str(problem), size, modified
+        )
 
 
 def _look(
@@ -221,13 +240,19 @@ def _look(
     if before is not None and modified and (before.size, before.modified) == stamp:
         if isinstance(before, FileInfo) and _is_read_alike(before, source, settings):
             return before._replace(sample=source.sample.name, label=source.sample.label)
-        if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
+        if (
+            isinstance(before, BadFile)
+            and settings.on_bad_file is OnBadFile.SKIP
+            and before.found_while_reading
+        ):
             return before._replace(sample=source.sample.name)
     info = patiently(inspect, source, settings, size=size, modified=modified)
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
         return Waiting(source.sample.name, source.path, "it changed while it was checked")
     if info.is_unclosed and is_recent(modified, settings.settle_seconds):
-        return Waiting(source.sample.name, source.path, "it may still be being written: it is not closed")
+        return Waiting(
+            source.sample.name, source.path, "it may still be being written: it is not closed"
+        )
     return info
 
 
@@ -238,7 +263,9 @@ def _is_read_alike(before: FileInfo, source: SourceFile, settings: IngestSetting
         weights.add(None)
     sample = source.sample
     same_names = all(getattr(before, key) == getattr(sample, key) for key in _NAMES)
-    return same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
+    return (
+        same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
+    )
 
 
 def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified: str) -> FileInfo:
@@ -275,14 +302,19 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
             # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
             return FileInfo(*stamp, (), (0,), weight=weight or usual_weight, **own)
         names = BranchNames(tree, source.path)
-        if not source.needs_weight and ColumnSource.of_weight(weight or usual_weight).branch not in names:
+        if (
+            not source.needs_weight
+            and ColumnSource.of_weight(weight or usual_weight).branch not in names
+        ):
             weight = NO_WEIGHT
         missing = _refuse_missing(source, weight, settings, names)
         has_weight = "weight" not in missing
         weight = weight or (usual_weight if has_weight else "")
         refuse_other_scale(source.sum_branch or "", weight, source.path)
         fields = {
-            name: each for name, each in settings.names.branches(settings.branch_map).items() if name not in missing
+            name: each
+            for name, each in settings.names.branches(settings.branch_map).items()
+            if name not in missing
         }
         if has_weight:
             fields["weight"] = ColumnSource.of_weight(weight).branch
@@ -293,7 +325,9 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         wanted |= {"weight": ColumnSource.of_weight(weight)} if has_weight else {}
         own["list_lengths"] = list_lengths(names, wanted, entries)
         own["absent_weights"] = {
-            name: nearest_names(wanted[name].branch, list(names)) for name in missing if is_variation(name)
+            name: nearest_names(wanted[name].branch, list(names))
+            for name in missing
+            if is_variation(name)
         }
         numbers = {
             name: column_numbers(names[column.branch].read(0, 1), name, column, path=source.path)
@@ -301,7 +335,10 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
             if not is_variation(name) and name not in missing
         }
         integers = {name for name in settings.pass_through if numbers[name].dtype.kind != "f"}
-        pass_through = {name: "int64" if name in integers else "float64" for name in settings.pass_through_columns}
+        pass_through = {
+            name: "int64" if name in integers else "float64"
+            for name in settings.pass_through_columns
+        }
         boundaries = basket_boundaries(each.branch for each in sources.values())
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task))
     like = () if weight else like_weights(names)

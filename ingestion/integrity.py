@@ -27,7 +27,9 @@ _TAIL_BYTES: Final = 8
 _MAGIC: Final = b"PAR1"
 #: Key of the digest of a JSON file in that file.
 SEAL: Final = "seal"
-_WORDS: Final = re.compile(r"(?P<path>.+?) is not what was written: (?P<what>.+?)\. Put the file back", re.DOTALL)
+_WORDS: Final = re.compile(
+    r"(?P<path>.+?) is not what was written: (?P<what>.+?)\. Put the file back", re.DOTALL
+)
 
 
 class DamagedOutputError(Exception):
@@ -37,7 +39,9 @@ class DamagedOutputError(Exception):
         self.path = str(path)
         self.what = what
         self.stage = stage
-        command = f"`python -m pipeline {stage or 'run'}` with the same options, which makes it again"
+        command = (
+            f"`python -m pipeline {stage or 'run'}` with the same options, which makes it again"
+        )
         writer = f" The stage {stage} wrote it." if stage else ""
         super().__init__(
             f"{path} is not what was written: {what}. Put the file back from a copy, or run {command}.{writer}"

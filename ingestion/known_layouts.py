@@ -46,7 +46,9 @@ def _delphes() -> LayoutNames:
     for collection, fields in COLLECTIONS.items():
         for name, field in fields.items():
             stems[collection], members[name] = field.branch.split(".", 1)
-    return LayoutNames("Delphes", stems, members, {name: field.branch for name, field in SCALARS.items()})
+    return LayoutNames(
+        "Delphes", stems, members, {name: field.branch for name, field in SCALARS.items()}
+    )
 
 
 LAYOUTS: Final = {

@@ -14,7 +14,13 @@ from uproot.interpretation.objects import CannotBeAwkward
 from uproot.models.RNTuple import RField
 
 from ingestion.branches import BranchPlace, event_numbers, is_weight, list_numbers
-from ingestion.errors import DamagedFileError, MissingBranchError, WrongBranchTypeError, nearest_names, reading
+from ingestion.errors import (
+    DamagedFileError,
+    MissingBranchError,
+    WrongBranchTypeError,
+    nearest_names,
+    reading,
+)
 from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
 
@@ -25,7 +31,16 @@ ALL: Final = "all"
 
 _SEPARATORS: Final = re.compile(r"[./_]+")
 #: Names of counters in small letters, without separators, by those of what they count.
-_COUNTERS: Final = ("n{}", "num{}", "numberof{}", "{}n", "{}num", "{}size", "{}count", "{}multiplicity")
+_COUNTERS: Final = (
+    "n{}",
+    "num{}",
+    "numberof{}",
+    "{}n",
+    "{}num",
+    "{}size",
+    "{}count",
+    "{}multiplicity",
+)
 
 
 class Branch(NamedTuple):
@@ -118,7 +133,11 @@ class BranchNames(Mapping[str, Branch]):
             MissingBranchError: There are several.
         """
         plain = _plain(name)
-        found = self._by_path.get(name) or self._by_plain_name.get(plain) or self._in_any_case.get(plain.casefold(), [])
+        found = (
+            self._by_path.get(name)
+            or self._by_plain_name.get(plain)
+            or self._in_any_case.get(plain.casefold(), [])
+        )
         if len(found) > 1:
             paths = ", ".join(f"'{source.path}'" for source in found)
             raise MissingBranchError(
@@ -161,7 +180,9 @@ def _plain(name: str) -> str:
     return _SEPARATORS.sub("_", name).strip("_")
 
 
-def sources_of(names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str]) -> dict[str, Branch]:
+def sources_of(
+    names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str]
+) -> dict[str, Branch]:
     """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
 
     Raises:
@@ -184,7 +205,9 @@ def sources_of(names: BranchNames, wanted: Mapping[str, str], branch_map: Mappin
         fixed = [kind for kind in own.values() if is_fixed(kind)]
         counter = branch_map.get(key)
         if fixed and len(fixed) == len(own) and counter is None:
-            counter = _usual_counter(names, [found[field] for field in own], key, fixed[0].type.content.size)
+            counter = _usual_counter(
+                names, [found[field] for field in own], key, fixed[0].type.content.size
+            )
         if counter not in {None, FILLED, ALL}:
             if counter not in names:
                 near = nearest_names(counter, list(names))
@@ -199,7 +222,9 @@ def _several_numbers(source: Branch, names: BranchNames) -> WrongBranchTypeError
     """The error about a branch of leaves or objects where numbers are needed."""
     if paths := names.numbers_below(source):
         listed = " or ".join(f"'{path}'" for path in paths)
-        return WrongBranchTypeError(f"{source.place.words} holds several numbers: map {listed} in ingest.branch_map.")
+        return WrongBranchTypeError(
+            f"{source.place.words} holds several numbers: map {listed} in ingest.branch_map."
+        )
     return WrongBranchTypeError(
         f"{source.place.words} holds objects ({source.branch.typename}), and only branches of numbers are read. "
         f"Write pt, eta and phi of the objects as branches, for example by Define and Snapshot of RDataFrame."
@@ -212,9 +237,18 @@ def _refuse_same_momenta(found: Mapping[str, Branch]) -> None:
     # Weights last: several may be in one list.
     for field in sorted(found, key=is_weight):
         source = found[field]
-        is_momentum = field in ("met", "met_phi") or field.partition(".")[2] in ("pt", "et", "eta", "phi")
+        is_momentum = field in ("met", "met_phi") or field.partition(".")[2] in (
+            "pt",
+            "et",
+            "eta",
+            "phi",
+        )
         if is_momentum or is_weight(field):
-            first = seen.get(source.path, field) if is_weight(field) else seen.setdefault(source.path, field)
+            first = (
+                seen.get(source.path, field)
+                if is_weight(field)
+                else seen.setdefault(source.path, field)
+            )
             if first != field:
                 raise WrongBranchTypeError(
                     f"{source.file}: '{first}' and '{field}' would both be read from branch '{source.path}'. Map a "
@@ -231,12 +265,23 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, size
     """The one branch with a usual name of a counter, of arrays that begin alike: `nJet` or `Jet_size` of `Jet_PT`."""
     forms = zip(*(_squeezed(source.path) for source in sources), strict=True)
     # Of `Jet_PT`, `Jet_Eta` and so on this is `Jet`.
-    stems = {os.path.commonprefix(each).removesuffix("_").removesuffix("s") for each in forms} - {""}  # noqa: RUF071
-    usual = {pattern.format(stem + plural) for pattern in _COUNTERS for stem in stems for plural in ("", "s")}
+    stems = {os.path.commonprefix(each).removesuffix("_").removesuffix("s") for each in forms} - {  # noqa: RUF071
+        ""
+    }
+    usual = {
+        pattern.format(stem + plural)
+        for pattern in _COUNTERS
+        for stem in stems
+        for plural in ("", "s")
+    }
     found = [name for name in names if usual & {form.replace("_", "") for form in _squeezed(name)}]
     if len(found) == 1:
         return found[0]
-    several = f"{' and '.join(found)} may both count" if found else "no branch of a usual name (such as nJet) counts"
+    several = (
+        f"{' and '.join(found)} may both count"
+        if found
+        else "no branch of a usual name (such as nJet) counts"
+    )
     raise MissingBranchError(
         f"{names.file}: '{sources[0].path}' and the branches beside it are arrays of {size} slots in every event, and "
         f"{several} those that hold a candidate. In ingest.branch_map set `{key}` to the branch that does; to "

@@ -23,15 +23,22 @@ _UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
         _are_many(counts) and counts[tally.UNTAGGED_JETS] > 0 == counts[tally.TAGGED_JETS]
     ),
     "Each jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
-    "discriminant.": lambda counts: _are_many(counts) and counts[tally.TAGGED_JETS] > 0 == counts[tally.UNTAGGED_JETS],
+    "discriminant.": lambda counts: (
+        _are_many(counts) and counts[tally.TAGGED_JETS] > 0 == counts[tally.UNTAGGED_JETS]
+    ),
     "Leptons or tracks of {} have charges other than -1 and 1. Map the signed charge in units of e as "
-    "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: counts[tally.OTHER_CHARGES] > 0,
+    "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: (
+        counts[tally.OTHER_CHARGES] > 0
+    ),
 }
 Rows = Sequence[Mapping[str, Any]]
 
 
 def notes(
-    files: Rows, samples: Rows, counters: Mapping[str, Mapping[str, int]] | None = None, left_out: Rows = ()
+    files: Rows,
+    samples: Rows,
+    counters: Mapping[str, Mapping[str, int]] | None = None,
+    left_out: Rows = (),
 ) -> list[str]:
     """All sentences."""
     return [
@@ -63,7 +70,9 @@ def _missing_weights(files: Rows) -> Iterator[str]:
 def _skims(files: Rows, samples: Rows) -> Iterator[str]:
     """Sentences about samples of known cross-section that hold, or may hold, a part of the generated events."""
     asked = {
-        each["name"] for each in samples if each["cross_section_pb"] is not None and each.get("sum_of_weights") is None
+        each["name"]
+        for each in samples
+        if each["cross_section_pb"] is not None and each.get("sum_of_weights") is None
     }
     unknown = []
     for name in dict.fromkeys(file["sample"] for file in files if file["sample"] in asked):
@@ -100,7 +109,9 @@ def _samples(files: Rows) -> str:
 def _unclosed(files: Rows) -> list[str]:
     words = "was never closed: the job that wrote it ended before. Its {} entries up to the last save are read."
     unclosed = [file for file in files if file.get("is_unclosed")]
-    return grouped((file["path"], f"{file['path']} {words.format(file['entries'])}") for file in unclosed)
+    return grouped(
+        (file["path"], f"{file['path']} {words.format(file['entries'])}") for file in unclosed
+    )
 
 
 def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
@@ -120,11 +131,17 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
         any_momenta = _of_kind(counts, tally.ANY_MOMENTA)
-        large = [key for key, each in _of_kind(counts, tally.LARGE_MOMENTA).items() if 2 * each > any_momenta[key]]
+        large = [
+            key
+            for key, each in _of_kind(counts, tally.LARGE_MOMENTA).items()
+            if 2 * each > any_momenta[key]
+        ]
         if large:
             yield f"Momenta of {', '.join(large)} of {name} are very large: are they in MeV? GeV is needed."
         like_azimuths = _of_kind(counts, tally.LIKE_AZIMUTHS) if _are_many(counts) else {}
-        swapped = [key for key, each in like_azimuths.items() if each > _LIKE_AZIMUTHS * counts["events"]]
+        swapped = [
+            key for key, each in like_azimuths.items() if each > _LIKE_AZIMUTHS * counts["events"]
+        ]
         if swapped:
             yield (
                 f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: are eta and phi "

@@ -171,7 +171,9 @@ def _of_member(branch: Any, leaf: Any) -> Interpretation | None:
     member_type = leaf.member("fType")
     offsets = (0, uproot.const.kOffsetL, uproot.const.kOffsetP)
     if not is_described and any(member_type - offset in _MEMBERS for offset in offsets):
-        raise UnknownInterpretation("no range without a streamer", branch.file.file_path, branch.object_path)
+        raise UnknownInterpretation(
+            "no range without a streamer", branch.file.file_path, branch.object_path
+        )
     if kind := _MEMBERS.get(member_type) or _MEMBERS.get(member_type - uproot.const.kOffsetL):
         return _of_leaf(kind, leaf, comment)
     if kind := _MEMBERS.get(member_type - uproot.const.kOffsetP):

@@ -41,7 +41,9 @@ def located(words: str, folder: str | Path = "") -> Located:
     if path.startswith("~"):
         path = os.path.expanduser(path)  # noqa: PTH111 - keeps `//` and `.`
         if path.startswith("~"):
-            raise PathError(f"'{words}': there is no home folder of '{path.split('/')[0]}'; write the whole path")
+            raise PathError(
+                f"'{words}': there is no home folder of '{path.split('/')[0]}'; write the whole path"
+            )
     # In a pattern the name of the folder is no pattern.
     start = escape(str(folder)) if has_magic(path) else str(folder)
     return Located(os.path.join(start, path))  # noqa: PTH118 - patterns keep their signs
@@ -89,7 +91,9 @@ def matching_here(pattern: str) -> list[str]:
     found = sorted({path for path in _matches(pattern) if not os.path.isdir(path)})  # noqa: PTH112
     for path in found:
         if re.search("[\ud800-\udfff]", path):
-            raise PathError(f"{path!a} is no text in UTF-8, so no message or table can name it; rename the file.")
+            raise PathError(
+                f"{path!a} is no text in UTF-8, so no message or table can name it; rename the file."
+            )
     return found
 
 
@@ -104,7 +108,9 @@ def _matches(pattern: str) -> Iterator[str]:
     for top in glob(start):  # noqa: PTH207 - as above
         for folder, inside, _ in os.walk(top, onerror=_raise):
             inside[:] = [name for name in inside if not name.startswith(".")]
-            below = "" if folder == "." else f"{escape(folder.removeprefix('./'))}/".replace("//", "/")
+            below = (
+                "" if folder == "." else f"{escape(folder.removeprefix('./'))}/".replace("//", "/")
+            )
             yield from _matches(f"{below}{after or '*'}")
 
 

@@ -65,7 +65,9 @@ def name_of(given: Callable[..., Any]) -> str:
     if name == "__call__":
         name = type(given).__name__
     if not name.isidentifier():
-        raise ValueError(f"'{name}' is no name of letters, digits and _; write a function with `def`")
+        raise ValueError(
+            f"'{name}' is no name of letters, digits and _; write a function with `def`"
+        )
     return name
 
 

@@ -44,7 +44,9 @@ def one_of(table: Mapping[str, Any], what: str) -> Callable[[str], str]:
 
     def known(name: str) -> str:
         if name not in table:
-            near = "".join(f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, table, n=1))
+            near = "".join(
+                f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, table, n=1)
+            )
             raise ValueError(f"there is no {what} '{name}', only {', '.join(table)}.{near}")
         return name
 
@@ -97,13 +99,17 @@ def file_of(module: str) -> Path | None:
 
 def located(name: str, folder: Path | str = "") -> str:
     """The absolute path of a file; the name of a module stays."""
-    return str((Path(folder) / Path(name).expanduser()).absolute()) if name.endswith(".py") else name
+    return (
+        str((Path(folder) / Path(name).expanduser()).absolute()) if name.endswith(".py") else name
+    )
 
 
 def blamed(error: BaseException) -> PluginError | None:
     """The error with file and line of a plugin, if one raised it."""
     files = {str(module.__file__): name for name, module in _loaded.items()}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files
+    ]
     if not frames or isinstance(error, PluginError):
         return None
     where = f"plugin {frames[-1].filename}, line {frames[-1].lineno}"
@@ -117,7 +123,9 @@ def _imported(name: str) -> ModuleType:
     module = points.get(name, name)
     if find_spec(module.split(".")[0]) is None:
         known = f" Installed plugins: {', '.join(points)}." if points else ""
-        raise PluginError(f"plugins: there is no module '{module}', and no file of that name.{known}")
+        raise PluginError(
+            f"plugins: there is no module '{module}', and no file of that name.{known}"
+        )
     with _importing(module, module):
         return importlib.import_module(module)
 
@@ -125,7 +133,9 @@ def _imported(name: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         # Spark brings the file to its executors, which do not see the folder.
-        found = [folder / path.name for folder in map(Path, sys.path) if (folder / path.name).is_file()]
+        found = [
+            folder / path.name for folder in map(Path, sys.path) if (folder / path.name).is_file()
+        ]
         if not found:
             raise PluginError(f"plugins: there is no file {path}")
         path = found[0]
@@ -133,7 +143,9 @@ def _from_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PluginError(f"plugins: {path} is no Python file")
     if spec.name in sys.modules:
-        raise PluginError(f"plugins: {path} has the file name of another plugin. Give it another one")
+        raise PluginError(
+            f"plugins: {path} has the file name of another plugin. Give it another one"
+        )
     sys.modules[spec.name] = module = module_from_spec(spec)
     try:
         with _importing(str(path), spec.name):
@@ -150,7 +162,9 @@ class _Slow:
     def find_spec(self, name: str, *_: object) -> None:
         """Called for each module that is not imported yet."""
         if name in _SLOW:
-            raise ImportError(f"{name} slows every command down; import it inside the function that uses it")
+            raise ImportError(
+                f"{name} slows every command down; import it inside the function that uses it"
+            )
 
 
 @contextmanager
@@ -164,7 +178,11 @@ def _importing(name: str, module: str) -> Iterator[None]:
     except (Exception, SystemExit) as cause:
         frames = traceback.extract_tb(cause.__traceback__)
         # Its file, or that of a module of its name.
-        own = [frame for frame in frames if frame.filename.endswith((name, f"{name.replace('.', os.sep)}.py"))]
+        own = [
+            frame
+            for frame in frames
+            if frame.filename.endswith((name, f"{name.replace('.', os.sep)}.py"))
+        ]
         line = cause.lineno if isinstance(cause, SyntaxError) else (own or frames)[-1].lineno
         raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
     finally:

@@ -31,7 +31,13 @@ from ingestion.expressions import ColumnSource, LabelRule
 from ingestion.files import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
-from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
+from ingestion.schema import (
+    COLLECTIONS,
+    PARTICLE_COLLECTIONS,
+    SCALARS,
+    WEIGHT_PREFIX,
+    events_schema,
+)
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.tally import StepCounts
 from ingestion.thresholds import (
@@ -83,10 +89,14 @@ class Selection(NamedTuple):
 
     def tally(self, chosen: Mask | bool = True) -> StepCounts:
         """The tally of some of the entries."""
-        return StepCounts.of({name: mask & chosen for name, mask in self.steps.items()}, self.event_weights)
+        return StepCounts.of(
+            {name: mask & chosen for name, mask in self.steps.items()}, self.event_weights
+        )
 
 
-def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> Iterator[RawEvents]:
+def read_events(
+    info: FileInfo, settings: IngestSettings, *, start: int, stop: int
+) -> Iterator[RawEvents]:
     """Read the needed branches of entries `start` to `stop` (exclusive), in pieces.
 
     Their size is bounded, however many particles an event has. Except at `start` and `stop`, pieces begin and end at
@@ -113,7 +123,9 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
             # With a damaged index of baskets, uproot silently returns fewer entries.
             if others := {len(array) for array in arrays.values()} - {last - first}:
                 cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
-                raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
+                raise DamagedFileError.at(
+                    info.path, where=f"entries {first} to {last - 1}", cause=cause
+                )
             yield _raw_events(arrays, sources, info, settings, first, last)
 
 
@@ -133,7 +145,9 @@ def _raw_events(
     }
     weight = ColumnSource.of_weight(info.weight)
     scalars["weight"] = (
-        column_numbers(arrays["weight"], "weight", weight, path=info.path, dtype="float64", first=first)
+        column_numbers(
+            arrays["weight"], "weight", weight, path=info.path, dtype="float64", first=first
+        )
         if "weight" in arrays
         else np.ones(num_events)
     )
@@ -143,7 +157,8 @@ def _raw_events(
     columns = settings.pass_through_columns
     collections = {
         name: Jagged(
-            np.zeros(num_events + 1, np.int64), {field: np.empty(0, each.dtype) for field, each in own.items()}
+            np.zeros(num_events + 1, np.int64),
+            {field: np.empty(0, each.dtype) for field, each in own.items()},
         )
         if info.lacks_particles and name in PARTICLE_COLLECTIONS
         else _collection(name, arrays, sources, settings, first)
@@ -151,7 +166,12 @@ def _raw_events(
     }
     pass_through = {
         name: column_numbers(
-            arrays[name], name, columns[name], path=info.path, dtype=info.pass_through[name], first=first
+            arrays[name],
+            name,
+            columns[name],
+            path=info.path,
+            dtype=info.pass_through[name],
+            first=first,
         )
         for name in settings.pass_through
     }
@@ -162,7 +182,9 @@ def _raw_events(
         variation = Variation(np.ones(num_events), np.zeros(num_events, np.bool_))
         if name in arrays:
             length = info.list_lengths.get(name, 1)
-            variation = variation_numbers(arrays[name], name, source, length, path=info.path, first=first)
+            variation = variation_numbers(
+                arrays[name], name, source, length, path=info.path, first=first
+            )
         is_factor = source.is_factor | ~variation.is_there
         pass_through[name] = variation.numbers * np.where(is_factor, scalars["weight"], 1)
         if NO_WEIGHT not in (source.branch, info.weight):
@@ -188,7 +210,9 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArr
         ) from cause
     if (wrong := num_held != 1).any():
         event = int(np.argmax(wrong))
-        values = ", ".join(f"{source.words} is {columns[name][event]}" for name, source in rule.sources.items())
+        values = ", ".join(
+            f"{source.words} is {columns[name][event]}" for name, source in rule.sources.items()
+        )
         raise WrongBranchTypeError(
             f"{info.place}: {int(wrong.sum())} of the {len(wrong)} events of entries {first} to "
             f"{first + len(wrong) - 1} have no class: for {int((num_held == 0).sum())} no condition of label_by holds, "
@@ -199,19 +223,29 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArr
 
 
 def _collection(
-    name: str, arrays: Mapping[str, ak.Array], sources: Mapping[str, Branch], settings: IngestSettings, first: int
+    name: str,
+    arrays: Mapping[str, ak.Array],
+    sources: Mapping[str, Branch],
+    settings: IngestSettings,
+    first: int,
 ) -> Jagged:
     """The candidates of a collection in the slots that count; the first event is entry `first`."""
     kinds = {field: spec.dtype for field, spec in COLLECTIONS[name].items()}
     if is_discriminant := settings.min_btag is not None and name == "jets":
         kinds["btag"] = "float64"
     places = {field: sources[f"{name}.{field}"].place for field in kinds}
-    columns = {field: list_numbers(arrays[f"{name}.{field}"], places[field], kind) for field, kind in kinds.items()}
+    columns = {
+        field: list_numbers(arrays[f"{name}.{field}"], places[field], kind)
+        for field, kind in kinds.items()
+    }
     cut = [field for field in kinds if is_fixed(arrays[f"{name}.{field}"])]
     # Beside lists, arrays of a fixed size have the lengths of the lists.
     counts = next((np.diff(columns[field][0]) for field in kinds if field not in cut), None)
     if counter := sources.get(f"{name}.count"):
-        cut, counts = list(kinds), event_numbers(arrays[f"{name}.count"], counter.place, "int64", first)
+        cut, counts = (
+            list(kinds),
+            event_numbers(arrays[f"{name}.count"], counter.place, "int64", first),
+        )
     if counts is not None:
         for field in cut:
             columns[field] = first_numbers(*columns[field], counts, places[field], first)
@@ -233,7 +267,11 @@ def _collection(
 
 
 def select_events(
-    raw: RawEvents, info: FileInfo, settings: IngestSettings, *, without: Sequence[int] | NDArray[np.int64] = ()
+    raw: RawEvents,
+    info: FileInfo,
+    settings: IngestSettings,
+    *,
+    without: Sequence[int] | NDArray[np.int64] = (),
 ) -> Selection:
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
 
@@ -244,7 +282,9 @@ def select_events(
     """
     above = _above_thresholds(raw, settings)
     raw, turned = _in_range(raw, above, info)
-    not_finite = _not_finite(raw, above, info, settings.of(info.tree, info.branch_map, info.weights))
+    not_finite = _not_finite(
+        raw, above, info, settings.of(info.tree, info.branch_map, info.weights)
+    )
     bad = np.zeros(raw.num_events, dtype=np.bool_)
     for events in not_finite.values():
         bad |= events
@@ -272,14 +312,23 @@ def select_events(
         tally.TAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] != 0),
         tally.UNTAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] == 0),
         tally.OTHER_CHARGES: keep & has_other_charge,
-        **{name: keep & events for name, events in large_momenta(raw.scalars, raw.collections).items()},
-        **{f"{tally.LIKE_AZIMUTHS}{name}": keep & events for name, events in like_azimuths(raw.collections).items()},
+        **{
+            name: keep & events
+            for name, events in large_momenta(raw.scalars, raw.collections).items()
+        },
+        **{
+            f"{tally.LIKE_AZIMUTHS}{name}": keep & events
+            for name, events in like_azimuths(raw.collections).items()
+        },
         **{
             f"{tally.WITHOUT_WEIGHT}{name}": keep & events
             for name, events in raw.without_weight.items()
             if events.any()
         },
-        **{f"{tally.NOT_FINITE}{branch}": ~dropped & events for branch, events in not_finite.items()},
+        **{
+            f"{tally.NOT_FINITE}{branch}": ~dropped & events
+            for branch, events in not_finite.items()
+        },
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
@@ -327,7 +376,9 @@ def _not_finite(
     return by_branch
 
 
-def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> tuple[RawEvents, Mask]:
+def _in_range(
+    raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo
+) -> tuple[RawEvents, Mask]:
     """The events with all azimuths within [-pi, pi], and which of them had others."""
     turned = np.zeros(raw.num_events, dtype=np.bool_)
     met = raw.scalars["met"]
@@ -336,7 +387,10 @@ def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) 
             f"{info.path}: 'met' is {met[negative][0]:g} in entry {raw.entries[negative][0]}; no missing energy is "
             f"negative. Map another branch under ingest.branch_map, or leave events without it out of the file."
         )
-    found = {**raw.collections, "met": Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]})}
+    found = {
+        **raw.collections,
+        "met": Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]}),
+    }
     for name, each in found.items():
         phi = each.fields["phi"]
         is_kept = above.get(name, True)
@@ -363,7 +417,9 @@ def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) 
     return raw._replace(scalars=scalars, collections=found), turned
 
 
-def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask) -> pa.Table:
+def _events_table(
+    raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask
+) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
     names = {label: name for name, label in info.samples.items()}
@@ -373,7 +429,9 @@ def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileIn
         "sample": pa.array([names[label] for label in raw.labels[keep].tolist()], pa.string()),
         "label": pa.array(raw.labels[keep], pa.int64()),
     }
-    columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.pass_through).items()}
+    columns |= {
+        name: pa.array(values[keep]) for name, values in (raw.scalars | raw.pass_through).items()
+    }
     schema = events_schema(info.pass_through)
     for name, jagged in raw.collections.items():
         kept = np.repeat(keep, np.diff(jagged.offsets)) & above[name]
@@ -389,6 +447,12 @@ def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileIn
             for field, spec in COLLECTIONS[name].items()
         ]
         kind = schema.field(name).type
-        particles = pa.StructArray.from_arrays(list(map(pa.array, fields)), fields=list(kind.value_type))
-        columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), particles, type=kind)
-    return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+        particles = pa.StructArray.from_arrays(
+            list(map(pa.array, fields)), fields=list(kind.value_type)
+        )
+        columns[name] = pa.ListArray.from_arrays(
+            pa.array(offsets.astype(np.int32)), particles, type=kind
+        )
+    return pa.Table.from_arrays(
+        [columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema
+    )

@@ -39,7 +39,9 @@ for _kind in uproot.classes.values():
 def open_root(path: str) -> Any:
     """An open ROOT file, a context; uproot's own way would read '::' in a name as a chain of file systems."""
     limit_waiting(protocol_of(path))
-    local = {} if is_remote(path) else {"handler": uproot.MultithreadedFileSource, "use_threads": False}
+    local = (
+        {} if is_remote(path) else {"handler": uproot.MultithreadedFileSource, "use_threads": False}
+    )
     return uproot.open({path: None}, **local)
 
 
@@ -59,7 +61,9 @@ def check_header(path: str, size: int) -> bool:
         with answers(path, "its header"), filesystem.open(name, "rb") as file:
             head = file.read(20)
     except OSError as cause:
-        raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
+        raise UnreadableFileError(
+            f"{path} cannot be opened ({cause}). Check its permissions."
+        ) from cause
     if not head.startswith(b"root") or len(head) < 20:
         raise UnreadableFileError(
             f"{path} is not a ROOT file (it starts with {head[:4]!r}, a ROOT file with b'root'). "

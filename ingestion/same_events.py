@@ -34,7 +34,9 @@ class Pairs(NamedTuple):
     second: Integers
 
 
-def directions(collections: Mapping[str, Jagged]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def directions(
+    collections: Mapping[str, Jagged],
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(num_events,) eta and phi of the hardest electron or muon, else of the hardest jet; NaN without one."""
     num_events = len(collections["jets"].offsets) - 1
     hardest, eta, phi = np.full((3, num_events), np.nan, np.float32)
@@ -49,7 +51,9 @@ def directions(collections: Mapping[str, Jagged]) -> tuple[NDArray[np.float32], 
         if name == "jets":
             is_harder = np.isnan(hardest[found])
         chosen, leading = found[is_harder], leading[is_harder]
-        hardest[chosen], eta[chosen], phi[chosen] = (fields[field][leading] for field in ("pt", "eta", "phi"))
+        hardest[chosen], eta[chosen], phi[chosen] = (
+            fields[field][leading] for field in ("pt", "eta", "phi")
+        )
     return eta, phi
 
 
@@ -64,7 +68,9 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     if not len(near.first):
         return near
     pairs_of_files = np.stack([files[near.first], files[near.second]], axis=1)
-    chosen, groups, counts = np.unique(pairs_of_files, axis=0, return_inverse=True, return_counts=True)
+    chosen, groups, counts = np.unique(
+        pairs_of_files, axis=0, return_inverse=True, return_counts=True
+    )
     places = np.split(np.argsort(groups.ravel(), kind="stable"), np.cumsum(counts)[:-1])
     pairs = [Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for (one, other), near_places in zip(chosen.tolist(), places, strict=True):
@@ -72,7 +78,9 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
             pairs.append(Pairs(near.first[near_places], near.second[near_places]))
             continue
         shared = _shared(_of_file(one, rows, files), _of_file(other, rows, files), events)
-        has_directions = np.isfinite(events["eta"][shared.first]) & np.isfinite(events["eta"][shared.second])
+        has_directions = np.isfinite(events["eta"][shared.first]) & np.isfinite(
+            events["eta"][shared.second]
+        )
         if 2 * len(near_places) >= has_directions.sum():
             pairs.append(shared)
     firsts, seconds = zip(*pairs, strict=True)

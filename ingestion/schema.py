@@ -41,7 +41,9 @@ _MEMBERS: Final = {
 
 
 def _fields(stem: str, *members: str) -> dict[str, Field]:
-    return {name: _MEMBERS[name]._replace(branch=f"{stem}.{_MEMBERS[name].branch}") for name in members}
+    return {
+        name: _MEMBERS[name]._replace(branch=f"{stem}.{_MEMBERS[name].branch}") for name in members
+    }
 
 
 #: Jagged collections: one list per event in the Parquet, one group of jagged branches in the tree.
@@ -94,7 +96,9 @@ def events_schema(pass_through: Mapping[str, str] | None = None) -> pa.Schema:
         for collection, fields in COLLECTIONS.items()
     }
     metadata = {"schema_version": str(SCHEMA_VERSION), "columns": json.dumps(columns)}
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()], metadata=metadata)
+    return pa.schema(
+        [pa.field(name, kind, nullable=False) for name, kind in kinds.items()], metadata=metadata
+    )
 
 
 def _described(field: Field) -> dict[str, str]:
@@ -102,5 +106,8 @@ def _described(field: Field) -> dict[str, str]:
 
 
 def _list_type(fields: Mapping[str, Field]) -> pa.ListType:
-    members = [pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in fields.items()]
+    members = [
+        pa.field(name, pa.type_for_alias(field.dtype), nullable=False)
+        for name, field in fields.items()
+    ]
     return pa.list_(pa.field("element", pa.struct(members), nullable=False))

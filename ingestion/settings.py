@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from ingestion.errors import nearest_names
 from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
@@ -27,8 +35,14 @@ class StrictSettings(BaseModel):
 
 def _known_fields(value: dict[str, str]) -> dict[str, str]:
     if "weight" in value:
-        raise ValueError(f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`")
-    known = {*COLLECTIONS, *LAYOUTS[BranchLayout.DELPHES].branches({}), *(f"{name}.count" for name in COLLECTIONS)}
+        raise ValueError(
+            f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`"
+        )
+    known = {
+        *COLLECTIONS,
+        *LAYOUTS[BranchLayout.DELPHES].branches({}),
+        *(f"{name}.count" for name in COLLECTIONS),
+    }
     known -= {"weight"}
     for name in value:
         if name not in known:
@@ -94,7 +108,9 @@ class SampleSettings(StrictSettings):
     @field_validator("sum_of_weights", mode="before")
     @classmethod
     def _is_a_sum(cls, value: object) -> object:
-        if value is None or (isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value)):
+        if value is None or (
+            isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value)
+        ):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
             return float(value)
@@ -118,7 +134,11 @@ class SampleSettings(StrictSettings):
     @property
     def labels(self) -> list[int]:
         """The classes of its events."""
-        return [each for each in samples_in(self.name, self.label, self.label_by).values() if each is not None]
+        return [
+            each
+            for each in samples_in(self.name, self.label, self.label_by).values()
+            if each is not None
+        ]
 
     def by_label(self) -> list[Self]:
         """A sample for each class of its events, each with the whole cross-section and sum of weights."""
@@ -136,7 +156,9 @@ class SampleSettings(StrictSettings):
         if value is None or isinstance(value, str):
             _refuse_products(value or "")
             return NO_WEIGHT if value and value.lower() == NO_WEIGHT else value
-        raise ValueError("it is a branch, a number of a list (LHEWeight[3]), or `none`: every event has weight 1")
+        raise ValueError(
+            "it is a branch, a number of a list (LHEWeight[3]), or `none`: every event has weight 1"
+        )
 
 
 class OnBadFile(StrEnum):
@@ -212,7 +234,9 @@ class IngestSettings(StrictSettings):
     def _weights_have_a_key(cls, value: list[str]) -> list[str]:
         for name in value:
             if name.startswith(WEIGHT_PREFIX):
-                raise ValueError(f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights")
+                raise ValueError(
+                    f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights"
+                )
         return value
 
     _weights_are_branches = field_validator("weights")(_refuse_products_of_weights)
@@ -230,19 +254,31 @@ class IngestSettings(StrictSettings):
     @property
     def pass_through_columns(self) -> dict[str, ColumnSource]:
         """What each column is read from that passes through to the predictions."""
-        weights = {f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words) for name, words in self.weights.items()}
+        weights = {
+            f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words)
+            for name, words in self.weights.items()
+        }
         return {name: ColumnSource(name) for name in self.pass_through} | weights
 
     def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
         """Branch of every field and pass-through column, and of a sample's `weight` and `label_by` if given."""
         columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
         found = self.names.branches(self.branch_map)
-        found |= {name: source.branch for name, source in columns.items() if source.branch != NO_WEIGHT}
+        found |= {
+            name: source.branch for name, source in columns.items() if source.branch != NO_WEIGHT
+        }
         return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
 
     def of(self, tree: str, branch_map: Mapping[str, str], weights: Mapping[str, str] = {}) -> Self:
         """The settings for a file, whose sample may have another tree (empty: none), and other names and weights."""
         # What a sample says of a collection is more than what all say of its fields.
-        others = {name: each for name, each in self.branch_map.items() if name.partition(".")[0] not in branch_map}
-        of_sample = {"branch_map": others | dict(branch_map), "weights": self.weights | dict(weights)}
+        others = {
+            name: each
+            for name, each in self.branch_map.items()
+            if name.partition(".")[0] not in branch_map
+        }
+        of_sample = {
+            "branch_map": others | dict(branch_map),
+            "weights": self.weights | dict(weights),
+        }
         return self.model_copy(update={"tree": tree or self.tree_name, **of_sample})

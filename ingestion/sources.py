@@ -31,7 +31,9 @@ class SourceFile(NamedTuple):
         return stated if isinstance(stated, str) else None
 
 
-def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None) -> list[SourceFile]:
+def expand(
+    samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None
+) -> list[SourceFile]:
     """All files of all samples, sorted within each pattern.
 
     A glob that matches nothing while its sample has other files may be of files to come, or mistyped: `on_unmatched` is
@@ -69,14 +71,18 @@ def _paths_of(sample: SampleSettings, on_unmatched: Callable[[str], None] | None
         raise _no_files(sample, missing)
     if on_unmatched:
         for name in map(_absolute, unmatched):
-            on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
+            on_unmatched(
+                f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken"
+            )
     return [path for pattern in patterns for path in matches[pattern]]
 
 
 def _no_files(sample: SampleSettings, missing: Sequence[str]) -> NoFilesError:
     named = " or ".join(f"'{_absolute(pattern)}'" for pattern in missing)
     kind = FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError
-    return kind(f"sample '{sample.name}': no file matches {named}.{_nearest(_absolute(missing[0]))} Correct the path.")
+    return kind(
+        f"sample '{sample.name}': no file matches {named}.{_nearest(_absolute(missing[0]))} Correct the path."
+    )
 
 
 def _absolute(pattern: str) -> str:
@@ -105,4 +111,6 @@ def _nearest(pattern: str) -> str:
     if broken:
         return f" '{broken[0]}' is a link to '{broken[0].readlink()}', which is not there."
     folder = next(each for each in Path(pattern).parents if each.is_dir())
-    return nearest_names(pattern, [str(path) for path in folder.iterdir() if not path.name.startswith(".")])
+    return nearest_names(
+        pattern, [str(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    )

@@ -143,25 +143,33 @@ def ingest(
     read, digests, failed = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
     problems = [(info, failed[info.uuid]) for info in infos if info.uuid in failed]
     fails = settings.on_bad_file is OnBadFile.FAIL
-    BadFilesError.raise_any([(info.path, error) for info, error in problems if fails or not error.is_of_the_file])
+    BadFilesError.raise_any(
+        [(info.path, error) for info, error in problems if fails or not error.is_of_the_file]
+    )
     bad = [*bad, *(_bad_file(info, error) for info, error in problems)]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
     good = [
-        info._replace(digest=digests[info.uuid]) if info.uuid in digests and not changed_meanwhile(info) else info
+        info._replace(digest=digests[info.uuid])
+        if info.uuid in digests and not changed_meanwhile(info)
+        else info
         for info in infos
         if info.uuid not in failed
     ]
     parts = [*chain(*taken.values()), *(part for part in read if part.file_uuid not in failed)]
     copied = _copied(parts, infos, settings, out_dir)
     again, _, failed_again = _read(spark, copied, settings, out_dir, num_tasks=num_tasks)
-    BadFilesError.raise_any([(info.path, failed_again[info.uuid]) for info in infos if info.uuid in failed_again])
+    BadFilesError.raise_any(
+        [(info.path, failed_again[info.uuid]) for info in infos if info.uuid in failed_again]
+    )
     by_place = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *again)}
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(samples, parts, {info.sample for info in good}, bad)
     _refuse_copies(samples, parts)
     generated = {
-        sample.name: {named: math.fsum(info.generated[named] for info in good if info.sample == sample.name)}
+        sample.name: {
+            named: math.fsum(info.generated[named] for info in good if info.sample == sample.name)
+        }
         for sample in samples
         if isinstance(named := sample.sum_of_weights, str)
     }
@@ -197,9 +205,16 @@ def _read(
         return parts, digest, None
 
     found = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    of_files = [(work.info.uuid, digest, problem) for work, (_, digest, problem) in zip(ranges, found, strict=True)]
+    of_files = [
+        (work.info.uuid, digest, problem)
+        for work, (_, digest, problem) in zip(ranges, found, strict=True)
+    ]
     digests = {uuid: digest for uuid, digest, _ in of_files if digest}
-    return [part for parts, *_ in found for part in parts], digests, {uuid: each for uuid, _, each in of_files if each}
+    return (
+        [part for parts, *_ in found for part in parts],
+        digests,
+        {uuid: each for uuid, _, each in of_files if each},
+    )
 
 
 def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
@@ -219,16 +234,24 @@ def _copied(
     for part in parts:
         by_range.setdefault((place[part.file_uuid], part.start), []).append(part)
     of_ranges = [by_range[key] for key in sorted(by_range)]
-    ranges = [EntryRange(infos[place[first.file_uuid]], first.start, first.stop) for first, *_ in of_ranges]
-    copies = find_copies([(first.keys_file(out_dir), first.start, place[first.file_uuid]) for first, *_ in of_ranges])
+    ranges = [
+        EntryRange(infos[place[first.file_uuid]], first.start, first.stop)
+        for first, *_ in of_ranges
+    ]
+    copies = find_copies(
+        [(first.keys_file(out_dir), first.start, place[first.file_uuid]) for first, *_ in of_ranges]
+    )
     concerned = sorted({*copies.parts.tolist(), *copies.original_parts.tolist()})
     classes = [_classes_of(ranges[number], of_ranges[number], out_dir) for number in concerned]
-    starts = np.cumsum([0, *map(len, classes)])[:-1] - [ranges[number].start for number in concerned]
+    starts = np.cumsum([0, *map(len, classes)])[:-1] - [
+        ranges[number].start for number in concerned
+    ]
     shift = np.zeros(len(ranges), np.int64)
     shift[concerned] = starts
     class_of = np.concatenate([np.zeros(0, np.int64), *classes])
     in_two_classes = (
-        class_of[shift[copies.parts] + copies.entries] != class_of[shift[copies.original_parts] + copies.originals]
+        class_of[shift[copies.parts] + copies.entries]
+        != class_of[shift[copies.original_parts] + copies.originals]
     )
     if in_two_classes.any() or (len(in_two_classes) and settings.on_duplicate is OnDuplicate.FAIL):
         first = int(in_two_classes.argmax())
@@ -271,7 +294,10 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> l
     There is a part for each class of the sample.
     """
     info, stem = work.info, f"{work.info.uuid}-{work.start:09d}"
-    names = {sample: f"{stem}{f'-{label}' if info.label_by else ''}.parquet" for sample, label in info.samples.items()}
+    names = {
+        sample: f"{stem}{f'-{label}' if info.label_by else ''}.parquet"
+        for sample, label in info.samples.items()
+    }
     tallies = {sample: StepCounts({}, {}) for sample in names}
     writers: dict[str, pq.ParquetWriter] = {}
     digests: dict[str, str] = {}
@@ -289,7 +315,9 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> l
                     table = table.filter(pc.field("label") == number)
                 if table.num_rows:
                     if sample not in writers:
-                        writers[sample] = opened.enter_context(_events_file(out_dir / names[sample], table, digests))
+                        writers[sample] = opened.enter_context(
+                            _events_file(out_dir / names[sample], table, digests)
+                        )
                     writers[sample].write_table(table)
     for sample in names.keys() - writers.keys():
         # Of a read that did not leave out copies.
@@ -300,13 +328,24 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> l
         np.save(stream, np.concatenate(keys))
     lies_in = str(out_dir.parent) if is_remote(out_dir) else ""
     return [
-        EventsPart(sample, info.uuid, work.start, work.stop, name, digests.get(name, ""), *tallies[sample], lies_in)
+        EventsPart(
+            sample,
+            info.uuid,
+            work.start,
+            work.stop,
+            name,
+            digests.get(name, ""),
+            *tallies[sample],
+            lies_in,
+        )
         for sample, name in names.items()
     ]
 
 
 @contextmanager
-def _events_file(path: Path, table: pa.Table, digests: dict[str, str]) -> Iterator[pq.ParquetWriter]:
+def _events_file(
+    path: Path, table: pa.Table, digests: dict[str, str]
+) -> Iterator[pq.ParquetWriter]:
     """What writes tables like this one to a file; `digests` gets that of a file on object storage, by name."""
     with new_file(path) as unfinished:
         with pq.ParquetWriter(
@@ -322,18 +361,25 @@ def _events_file(path: Path, table: pa.Table, digests: dict[str, str]) -> Iterat
             digests[path.name] = file_digest(unfinished)
 
 
-def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:
+def _take_over(
+    infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path
+) -> dict[str, list[EventsPart]]:
     """The parts of unchanged files: local ones get a second name in this version, others stay where they lie."""
     taken: dict[str, list[EventsPart]] = {}
     storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
     for info in infos:
         parts = earlier.parts.get(info.uuid)
         # What is a copy depends on the other files too. Parts do not move to, from or between storages.
-        if not parts or any(p.counts["rejected_copy"] or p.lies_in.rpartition("/")[0] != storage for p in parts):
+        if not parts or any(
+            p.counts["rejected_copy"] or p.lies_in.rpartition("/")[0] != storage for p in parts
+        ):
             continue
         if not storage:
             links = {part.file(earlier.folder): out_dir / part.name for part in parts if part.name}
-            links |= {part.keys_file(earlier.folder): keys_folder(out_dir) / part.keys_name for part in parts}
+            links |= {
+                part.keys_file(earlier.folder): keys_folder(out_dir) / part.keys_name
+                for part in parts
+            }
             for old, new in links.items():
                 link_or_copy(old, new)
         taken[info.uuid] = list(parts)
@@ -342,7 +388,9 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) 
 
 def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
     checked = (info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
-    return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError | WrongBranchTypeError))
+    return BadFile(
+        *checked, found_while_reading=isinstance(error, DamagedFileError | WrongBranchTypeError)
+    )
 
 
 def _refuse_copies(samples: Iterable[SampleSettings], parts: Sequence[EventsPart]) -> None:
@@ -358,12 +406,18 @@ def _refuse_copies(samples: Iterable[SampleSettings], parts: Sequence[EventsPart
 
 
 def _refuse_empty(
-    samples: Sequence[SampleSettings], parts: Sequence[EventsPart], readable: set[str], bad: Sequence[BadFile]
+    samples: Sequence[SampleSettings],
+    parts: Sequence[EventsPart],
+    readable: set[str],
+    bad: Sequence[BadFile],
 ) -> None:
     """Refuse samples without events; `readable` are the samples with at least one file that could be read."""
     for whole, sample in ((each.name, one.name) for each in samples for one in each.by_label()):
         # Files without entries have no parts.
-        counter = total(part for part in parts if part.sample == sample).counts or {"entries": 0, "events": 0}
+        counter = total(part for part in parts if part.sample == sample).counts or {
+            "entries": 0,
+            "events": 0,
+        }
         if counter["events"]:
             continue
         cutflow = "\n".join(f"  {key:<20}{value:>10}" for key, value in counter.items())

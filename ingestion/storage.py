@@ -107,7 +107,9 @@ def limit_waiting(protocol: str) -> None:
             os.environ.setdefault(name, value)
     elif protocol in {"http", "https"}:
         aiohttp = importlib.import_module("aiohttp")
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS
+        )
         _set_defaults("client_kwargs", ("http", "https"), timeout=timeout)
     elif protocol in {"s3", "s3a"}:
         limits = {
@@ -123,7 +125,9 @@ def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None
     """Add to fsspec's settings for a file system what the user's own do not say; a later protocol's replace others."""
     conf = fsspec.config.conf
     given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
-    settings: dict[str, Any] = given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
+    settings: dict[str, Any] = (
+        given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
+    )
     settings.update(defaults | settings)
 
 
@@ -138,14 +142,21 @@ def size_and_time(path: str) -> tuple[int, str]:
             raise UnreadableFileError(
                 f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or remove the link."
             ) from cause
-        raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
+        raise UnreadableFileError(
+            f"{path} cannot be opened ({cause}). Check the path and its permissions."
+        ) from cause
     if info.get("type") == "directory":
-        raise UnreadableFileError(f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'.")
+        raise UnreadableFileError(
+            f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'."
+        )
     if info.get("type") != "file":
         raise UnreadableFileError(
             f"{path} is no ordinary file (a {info.get('type')}). Take it out of the sample's files."
         )
-    stamp = next((info[key] for key in ("mtime", "ETag", "LastModified", "Last-Modified") if info.get(key)), "")
+    stamp = next(
+        (info[key] for key in ("mtime", "ETag", "LastModified", "Last-Modified") if info.get(key)),
+        "",
+    )
     return int(info["size"] or 0), str(stamp)
 
 
@@ -189,7 +200,9 @@ def place(path: str) -> Path:
     config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
     config = {**config, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
     # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.
-    found = paths.UPath(path, use_listings_cache=False, default_cache_type="none", config_kwargs=config)
+    found = paths.UPath(
+        path, use_listings_cache=False, default_cache_type="none", config_kwargs=config
+    )
     # Of reads that break off.
     found.fs.retries = ATTEMPTS
     return cast("Path", found)

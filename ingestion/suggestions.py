@@ -27,7 +27,9 @@ _LAST_PART: Final = re.compile(r"[./_][^./_]+$")
 _NEAR_ENOUGH: Final = 0.75
 
 
-def lines_to_paste(missing: Mapping[str, str], names: LayoutNames, available: Collection[str]) -> str:
+def lines_to_paste(
+    missing: Mapping[str, str], names: LayoutNames, available: Collection[str]
+) -> str:
     """The lines that name the branches of some missing fields, as far as `available` has any that are near.
 
     `available` knows a branch by each of its names, as `ingestion.layout.BranchNames` does.
@@ -39,16 +41,24 @@ def lines_to_paste(missing: Mapping[str, str], names: LayoutNames, available: Co
     if not branch_map:
         return ""
     lines = [f"      {field}: {branch}" for field, branch in branch_map.items()]
-    return "\n".join(["Lines to paste, if these are the right branches:", "  ingest:", "    branch_map:", *lines])
+    return "\n".join(
+        ["Lines to paste, if these are the right branches:", "  ingest:", "    branch_map:", *lines]
+    )
 
 
 def _has_all(names: LayoutNames, available: Collection[str]) -> bool:
     needed = names.branches({})
     del needed["weight"]
-    return all(branch in available for field, branch in needed.items() if not field.startswith(PARTICLE_COLLECTIONS))
+    return all(
+        branch in available
+        for field, branch in needed.items()
+        if not field.startswith(PARTICLE_COLLECTIONS)
+    )
 
 
-def _nearest_map(missing: Mapping[str, str], names: LayoutNames, available: Collection[str]) -> dict[str, str]:
+def _nearest_map(
+    missing: Mapping[str, str], names: LayoutNames, available: Collection[str]
+) -> dict[str, str]:
     branch_map: dict[str, str] = {}
     known = names.branches({})
     for field, branch in missing.items():
@@ -72,7 +82,9 @@ def _nearest_map(missing: Mapping[str, str], names: LayoutNames, available: Coll
 
 def _stem_of(collection: str, names: LayoutNames, available: Collection[str]) -> str | None:
     """What the branches of a collection begin with, but for b-tags, which have many names."""
-    stems = dict.fromkeys(_LAST_PART.sub("", branch) for branch in available if _LAST_PART.search(branch))
+    stems = dict.fromkeys(
+        _LAST_PART.sub("", branch) for branch in available if _LAST_PART.search(branch)
+    )
     fields = [f"{collection}.{field}" for field in COLLECTIONS[collection] if field != "btag"]
     for sign in _SIGNS[collection]:
         fitting = []
@@ -87,7 +99,9 @@ def _stem_of(collection: str, names: LayoutNames, available: Collection[str]) ->
 
 
 def _tag_of(stem: str, available: Collection[str]) -> str | None:
-    tags = [branch for branch in available if branch.startswith(stem) and "btag" in branch.casefold()]
+    tags = [
+        branch for branch in available if branch.startswith(stem) and "btag" in branch.casefold()
+    ]
     return min(tags, key=len, default=None)
 
 
@@ -98,7 +112,9 @@ def _branch_of(field: str, branch: str, available: Collection[str]) -> str | Non
     if there:
         return there[0].replace(".", "_")
     plain = {name.casefold().replace("_", "."): name for name in available}
-    near = difflib.get_close_matches(branch.casefold().replace("_", "."), plain, n=1, cutoff=_NEAR_ENOUGH)
+    near = difflib.get_close_matches(
+        branch.casefold().replace("_", "."), plain, n=1, cutoff=_NEAR_ENOUGH
+    )
     return plain[near[0]] if near else None
 
 

@@ -42,7 +42,10 @@ class StepCounts(NamedTuple):
         chosen = {step: weights[rows] for step, rows in steps.items()}
         return cls(
             {step: len(each) for step, each in chosen.items()},
-            {step: [float(each.sum()), float(np.square(each).sum())] for step, each in chosen.items()},
+            {
+                step: [float(each.sum()), float(np.square(each).sum())]
+                for step, each in chosen.items()
+            },
         )
 
 

@@ -61,7 +61,10 @@ def is_padding(candidates: Jagged) -> Mask:
 
     Then pT is the same number or 0, or the number is beyond a full turn, such as 999. NaN and infinity are none.
     """
-    size, eta, phi = (candidates.fields[name] for name in ("pt" if "pt" in candidates.fields else "et", "eta", "phi"))
+    size, eta, phi = (
+        candidates.fields[name]
+        for name in ("pt" if "pt" in candidates.fields else "et", "eta", "phi")
+    )
     found: Mask = (np.isfinite(size) & (size < 0)) | (
         (eta == phi) & ((size == eta) | (size == 0) | (np.abs(phi) > 2 * np.pi))
     )

@@ -29,7 +29,9 @@ def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
     return found
 
 
-def large_momenta(scalars: Mapping[str, NDArray[Any]], collections: Mapping[str, Jagged]) -> dict[str, Mask]:
+def large_momenta(
+    scalars: Mapping[str, NDArray[Any]], collections: Mapping[str, Jagged]
+) -> dict[str, Mask]:
     """The events with momenta as large as if they were in MeV, and those with any, by counter."""
     is_large = {"MET": _is_above(scalars["met"])}
     is_any = {"MET": scalars["met"] > 0}

@@ -28,11 +28,22 @@ from ingestion.settings import NO_WEIGHT
 
 Floats = NDArray[np.float64]
 
-_LIKE_A_WEIGHT: Final = re.compile(r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)")
+_LIKE_A_WEIGHT: Final = re.compile(
+    r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)"
+)
 _A_WEIGHT: Final = re.compile(r"(?i)(gen|mc|evt|event)?[._]?weight")
 _OF_WEIGHTS: Final = re.compile(r"(?i)weight|sum_?w")
-_LIKE_A_COUNTER: Final = re.compile(r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|gen_?weight|n_?events|sum_?of_?weights)")
-_NUMBERS_OF_EVENTS: Final = ("Event.Number", "event", "eventNumber", "EventNumber", "Event_Number", "event_number")
+_LIKE_A_COUNTER: Final = re.compile(
+    r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|gen_?weight|n_?events|sum_?of_?weights)"
+)
+_NUMBERS_OF_EVENTS: Final = (
+    "Event.Number",
+    "event",
+    "eventNumber",
+    "EventNumber",
+    "Event_Number",
+    "event_number",
+)
 #: Highest number of entries whose event numbers are read.
 _NUMBERS_READ: Final = 1_000_000
 #: Number of entries that are read for the length of their lists, if that of the first is empty, before all are.
@@ -64,7 +75,9 @@ def generated_sum(file: Any, words: str, path: str) -> float:
         tree, branch = next(((tree, branch) for tree, branch in splits if tree in kinds), ("", ""))
         held = [f"{tree}.{name}" for name in file[tree].keys()] if tree else sorted(kinds)  # noqa: SIM118 - no dict
         if f"{tree}.{branch}" in held:
-            place = BranchPlace(f"{path}: branch '{words}'", "State another one as sum_of_weights of the sample.")
+            place = BranchPlace(
+                f"{path}: branch '{words}'", "State another one as sum_of_weights of the sample."
+            )
             numbers = event_numbers(read_branch(file[tree][branch]), place, "float64", 0)
     if numbers is None:
         raise MissingBranchError(
@@ -72,11 +85,15 @@ def generated_sum(file: Any, words: str, path: str) -> float:
             f"{nearest_names(words, held)} Correct the key, or take the file out of the sample's files."
         )
     if not np.isfinite(numbers).all():
-        raise WrongBranchTypeError(f"{path}: '{words}', the sum_of_weights of the sample, is not finite.")
+        raise WrongBranchTypeError(
+            f"{path}: '{words}', the sum_of_weights of the sample, is not finite."
+        )
     return float(numbers.sum())
 
 
-def list_lengths(names: BranchNames, columns: Mapping[str, ColumnSource], entries: int) -> dict[str, int]:
+def list_lengths(
+    names: BranchNames, columns: Mapping[str, ColumnSource], entries: int
+) -> dict[str, int]:
     """How many numbers an event has in the branches of weights that are there, by column; 0 if all lists are empty.
 
     The first number of the list of `weight` is that of the generator itself, whatever follows.
@@ -92,7 +109,9 @@ def list_lengths(names: BranchNames, columns: Mapping[str, ColumnSource], entrie
         lengths[name] = 0
         for stop in (1, _FIRST_ENTRIES, entries):
             array = names[column.branch].read(0, min(stop, entries))
-            is_there = np.asarray(ak.num(array)) > 0 if array.ndim > 1 else np.ones(len(array), np.bool_)
+            is_there = (
+                np.asarray(ak.num(array)) > 0 if array.ndim > 1 else np.ones(len(array), np.bool_)
+            )
             if is_there.any():
                 first = int(np.argmax(is_there))
                 column_numbers(array[first : first + 1], name, column, path=names.file, first=first)
@@ -129,7 +148,11 @@ def _sign_of_a_skim(file: Any, tree: Any, entries: int) -> str | None:
         if name == "Runs" and kind in TREES:
             for branch in file[name].keys(filter_name="genEventCount*"):
                 generated = int(np.sum(read_branch(file[name][branch])))
-                return f"{name}.{branch} is {generated}, its tree has {entries} entries" if generated > entries else ""
+                return (
+                    f"{name}.{branch} is {generated}, its tree has {entries} entries"
+                    if generated > entries
+                    else ""
+                )
         if kind.startswith("TH1") and _LIKE_A_COUNTER.match(name):
             counters[name] = float(np.max(file[name].values(), initial=0.0))
     for name, count in counters.items():
@@ -150,5 +173,9 @@ def _gaps(tree: Any) -> str | None:
             # Some writers leave the numbers 0.
             if len(numbers) > 1:
                 share = float(np.mean(np.diff(numbers) > 1))
-                return f"the numbers '{name}' of its events have gaps: {100 * share:.0f} %" if share > _GAPS else ""
+                return (
+                    f"the numbers '{name}' of its events have gaps: {100 * share:.0f} %"
+                    if share > _GAPS
+                    else ""
+                )
     return None

@@ -29,7 +29,11 @@ class UnknownPartError(InputError):
 
     def of(self, place: Path, plugins: Sequence[str]) -> SavedModelError:
         """The error of a model at a place, whose training had some plugins."""
-        had = f"Its training had {', '.join(plugins)}: name it" if plugins else "If it is of a plugin, name that"
+        had = (
+            f"Its training had {', '.join(plugins)}: name it"
+            if plugins
+            else "If it is of a plugin, name that"
+        )
         return SavedModelError(
             f"{place}: {self}. {had} in `plugins` of the config (--config); in Python, load_classifier(path, "
             f"plugins=[...])."

@@ -25,14 +25,20 @@ def refuse_other_inputs(inputs: Mapping[str, Any], names: Sequence[str]) -> None
     now = inputs_json(names)
     if inputs == now:
         return
-    theirs, ours = ({name for each in found.values() for name in each["names"]} for found in (inputs, now))
+    theirs, ours = (
+        {name for each in found.values() for name in each["names"]} for found in (inputs, now)
+    )
     missing, more = ", ".join(sorted(theirs - ours)), ", ".join(sorted(ours - theirs))
     if missing:
         raise UnknownPartError(f"it takes other features than this code computes: {missing}")
-    raise InputError(f"it takes other features than this code computes{f': it lacks {more}' if more else ''}")
+    raise InputError(
+        f"it takes other features than this code computes{f': it lacks {more}' if more else ''}"
+    )
 
 
-def input_arrays(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def input_arrays(
+    columns: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
     """Arrays for the `forward` of a network, as `features.matrices.model_inputs` makes them.
 
     Columns of B events are `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles` (B,); those that are not
@@ -50,12 +56,18 @@ def input_arrays(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> d
             )
         if name == "particles":
             values = values[:, : _longest(columns["num_particles"], values.shape[1])]
-            values = values if values.shape[1] else np.zeros((len(values), 1, values.shape[2]), values.dtype)
+            values = (
+                values
+                if values.shape[1]
+                else np.zeros((len(values), 1, values.shape[2]), values.dtype)
+            )
         # A copy, since arrays from Arrow are read-only, which torch does not support.
         found[name] = np.array(values, np.int64 if name == "num_particles" else np.float32)
     if len({len(values) for values in found.values()}) > 1:
         counts = ", ".join(f"{name} {len(values)}" for name, values in found.items())
-        raise InputError(f"the columns have different numbers of events: {counts}. Make the features again.")
+        raise InputError(
+            f"the columns have different numbers of events: {counts}. Make the features again."
+        )
     return found
 
 

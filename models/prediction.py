@@ -77,31 +77,46 @@ def predict(
             needed = {*kept, *columns_of([*model.inputs, *also])}
             missing = needed - set(names)
             if missing:
-                raise InputError(f"{file} has no column {sorted(missing)}. Make the features again.")
+                raise InputError(
+                    f"{file} has no column {sorted(missing)}. Make the features again."
+                )
             passed_through = [name for name in names if name not in COLUMNS]
-            for batch in parquet.iter_batches(batch_size, columns=sorted({*needed, *passed_through})):
+            for batch in parquet.iter_batches(
+                batch_size, columns=sorted({*needed, *passed_through})
+            ):
                 chosen = batch if at_most is None else batch.slice(0, at_most - start)
                 if chosen.num_rows == 0:
                     break
                 inputs = model_inputs(chosen, {*model.inputs, *also}, most_particles=None)
-                replaced = {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
+                replaced = {
+                    name: rows[start : start + chosen.num_rows]
+                    for name, rows in (instead or {}).items()
+                }
                 start += chosen.num_rows
                 taken = {name: inputs[name] for name in model.inputs} | replaced
                 scores = model.probabilities(taken)
                 _refuse_unscored(file, chosen, taken, scores)
                 part = pa.Table.from_batches([chosen.select([*kept, *passed_through])])
-                for name, rows in {**{name: inputs[name] for name in also}, "probability": scores}.items():
+                for name, rows in {
+                    **{name: inputs[name] for name in also},
+                    "probability": scores,
+                }.items():
                     part = part.append_column(name, pa.array(list(rows)))
                 parts.append(part)
                 if on_events:
                     on_events(chosen.num_rows)
     if not parts:
-        raise InputError("there are no events to predict. Add files, or enlarge the split in features.split.")
+        raise InputError(
+            "there are no events to predict. Add files, or enlarge the split in features.split."
+        )
     return pa.concat_tables(parts)
 
 
 def _refuse_unscored(
-    file: Path, events: pa.RecordBatch, inputs: Mapping[str, NDArray[Any]], scores: NDArray[np.float32]
+    file: Path,
+    events: pa.RecordBatch,
+    inputs: Mapping[str, NDArray[Any]],
+    scores: NDArray[np.float32],
 ) -> None:
     """Refuse events without finite probabilities, and name the first."""
     is_unscored = ~np.isfinite(scores).all(axis=1)

@@ -44,14 +44,21 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
         table = table.append_column(name, pa.array(np.ascontiguousarray(scores[:, index])))
     columns = {
         "predicted": "label of the most probable class",
-        **{name: f"probability of {of}, for classes in equal parts" for name, of in zip(names, classes, strict=True)},
+        **{
+            name: f"probability of {of}, for classes in equal parts"
+            for name, of in zip(names, classes, strict=True)
+        },
     }
     described = {name: {"unit": "1", "definition": words} for name, words in columns.items()}
     metadata = {"classes": json.dumps(list(classes)), "columns": json.dumps(described)}
-    pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd", write_page_checksum=True)
+    pq.write_table(
+        table.replace_schema_metadata(metadata), path, compression="zstd", write_page_checksum=True
+    )
 
 
-def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:
+def write_root(
+    predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS
+) -> None:
     """Write predictions as a TTree named `predictions`, atomically; docs/results.md joins it with the events.
 
     Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event; `file_uuid_high` and
@@ -84,7 +91,11 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
 
 def _plain_types(schema: pa.Schema) -> dict[str, str]:
     """Types of the columns of one number per event; pass-through columns keep theirs."""
-    others = {each.name: str(each.type.to_pandas_dtype().__name__) for each in schema if each.name not in _NO_NUMBER}
+    others = {
+        each.name: str(each.type.to_pandas_dtype().__name__)
+        for each in schema
+        if each.name not in _NO_NUMBER
+    }
     return {name: _PLAIN_TYPES.get(name, kind) for name, kind in others.items()}
 
 
@@ -106,7 +117,9 @@ def _scores(predictions: pa.Table | pa.RecordBatch, num_classes: int) -> NDArray
     """(num_events, num_classes) probabilities."""
     scores = rows_of(predictions, "probability")
     if len(scores) and scores.shape[1] != num_classes:
-        raise InputError(f"an event needs {num_classes} probabilities, one per class. Predict again.")
+        raise InputError(
+            f"an event needs {num_classes} probabilities, one per class. Predict again."
+        )
     return scores.reshape(-1, num_classes)
 
 

@@ -40,7 +40,11 @@ class ModelSpec(NamedTuple):
     def described(self) -> dict[str, Any]:
         """What every form of the network on disk says of it."""
         own = {name: value for name, value in self._asdict().items() if name != "scalers"}
-        return {**own, "settings": self.settings.to_json(), "inputs": inputs_json(self.settings.inputs)}
+        return {
+            **own,
+            "settings": self.settings.to_json(),
+            "inputs": inputs_json(self.settings.inputs),
+        }
 
 
 def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
@@ -51,7 +55,14 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
     if missing:
         raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
     scalers = {name: Scaler.of(content[name]) for name in scaled}
-    return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions, dataset.reading, plugins.names())
+    return ModelSpec(
+        settings,
+        list(dataset.classes),
+        scalers,
+        dataset.definitions,
+        dataset.reading,
+        plugins.names(),
+    )
 
 
 def build(spec: ModelSpec) -> Classifier:
@@ -101,10 +112,14 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     except Exception as cause:  # Unpickling damaged bytes raises almost any error.
         if lack_of_memory(cause):
             raise
-        raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
+        raise SavedModelError(
+            f"{folder} holds no readable model ({cause}). Train again."
+        ) from cause
     version = content.get("version") if isinstance(content, dict) else None
     if version != MODEL_VERSION:
-        raise SavedModelError(f"{folder}: model version {version}; this code reads {MODEL_VERSION}. Train again.")
+        raise SavedModelError(
+            f"{folder}: model version {version}; this code reads {MODEL_VERSION}. Train again."
+        )
     try:
         spec = _spec_from_json(content)
         model = build(spec)
@@ -125,7 +140,9 @@ def _refuse_damage(folder: Path, content: dict[str, Any]) -> None:
         name = "weights.pt"
     else:
         return
-    raise DamagedModelError(folder / name, "it does not belong to the other file of this model", "train")
+    raise DamagedModelError(
+        folder / name, "it does not belong to the other file of this model", "train"
+    )
 
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:

@@ -6,10 +6,16 @@ import sys
 # A `features.py` or `signal.py` in the current folder, or in PYTHONPATH, must not take the place of what we import.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - loads nothing
 try:
-    _FOREIGN = {os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH100
+    _FOREIGN = {
+        os.path.abspath(each)  # noqa: PTH100
+        for each in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    }
 except FileNotFoundError:
     sys.exit("error: the current folder was removed; change to another one.")
-sys.path[:] = [_ROOT, *(each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in _FOREIGN)]
+sys.path[:] = [
+    _ROOT,
+    *(each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in _FOREIGN),
+]
 
 import signal  # noqa: E402
 

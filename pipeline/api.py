@@ -59,7 +59,9 @@ class Run(NamedTuple):
         """
         version = self._store(stage).current()
         if version is None:
-            raise NoOutputYetError(f"{self.folder} has no output of '{stage}'. Run `python -m pipeline {stage}` first.")
+            raise NoOutputYetError(
+                f"{self.folder} has no output of '{stage}'. Run `python -m pipeline {stage}` first."
+            )
         return version.verified().folder
 
     def dataset(self) -> FeatureDataset:
@@ -91,7 +93,9 @@ class Run(NamedTuple):
 
     def metrics(self) -> dict[str, Any]:
         """All numbers of the evaluation, by network."""
-        content: dict[str, Any] = json.loads((self.output("evaluate") / "metrics.json").read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(
+            (self.output("evaluate") / "metrics.json").read_text(encoding="utf-8")
+        )
         return content
 
     def classifier(self, network: str) -> EventClassifier:

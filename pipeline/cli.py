@@ -27,7 +27,9 @@ def stage_command(name: str, words: str, *, is_optional: bool = False) -> None:
 
     def work(
         asked: Asked,
-        if_wanted: Annotated[bool, typer.Option("--if-wanted", help="Run only if the config asks for it.")] = False,
+        if_wanted: Annotated[
+            bool, typer.Option("--if-wanted", help="Run only if the config asks for it.")
+        ] = False,
         force: ForceOption = False,
         exit_code: ExitCodeOption = False,
     ) -> None:
@@ -59,8 +61,12 @@ def _end(*, did: bool, exit_code: bool) -> None:
 @command
 def run(
     asked: Asked,
-    until: Annotated[str | None, typer.Option("--until", metavar="STAGE", help="The last stage to run.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why (like `plan`).")] = False,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="STAGE", help="The last stage to run.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would run, and why (like `plan`).")
+    ] = False,
     force: ForceOption = False,
 ) -> None:
     """Run all stages that are stale."""
@@ -81,13 +87,19 @@ stage_command(
 )
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
-stage_command("gridsearch", "Try perceptrons on high-level features by cross-validation (Spark).", is_optional=True)
+stage_command(
+    "gridsearch",
+    "Try perceptrons on high-level features by cross-validation (Spark).",
+    is_optional=True,
+)
 
 
 @command
 def train(
     asked: Asked,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")
+    ] = None,
     force: ForceOption = False,
     exit_code: ExitCodeOption = False,
 ) -> None:
@@ -105,7 +117,11 @@ def evaluate_files(
     asked: Asked,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="[NAME=]PATH", help="Training folder or ONNX file; may be given often."),
+        typer.Option(
+            "--model",
+            metavar="[NAME=]PATH",
+            help="Training folder or ONNX file; may be given often.",
+        ),
     ] = None,
     inputs: Annotated[
         list[str] | None,
@@ -115,7 +131,9 @@ def evaluate_files(
             help="ROOT files of a sample or class, not the test split; may be repeated.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="New folder; else a number in run_dir/evaluations.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="New folder; else a number in run_dir/evaluations.")
+    ] = None,
 ) -> None:
     """Evaluate other models, or new ROOT files, beside the run."""
     from pipeline.commands.evaluate_files import evaluate_files
@@ -128,41 +146,78 @@ def evaluate_files(
 def predict(
     asked: Asked,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="ROOT files, with or without labels: paths, globs, URLs.")
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="ROOT files, with or without labels: paths, globs, URLs."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="A new folder for one file of scores per input file.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="A new folder for one file of scores per input file.")
+    ],
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="PATH", help="Training folder or ONNX file; else the model in use of run_dir."),
+        typer.Option(
+            "--model",
+            metavar="PATH",
+            help="Training folder or ONNX file; else the model in use of run_dir.",
+        ),
     ] = None,
-    network: Annotated[str | None, typer.Option("--network", help="Which of several models in use.")] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet, not friend trees of ROOT.")] = False,
+    network: Annotated[
+        str | None, typer.Option("--network", help="Which of several models in use.")
+    ] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write Parquet, not friend trees of ROOT.")
+    ] = False,
     keep: Annotated[
-        list[str] | None, typer.Option("--keep", metavar="BRANCH", help="A branch to copy; may be repeated.")
+        list[str] | None,
+        typer.Option("--keep", metavar="BRANCH", help="A branch to copy; may be repeated."),
     ] = None,
-    throughput: Annotated[bool, typer.Option("--throughput", help="Print events per second.")] = False,
+    throughput: Annotated[
+        bool, typer.Option("--throughput", help="Print events per second.")
+    ] = False,
 ) -> None:
     """Score ROOT files: one row for each entry, in its order."""
     from pipeline.commands.predict import predict
 
     refuse_together(model=model, network=network)
-    done = predict(asked.run_folder(), inputs, out, model=model, network=network, parquet=parquet, keep=keep or [])
+    done = predict(
+        asked.run_folder(),
+        inputs,
+        out,
+        model=model,
+        network=network,
+        parquet=parquet,
+        keep=keep or [],
+    )
     for each in done.files:
         say(f"{each.path}: {each.scored} of {each.entries} events have scores{each.reasons}")
     if throughput:
-        say(f"{done.events_per_second:,.0f} events/s, from the first file opened to the last one written")
+        say(
+            f"{done.events_per_second:,.0f} events/s, from the first file opened to the last one written"
+        )
 
 
 @command
 def compare(
     asked: Asked,
-    study: Annotated[str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")
+    ] = None,
     form: Annotated[str, typer.Option("--form", help="small (minutes) or full.")] = "small",
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")] = None,
-    publish: Annotated[Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the studies: source, form, expected time.")] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")
+    ] = None,
+    publish: Annotated[
+        Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="List the studies: source, form, expected time.")
+    ] = False,
     claims: Annotated[
-        Path | None, typer.Option("--claims", help="Folder of finished studies: writes the page of their claims.")
+        Path | None,
+        typer.Option(
+            "--claims", help="Folder of finished studies: writes the page of their claims."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
 ) -> None:
@@ -202,9 +257,15 @@ def validate_simulation(
     asked: Asked,
     reference: Annotated[
         list[str] | None,
-        typer.Option("--reference", metavar="SAMPLE=GLOB", help="Files of a full simulation; else the bundled ones."),
+        typer.Option(
+            "--reference",
+            metavar="SAMPLE=GLOB",
+            help="Files of a full simulation; else the bundled ones.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for figures and numbers.")] = Path("validation"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for figures and numbers.")] = Path(
+        "validation"
+    ),
 ) -> None:
     """Compare simulated events with those of Delphes: every input, boosted trees, a network."""
     from pipeline.commands.validate_simulation import validate_simulation
@@ -215,7 +276,9 @@ def validate_simulation(
 @command
 def promote(
     asked: Asked,
-    force: Annotated[bool, typer.Option("--force", help="Promote independent of the comparison.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote independent of the comparison.")
+    ] = False,
     exit_code: ExitCodeOption = False,
 ) -> None:
     """Put the trained networks in use, if they are better than those in use."""
@@ -223,14 +286,17 @@ def promote(
 
     did = False
     for verdict in promote(asked.run_folder(), force=force):
-        say(f"{verdict.network}: {'promoted' if verdict.promoted else 'not promoted'}: {verdict.reason}")
+        say(
+            f"{verdict.network}: {'promoted' if verdict.promoted else 'not promoted'}: {verdict.reason}"
+        )
         did = did or verdict.promoted
     _end(did=did, exit_code=exit_code)
 
 
 @command
 def rollback(
-    asked: Asked, network: Annotated[str, typer.Argument(help="Name of a network, as in model.names.")]
+    asked: Asked,
+    network: Annotated[str, typer.Argument(help="Name of a network, as in model.names.")],
 ) -> None:
     """Put the previous model back in use."""
     from pipeline.commands.promote import rollback
@@ -245,14 +311,18 @@ def track(asked: Asked) -> None:
     from pipeline.commands.track import track
 
     for each in track(asked.run_folder()):
-        say(f"{each.network}: {'logged as' if each.is_new else 'is there already as'} run {each.run_id}")
+        say(
+            f"{each.network}: {'logged as' if each.is_new else 'is there already as'} run {each.run_id}"
+        )
 
 
 @command
 def clean(
     asked: Asked,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+    ] = False,
 ) -> None:
     """Remove old versions; the versions in use, and those they were made from, stay."""
     from pipeline.commands.clean import clean
@@ -260,7 +330,9 @@ def clean(
     found = clean(asked.run_folder(), keep, dry_run=dry_run)
     say(*(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)" for each in found))
     total = sum(each.freed_bytes for each in found)
-    say(f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB")
+    say(
+        f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB"
+    )
 
 
 @partial(command, without=["wait"])
@@ -290,7 +362,9 @@ def validate(asked: Asked) -> None:
 @command
 def plan(
     asked: Asked,
-    accept: Annotated[bool, typer.Option("--accept", help="Declare all existing versions up to date.")] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Declare all existing versions up to date.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what would run, and why."""
@@ -311,7 +385,9 @@ def plan(
 def status(
     asked: Asked,
     as_json: JsonOption = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare it with its digest.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and compare it with its digest.")
+    ] = False,
 ) -> None:
     """Show the versions and models in use."""
     from pipeline.commands.status import damages, status, table_of

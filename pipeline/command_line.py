@@ -27,16 +27,27 @@ app = typer.Typer(
 )
 ConfigOption = Annotated[
     str,
-    typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
+    typer.Option(
+        "--config",
+        "-c",
+        help="A YAML file, or the name of a shipped config.",
+        envvar="HEP_PIPELINE_CONFIG",
+    ),
 ]
 #: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
 SET_VARIABLE: Final = "HEP_PIPELINE_SET"
 #: Variables with the number of copies of a command: of Open MPI, of MPICH, and of a step of SLURM.
-_SIZES: Final = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun"}
+_SIZES: Final = {
+    "OMPI_COMM_WORLD_SIZE": "mpirun",
+    "PMI_SIZE": "mpirun",
+    "SLURM_STEP_NUM_TASKS": "srun",
+}
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="A.B=C", help=f"Override a config value; may be given often. Also: {SET_VARIABLE}='A=B C=D'."
+        "--set",
+        metavar="A.B=C",
+        help=f"Override a config value; may be given often. Also: {SET_VARIABLE}='A=B C=D'.",
     ),
 ]
 WaitOption = Annotated[
@@ -53,7 +64,10 @@ WaitOption = Annotated[
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
 ExitCodeOption = Annotated[
-    bool, typer.Option("--exit-code", help=f"End with exit code {Exit.NOTHING_TO_DO:d} if there was nothing to do.")
+    bool,
+    typer.Option(
+        "--exit-code", help=f"End with exit code {Exit.NOTHING_TO_DO:d} if there was nothing to do."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
@@ -67,7 +81,9 @@ class Asked(NamedTuple):
 
     def plus(self, key: str, value: object) -> Asked:
         """The same options with one more override, unless its value is None."""
-        return self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
+        return (
+            self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
+        )
 
     def run_folder(self) -> RunFolder:
         """The run folder of this config; this writes nothing."""
@@ -86,13 +102,17 @@ def version(asked: bool) -> None:
     if asked:
         from pipeline.runs.provenance import DISTRIBUTION, code_version, installed_version
 
-        say(f"{DISTRIBUTION} {installed_version(DISTRIBUTION) or '(not installed)'}, {code_version()}")
+        say(
+            f"{DISTRIBUTION} {installed_version(DISTRIBUTION) or '(not installed)'}, {code_version()}"
+        )
         raise typer.Exit
 
 
 @app.callback()
 def app_options(
-    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """ROOT files in, trained and evaluated event classifiers out."""
 
@@ -153,7 +173,9 @@ def refuse_together(**given: object) -> None:
     """Refuse options of which only one would have an effect; `given` are their values by name."""
     found = [f"--{name}" for name, value in given.items() if value]
     if len(found) > 1:
-        raise ConfigError(f"{' and '.join(found)}: one of them would have no effect. Give one only.")
+        raise ConfigError(
+            f"{' and '.join(found)}: one of them would have no effect. Give one only."
+        )
 
 
 def say(*lines: object) -> None:

@@ -219,7 +219,9 @@ def _load_plugins(content: dict[str, Any], folder: Path | str) -> None:
     if named:
         content["plugins"] = named = [plugins.located(each, folder) for each in named]
     if others := [each for each in plugins.loaded() if each not in named]:
-        raise ConfigError(f"plugins: this process has loaded {', '.join(others)} already. Start another one.")
+        raise ConfigError(
+            f"plugins: this process has loaded {', '.join(others)} already. Start another one."
+        )
     plugins.load(named)
 
 

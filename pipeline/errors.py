@@ -48,7 +48,9 @@ class StorageInUseError(RunFolderError):
     """Another run folder writes to the storage of this one."""
 
 
-def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
+def cannot_write(
+    what: Path | str, cause: BaseException, *, other: str = "another run_dir"
+) -> RunFolderError:
     """The error for a file or folder that the system does not let us write.
 
     `other` is the alternative that the message proposes.

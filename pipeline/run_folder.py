@@ -98,8 +98,16 @@ class RunFolder:
             self.say(f"{when} run {self.log.run_id}: {', '.join([outcome, *self.results.words])}")
         if notify and self.config.notify:
             message = "" if ended is None else str(ended)
-            about = {"time": when, "run": self.log.run_id, "run_dir": str(self.config.run_dir.absolute())}
-            about |= {"command": " ".join(map(shown, sys.argv[1:])), "outcome": outcome, "message": message}
+            about = {
+                "time": when,
+                "run": self.log.run_id,
+                "run_dir": str(self.config.run_dir.absolute()),
+            }
+            about |= {
+                "command": " ".join(map(shown, sys.argv[1:])),
+                "outcome": outcome,
+                "message": message,
+            }
             self._notify({**about, "log": str(self.log.path.absolute()), **self.results.values})
 
     def _notify(self, about: Mapping[str, Any]) -> None:
@@ -109,7 +117,11 @@ class RunFolder:
                 self.config.notify, input=json.dumps(redact_all(about)), text=True, capture_output=True,
                 timeout=_SECONDS_TO_NOTIFY, check=False,
             )  # fmt: skip
-            problem = f"it ended with code {done.returncode}: {done.stderr.strip()[-200:]}" if done.returncode else ""
+            problem = (
+                f"it ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
+                if done.returncode
+                else ""
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = str(error)
         if problem:
@@ -121,18 +133,24 @@ class RunFolder:
             retry=tenacity.retry_if_exception_type(FolderInUseError),
             stop=tenacity.stop_after_delay(self._wait),
             wait=tenacity.wait_fixed(_SECONDS_BETWEEN_TRIES),
-            before_sleep=lambda state: self._say_that_it_waits() if state.attempt_number == 1 else None,
+            before_sleep=lambda state: (
+                self._say_that_it_waits() if state.attempt_number == 1 else None
+            ),
             reraise=True,
         )
         with ExitStack() as held:
             # Without a job, that is the run folder.
             tries(lambda: held.enter_context(locked(self.config.run_dir / job)))
             if job:
-                held.enter_context(claimed(each.folder for each in map(in_use, self.stores()) if each))
+                held.enter_context(
+                    claimed(each.folder for each in map(in_use, self.stores()) if each)
+                )
             yield
 
     def _say_that_it_waits(self) -> None:
-        self.say(f"{self.config.run_dir} is in use by another run; waiting up to {self._wait:g} s for its end")
+        self.say(
+            f"{self.config.run_dir} is in use by another run; waiting up to {self._wait:g} s for its end"
+        )
 
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""
@@ -141,10 +159,18 @@ class RunFolder:
 
     def stores(self) -> list[StageStore]:
         """The versions of all stages, and the models of each network that were promoted."""
-        return [*(self.store(stage.name) for stage in STAGES), *Registry.all_of(self.config.run_dir)]
+        return [
+            *(self.store(stage.name) for stage in STAGES),
+            *Registry.all_of(self.config.run_dir),
+        ]
 
     def upstream(
-        self, stage: Stage, *, mixed: bool = False, command: str = "", instead: Mapping[str, Version] | None = None
+        self,
+        stage: Stage,
+        *,
+        mixed: bool = False,
+        command: str = "",
+        instead: Mapping[str, Version] | None = None,
     ) -> dict[str, Version]:
         """Current versions of the stages that a stage reads.
 
@@ -157,7 +183,11 @@ class RunFolder:
         self.refuse_missing_upstream([stage], command=command)
         needed, replaced = stage.upstream_of(self.config), instead or {}
         names = (*needed, *stage.optional_upstream)
-        found = {name: version for name in names if (version := replaced.get(name) or self.store(name).current())}
+        found = {
+            name: version
+            for name in names
+            if (version := replaced.get(name) or self.store(name).current())
+        }
         versions = {name: version for name, version in found.items() if name in needed}
         for name, version in versions.items():
             # A test event of new features may have been a training event of the old.
@@ -221,7 +251,9 @@ class RunFolder:
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`; see `RunLog.write_metrics`."""
         stages = _manifests_in_use(map(self.store, STAGE_OF))
-        self.log.write_metrics(stages, _manifests_in_use(Registry.all_of(self.config.run_dir)), failed=failed)
+        self.log.write_metrics(
+            stages, _manifests_in_use(Registry.all_of(self.config.run_dir)), failed=failed
+        )
 
     def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
         """Problems of this machine.
@@ -239,7 +271,9 @@ class RunFolder:
             threads=train.threads,
         )
 
-    def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
+    def refuse_unfit_machine(
+        self, needs: Collection[Need], what: str, *, workers: int | None = None
+    ) -> None:
         """Raise if `examine` finds an error; warnings are for `doctor`."""
         findings = self.examine(needs, workers=workers)
         errors = [each for each in findings if each.severity == "error"]
@@ -267,11 +301,15 @@ def with_simulated_samples(config: Config) -> Config:
     for sample in config.samples:
         names = simulated_processes(sample)
         if names and names[0] in made:
-            changes: dict[str, Any] = {"files": [f"{glob.escape(str(version.folder))}/{names[0]}/*.root"]}
+            changes: dict[str, Any] = {
+                "files": [f"{glob.escape(str(version.folder))}/{names[0]}/*.root"]
+            }
             if sample.cross_section_pb is None:
                 known = made[names[0]]
                 changes["cross_section_pb"] = known["cross_section_pb"]
-                changes["cross_section_error_pb"] = sample.cross_section_error_pb or known["cross_section_error_pb"]
+                changes["cross_section_error_pb"] = (
+                    sample.cross_section_error_pb or known["cross_section_error_pb"]
+                )
             sample = sample.model_copy(update=changes)  # noqa: PLW2901
         samples.append(sample)
     return config.model_copy(update={"samples": samples})
@@ -286,7 +324,11 @@ def _outcome(error: BaseException | None) -> str:
     # After Ctrl-C, which also ends the JVM, Spark may fail first.
     if isinstance(error, KeyboardInterrupt) or requested.is_set():
         return "interrupted"
-    return "waits for its input" if isinstance(error, NOT_THERE_YET) else f"failed ({type(error).__name__})"
+    return (
+        "waits for its input"
+        if isinstance(error, NOT_THERE_YET)
+        else f"failed ({type(error).__name__})"
+    )
 
 
 def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] | None]:
@@ -307,5 +349,7 @@ def _made_from_others(stage: Stage, version: Version, versions: dict[str, Versio
     whole = Fingerprint.from_json(version.manifest["fingerprint"])
     used = [item for each in (whole, *whole.parts.values()) for item in each.inputs.items()]
     return [
-        source for source, read in used if source in versions and read.digest != stage.content_read(versions[source])
+        source
+        for source, read in used
+        if source in versions and read.digest != stage.content_read(versions[source])
     ]

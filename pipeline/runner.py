@@ -20,7 +20,14 @@ from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown
-from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write, out_of_room
+from pipeline.errors import (
+    NOT_THERE_YET,
+    CheckFailedError,
+    ConfigError,
+    RunFolderError,
+    cannot_write,
+    out_of_room,
+)
 from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder, in_use
 from pipeline.runs.code_meaning import code_digests
@@ -96,7 +103,9 @@ class Runner:
             plans[stage.name] = StagePlan(stage, state, reasons, current, notes)
         return list(plans.values())
 
-    def _state(self, stage: Stage, current: Version | None, waits_for: Sequence[str]) -> tuple[State, list[str]]:
+    def _state(
+        self, stage: Stage, current: Version | None, waits_for: Sequence[str]
+    ) -> tuple[State, list[str]]:
         """The state of a stage, with reasons, if all that it reads is or will be there."""
         try:
             stage.config_items(self.config)
@@ -169,7 +178,9 @@ class Runner:
                 self.run_folder.spark.stop()
         return [name for name, did_run in ran.items() if did_run]
 
-    def _begin_repair(self, stages: Sequence[Stage], error: DamagedOutputError, repaired: set[tuple[str, str]]) -> int:
+    def _begin_repair(
+        self, stages: Sequence[Stage], error: DamagedOutputError, repaired: set[tuple[str, str]]
+    ) -> int:
         """Number of the stage to go back to, which makes a damaged file again.
 
         Raises:
@@ -199,7 +210,11 @@ class Runner:
         """Declare every existing version up to date; returns the stages that were stale."""
         with self.run_folder.locked():
             settled = {State.FRESH, State.MISSING}
-            stale = [(plan, plan.current) for plan in self.plan() if plan.state not in settled and plan.current]
+            stale = [
+                (plan, plan.current)
+                for plan in self.plan()
+                if plan.state not in settled and plan.current
+            ]
             # All manifests are made before the first is written: an error changes nothing.
             accepted: dict[str, Version] = {}
             for plan, current in stale:
@@ -213,11 +228,22 @@ class Runner:
                 fingerprint = self._fingerprint(plan.stage, found, upstream)
                 why = {"when": now(), "reasons": plan.reasons}
                 # What later versions may take over depends on how this one was made, not on what was accepted.
-                changes = {"fingerprint": asdict(fingerprint), "accepted": why, "made_from": current.made_from}
+                changes = {
+                    "fingerprint": asdict(fingerprint),
+                    "accepted": why,
+                    "made_from": current.made_from,
+                }
                 accepted[plan.stage.name] = current._replace(manifest=current.manifest | changes)
             for plan, current in stale:
-                self.run_folder.store(plan.stage.name).rewrite_manifest(current, accepted[plan.stage.name].manifest)
-                self.log.event("stage accepted", stage=plan.stage.name, version=current.name, reasons=plan.reasons)
+                self.run_folder.store(plan.stage.name).rewrite_manifest(
+                    current, accepted[plan.stage.name].manifest
+                )
+                self.log.event(
+                    "stage accepted",
+                    stage=plan.stage.name,
+                    version=current.name,
+                    reasons=plan.reasons,
+                )
             names = [plan.stage.name for plan, _ in stale]
             self.run_folder.results.add(f"{len(names)} stages accepted", accepted=names)
         return names
@@ -235,7 +261,11 @@ class Runner:
         missing = _damaged(believed) if believed else []
         if believed and not missing:
             clear_suspicion(believed.folder)
-        reasons = _reasons_to_replace(current, fingerprint, missing) if current else [damage or "first run"]
+        reasons = (
+            _reasons_to_replace(current, fingerprint, missing)
+            if current
+            else [damage or "first run"]
+        )
         reasons = reasons or ["--force"] * force
         if current and not reasons:
             self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
@@ -245,7 +275,9 @@ class Runner:
             if inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
                 store.rewrite_manifest(current, current.manifest | {"inputs": inputs})
             return False
-        shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+        shown = "; ".join(reasons[:3]) + (
+            f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        )
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
@@ -278,19 +310,30 @@ class Runner:
                     highlight=False,
                 )
 
-    def _make_version(self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool = False) -> None:
+    def _make_version(
+        self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool = False
+    ) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
-        store, folder, upstream = self.run_folder.store(stage.name), context.out_dir, dict(context.upstream)
+        store, folder, upstream = (
+            self.run_folder.store(stage.name),
+            context.out_dir,
+            dict(context.upstream),
+        )
         started = time.monotonic()
         try:
             unfinished = [path for path in store.unfinished() if stage.can_continue(path)]
             # Afresh, only the work of these settings is thrown away.
             digest = folder.name.partition("-")[2]
-            store.begin(folder, but=[path for path in unfinished if not (afresh and path.name.endswith(digest))])
+            store.begin(
+                folder,
+                but=[path for path in unfinished if not (afresh and path.name.endswith(digest))],
+            )
             # Nobody removes the folder while it is written, whatever became of the lock.
             with claimed([folder]):
                 begin_parts(store, context, fingerprint.parts, afresh=afresh)
-                store.remove_unfinished(but=[folder, *filter(stage.can_continue, store.unfinished())])
+                store.remove_unfinished(
+                    but=[folder, *filter(stage.can_continue, store.unfinished())]
+                )
                 for words in self._unfinished(stage, but=folder):
                     self.console.print(f"  note: {escape(words)}", highlight=False)
                 result = stage.run(context)
@@ -318,9 +361,15 @@ class Runner:
                 raise problem from error
             raise
         self.log.event(
-            "stage finished", stage=stage.name, version=folder.name, seconds=round(seconds, 3), summary=result.summary
+            "stage finished",
+            stage=stage.name,
+            version=folder.name,
+            seconds=round(seconds, 3),
+            summary=result.summary,
         )
-        self.console.print(f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
+        self.console.print(
+            f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False
+        )
 
     def _unfinished(self, stage: Stage, but: Path | None = None) -> list[str]:
         return [
@@ -330,7 +379,12 @@ class Runner:
         ]
 
     def _manifest(
-        self, stage: Stage, fingerprint: Fingerprint, upstream: dict[str, Version], result: Result, seconds: float
+        self,
+        stage: Stage,
+        fingerprint: Fingerprint,
+        upstream: dict[str, Version],
+        result: Result,
+        seconds: float,
     ) -> dict[str, Any]:
         return {
             "stage": stage.name,
@@ -347,20 +401,31 @@ class Runner:
             "checks": [check._asdict() for check in result.checks],
         }
 
-    def _fingerprint(self, stage: Stage, found: StageInputs, upstream: dict[str, Version]) -> Fingerprint:
-        read = {name: Input(f"output of {name}", stage.content_read(version)) for name, version in upstream.items()}
+    def _fingerprint(
+        self, stage: Stage, found: StageInputs, upstream: dict[str, Version]
+    ) -> Fingerprint:
+        read = {
+            name: Input(f"output of {name}", stage.content_read(version))
+            for name, version in upstream.items()
+        }
 
-        def made_of(inputs: dict[str, Input], items: dict[str, Any], entry_points: Sequence[str]) -> Fingerprint:
+        def made_of(
+            inputs: dict[str, Input], items: dict[str, Any], entry_points: Sequence[str]
+        ) -> Fingerprint:
             # Redacted as in the manifest; otherwise a title with a secret would make the stage stale forever.
             return Fingerprint(inputs, redact_all(items), code_digests(entry_points))
 
         parts = {
-            name: made_of({each: read[each] for each in part.upstream}, part.config_items, part.entry_points)
+            name: made_of(
+                {each: read[each] for each in part.upstream}, part.config_items, part.entry_points
+            )
             for name, part in stage.parts(self.config).items()
         }
         # Inputs of parts are reasons of the parts.
         own = {} if parts else read
-        whole = made_of(found.inputs | own, stage.config_items(self.config), stage.entry_points(self.config))
+        whole = made_of(
+            found.inputs | own, stage.config_items(self.config), stage.entry_points(self.config)
+        )
         return replace(whole, parts=parts)
 
 
@@ -397,7 +462,9 @@ def _other_packages(current: Version) -> list[str]:
 
 
 def _refuse_failed_checks(stage: Stage, result: Result) -> None:
-    if failed := "\n".join(f"  {each.name}: {each.detail}" for each in result.checks if not each.passed):
+    if failed := "\n".join(
+        f"  {each.name}: {each.detail}" for each in result.checks if not each.passed
+    ):
         raise CheckFailedError(
             f"the output of {stage.name} failed its own checks and was not published:\n{failed}\n"
             f"This is a bug or a damaged disk; run again, and report it if it stays."

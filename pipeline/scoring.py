@@ -69,7 +69,14 @@ class EventClassifier(NamedTuple):
                 f"made its features. Make features and train again."
             )
         reading, selection = IngestSettings(**found.reading), FeatureSettings(**found.definitions)
-        return cls(found.candidate.name, found.candidate.model, found.classes, reading, selection, found.dataset)
+        return cls(
+            found.candidate.name,
+            found.candidate.model,
+            found.classes,
+            reading,
+            selection,
+            found.dataset,
+        )
 
     def scores(self, events: Any) -> NDArray[np.float32]:
         """Probabilities of the classes, (num_events, num_classes); NaN for events that the selection rejects.
@@ -91,14 +98,17 @@ class EventClassifier(NamedTuple):
             inputs = model_inputs(table, self.model.inputs, most_particles=None)
             firsts = range(0, table.num_rows, _AT_ONCE)
             return self._probabilities(
-                {name: values[first : first + _AT_ONCE] for name, values in inputs.items()} for first in firsts
+                {name: values[first : first + _AT_ONCE] for name, values in inputs.items()}
+                for first in firsts
             )
         found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
         block = build_features(table, self._needed)
         found[block.selected] = self.of_block(block)
         return found
 
-    def entries(self, info: FileInfo, settings: IngestSettings) -> Iterator[tuple[RawEvents, ScoredEntries]]:
+    def entries(
+        self, info: FileInfo, settings: IngestSettings
+    ) -> Iterator[tuple[RawEvents, ScoredEntries]]:
         """The entries of a ROOT file in their order, piece by piece, with their scores.
 
         Args:
@@ -114,7 +124,9 @@ class EventClassifier(NamedTuple):
             for name in ("rejected_nonfinite", "rejected_no_lepton"):
                 flag[selected.steps[name]] = FLAGS.index(name)
             kept = np.flatnonzero(flag == 0)
-            flag[kept] = np.where(block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton"))
+            flag[kept] = np.where(
+                block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton")
+            )
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
             probability[kept[block.selected]] = self.of_block(block)
             yield raw, ScoredEntries(flag, probability)
@@ -133,10 +145,17 @@ class EventClassifier(NamedTuple):
             ingestion.errors.IngestionError: A file is missing or cannot be read.
         """
         passed_through = list(dict.fromkeys([*keep, *needed_branches()]))
-        settings = IngestSettings.model_validate(self.reading.model_dump() | {"pass_through": passed_through})
+        settings = IngestSettings.model_validate(
+            self.reading.model_dump() | {"pass_through": passed_through}
+        )
         sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
         found = found_files(
-            [sample], settings, say, strict=True, needs_particles=self.selection.particles, needs_weights=False
+            [sample],
+            settings,
+            say,
+            strict=True,
+            needs_particles=self.selection.particles,
+            needs_weights=False,
         )
         return settings, found.infos
 
@@ -166,7 +185,9 @@ class EventClassifier(NamedTuple):
             inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _AT_ONCE]}
             if "particles" in self.model.inputs:
                 inputs["particles"] = matrices_of(offsets - offsets[0], of_columns(core.T), None)
-                inputs["num_particles"] = np.diff(offsets).astype(INPUT_COLUMNS["num_particles"].dtype)
+                inputs["num_particles"] = np.diff(offsets).astype(
+                    INPUT_COLUMNS["num_particles"].dtype
+                )
             return inputs
 
         return self._probabilities(map(inputs_from, range(0, len(block.selected), _AT_ONCE)))
@@ -176,9 +197,14 @@ class EventClassifier(NamedTuple):
         found = [np.empty((0, len(self.classes)), np.float32)]
         for inputs in parts:
             found.append(self.model.probabilities(inputs))
-            finite = [np.isfinite(values).reshape(len(values), -1).all(axis=1) for values in inputs.values()]
+            finite = [
+                np.isfinite(values).reshape(len(values), -1).all(axis=1)
+                for values in inputs.values()
+            ]
             if not np.isfinite(found[-1][np.logical_and.reduce(finite)]).all():
-                raise ModelError(f"{self.name} gives finite features probabilities that are not. Train it again.")
+                raise ModelError(
+                    f"{self.name} gives finite features probabilities that are not. Train it again."
+                )
         return np.concatenate(found)
 
 
@@ -224,7 +250,9 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
     for name, column in list_columns(block.particle_offsets, of_columns(block.core.T)).items():
         rows = rows.append_column(name, column)
-    rows = rows.append_column("num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32)))
+    rows = rows.append_column(
+        "num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32))
+    )
     return rows.replace_schema_metadata({"settings": json.dumps(stated_items(selection, {}))})
 
 

@@ -32,7 +32,9 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The switches that write golden files, and that try more random faults."""
     parser.addoption(
-        "--update-golden", action="store_true", help="write tests/golden and full.yaml instead of comparing them"
+        "--update-golden",
+        action="store_true",
+        help="write tests/golden and full.yaml instead of comparing them",
     )
     parser.addoption("--rounds", type=int, default=1, help="how often random faults are tried")
     parser.addoption("--first-seed", type=int, default=0, help="of random faults")
@@ -42,10 +44,14 @@ class Examples:
     """Modules without an example in a docstring are not searched for one, which takes longer than to read them."""
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    def pytest_collect_file(
+        self, file_path: Path
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
         found = yield
         return [
-            each for each in found if type(each).__name__ != "DoctestModule" or ">>>" in file_path.read_text("utf-8")
+            each
+            for each in found
+            if type(each).__name__ != "DoctestModule" or ">>>" in file_path.read_text("utf-8")
         ]
 
 
@@ -62,7 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse tests whose names hold an address: two processes would collect different ones, and run none."""
     for item in items:
         if re.search(r"\b0x[0-9a-f]{9,}", item.nodeid):
-            raise pytest.UsageError(f"{item.nodeid}: name the case by `ids` that are the same in each process")
+            raise pytest.UsageError(
+                f"{item.nodeid}: name the case by `ids` that are the same in each process"
+            )
 
 
 def pytest_collection_finish() -> None:
@@ -122,7 +130,9 @@ def ttbar_source() -> SourceFile:
 def own_interpreter() -> Iterator[None]:
     """Processes that tests start find this checkout and this Python; their JVMs live too briefly to optimise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        )
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         patch.setenv(JVM_VARIABLE, BRIEF_JVM)
         yield

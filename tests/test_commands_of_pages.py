@@ -21,9 +21,16 @@ PAGES = [
     *sorted((CHECKOUT / "docs" / "tutorials").glob("*.md")),
 ]
 #: Those that are shipped, and those that readers write themselves by the text of the page.
-CONFIGS = {"my.yaml", "nightly.yaml", "large.yaml", *(path.stem for path in (CHECKOUT / "pipeline/configs").iterdir())}
+CONFIGS = {
+    "my.yaml",
+    "nightly.yaml",
+    "large.yaml",
+    *(path.stem for path in (CHECKOUT / "pipeline/configs").iterdir()),
+}
 STUDIES = {"mine.yaml", *shipped()}
-COMMANDS = [command for page in PAGES for command in pipeline_commands(page) if command.words[0] != "X"]
+COMMANDS = [
+    command for page in PAGES for command in pipeline_commands(page) if command.words[0] != "X"
+]
 MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -67,5 +74,10 @@ def test_a_wrong_option_is_noticed() -> None:
 def test_variables_of_make_exist(page: Path) -> None:
     users_line = re.search(r"^USERS := (.+)$", MAKEFILE, re.MULTILINE)
     assert users_line
-    variables = {word.partition("=")[0] for command in make_commands(page) for word in command.words if "=" in word}
+    variables = {
+        word.partition("=")[0]
+        for command in make_commands(page)
+        for word in command.words
+        if "=" in word
+    }
     assert variables <= {*users_line[1].split()}

@@ -28,13 +28,19 @@ def text_of(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     if page.suffix != ".ipynb":
         return text
-    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+    return "\n".join(
+        "".join(cell["source"])
+        for cell in json.loads(text)["cells"]
+        if cell["cell_type"] == "markdown"
+    )
 
 
 def anchors_of(page: Path) -> set[str]:
     """As GitHub and the site make them of headings of plain words."""
     headings = re.findall(r"^#+ +(.+)$", text_of(page), flags=re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
 
 
 def links_of(page: Path) -> list[str]:
@@ -42,7 +48,9 @@ def links_of(page: Path) -> list[str]:
     return re.findall(r"\]\((?!https?:)([^)\s]+)\)", without_code)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(CHECKOUT)))
+@pytest.mark.parametrize(
+    "page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(CHECKOUT))
+)
 def test_every_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in links_of(page):
@@ -62,12 +70,22 @@ def test_a_page_has_links_and_anchors() -> None:
 
 
 def test_every_page_is_linked_from_the_front_page_and_every_study_from_that_of_studies() -> None:
-    pages = (CHECKOUT / name for name in ("README.md", "docs/comparison.md", "docs/studies/index.md"))
-    linked = {(page.parent / link.partition("#")[0]).resolve() for page in pages for link in links_of(page)}
-    assert [page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"] == []
+    pages = (
+        CHECKOUT / name for name in ("README.md", "docs/comparison.md", "docs/studies/index.md")
+    )
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in pages
+        for link in links_of(page)
+    }
+    assert [
+        page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"
+    ] == []
 
 
-@pytest.mark.parametrize("path", sorted((CHECKOUT / "docs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((CHECKOUT / "docs" / "studies").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_the_config_of_published_pages_was_refused(path: Path) -> None:
     """It lacked `classes` since these have no default."""
     assert load_config(str(path)).classes == ["QCD", "ttbar", "W+jets"]
@@ -78,16 +96,24 @@ def test_the_front_page_is_short() -> None:
 
 
 def test_one_time_is_said_for_make_test() -> None:
-    time = re.search(r"^TEST_TIME := (.+)$", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    time = re.search(
+        r"^TEST_TIME := (.+)$", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert time
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"({time[1]})" in text_of(CHECKOUT / page), page
 
 
 def test_every_make_target_that_is_named_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(
+            r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     for page in PAGES:
-        named = re.findall(r"(?:`|^    )make ([a-z][a-z-]*(?: [a-z-]+)*)", text_of(page), re.MULTILINE)
+        named = re.findall(
+            r"(?:`|^    )make ([a-z][a-z-]*(?: [a-z-]+)*)", text_of(page), re.MULTILINE
+        )
         assert {word for words in named for word in words.split()} <= targets, page
 
 
@@ -95,10 +121,14 @@ def test_notebooks_are_small_and_ran_without_errors() -> None:
     for notebook in NOTEBOOKS:
         assert notebook.stat().st_size < 300_000
         cells = [
-            cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
+            cell
+            for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+            if cell["cell_type"] == "code"
         ]
         assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-        assert not [each for cell in cells for each in cell["outputs"] if each["output_type"] == "error"]
+        assert not [
+            each for cell in cells for each in cell["outputs"] if each["output_type"] == "error"
+        ]
 
 
 def test_the_english_is_plain() -> None:
@@ -108,8 +138,20 @@ def test_the_english_is_plain() -> None:
         r"|as far as they are)\b",
         re.IGNORECASE,
     )
-    folders = ("docs", "features", "ingestion", "models", "pipeline", "samples", "tests", "training")
-    paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*")] + [CHECKOUT / "Makefile", *PAGES]
+    folders = (
+        "docs",
+        "features",
+        "ingestion",
+        "models",
+        "pipeline",
+        "samples",
+        "tests",
+        "training",
+    )
+    paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*")] + [
+        CHECKOUT / "Makefile",
+        *PAGES,
+    ]
     found = [
         (str(path.relative_to(CHECKOUT)), words[0])
         for path in paths
@@ -121,14 +163,25 @@ def test_the_english_is_plain() -> None:
 
 
 def test_examples_import_only_what_is_public() -> None:
-    examples = [*(CHECKOUT / "docs").glob("**/*.md"), *(CHECKOUT / "docs" / "examples").glob("**/*.py")]
+    examples = [
+        *(CHECKOUT / "docs").glob("**/*.md"),
+        *(CHECKOUT / "docs" / "examples").glob("**/*.py"),
+    ]
     pattern = r"^\s*from (pipeline|ingestion|features|models|training)\.(\w+)"
-    used = {found for path in examples for found in re.findall(pattern, text_of(path), re.MULTILINE)}
+    used = {
+        found for path in examples for found in re.findall(pattern, text_of(path), re.MULTILINE)
+    }
     assert ("training", "algorithms") in used
-    assert {(package, name) for package, name in used if name not in importlib.import_module(package).__all__} == set()
+    assert {
+        (package, name)
+        for package, name in used
+        if name not in importlib.import_module(package).__all__
+    } == set()
 
 
 def test_no_page_of_a_study_named_the_folder_of_the_machine_that_made_it() -> None:
     for result in (CHECKOUT / "docs" / "studies").glob("*/result.json.xz"):
         assert not re.search(r"--config /", lzma.decompress(result.read_bytes()).decode()), result
-    assert [page for page in PAGES if re.search(r"compare --study \S+ .*--config /", text_of(page))] == []
+    assert [
+        page for page in PAGES if re.search(r"compare --study \S+ .*--config /", text_of(page))
+    ] == []

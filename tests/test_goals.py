@@ -26,7 +26,18 @@ SMALL = {
 #: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.
 ELSEWHERE = {
     *("help", "setup", "java", "browser", "lint", "test", "test-fast", "test-slow", "test-goals"),
-    *("run", "simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report", "compare"),
+    *(
+        "run",
+        "simulate",
+        "ingest",
+        "features",
+        "gridsearch",
+        "train",
+        "evaluate",
+        "export",
+        "report",
+        "compare",
+    ),
     *("config", "validate", "plan", "status", "promote", "track", "clean", "rollback", "doctor"),
     # `tests/integration/test_notebooks.py` runs the notebooks.
     "notebooks",
@@ -48,8 +59,12 @@ NOT_IN_CI = {
 
 def test_every_goal_of_the_makefile_is_run_somewhere() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    goals = {goal for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for goal in line.split()}
-    stages, commands = (re.search(rf"^{name} := (.*)$", text, re.MULTILINE) for name in ("STAGES", "COMMANDS"))
+    goals = {
+        goal for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for goal in line.split()
+    }
+    stages, commands = (
+        re.search(rf"^{name} := (.*)$", text, re.MULTILINE) for name in ("STAGES", "COMMANDS")
+    )
     assert stages
     assert commands
     goals = goals - {"$(STAGES)", "$(COMMANDS)"} | {*stages[1].split(), *commands[1].split()}
@@ -57,7 +72,11 @@ def test_every_goal_of_the_makefile_is_run_somewhere() -> None:
 
 
 def make(goal: str, *values: str) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))
+    }
     done = subprocess.run(
         [shutil.which("make") or "make", "--directory", ROOT, goal, *values],
         env=kept,
@@ -81,13 +100,18 @@ def test_the_front_figures_of_the_docs_could_not_be_repeated(goal: str) -> None:
 def test_numbers_in_the_readme_are_those_of_the_demo() -> None:
     """By its command, which has nothing to do where the site has just shown the demo."""
     make("run")
-    counters = {stage: in_use(ROOT / "runs" / "demo", stage).manifest["counters"] for stage in STAGES}
+    counters = {
+        stage: in_use(ROOT / "runs" / "demo", stage).manifest["counters"] for stage in STAGES
+    }
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     entries = sum(each["entries"] for each in counters["ingest"]["samples"].values())
     selected = sum(each["selected"] for each in counters["features"]["samples"].values())
     tested = counters["evaluate"]["num_events"]
     words = " ".join(readme.split())
-    assert f"has {entries} simulated events; {selected} pass the selection, {tested} are tested on" in words
+    assert (
+        f"has {entries} simulated events; {selected} pass the selection, {tested} are tested on"
+        in words
+    )
     # Within their errors: other processors round otherwise, and the grid search may choose other layers there.
     line = re.search(r"accuracy (hlf .*)", readme)
     assert line
@@ -96,7 +120,9 @@ def test_numbers_in_the_readme_are_those_of_the_demo() -> None:
     assert shown.keys() == runs.keys()
     for name, accuracy in runs.items():
         assert accuracy["value"] == pytest.approx(shown[name], abs=accuracy["error"])
-    found = re.search(r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", words)
+    found = re.search(
+        r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", words
+    )
     assert found
     assert runs["hlf"]["value"] == pytest.approx(float(found[1]), abs=runs["hlf"]["error"])
     areas = re.findall(r"([\d.]+) ± ([\d.]+) \(([^)]+)\)", found[3])

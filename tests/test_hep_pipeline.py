@@ -19,10 +19,14 @@ def python_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
         (folder / f"{name}.py").write_text("COLUMNS = 'mine'\n", encoding="utf-8")
     for name in ("models", "training"):
         (folder / name).mkdir()
-        (folder / name / "__init__.py").write_text("raise RuntimeError('of the user')\n", encoding="utf-8")
+        (folder / name / "__init__.py").write_text(
+            "raise RuntimeError('of the user')\n", encoding="utf-8"
+        )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_it_has_all_of_the_interface() -> None:
@@ -41,4 +45,7 @@ def test_it_works_beside_modules_with_the_names_of_its_packages(tmp_path: Path) 
 def test_a_module_of_such_a_name_that_was_imported_before_is_named(tmp_path: Path) -> None:
     done = python_in(tmp_path, "import features; from hep_pipeline import load_run")
     assert done.returncode == 1
-    assert f"hep_pipeline has a package 'features', and the program has imported {tmp_path}/features.py" in done.stderr
+    assert (
+        f"hep_pipeline has a package 'features', and the program has imported {tmp_path}/features.py"
+        in done.stderr
+    )

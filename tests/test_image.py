@@ -26,9 +26,19 @@ def test_its_python_and_java_are_those_of_the_project() -> None:
 
 
 def test_what_setup_reads_is_copied() -> None:
-    rule = re.search(r"^\$\(VENV\)/\.installed:(.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    rule = re.search(
+        r"^\$\(VENV\)/\.installed:(.*)$",
+        (ROOT / "Makefile").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert rule is not None
-    needed = [*rule[1].split(), "README.md", "LICENSE", "Makefile", "pipeline/machine/ensure_java.sh"]
+    needed = [
+        *rule[1].split(),
+        "README.md",
+        "LICENSE",
+        "Makefile",
+        "pipeline/machine/ensure_java.sh",
+    ]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     for name in needed:
         assert (ROOT / name).exists()
@@ -40,4 +50,8 @@ def test_it_starts_the_interpreter_of_its_environment_as_a_user_that_owns_it() -
     assert folder is not None
     assert f'ENTRYPOINT ["{folder[1]}/.venv/bin/python", "-m", "pipeline"]' in IMAGE
     # MPI refuses root, and the user compiles and caches beside the code.
-    assert IMAGE.index("USER physics") < IMAGE.index("COPY --chown=physics") < IMAGE.index("make setup &&")
+    assert (
+        IMAGE.index("USER physics")
+        < IMAGE.index("COPY --chown=physics")
+        < IMAGE.index("make setup &&")
+    )

@@ -31,7 +31,11 @@ class Make:
 
     def __call__(self, *words: str, **environment: str) -> list[list[str]]:
         """The calls: arguments, config, overrides."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEP_", "MAKE", "MFLAGS"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HEP_", "MAKE", "MFLAGS"))
+        }
         subprocess.run(
             [_MAKE, "--directory", ROOT, "--old-file", "setup", f"BIN={self.folder}", *words],
             env={**kept, "CALLS": str(self._calls), **environment},
@@ -67,13 +71,23 @@ def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> 
 @pytest.mark.parametrize(
     ("goal", "name"),
     [
-        *(("compare", "STUDY"), ("bench-data", "BENCH"), ("bench-workers", "BENCH"), ("torture", "TORTURE")),
+        *(
+            ("compare", "STUDY"),
+            ("bench-data", "BENCH"),
+            ("bench-workers", "BENCH"),
+            ("torture", "TORTURE"),
+        ),
         *(("test-cluster", "CLUSTER"), ("test-fast", "TEST_PROCESSES")),
     ],
 )
-def test_what_stands_behind_a_semicolon_of_a_study_was_run(make: Make, goal: str, name: str) -> None:
+def test_what_stands_behind_a_semicolon_of_a_study_was_run(
+    make: Make, goal: str, name: str
+) -> None:
     made = make.folder / "INJECTED"
-    calls = make(goal, f"{name}=x;touch {made}`touch {made}`$(touch {made})$(shell touch {made})\ntouch {made}")
+    calls = make(
+        goal,
+        f"{name}=x;touch {made}`touch {made}`$(touch {made})$(shell touch {made})\ntouch {made}",
+    )
     assert "touch" in str(calls[-1])
     assert not made.exists()
 

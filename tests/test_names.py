@@ -35,12 +35,18 @@ def passed_on(tree: ast.Module) -> set[str]:
     for node in tree.body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             defined.add(node.name)
-        stored = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        stored = {
+            each.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
         defined |= stored
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and "__all__" in stored:
             listed |= {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
     imports = [each for each in ast.walk(tree) if isinstance(each, (ast.Import, ast.ImportFrom))]
-    return listed - defined | {alias.name for each in imports for alias in each.names if alias.asname == alias.name}
+    return listed - defined | {
+        alias.name for each in imports for alias in each.names if alias.asname == alias.name
+    }
 
 
 @pytest.mark.slow
@@ -48,7 +54,11 @@ def test_no_name_has_two_addresses() -> None:
     found = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            modules = {each.stem for each in path.parent.iterdir()} if path.name == "__init__.py" else set()
+            modules = (
+                {each.stem for each in path.parent.iterdir()}
+                if path.name == "__init__.py"
+                else set()
+            )
             if names := passed_on(ast.parse(path.read_text(encoding="utf-8"))) - modules:
                 found[str(path.relative_to(ROOT))] = names
     assert found == PASSED_ON

@@ -38,7 +38,11 @@ def rows_of(page: str) -> list[list[str]]:
 def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
     found = set()
     for name, value in content.items():
-        found |= keys_in(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name}
+        found |= (
+            keys_in(value, f"{prefix}{name}.")
+            if isinstance(value, dict) and value
+            else {prefix + name}
+        )
     return found
 
 
@@ -52,36 +56,54 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
     assert rows["train.schedule.decay"][2] == "`constant`, `step`, `cosine`"
     assert "model.particles.gru_width" in rows
     # Methods may have a key of the same name with other defaults or meanings.
-    of_methods = [row for row in rows_of(reference.config_page()) if row[0].startswith("`train.algorithm.")]
-    assert {row[1] for row in of_methods if row[0] == "`train.algorithm.delta`"} == {"`0.99`", "`0.8`"}
+    of_methods = [
+        row for row in rows_of(reference.config_page()) if row[0].startswith("`train.algorithm.")
+    ]
+    assert {row[1] for row in of_methods if row[0] == "`train.algorithm.delta`"} == {
+        "`0.99`",
+        "`0.8`",
+    }
     # A row names all methods whose key is the same in default, values and meaning, and no others.
     having: dict[str, list[str]] = {}
     for name, method in METHODS.items():
         for key, field in reference.schema_of(method.settings)["properties"].items():
             if key != "name":
                 having.setdefault(f"{key} {field}", [f"train.algorithm.{key}"]).append(name)
-    shown = [[row[0].strip("`"), *re.findall(r"`([^`]+)`", row[3].rpartition("(")[2])] for row in of_methods]
+    shown = [
+        [row[0].strip("`"), *re.findall(r"`([^`]+)`", row[3].rpartition("(")[2])]
+        for row in of_methods
+    ]
     assert sorted(map(sorted, shown)) == sorted(map(sorted, having.values()))
     assert max(map(len, shown)) > 2
     assert [key for key, row in rows.items() if len(row) < 4 or not row[3]] == []
 
 
 def test_every_key_of_the_config_that_lists_all_is_there(reference: ModuleType) -> None:
-    full = yaml.safe_load((CHECKOUT / "pipeline" / "configs" / "full.yaml").read_text(encoding="utf-8"))
+    full = yaml.safe_load(
+        (CHECKOUT / "pipeline" / "configs" / "full.yaml").read_text(encoding="utf-8")
+    )
     assert keys_in(full) - {row[0].strip("`") for row in rows_of(reference.config_page())} == set()
 
 
-def test_full_yaml_is_generated_from_the_settings(reference: ModuleType, update_golden: bool) -> None:
+def test_full_yaml_is_generated_from_the_settings(
+    reference: ModuleType, update_golden: bool
+) -> None:
     path = CHECKOUT / "pipeline" / "configs" / "full.yaml"
     if update_golden:
         path.write_text(reference.full_config(), encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == reference.full_config(), "pytest --update-golden tests/test_reference.py"
+    assert path.read_text(encoding="utf-8") == reference.full_config(), (
+        "pytest --update-golden tests/test_reference.py"
+    )
 
 
 def test_every_command_and_its_own_options(reference: ModuleType) -> None:
     page = reference.commands_page()
-    names = {each.name or each.callback.__name__.replace("_", "-") for each in app.registered_commands}
-    assert {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")} == names
+    names = {
+        each.name or each.callback.__name__.replace("_", "-") for each in app.registered_commands
+    }
+    assert {
+        line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")
+    } == names
     assert page.count("--set A.B=C") == 1
     assert "`--verify`" in page
     assert "has moved" not in page
@@ -89,7 +111,9 @@ def test_every_command_and_its_own_options(reference: ModuleType) -> None:
 
 def test_every_feature(reference: ModuleType) -> None:
     page = reference.features_page()
-    assert [name for name in (*hlf_names(), *PARTICLE_FEATURE_NAMES) if f"| `{name}` |" not in page] == []
+    assert [
+        name for name in (*hlf_names(), *PARTICLE_FEATURE_NAMES) if f"| `{name}` |" not in page
+    ] == []
     assert "| `tracks.pt` | `EFlowTrack.PT` | float32 | GeV |" in page
 
 

@@ -40,7 +40,9 @@ def refuse_without_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
         if value != default and not rule.acts(section):
             shown = str(value).lower() if isinstance(value, bool) else value
             shown = "..." if isinstance(value, BaseModel) else shown
-            found.append(f"{rule.key}: {shown} has no effect: it needs {rule.needs}. Set that, or leave {rule.key} out")
+            found.append(
+                f"{rule.key}: {shown} has no effect: it needs {rule.needs}. Set that, or leave {rule.key} out"
+            )
     if found:
         raise ValueError("; ".join(found))
 
@@ -51,7 +53,9 @@ def _value_and_default(section: BaseModel, key: str) -> tuple[Any, Any]:
     inner: Any = attrgetter(outer)(section) if outer else section
     if inner is None:
         return None, None
-    return getattr(inner, last), type(inner).model_fields[last].get_default(call_default_factory=True)
+    return getattr(inner, last), type(inner).model_fields[last].get_default(
+        call_default_factory=True
+    )
 
 
 class SettingsSection(BaseModel):

@@ -44,7 +44,9 @@ class FlatVectors(VectorModel):
 
     @override
     def empty(self) -> Vector:
-        return np.empty(self.flat.numel(), dtype=np.dtype(str(self.flat.dtype).removeprefix("torch.")))
+        return np.empty(
+            self.flat.numel(), dtype=np.dtype(str(self.flat.dtype).removeprefix("torch."))
+        )
 
     @override
     def read(self, out: Vector) -> None:

@@ -37,7 +37,11 @@ class ScheduleSettings(SettingsSection):
         Needs("milestones", "decay: step", lambda schedule: schedule.decay == "step"),
         Needs("factor", "decay: step", lambda schedule: schedule.decay == "step"),
         Needs("final_fraction", "decay: cosine", lambda schedule: schedule.decay == "cosine"),
-        Needs("decay", "milestones, for example [10, 15]", lambda own: own.decay != "step" or own.milestones),
+        Needs(
+            "decay",
+            "milestones, for example [10, 15]",
+            lambda own: own.decay != "step" or own.milestones,
+        ),
     )
 
     warmup_epochs: float = Field(default=0.0, ge=0)
@@ -104,7 +108,11 @@ class TrainSettings(SettingsSection):
             lambda train: train.slowmo.exact_average or not train.traits.exact_average,
         ),
         *(
-            Needs(key, "launcher: mpirun, srun or spark", lambda train: train.launcher != "spark-agents")
+            Needs(
+                key,
+                "launcher: mpirun, srun or spark",
+                lambda train: train.launcher != "spark-agents",
+            )
             for key in ("launcher_args", "staleness_bound")
         ),
         Needs(
@@ -184,10 +192,16 @@ class TrainSettings(SettingsSection):
             problems.append(
                 f"algorithm {name} runs on one worker, not {self.workers}; use {_DEFAULT} or another method for several"
             )
-        missed = [f"train.{key}={value}" for key, value in traits.needed.items() if getattr(self, key) != value]
+        missed = [
+            f"train.{key}={value}"
+            for key, value in traits.needed.items()
+            if getattr(self, key) != value
+        ]
         if missed and not problems:
             only = ", for plain SGD only" if traits.plain_sgd else ""
-            problems.append(f"algorithm {name} has its own momentum{only}; set {' and '.join(missed)}")
+            problems.append(
+                f"algorithm {name} has its own momentum{only}; set {' and '.join(missed)}"
+            )
         if self.launcher == "spark-agents" and not traits.joint_model:
             found = ", ".join(each for each, method in METHODS.items() if method.traits.joint_model)
             problems.append(
@@ -204,7 +218,11 @@ class TrainSettings(SettingsSection):
                 f"optimizer_state: {self.optimizer_state} is not for {name}, whose momentum and moments are at the "
                 f"server and stay as they are; leave it out"
             )
-        numbers = ("-n", "--ntasks") if self.launcher == "srun" else ("-n", "-np", "-c", "--n", "--np", "--ntasks")
+        numbers = (
+            ("-n", "--ntasks")
+            if self.launcher == "srun"
+            else ("-n", "-np", "-c", "--n", "--np", "--ntasks")
+        )
         problems += [
             f"launcher_args: '{word}' sets the number of ranks; set train.workers instead"
             for word in self.launcher_args
@@ -263,12 +281,16 @@ class TrainSettings(SettingsSection):
     def traits(self) -> Traits:
         """The traits of the method."""
         found, slow = self.algorithm.traits, self.slowmo is not None and self.slowmo_is_exact
-        return replace(found, equal_steps=True) if slow or self.staleness_bound is not None else found
+        return (
+            replace(found, equal_steps=True) if slow or self.staleness_bound is not None else found
+        )
 
     def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
         """JSON values of the keys that can change the result, without some more of them."""
         speed: dict[str, Any] = dict.fromkeys([*self.SPEED_ONLY, *exclude], True)
-        return self.model_dump(mode="json", exclude=speed | {"algorithm": set(self.algorithm.SPEED_ONLY)})
+        return self.model_dump(
+            mode="json", exclude=speed | {"algorithm": set(self.algorithm.SPEED_ONLY)}
+        )
 
     @property
     def has_static_shards(self) -> bool:
@@ -299,7 +321,9 @@ class TrainSettings(SettingsSection):
         if self.optimizer_state is not None:
             return self.optimizer_state
         slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
-        return StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
+        return (
+            StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
+        )
 
 
 def _add_methods() -> None:

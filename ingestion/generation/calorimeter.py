@@ -63,7 +63,9 @@ class Flow(NamedTuple):
     """Factor on the momentum of each track."""
 
 
-def _calorimeter(*parts: tuple[Floats, int], resolution: tuple[Floats, Floats], least: float) -> Calorimeter:
+def _calorimeter(
+    *parts: tuple[Floats, int], resolution: tuple[Floats, Floats], least: float
+) -> Calorimeter:
     """Towers at positive eta, mirrored: parts from the centre outwards, each with its edges and number around."""
     upper = np.concatenate([edges for edges, _ in parts])
     around = np.concatenate([np.full(len(edges), number) for edges, number in parts])
@@ -89,19 +91,25 @@ HCAL: Final = _calorimeter(
 )
 
 
-def measure(calorimeter: Calorimeter, hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
+def measure(
+    calorimeter: Calorimeter, hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator
+) -> Flow:
     """What a calorimeter measures; `tracks` are those of the charged particles that hit it."""
     edges, terms, least = calorimeter[2:]
     hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
     keys = tower_of(hits.event, hits.eta, hits.phi, calorimeter)
     track_keys = tower_of(*tracks.hits[:3], calorimeter)
     order = np.argsort(np.concatenate([hits.event, tracks.hits.event]), kind="stable")
-    towers, place = _distinct(np.concatenate([keys, track_keys]), order, 360 * len(calorimeter.around))
+    towers, place = _distinct(
+        np.concatenate([keys, track_keys]), order, 360 * len(calorimeter.around)
+    )
     hit_place, track_place = place[: len(keys)], place[len(keys) :]
     event, low_eta, high_eta, low_phi, high_phi = _borders(towers, calorimeter)
     middle = 0.5 * (low_eta + high_eta)
     true = np.bincount(hit_place, hits.energy, len(towers))
-    energy = parameters.lognormal(true, parameters.energy_resolution(true, middle, edges, terms), rng)
+    energy = parameters.lognormal(
+        true, parameters.energy_resolution(true, middle, edges, terms), rng
+    )
     sigma = parameters.energy_resolution(energy, middle, edges, terms)
     energy = np.where((energy < least) | (energy < sigma), 0.0, energy)
     eta, phi = rng.uniform(low_eta, high_eta), rng.uniform(low_phi, high_phi)
@@ -112,7 +120,10 @@ def measure(calorimeter: Calorimeter, hits: Hits, tracks: MeasuredTracks, rng: n
     excess = np.maximum(energy - charged, 0.0)
     is_neutral = (excess > least) & (excess > np.hypot(charged_sigma, sigma))
     with np.errstate(divide="ignore", invalid="ignore"):
-        of_track, of_tower = 1 / np.square(charged_sigma), np.where(sigma > 0, 1 / np.square(sigma), 0.0)
+        of_track, of_tower = (
+            1 / np.square(charged_sigma),
+            np.where(sigma > 0, 1 / np.square(sigma), 0.0),
+        )
         best = (of_track * charged + of_tower * energy) / (of_track + of_tower)
         scale = np.where((charged > 0) & ~is_neutral & np.isfinite(best), best / charged, 1.0)
     neutral = Hits(event[is_neutral], eta[is_neutral], phi[is_neutral], excess[is_neutral])
@@ -149,7 +160,9 @@ def _distinct(keys: Integers, order: Integers, per_event: int) -> tuple[Integers
     return towers[:found], place
 
 
-def _borders(towers: Integers, calorimeter: Calorimeter) -> tuple[Integers, Floats, Floats, Floats, Floats]:
+def _borders(
+    towers: Integers, calorimeter: Calorimeter
+) -> tuple[Integers, Floats, Floats, Floats, Floats]:
     rest, column = np.divmod(towers, 360)
     event, row = np.divmod(rest, len(calorimeter.around))
     width = 2 * np.pi / calorimeter.around[row]

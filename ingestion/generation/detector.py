@@ -64,7 +64,10 @@ class _TrackArrays(NamedTuple):
 
 
 def simulate(
-    block: GeneratedBlock, pool: StableParticles | None, pile_up: PileUpSettings, rng: np.random.Generator
+    block: GeneratedBlock,
+    pool: StableParticles | None,
+    pile_up: PileUpSettings,
+    rng: np.random.Generator,
 ) -> dict[str, Jagged]:
     """Detect a block of generated events; the collections by the names of Delphes' branches."""
     crossing = overlay(block.particles, pool, pile_up, rng)
@@ -75,9 +78,13 @@ def simulate(
     seen = arrival.arrives & ~np.isin(code, _UNSEEN)
     is_photon_like = np.isin(code, _PHOTON_LIKE)
     is_electron, is_hadron = np.abs(tracks.pid) == 11, ~np.isin(np.abs(tracks.pid), (11, 13))
-    photons = measure(ECAL, _hits(particles, arrival, seen & is_photon_like), _measured(tracks, is_electron), rng)
+    photons = measure(
+        ECAL, _hits(particles, arrival, seen & is_photon_like), _measured(tracks, is_electron), rng
+    )
     tracks = tracks.scaled(is_electron, photons.scale)
-    neutrals = measure(HCAL, _hits(particles, arrival, seen & ~is_photon_like), _measured(tracks, is_hadron), rng)
+    neutrals = measure(
+        HCAL, _hits(particles, arrival, seen & ~is_photon_like), _measured(tracks, is_hadron), rng
+    )
     tracks = tracks.scaled(is_hadron, neutrals.scale)
     energy = photons.neutral.energy
     energy = np.maximum(energy * (1 + _PHOTON_SMEARING * rng.standard_normal(len(energy))), 0.0)
@@ -90,15 +97,26 @@ def simulate(
         "EFlowTrack": _collection(
             tracks.event,
             num_events,
-            {"PID": tracks.pid, "Charge": tracks.charge, "PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi}
-            | {name: column[tracks.place] for name, column in zip("XYZ", particles[-3:], strict=True)},
+            {
+                "PID": tracks.pid,
+                "Charge": tracks.charge,
+                "PT": tracks.pt,
+                "Eta": tracks.eta,
+                "Phi": tracks.phi,
+            }
+            | {
+                name: column[tracks.place]
+                for name, column in zip("XYZ", particles[-3:], strict=True)
+            },
         ),
         "EFlowPhoton": _tower_collection(photons.neutral, num_events),
         "EFlowNeutralHadron": _tower_collection(neutrals.neutral, num_events),
         "Electron": _identified(tracks, 11, parameters.electron_identification, num_events, rng),
         "MuonTight": _identified(tracks, 13, parameters.muon_identification, num_events, rng),
         "Jet": _collection(
-            jets.event, num_events, {"PT": jets.pt, "Eta": jets.eta, "Phi": jets.phi, "BTag": tags.astype(np.uint32)}
+            jets.event,
+            num_events,
+            {"PT": jets.pt, "Eta": jets.eta, "Phi": jets.phi, "BTag": tags.astype(np.uint32)},
         ),
         "MissingET": _collection(numbers, num_events, {"MET": met, "Phi": met_phi}),
     }
@@ -113,9 +131,13 @@ def _tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) -> _
     efficiency = parameters.tracking_efficiency(pid, pt[charged], arrival_eta)
     kept = rng.random(len(charged)) < efficiency
     place, pid, arrival_eta = charged[kept], pid[kept], arrival_eta[kept]
-    px, py, pz, energy = (column[place] for column in (particles.px, particles.py, particles.pz, particles.energy))
+    px, py, pz, energy = (
+        column[place] for column in (particles.px, particles.py, particles.pz, particles.energy)
+    )
     resolution = parameters.momentum_resolution(pid, pt[place], arrival_eta)
-    mass = np.sqrt(np.maximum(np.square(energy) - np.square(px) - np.square(py) - np.square(pz), 0.0))
+    mass = np.sqrt(
+        np.maximum(np.square(energy) - np.square(px) - np.square(py) - np.square(pz), 0.0)
+    )
     return _TrackArrays(
         place,
         particles.event[place],
@@ -133,7 +155,12 @@ def _tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) -> _
 
 
 def _hits(particles: StableParticles, arrival: Arrival, chosen: NDArray[np.bool_]) -> Hits:
-    return Hits(*(column[chosen] for column in (particles.event, arrival.eta, arrival.phi, particles.energy)))
+    return Hits(
+        *(
+            column[chosen]
+            for column in (particles.event, arrival.eta, arrival.phi, particles.energy)
+        )
+    )
 
 
 def _measured(tracks: _TrackArrays, chosen: NDArray[np.bool_]) -> MeasuredTracks:
@@ -150,7 +177,9 @@ def _identified(
 ) -> Jagged:
     """Leptons of a kind that are identified, of falling pT in each event."""
     leptons = tracks.chosen(np.abs(tracks.pid) == code)
-    leptons = leptons.chosen(rng.random(len(leptons.pt)) < efficiency(leptons.pt, leptons.arrival_eta))
+    leptons = leptons.chosen(
+        rng.random(len(leptons.pt)) < efficiency(leptons.pt, leptons.arrival_eta)
+    )
     leptons = leptons.chosen(np.lexsort([-leptons.pt, leptons.event]))
     columns = {"PT": leptons.pt, "Eta": leptons.eta, "Phi": leptons.phi, "Charge": leptons.charge}
     return _collection(leptons.event, num_events, columns)
@@ -176,16 +205,22 @@ def _jets(
     is_charged = np.arange(len(event)) < len(charged.pt)
     is_pile_up = np.zeros(len(event), np.bool_)
     is_pile_up[is_charged] = charged.is_pile_up
-    weights = puppi_weights(Flowing(event, pt, eta, phi, is_charged, is_pile_up), crossing.num_vertices)
+    weights = puppi_weights(
+        Flowing(event, pt, eta, phi, is_charged, is_pile_up), crossing.num_vertices
+    )
     kept = weights > 0
     weighted = (event[kept], (weights * pt)[kept], eta[kept], phi[kept])
-    event, pt, eta, phi = (np.concatenate(pair) for pair in zip(weighted, _momenta(leptons), strict=True))
+    event, pt, eta, phi = (
+        np.concatenate(pair) for pair in zip(weighted, _momenta(leptons), strict=True)
+    )
     order = np.argsort(event, kind="stable")
     jets = find_jets(event[order], pt[order], eta[order], phi[order], crossing.particles.num_events)
     return jets, b_tags(jets, flavours(jets, block.quarks), rng)
 
 
-def _missing_energy(tracks: _TrackArrays, neutral: tuple[Hits, ...], num_events: int) -> tuple[Floats, Floats]:
+def _missing_energy(
+    tracks: _TrackArrays, neutral: tuple[Hits, ...], num_events: int
+) -> tuple[Floats, Floats]:
     """Size and azimuth of the negative vector sum of all candidates, those of pile-up included."""
     event, pt, _, phi = _momenta(tracks, *neutral)
     x = -np.bincount(event, pt * np.cos(phi), num_events)
@@ -199,5 +234,9 @@ def _tower_collection(hits: Hits, num_events: int) -> Jagged:
 
 def _collection(event: Integers, num_events: int, columns: dict[str, NDArray[Any]]) -> Jagged:
     """Candidates in order of the events; numbers of 32 bits, as in Delphes' files."""
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))]).astype(np.int64)
-    return Jagged(offsets, {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()})
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))]).astype(
+        np.int64
+    )
+    return Jagged(
+        offsets, {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()}
+    )

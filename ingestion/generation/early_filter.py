@@ -88,12 +88,17 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
 class EarlyQuarkFilter(EarlyFilter):
     """For enrichment: promising is a heavy quark well above its threshold."""
 
-    def __init__(self, settings: HeavyFlavourSettings, thinning: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, settings: HeavyFlavourSettings, thinning: int, rng: np.random.Generator
+    ) -> None:
         super().__init__(thinning, _QUARK_SCALE, rng)
         self._min_pt = _PROMISING * settings.min_quark_pt
 
     def _promises(self, event: Any) -> bool:
-        return any(each.idAbs() in _HEAVY_QUARKS and each.isFinal() and each.pT() > self._min_pt for each in event)
+        return any(
+            each.idAbs() in _HEAVY_QUARKS and each.isFinal() and each.pT() > self._min_pt
+            for each in event
+        )
 
 
 class EarlyLeptonFilter(EarlyFilter):

@@ -125,7 +125,12 @@ class Generator:
         self._filter = lepton_filter or LeptonFilterSettings(min_pt=0)
         self._enrichment = heavy_flavour
         _refuse_other_energy(lines, energy_tev)
-        own = [f"Beams:eCM = {energy_tev * 1000}", "Print:quiet = on", "Random:setSeed = on", f"Random:seed = {seed}"]
+        own = [
+            f"Beams:eCM = {energy_tev * 1000}",
+            "Print:quiet = on",
+            "Random:setSeed = on",
+            f"Random:seed = {seed}",
+        ]
         if heavy_flavour is not None:
             own.append("HadronLevel:all = off")
         is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
@@ -160,7 +165,10 @@ class Generator:
         # Events that the early filter gives up are missing in Pythia's cross-section, and their number in its error.
         cross_section = info.sigmaGen() * _MB_TO_PB * generated / completed
         relative = (info.sigmaErr() / info.sigmaGen()) ** 2 if info.sigmaGen() else 0.0
-        error = cross_section * max(relative - 1 / completed + 1 / max(generated, 1), 1 / max(generated, 1)) ** 0.5
+        error = (
+            cross_section
+            * max(relative - 1 / completed + 1 / max(generated, 1), 1 / max(generated, 1)) ** 0.5
+        )
         return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
 
     def blocks(self) -> Iterator[GeneratedBlock]:
@@ -196,7 +204,11 @@ class Generator:
     def _followed(self, partons: Any) -> GeneratedBlock:
         """An event of those that are thinned: as many versions as the events that it stands for."""
         found = decayed_often(
-            self._pythia, partons, hadronisations=1, decays=self._filter.thinning, lepton_filter=self._filter
+            self._pythia,
+            partons,
+            hadronisations=1,
+            decays=self._filter.thinning,
+            lepton_filter=self._filter,
         )
         return _block_of(found, partons, found.passed)
 
@@ -207,12 +219,19 @@ class Generator:
         self._count(1, int(is_made))
         _refuse_weights([pythia.infoPython().weight()] if is_made else [])
         if not is_made or not any(
-            each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt for each in pythia.event
+            each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt
+            for each in pythia.event
         ):
             return _EMPTY
         partons = type(pythia.event)(pythia.event)
         hadronisations, decays = enrichment.hadronisations, enrichment.decays
-        found = decayed_often(pythia, partons, hadronisations=hadronisations, decays=decays, lepton_filter=self._filter)
+        found = decayed_often(
+            pythia,
+            partons,
+            hadronisations=hadronisations,
+            decays=decays,
+            lepton_filter=self._filter,
+        )
         stands_for = self._filter.thinning if early and early.is_thinned else 1
         return _block_of(found, partons, stands_for * found.passed / (hadronisations * decays))
 
@@ -238,12 +257,18 @@ def _refuse_weights(weights: Sequence[float]) -> None:
 
 
 def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:
-    return GeneratedBlock(found.kept, _quarks_of(partons), np.array([weight])) if found.kept else _EMPTY
+    return (
+        GeneratedBlock(found.kept, _quarks_of(partons), np.array([weight]))
+        if found.kept
+        else _EMPTY
+    )
 
 
 def _quarks_of(partons: list[Any]) -> HeavyQuarks:
     quarks = [each for each in partons if each.idAbs() in _HEAVY and each.pT() > _MIN_PARTON_PT]
-    flavour, eta, phi = np.array([(each.idAbs(), each.eta(), each.phi()) for each in quarks]).reshape(-1, 3).T
+    flavour, eta, phi = (
+        np.array([(each.idAbs(), each.eta(), each.phi()) for each in quarks]).reshape(-1, 3).T
+    )
     return HeavyQuarks(np.zeros(len(quarks), np.int64), flavour.astype(np.int64), eta, phi)
 
 
@@ -254,16 +279,26 @@ def _passing(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[Gen
     event = np.repeat(np.arange(len(counts)), counts)
     px, py, pz, energy = (ak.to_numpy(flat.p[name]) for name in ("px", "py", "pz", "e"))
     stable = ak.to_numpy(flat.status) > 0
-    vertices = [ak.to_numpy(ak.fill_none(flat.vProd[name], 0.0))[stable] for name in ("px", "py", "pz")]
+    vertices = [
+        ak.to_numpy(ak.fill_none(flat.vProd[name], 0.0))[stable] for name in ("px", "py", "pz")
+    ]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event[stable], minlength=len(counts)))])
     momenta = (column[stable].astype(np.float64) for column in (px, py, pz, energy))
-    particles = StableParticles(offsets.astype(np.int64), pid[stable].astype(np.int32), *momenta, *vertices)
+    particles = StableParticles(
+        offsets.astype(np.int64), pid[stable].astype(np.int32), *momenta, *vertices
+    )
     heavy = np.isin(np.abs(pid), _HEAVY) & (np.hypot(px, py) > _MIN_PARTON_PT)
     quarks = HeavyQuarks(
-        event[heavy], np.abs(pid[heavy]), pseudorapidity(px[heavy], py[heavy], pz[heavy]), np.arctan2(py, px)[heavy]
+        event[heavy],
+        np.abs(pid[heavy]),
+        pseudorapidity(px[heavy], py[heavy], pz[heavy]),
+        np.arctan2(py, px)[heavy],
     )
     kept = np.flatnonzero(passes(particles, lepton_filter)).tolist()
-    return [GeneratedBlock(particles.of_event(number), quarks.of_event(number), np.ones(1)) for number in kept]
+    return [
+        GeneratedBlock(particles.of_event(number), quarks.of_event(number), np.ones(1))
+        for number in kept
+    ]
 
 
 def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
@@ -271,14 +306,21 @@ def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
     blocks = [_EMPTY, *blocks]
     starts = np.cumsum([0, *(block.particles.num_events for block in blocks)])
     quarks = HeavyQuarks(
-        np.concatenate([block.quarks.event + start for block, start in zip(blocks, starts, strict=False)]),
-        *(np.concatenate([block.quarks[place] for block in blocks]) for place in range(1, len(HeavyQuarks._fields))),
+        np.concatenate(
+            [block.quarks.event + start for block, start in zip(blocks, starts, strict=False)]
+        ),
+        *(
+            np.concatenate([block.quarks[place] for block in blocks])
+            for place in range(1, len(HeavyQuarks._fields))
+        ),
     )
     particles = StableParticles.of_events([block.particles for block in blocks])
     return GeneratedBlock(particles, quarks, np.concatenate([block.weights for block in blocks]))
 
 
-def _early_filter(settings: LeptonFilterSettings, heavy_flavour: HeavyFlavourSettings | None, seed: int) -> Any:
+def _early_filter(
+    settings: LeptonFilterSettings, heavy_flavour: HeavyFlavourSettings | None, seed: int
+) -> Any:
     from ingestion.generation import early_filter  # noqa: PLC0415 - needs the extra `simulate`
 
     rng = np.random.default_rng([seed, 1])

@@ -34,11 +34,18 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
     import fastjet  # noqa: PLC0415 - the extra `simulate`
 
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])
-    columns = {"px": pt * np.cos(phi), "py": pt * np.sin(phi), "pz": pt * np.sinh(eta), "E": pt * np.cosh(eta)}
+    columns = {
+        "px": pt * np.cos(phi),
+        "py": pt * np.sin(phi),
+        "pz": pt * np.sinh(eta),
+        "E": pt * np.cosh(eta),
+    }
     # Of the library below, which prints a banner at its first clustering.
     fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
     listed = Jagged(offsets, columns).listed()
-    sequence = fastjet.ClusterSequence(listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS))
+    sequence = fastjet.ClusterSequence(
+        listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
+    )
     jets = sequence.inclusive_jets(min_pt=MIN_PT)
     counts = ak.to_numpy(ak.num(jets, axis=1))
     flat = ak.flatten(jets)
@@ -46,7 +53,10 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
     of_event, found = np.repeat(np.arange(num_events), counts), np.hypot(px, py)
     order = np.lexsort([-found, of_event])
     return FoundJets(
-        of_event[order], found[order], np.arcsinh(pz[order] / found[order]), np.arctan2(py[order], px[order])
+        of_event[order],
+        found[order],
+        np.arcsinh(pz[order] / found[order]),
+        np.arctan2(py[order], px[order]),
     )
 
 
@@ -61,7 +71,9 @@ def flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
     jet = np.repeat(np.arange(len(jets.pt)), counts)
     ends = np.cumsum(counts)
     quark = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts) + low[jet]
-    inside = np.hypot(jets.eta[jet] - eta[quark], wrapped(jets.phi[jet] - phi[quark])) < _FLAVOUR_CONE
+    inside = (
+        np.hypot(jets.eta[jet] - eta[quark], wrapped(jets.phi[jet] - phi[quark])) < _FLAVOUR_CONE
+    )
     np.maximum.at(found, jet[inside], flavour[quark[inside]])
     return found
 
@@ -70,6 +82,8 @@ def b_tags(jets: FoundJets, flavour: Integers, rng: np.random.Generator) -> Inte
     """Bits of the loose (0), medium (1) and tight (2) tag, drawn independently of each other; (num_jets,)."""
     tags = np.zeros(len(jets.pt), np.int64)
     for bit in range(3):
-        drawn = rng.random(len(jets.pt)) < parameters.tag_efficiency(flavour, jets.pt, jets.eta, bit)
+        drawn = rng.random(len(jets.pt)) < parameters.tag_efficiency(
+            flavour, jets.pt, jets.eta, bit
+        )
         tags |= drawn.astype(np.int64) << bit
     return tags

@@ -29,11 +29,19 @@ _MUON_ETA: Final = 2.8
 _MUONS: Final = (1.0, 0.95)
 
 #: Momentum resolution of charged hadrons: constant and slope [1/GeV], added in quadrature, in steps of 0.4 in |eta|.
-_HADRON_CONSTANT: Final = np.array([0.0048, 0.0053, 0.0083, 0.0150, 0.0172, 0.0205, 0.0270, 0.0400, 0.0560, 0.0950])
-_HADRON_SLOPE: Final = np.array([8.0e-5, 7.6e-5, 9.4e-5, 9.0e-5, 1.0e-4, 1.2e-4, 1.3e-4, 1.4e-4, 2.0e-4, 3.5e-4])
+_HADRON_CONSTANT: Final = np.array(
+    [0.0048, 0.0053, 0.0083, 0.0150, 0.0172, 0.0205, 0.0270, 0.0400, 0.0560, 0.0950]
+)
+_HADRON_SLOPE: Final = np.array(
+    [8.0e-5, 7.6e-5, 9.4e-5, 9.0e-5, 1.0e-4, 1.2e-4, 1.3e-4, 1.4e-4, 2.0e-4, 3.5e-4]
+)
 #: The same for muons; the last bins have no muon chambers.
-_MUON_CONSTANT: Final = np.array([0.0057, 0.0062, 0.0088, 0.0100, 0.0140, 0.0265, 0.0480, 0.0600, 0.0700, 0.0900])
-_MUON_SLOPE: Final = np.array([4.0e-5, 4.5e-5, 5.5e-5, 5.0e-5, 1.2e-4, 2.5e-4, 6.0e-4, 3.0e-3, 4.5e-3, 7.0e-3])
+_MUON_CONSTANT: Final = np.array(
+    [0.0057, 0.0062, 0.0088, 0.0100, 0.0140, 0.0265, 0.0480, 0.0600, 0.0700, 0.0900]
+)
+_MUON_SLOPE: Final = np.array(
+    [4.0e-5, 4.5e-5, 5.5e-5, 5.0e-5, 1.2e-4, 2.5e-4, 6.0e-4, 3.0e-3, 4.5e-3, 7.0e-3]
+)
 #: Relative energy resolution of electrons in the tracker, by |eta|.
 _ELECTRON_EDGES: Final = np.array([1.5, 1.75, 2.15, 3.0])
 _ELECTRON_RESOLUTION: Final = np.array([0.028, 0.037, 0.038, 0.044, 0.10])
@@ -63,7 +71,25 @@ _IDENTIFIED: Final = np.array(
 #: Tight identification of muons above 5 GeV, by |eta| up to 2.4 in steps of 0.2 and up to 2.8 in steps of 0.1.
 _TIGHT_EDGES: Final = np.array([*np.arange(0.2, 2.41, 0.2), 2.5, 2.6, 2.7, 2.8])
 _TIGHT: Final = np.array(
-    [0.970, 0.937, 0.990, 0.979, 0.958, 0.977, 0.982, 0.982, 0.979, 0.985, 0.967, 0.960, 0.859, 0.823, 0.786, 0.758, 0]
+    [
+        0.970,
+        0.937,
+        0.990,
+        0.979,
+        0.958,
+        0.977,
+        0.982,
+        0.982,
+        0.979,
+        0.985,
+        0.967,
+        0.960,
+        0.859,
+        0.823,
+        0.786,
+        0.758,
+        0,
+    ]
 )
 
 #: Transverse momenta of the points of the b-tagging curves [GeV]; jets up to `BTAG_PT` have no tag.
@@ -74,16 +100,100 @@ _TAG_PT: Final = np.array([25.0, 35, 45, 55, 75, 110, 150, 190, 275, 375, 450, 6
 _TAGS: Final = {
     5: np.array(
         [
-            [0.712, 0.788, 0.837, 0.856, 0.884, 0.883, 0.876, 0.867, 0.831, 0.791, 0.740, 0.631, 0.52],
-            [0.528, 0.611, 0.666, 0.701, 0.741, 0.742, 0.711, 0.684, 0.602, 0.488, 0.417, 0.284, 0.19],
-            [0.349, 0.435, 0.485, 0.504, 0.537, 0.514, 0.447, 0.373, 0.267, 0.138, 0.101, 0.048, 0.025],
+            [
+                0.712,
+                0.788,
+                0.837,
+                0.856,
+                0.884,
+                0.883,
+                0.876,
+                0.867,
+                0.831,
+                0.791,
+                0.740,
+                0.631,
+                0.52,
+            ],
+            [
+                0.528,
+                0.611,
+                0.666,
+                0.701,
+                0.741,
+                0.742,
+                0.711,
+                0.684,
+                0.602,
+                0.488,
+                0.417,
+                0.284,
+                0.19,
+            ],
+            [
+                0.349,
+                0.435,
+                0.485,
+                0.504,
+                0.537,
+                0.514,
+                0.447,
+                0.373,
+                0.267,
+                0.138,
+                0.101,
+                0.048,
+                0.025,
+            ],
         ]
     ),
     4: np.array(
         [
-            [0.341, 0.389, 0.416, 0.432, 0.451, 0.447, 0.430, 0.419, 0.384, 0.353, 0.303, 0.249, 0.20],
-            [0.144, 0.173, 0.188, 0.200, 0.210, 0.198, 0.175, 0.157, 0.118, 0.083, 0.062, 0.044, 0.03],
-            [0.038, 0.047, 0.046, 0.044, 0.044, 0.034, 0.022, 0.016, 0.009, 0.004, 0.003, 0.002, 0.001],
+            [
+                0.341,
+                0.389,
+                0.416,
+                0.432,
+                0.451,
+                0.447,
+                0.430,
+                0.419,
+                0.384,
+                0.353,
+                0.303,
+                0.249,
+                0.20,
+            ],
+            [
+                0.144,
+                0.173,
+                0.188,
+                0.200,
+                0.210,
+                0.198,
+                0.175,
+                0.157,
+                0.118,
+                0.083,
+                0.062,
+                0.044,
+                0.03,
+            ],
+            [
+                0.038,
+                0.047,
+                0.046,
+                0.044,
+                0.044,
+                0.034,
+                0.022,
+                0.016,
+                0.009,
+                0.004,
+                0.003,
+                0.002,
+                0.001,
+            ],
         ]
     ),
 }
@@ -104,7 +214,9 @@ def tracking_efficiency(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     electrons = np.where(
         pt > 10,
         _ELECTRONS[row],
-        np.where(pt > 1, _ELECTRONS_AT_0[row] + _ELECTRON_SLOPE[row] * pt, _HADRONS_BELOW[row] * below),
+        np.where(
+            pt > 1, _ELECTRONS_AT_0[row] + _ELECTRON_SLOPE[row] * pt, _HADRONS_BELOW[row] * below
+        ),
     )
     muons = np.where(size <= _MUON_ETA, *_MUONS) * below
     code = np.abs(pid)
@@ -120,14 +232,18 @@ def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     muons = np.hypot(_MUON_CONSTANT[row], _MUON_SLOPE[row] * pt)
     electrons = _ELECTRON_RESOLUTION[np.searchsorted(_ELECTRON_EDGES, size)]
     code = np.abs(pid)
-    found: Floats = np.minimum(np.select([code == 11, code == 13], [electrons, muons], hadrons), 1.0)
+    found: Floats = np.minimum(
+        np.select([code == 11, code == 13], [electrons, muons], hadrons), 1.0
+    )
     return found
 
 
 def energy_resolution(energy: Floats, eta: Floats, edges: Floats, terms: Floats) -> Floats:
     """Standard deviation of the energy of a tower [GeV]."""
     constant, sampling, noise = terms[np.searchsorted(edges, np.abs(eta))].T
-    sigma: Floats = np.sqrt(np.square(constant * energy) + np.square(sampling) * energy + np.square(noise))
+    sigma: Floats = np.sqrt(
+        np.square(constant * energy) + np.square(sampling) * energy + np.square(noise)
+    )
     return sigma
 
 

@@ -23,7 +23,9 @@ CONE: Final = 0.3
 LEPTONS: Final = (11, 13)
 #: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite one.
 _CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 3312: -1, 3334: -1}
-_CHARGE_OF = np.bincount(list(_CHARGES), list(_CHARGES.values()), max(_CHARGES) + 2).astype(np.int64)
+_CHARGE_OF = np.bincount(list(_CHARGES), list(_CHARGES.values()), max(_CHARGES) + 2).astype(
+    np.int64
+)
 _INVISIBLE = (12, 14, 16)
 
 
@@ -73,14 +75,20 @@ class StableParticles(NamedTuple):
     @classmethod
     def of_events(cls, events: Sequence[StableParticles]) -> Self:
         """The events of several blocks, one after the other."""
-        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.offsets) for each in events)])
-        columns = (np.concatenate([each[place] for each in events]) for place in range(1, len(cls._fields)))
+        counts = np.concatenate(
+            [np.zeros(1, np.int64), *(np.diff(each.offsets) for each in events)]
+        )
+        columns = (
+            np.concatenate([each[place] for each in events]) for place in range(1, len(cls._fields))
+        )
         return cls(np.cumsum(counts), *columns)
 
     def of_event(self, number: int) -> StableParticles:
         """One event."""
         start, stop = self.offsets[number : number + 2]
-        return StableParticles(np.array([0, stop - start]), *(column[start:stop] for column in self[1:]))
+        return StableParticles(
+            np.array([0, stop - start]), *(column[start:stop] for column in self[1:])
+        )
 
 
 def charges(pid: Integers) -> Integers:
@@ -91,7 +99,9 @@ def charges(pid: Integers) -> Integers:
         [1, -1, -1, 0]
     """
     size = np.abs(pid)
-    return np.where(size < len(_CHARGE_OF), np.sign(pid) * _CHARGE_OF[np.minimum(size, len(_CHARGE_OF) - 1)], 0)
+    return np.where(
+        size < len(_CHARGE_OF), np.sign(pid) * _CHARGE_OF[np.minimum(size, len(_CHARGE_OF) - 1)], 0
+    )
 
 
 def pseudorapidity(px: Floats, py: Floats, pz: Floats) -> Floats:

@@ -27,7 +27,10 @@ class Crossing(NamedTuple):
 
 
 def overlay(
-    hard: StableParticles, pool: StableParticles | None, settings: PileUpSettings, rng: np.random.Generator
+    hard: StableParticles,
+    pool: StableParticles | None,
+    settings: PileUpSettings,
+    rng: np.random.Generator,
 ) -> Crossing:
     """Add pile-up to hard events, and move all collisions along the beam."""
     num_events = hard.num_events
@@ -42,12 +45,16 @@ def overlay(
     z = beam_spot(total, settings.beam_spot_mm, rng)
     # The particles of each event: its own, then those of one further collision after the other.
     lengths = np.diff(pool.offsets)[drawn]
-    further = np.bincount(np.repeat(np.arange(num_events), numbers), lengths, num_events).astype(np.int64)
+    further = np.bincount(np.repeat(np.arange(num_events), numbers), lengths, num_events).astype(
+        np.int64
+    )
     offsets = hard.offsets + np.concatenate([[0], np.cumsum(further)])
     own = np.arange(len(hard.pid)) + np.repeat((offsets - hard.offsets)[:-1], np.diff(hard.offsets))
     is_pile_up = np.ones(offsets[-1], np.bool_)
     is_pile_up[own] = False
-    source = np.arange(lengths.sum()) + np.repeat(pool.offsets[drawn] - np.cumsum(lengths) + lengths, lengths)
+    source = np.arange(lengths.sum()) + np.repeat(
+        pool.offsets[drawn] - np.cumsum(lengths) + lengths, lengths
+    )
     cos, sin, shift = (np.repeat(each, lengths) for each in (np.cos(angle), np.sin(angle), z))
 
     def joined(of_hard: NDArray[Any], of_pool: NDArray[Any]) -> NDArray[Any]:

@@ -22,7 +22,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from ingestion.generation.detector import simulate
-from ingestion.generation.generator import LAST_SEED, GeneratedBlock, GenerationError, Generator, Tally, joined
+from ingestion.generation.generator import (
+    LAST_SEED,
+    GeneratedBlock,
+    GenerationError,
+    Generator,
+    Tally,
+    joined,
+)
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.pile_up import MINIMUM_BIAS
 from ingestion.generation.settings import POOL, SimulateSettings
@@ -63,7 +70,11 @@ def files_of(settings: SimulateSettings) -> list[SimulatedFile]:
         >>> [file.events for file in files_of(SimulateSettings(processes=[one], events_per_file=2))]
         [2, 2, 1]
     """
-    return [file for each in settings.processes for file in _files(each.name, each.events, settings.events_per_file)]
+    return [
+        file
+        for each in settings.processes
+        for file in _files(each.name, each.events, settings.events_per_file)
+    ]
 
 
 def pool_of(settings: SimulateSettings) -> list[SimulatedFile]:
@@ -91,7 +102,9 @@ def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
 def make_pool_part(part: SimulatedFile, settings: SimulateSettings, folder: Path) -> None:
     """Generate minimum-bias events and write their stable particles."""
     generator = Generator(
-        list(MINIMUM_BIAS), energy_tev=settings.energy_tev, seed=_pythia_seed(settings.seed, POOL, part.number)
+        list(MINIMUM_BIAS),
+        energy_tev=settings.energy_tev,
+        seed=_pythia_seed(settings.seed, POOL, part.number),
     )
     blocks: list[GeneratedBlock] = []
     done = 0
@@ -105,7 +118,9 @@ def make_pool_part(part: SimulatedFile, settings: SimulateSettings, folder: Path
     visible = (particles.visible & ~_is_lost(particles))[:stop]
     counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
     columns: dict[str, Any] = {
-        name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
+        name: np.asarray(
+            getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32
+        )
         for name in StableParticles._fields[1:]
     }
     with new_file(folder / part.name, flushed=True) as unfinished, unfinished.open("wb") as file:
@@ -127,7 +142,9 @@ def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
     parts = []
     for path in paths:
         with np.load(path) as content:
-            parts.append(StableParticles(**{name: content[name] for name in StableParticles._fields}))
+            parts.append(
+                StableParticles(**{name: content[name] for name in StableParticles._fields})
+            )
     return StableParticles.of_events(parts)
 
 
@@ -168,7 +185,10 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     path = folder / file.name
     content = content_of(events)
     # From its place and its content: a second run gives the same.
-    identity = uuid5(NAMESPACE_URL, f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{content}")
+    identity = uuid5(
+        NAMESPACE_URL,
+        f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{content}",
+    )
     write_delphes(path, events, identity)
     record = {
         **file._asdict(),
@@ -193,7 +213,9 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
     columns = {name: each.listed() for name, each in collections.items()}
     with (
         new_file(path, flushed=True) as unfinished,
-        uproot.recreate(unfinished, compression=uproot.ZLIB(1), uuid_function=lambda: identity) as file,
+        uproot.recreate(
+            unfinished, compression=uproot.ZLIB(1), uuid_function=lambda: identity
+        ) as file,
     ):
         tree = file.mktree(
             "Delphes",
@@ -208,10 +230,17 @@ def first_events(parts: Sequence[Mapping[str, Jagged]], number: int) -> dict[str
     """The first events of several blocks, one after the other."""
     found = {}
     for name, first in parts[0].items():
-        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part[name].offsets) for part in parts)])
+        counts = np.concatenate(
+            [np.zeros(1, np.int64), *(np.diff(part[name].offsets) for part in parts)]
+        )
         offsets = np.cumsum(counts)[: number + 1]
-        whole = {field: np.concatenate([part[name].fields[field] for part in parts]) for field in first.fields}
-        found[name] = Jagged(offsets, {field: column[: offsets[-1]] for field, column in whole.items()})
+        whole = {
+            field: np.concatenate([part[name].fields[field] for part in parts])
+            for field in first.fields
+        }
+        found[name] = Jagged(
+            offsets, {field: column[: offsets[-1]] for field, column in whole.items()}
+        )
     return found
 
 

@@ -30,7 +30,11 @@ class Arrival(NamedTuple):
 def propagate(particles: StableParticles) -> Arrival:
     """Follow particles on helices (charged) or straight lines (neutral) to the cylinder around the tracker."""
     momenta_and_places = (*particles[2:5], *particles[6:])
-    return Arrival(*_arrivals(particles.charge, *(np.asarray(column, np.float64) for column in momenta_and_places)))
+    return Arrival(
+        *_arrivals(
+            particles.charge, *(np.asarray(column, np.float64) for column in momenta_and_places)
+        )
+    )
 
 
 @compiled

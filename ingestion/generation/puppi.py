@@ -63,7 +63,8 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
         inside = np.flatnonzero((np.abs(eta) >= region.low) & (np.abs(eta) < region.high))
         sources = hard if region.charged else np.flatnonzero(np.abs(eta) >= region.low - _CONE)
         value = _metric(
-            *(column[inside] for column in (event, eta, phi)), *(column[sources] for column in (event, eta, phi, pt))
+            *(column[inside] for column in (event, eta, phi)),
+            *(column[sources] for column in (event, eta, phi, pt)),
         )
         of_median = (pt[inside] >= region.min_pt) & (is_charged[inside] | (not region.charged))
         of_event, values = event[inside][of_median], value[of_median]
@@ -84,11 +85,19 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
 
 
 def _metric(
-    event: Integers, eta: Floats, phi: Floats, near_event: Integers, near_eta: Floats, near_phi: Floats, near_pt: Floats
+    event: Integers,
+    eta: Floats,
+    phi: Floats,
+    near_event: Integers,
+    near_eta: Floats,
+    near_phi: Floats,
+    near_pt: Floats,
 ) -> Floats:
     """Logarithm of the sum of (pT / Delta R)^2 of the sources in the cone around each candidate; 0 without any."""
     order = np.lexsort([near_eta, near_event])
-    near_event, near_eta, near_phi, near_pt = (column[order] for column in (near_event, near_eta, near_phi, near_pt))
+    near_event, near_eta, near_phi, near_pt = (
+        column[order] for column in (near_event, near_eta, near_phi, near_pt)
+    )
     last = max(event.max(initial=0), near_event.max(initial=0))
     edges = np.searchsorted(near_event, np.arange(last + 2))
     sums = _sums(event, eta, phi, edges, near_eta, near_phi, np.square(near_pt))
@@ -98,7 +107,13 @@ def _metric(
 
 @compiled
 def _sums(
-    event: Integers, eta: Floats, phi: Floats, edges: Integers, near_eta: Floats, near_phi: Floats, near_pt2: Floats
+    event: Integers,
+    eta: Floats,
+    phi: Floats,
+    edges: Integers,
+    near_eta: Floats,
+    near_phi: Floats,
+    near_pt2: Floats,
 ) -> Floats:
     """Sums of (pT / Delta R)^2; the sources of each event lie between two edges, in order of eta."""
     sums = np.zeros(len(event))

@@ -15,7 +15,9 @@ from ingestion.generation.settings import LeptonFilterSettings
 
 #: Ground states of charm and bottom hadrons, and taus.
 _TAU: Final = 15
-_DECAYING: Final = frozenset({_TAU, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332})
+_DECAYING: Final = frozenset(
+    {_TAU, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332}
+)
 _FIELDS: Final = ("id", "px", "py", "pz", "e", "xProd", "yProd", "zProd")
 
 
@@ -29,11 +31,18 @@ class Versions(NamedTuple):
 
 
 def decayed_often(
-    pythia: Any, partons: Any, *, hadronisations: int, decays: int, lepton_filter: LeptonFilterSettings
+    pythia: Any,
+    partons: Any,
+    *,
+    hadronisations: int,
+    decays: int,
+    lepton_filter: LeptonFilterSettings,
 ) -> Versions:
     """Hadronise an event several times, and decay its taus and heavy hadrons many times in each."""
     # Hadronisation leaves these as they are; all other stable particles come after the partons.
-    colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
+    colourless = [
+        place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0
+    ]
     found = Versions(None, 0)
     for _ in range(hadronisations):
         pythia.event = partons
@@ -47,7 +56,9 @@ def decayed_often(
     return found
 
 
-def _versions(pythia: Any, places: list[int], number: int, lepton_filter: LeptonFilterSettings) -> Versions:
+def _versions(
+    pythia: Any, places: list[int], number: int, lepton_filter: LeptonFilterSettings
+) -> Versions:
     """Decay the current event many times.
 
     Particles decay in each version if they are hard enough for a lepton above the threshold. The others, and the rest
@@ -84,10 +95,14 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
         for place in soft:
             event[place].statusPos()
         made = map(event.__getitem__, range(size, event.size()))
-        if has_lepton or any(each.idAbs() in LEPTONS and each.isFinal() and each.pT() > least for each in made):
+        if has_lepton or any(
+            each.idAbs() in LEPTONS and each.isFinal() and each.pT() > least for each in made
+        ):
             pythia.moreDecays()
             rest = rest or _particles(event, stable)
-            new = _particles(event, [place for place in range(size, event.size()) if event[place].isFinal()])
+            new = _particles(
+                event, [place for place in range(size, event.size()) if event[place].isFinal()]
+            )
             found = StableParticles.of_events([rest, new])
             found = found._replace(offsets=found.offsets[::2])
             if passes(found, lepton_filter)[0]:

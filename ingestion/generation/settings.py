@@ -71,7 +71,11 @@ class ProcessSettings(StrictSettings):
         own = list(PRESETS.get(self.name, ()))
         if self.file is not None:
             text = self.file.read_text(encoding="utf-8")
-            own = [line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "!#"]
+            own = [
+                line.strip()
+                for line in text.splitlines()
+                if line.strip() and line.strip()[0] not in "!#"
+            ]
         return [*own, *self.pythia]
 
 
@@ -105,9 +109,13 @@ class SimulateSettings(StrictSettings):
         names = [process.name for process in self.processes]
         for process in self.processes:
             if names.count(process.name) > 1:
-                raise ValueError(f"processes: the name '{process.name}' is given twice; names must differ")
+                raise ValueError(
+                    f"processes: the name '{process.name}' is given twice; names must differ"
+                )
             if process.name == POOL:
-                raise ValueError(f"processes: '{POOL}' is the pool of minimum-bias events; choose another name")
+                raise ValueError(
+                    f"processes: '{POOL}' is the pool of minimum-bias events; choose another name"
+                )
             if process.name not in PRESETS and not process.pythia and process.file is None:
                 raise ValueError(
                     f"processes: '{process.name}' is none of {', '.join(PRESETS)}, so Pythia needs its settings: "

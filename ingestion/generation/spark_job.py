@@ -50,8 +50,14 @@ def produce(
                 done.add(piece.events)
                 return made
 
-            results = spark.parallelize(work, num_tasks(len(work))).map(make_or_say).collect() if work else []
-        BadFilesError.raise_any([("", each) for each in results if isinstance(each, IngestionError)])
+            results = (
+                spark.parallelize(work, num_tasks(len(work))).map(make_or_say).collect()
+                if work
+                else []
+            )
+        BadFilesError.raise_any(
+            [("", each) for each in results if isinstance(each, IngestionError)]
+        )
         return list(results)
 
     if missing:

@@ -44,7 +44,12 @@ class BoostedTrees(NamedTuple):
 
 
 def fitted_trees(
-    hlf: NDArray[Any], labels: NDArray[np.int64], weights: NDArray[Any], *, classes: Sequence[str], seed: int
+    hlf: NDArray[Any],
+    labels: NDArray[np.int64],
+    weights: NDArray[Any],
+    *,
+    classes: Sequence[str],
+    seed: int,
 ) -> BoostedTrees:
     """Train on (num_events, NUM_HLF) raw features; the same seed and events give the same trees.
 
@@ -57,10 +62,15 @@ def fitted_trees(
     positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
     counts = np.bincount(labels[positive > 0], minlength=len(classes))
     if missing := [name for name, count in zip(classes, counts, strict=True) if not count]:
-        raise UndefinedMetricError(f"trees cannot learn {missing}: no events of positive weight. Add files.")
+        raise UndefinedMetricError(
+            f"trees cannot learn {missing}: no events of positive weight. Add files."
+        )
     stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
     trees = HistGradientBoostingClassifier(
-        max_iter=1000 if stops_early else 100, early_stopping=stops_early, l2_regularization=1.0, random_state=seed
+        max_iter=1000 if stops_early else 100,
+        early_stopping=stops_early,
+        l2_regularization=1.0,
+        random_state=seed,
     )
     # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
     trees.fit(hlf, labels, sample_weight=positive / positive.mean())
@@ -79,14 +89,20 @@ def boosted_trees(
 
     `say` is called with a sentence about each kind of event to which they are not fitted.
     """
-    table = pa.concat_tables([read_parquet(file, columns_of(["hlf", "label", "weight"])) for file in files])
+    table = pa.concat_tables(
+        [read_parquet(file, columns_of(["hlf", "label", "weight"])) for file in files]
+    )
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
     trees = fitted_trees(hlf, labels, weights, classes=classes, seed=seed)
     if negative := int((weights < 0).sum()):
-        say(f"boosted trees: {negative:,} of {len(labels):,} training events have negative weights and count as none")
+        say(
+            f"boosted trees: {negative:,} of {len(labels):,} training events have negative weights and count as none"
+        )
     if trees.trees.do_early_stopping_:
         share = trees.trees.validation_fraction
-        say(f"boosted trees: {share:.0%} of the {len(labels):,} training events only decide when the training stops")
+        say(
+            f"boosted trees: {share:.0%} of the {len(labels):,} training events only decide when the training stops"
+        )
     return Candidate("boosted-trees", trees)

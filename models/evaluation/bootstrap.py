@@ -54,7 +54,11 @@ class Ends(NamedTuple):
 
     def times(self, factor: float | Floats) -> Ends:
         """Multiplied by a number, or by a number for each replica whose first is the measured one."""
-        first, others = (factor, factor) if np.ndim(factor) == 0 else (np.asarray(factor)[0], np.asarray(factor)[1:])
+        first, others = (
+            (factor, factor)
+            if np.ndim(factor) == 0
+            else (np.asarray(factor)[0], np.asarray(factor)[1:])
+        )
         return Ends(self.value * first, self.low * others, self.high * others)
 
     def interval(self, point: int) -> Efficiency:
@@ -95,7 +99,13 @@ class Replicas:
     """
 
     def __init__(
-        self, labels: Labels, samples: NDArray[np.str_], weights: Floats, *, seed: int, num: int = NUM_REPLICAS
+        self,
+        labels: Labels,
+        samples: NDArray[np.str_],
+        weights: Floats,
+        *,
+        seed: int,
+        num: int = NUM_REPLICAS,
     ) -> None:
         self.weights = weights
         together = joined(labels, samples, weights)
@@ -110,7 +120,11 @@ class Replicas:
                     f"their weights add up to 0 or less. Add files, or check the `weight` of the samples."
                 )
             rng = np.random.default_rng([seed, place])
-            made.append(_stratum(label, sample, rows, weights[rows], num, max(1, _MOST_GROUPS // len(keys)), rng))
+            made.append(
+                _stratum(
+                    label, sample, rows, weights[rows], num, max(1, _MOST_GROUPS // len(keys)), rng
+                )
+            )
         # Negative weights may leave a sample without weight in a replica.
         usable = np.all([each.totals > 1e-9 * each.totals[0] for each in made], axis=0)
         sizes = [float(each.totals[0]) for each in made]
@@ -129,21 +143,31 @@ class Replicas:
         """The samples of a class."""
         return [each for each in self.strata if each.label == label]
 
-    def sums(self, stratum: Stratum, place: NDArray[np.int64], num_bins: int, values: Floats | None = None) -> Floats:
+    def sums(
+        self,
+        stratum: Stratum,
+        place: NDArray[np.int64],
+        num_bins: int,
+        values: Floats | None = None,
+    ) -> Floats:
         """Sums of weights in bins, (num_bins, 1 + num_replicas).
 
         `place` is the bin of each event of the evaluation, `values` a factor of its weight.
         """
         factors = self.weights if values is None else self.weights * values
         table = coo_array(
-            (factors[stratum.rows], (place[stratum.rows], stratum.groups)), shape=(num_bins, len(stratum.counts))
+            (factors[stratum.rows], (place[stratum.rows], stratum.groups)),
+            shape=(num_bins, len(stratum.counts)),
         )
         return np.asarray(table.tocsr() @ stratum.counts)
 
     def means(self, label: int, values: Floats) -> Floats:
         """Mean of the (num_events,) values over the events of a class, (1 + num_replicas,)."""
         nowhere = np.zeros(len(values), dtype=np.int64)
-        found = (each.fraction * self.sums(each, nowhere, 1, values)[0] / each.totals for each in self.of_class(label))
+        found = (
+            each.fraction * self.sums(each, nowhere, 1, values)[0] / each.totals
+            for each in self.of_class(label)
+        )
         return np.asarray(sum(found))
 
     def passing(self, stratum: Stratum, kept: Floats, kept2: Floats, *, few: float = FEW) -> Ends:
@@ -169,8 +193,12 @@ class Replicas:
 
         return Ends(
             kept[:, 0] / total[0],
-            with_more(np.where(is_few, 0.0, half_passing), np.where(is_few, one_failing, half_failing)),
-            with_more(np.where(is_few, one_passing, half_passing), np.where(is_few, 0.0, half_failing)),
+            with_more(
+                np.where(is_few, 0.0, half_passing), np.where(is_few, one_failing, half_failing)
+            ),
+            with_more(
+                np.where(is_few, one_passing, half_passing), np.where(is_few, 0.0, half_failing)
+            ),
         )
 
 
@@ -198,7 +226,9 @@ def _quantile(replicas: Floats, level: float) -> Floats:
     is_between = np.isnan(between)
     if is_between.any():
         # Between a number and an infinite one there is none.
-        between = np.where(is_between, np.quantile(replicas, level, axis=-1, method="higher"), between)
+        between = np.where(
+            is_between, np.quantile(replicas, level, axis=-1, method="higher"), between
+        )
     return np.asarray(between)
 
 
@@ -215,7 +245,13 @@ def estimate(replicas: Floats) -> Estimate:
 
 
 def _stratum(
-    label: int, sample: str, rows: NDArray[np.int64], weights: Floats, num: int, most: int, rng: np.random.Generator
+    label: int,
+    sample: str,
+    rows: NDArray[np.int64],
+    weights: Floats,
+    num: int,
+    most: int,
+    rng: np.random.Generator,
 ) -> Stratum:
     num_groups = min(len(rows), most)
     groups = np.arange(len(rows)) % num_groups
@@ -225,7 +261,9 @@ def _stratum(
     totals = of_group @ counts
     pseudo = rng.standard_gamma(np.array([[0.5], [1.0]] * 2), (4, 1 + num))
     weight2 = float(np.square(weights).sum())
-    return Stratum(label, sample, 0.0, rows, groups, counts, totals, weight2, typical_weight(weights), pseudo)
+    return Stratum(
+        label, sample, 0.0, rows, groups, counts, totals, weight2, typical_weight(weights), pseudo
+    )
 
 
 def _counted(sums: Floats, squares: Floats, typical: float) -> tuple[Floats, Floats]:

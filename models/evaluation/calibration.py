@@ -17,7 +17,9 @@ _MOST_DRAWN: Final = 10_000_000
 _MOST_DRAWS: Final = 400
 
 
-def calibration(is_class: NDArray[np.bool_], predicted: Floats, weights: Floats) -> list[dict[str, Any]]:
+def calibration(
+    is_class: NDArray[np.bool_], predicted: Floats, weights: Floats
+) -> list[dict[str, Any]]:
     """Observed share of a class in bins of its predicted probability, for JSON; arguments (num_events,) each.
 
     The bins are equally wide; a value on an edge belongs to the bin below it, as in scikit-learn's `calibration_curve`.
@@ -50,12 +52,19 @@ def calibration_error(bins: Sequence[Mapping[str, Any]]) -> float:
     `expected_calibration_errors`.
     """
     total = sum(each["weight"] for each in bins)
-    distances = (each["weight"] * abs(each["observed"]["value"] - each["mean_predicted"]) for each in bins)
+    distances = (
+        each["weight"] * abs(each["observed"]["value"] - each["mean_predicted"]) for each in bins
+    )
     return float(sum(distances) / total)
 
 
 def expected_calibration_errors(
-    labels: Labels, probabilities: Floats, weights: Floats, observed: Sequence[float], *, generator: np.random.Generator
+    labels: Labels,
+    probabilities: Floats,
+    weights: Floats,
+    observed: Sequence[float],
+    *,
+    generator: np.random.Generator,
 ) -> list[dict[str, float]]:
     """Mean calibration error of a perfect model with these predictions, and the p-value of those observed, by class.
 
@@ -77,4 +86,7 @@ def expected_calibration_errors(
     # The model counts as one of the draws: no finite number of them excludes a perfect model.
     p_values = (1 + (errors >= observed).sum(axis=0)) / (1 + len(errors))
     means = errors.mean(axis=0).tolist()
-    return [{"expected": mean, "p_value": value} for mean, value in zip(means, p_values.tolist(), strict=True)]
+    return [
+        {"expected": mean, "p_value": value}
+        for mean, value in zip(means, p_values.tolist(), strict=True)
+    ]

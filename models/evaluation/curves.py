@@ -87,14 +87,20 @@ def kolmogorov_smirnov(
 
 def weighted_histogram(values: Floats, edges: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Sums of weights in bins, and their statistical errors."""
-    (sums, squares) = (np.histogram(values, edges, weights=each)[0] for each in (weights, np.square(weights)))
+    (sums, squares) = (
+        np.histogram(values, edges, weights=each)[0] for each in (weights, np.square(weights))
+    )
     return sums, np.sqrt(squares)
 
 
-def cumulative_distance(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> float:
+def cumulative_distance(
+    first: Floats, first_weights: Floats, second: Floats, second_weights: Floats
+) -> float:
     """Largest difference of the weighted distribution functions of two samples; arguments as `kolmogorov_smirnov`."""
     places = np.unique(np.concatenate([first, second]))
-    difference = _distribution_at(first, first_weights, places) - _distribution_at(second, second_weights, places)
+    difference = _distribution_at(first, first_weights, places) - _distribution_at(
+        second, second_weights, places
+    )
     return float(np.abs(difference).max())
 
 
@@ -106,7 +112,9 @@ def _distribution_at(values: Floats, weights: Floats, places: Floats) -> Floats:
     return np.asarray(below / weights.sum(), dtype=np.float64)
 
 
-def kinematic_edges(min_lepton_pt: float, max_lepton_abs_eta: float | None) -> dict[str, tuple[float, ...]]:
+def kinematic_edges(
+    min_lepton_pt: float, max_lepton_abs_eta: float | None
+) -> dict[str, tuple[float, ...]]:
     """`KINEMATIC_EDGES`, where the leptons begin and end at the cuts of the selection.
 
     Examples:
@@ -118,7 +126,11 @@ def kinematic_edges(min_lepton_pt: float, max_lepton_abs_eta: float | None) -> d
     end = max_lepton_abs_eta or eta[-1]
     above = [edge for edge in pt if edge > min_lepton_pt] or [2 * min_lepton_pt]
     inside = [edge for edge in eta if abs(edge) < end]
-    return {**KINEMATIC_EDGES, "lepton_pt": (min_lepton_pt, *above), "lepton_eta": (-end, *inside, end)}
+    return {
+        **KINEMATIC_EDGES,
+        "lepton_pt": (min_lepton_pt, *above),
+        "lepton_eta": (-end, *inside, end),
+    }
 
 
 def efficiency_against(
@@ -134,6 +146,8 @@ def efficiency_against(
     place = np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), variable, side="right")
     chosen = [place == index for index in range(len(edges) - 1)]
     return [
-        efficiency(passing[each], weights[each]) if WeightSums.of(weights[each]).is_positive else None
+        efficiency(passing[each], weights[each])
+        if WeightSums.of(weights[each]).is_positive
+        else None
         for each in chosen
     ]

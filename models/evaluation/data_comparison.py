@@ -20,7 +20,16 @@ from models.evaluation.figures import log_odds, odds_range
 from models.evaluation.intervals import Floats
 from models.evaluation.measurements import EvaluationTask, expected_events
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import COLOURS, GREY, PlotLabels, axis_label, legend_below, new_grid, plain, styled
+from models.evaluation.style import (
+    COLOURS,
+    GREY,
+    PlotLabels,
+    axis_label,
+    legend_below,
+    new_grid,
+    plain,
+    styled,
+)
 
 _BINS: Final = 20
 _COLUMNS: Final = 3
@@ -103,12 +112,14 @@ def overlays(
     """
     expected = expected_events(test, task)
     sizes = np.bincount(test.labels, test.weights, len(task.classes))
-    factors = np.divide(np.array(list(expected.values())), sizes, out=np.zeros(len(sizes)), where=sizes > 0)
+    factors = np.divide(
+        np.array(list(expected.values())), sizes, out=np.zeros(len(sizes)), where=sizes > 0
+    )
     weights = test.weights * factors[test.labels]
     odds, axis, cut = score = ScoreAxis.of(test, data, task)
-    kept = [np.logical_and.reduce(each) for each in zip(*(other.shown for other in others), strict=True)] or [
-        np.ones(len(each), np.bool_) for each in odds
-    ]
+    kept = [
+        np.logical_and.reduce(each) for each in zip(*(other.shown for other in others), strict=True)
+    ] or [np.ones(len(each), np.bool_) for each in odds]
     shown = [each & mask for each, mask in zip(score.shown, kept, strict=True)]
     num_shown, num_expected = int(shown[1].sum()), float(weights[shown[0]].sum())
     scale = None
@@ -116,9 +127,13 @@ def overlays(
         scale = num_shown / num_expected
         weights *= scale
 
-    def overlay(axis: Any, values: Sequence[NDArray[Any]], rows: NDArray[np.bool_], label: str, cut: float) -> Overlay:
+    def overlay(
+        axis: Any, values: Sequence[NDArray[Any]], rows: NDArray[np.bool_], label: str, cut: float
+    ) -> Overlay:
         # The first and the last bin hold what lies beyond them.
-        simulated, measured = (np.clip(each, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)) for each in values)
+        simulated, measured = (
+            np.clip(each, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)) for each in values
+        )
         filled = [hist.Hist(axis, storage=hist.storage.Weight()) for _ in task.classes]
         for number, each in enumerate(filled):
             chosen = test.labels[rows] == number
@@ -150,7 +165,9 @@ def overlays(
     }
 
 
-def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised: bool) -> dict[str, float]:
+def chi_square(
+    data: Floats, model: Floats, variances: Floats, *, is_normalised: bool
+) -> dict[str, float]:
     """Chi-square of counts and a weighted simulation, with the statistical errors of both; (num_bins,) each.
 
     Neighbouring bins are joined until 5 events are expected in each, from effectively 10 simulated ones or more, so
@@ -166,18 +183,32 @@ def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised:
     groups = np.minimum(groups, max(group - 1, 0))
     counts, expected, squares = (np.bincount(groups, each) for each in (data, model, variances))
     spread = np.maximum(expected, 1e-12) + squares
-    value, degrees = float((np.square(counts - expected) / spread).sum()), max(len(counts) - is_normalised, 0)
-    return {"value": value, "degrees": degrees, "p_value": float(chi2.sf(value, degrees)) if degrees > 0 else 1.0}
+    value, degrees = (
+        float((np.square(counts - expected) / spread).sum()),
+        max(len(counts) - is_normalised, 0),
+    )
+    return {
+        "value": value,
+        "degrees": degrees,
+        "p_value": float(chi2.sf(value, degrees)) if degrees > 0 else 1.0,
+    }
 
 
 @styled
 def plot_overlays(
-    found: Mapping[str, Overlay], numbers: Mapping[str, Any], task: EvaluationTask, labels: PlotLabels
+    found: Mapping[str, Overlay],
+    numbers: Mapping[str, Any],
+    task: EvaluationTask,
+    labels: PlotLabels,
 ) -> Figure:
     """Data on the stacked simulation, with the ratio of both below; one panel for each histogram."""
     columns = min(_COLUMNS, len(found))
     figure, panels = new_grid(
-        labels, panels=len(found), columns=columns, height=6.4 if columns == 1 else 4.2, ratios=(3, 1)
+        labels,
+        panels=len(found),
+        columns=columns,
+        height=6.4 if columns == 1 else 4.2,
+        ratios=(3, 1),
     )
     order = [*task.mixture.fractions, *task.signal.fractions]
     look: dict[str, Any] = {
@@ -198,7 +229,9 @@ def plot_overlays(
         main.set(xlabel="", xticklabels=[], ylabel="Events", xlim=each.data.axes[0].edges[[0, -1]])
         square = numbers["chi_square"][name]
         words = f"χ² = {square['value']:.1f} / {square['degrees']}, p = {square['p_value']:.2g}"
-        main.text(0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small")
+        main.text(
+            0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small"
+        )
         main.set_ylim(0, 1.35 * main.get_ylim()[1])
         if not each.is_shown.all():
             _mark_blinded(main, each)
@@ -225,7 +258,9 @@ def _mark_blinded(axes: Axes, overlay: Overlay) -> None:
     axes.axvspan(overlay.blind_from, end, color=GREY, alpha=0.15, linewidth=0)
     middle = (overlay.blind_from + end) / 2
     place = axes.get_xaxis_transform()
-    axes.text(middle, 0.8, "blinded", transform=place, ha="center", fontsize="small", fontstyle="italic")
+    axes.text(
+        middle, 0.8, "blinded", transform=place, ha="center", fontsize="small", fontstyle="italic"
+    )
 
 
 def _plot_ratio(axes: Axes, data: Any, model: Any, label: str) -> None:

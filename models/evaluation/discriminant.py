@@ -26,7 +26,9 @@ class Mixture(NamedTuple):
     """What the mixture is, for people."""
 
 
-def discriminant(probabilities: Floats, *, signal: Mapping[int, float], fractions: Mapping[int, float]) -> Floats:
+def discriminant(
+    probabilities: Floats, *, signal: Mapping[int, float], fractions: Mapping[int, float]
+) -> Floats:
     """The score s / (s + b), s = sum f_s p_s and b = sum f_b p_b, or 0.5 if both are 0; it rises with s / b.
 
     If the probabilities are right for classes in equal parts, it is the best possible score against backgrounds in
@@ -34,7 +36,10 @@ def discriminant(probabilities: Floats, *, signal: Mapping[int, float], fraction
     From (num_events, num_classes) probabilities to (num_events,).
     """
     ours, others = (
-        np.asarray(sum(fraction * probabilities[:, label] for label, fraction in each.items()), dtype=np.float64)
+        np.asarray(
+            sum(fraction * probabilities[:, label] for label, fraction in each.items()),
+            dtype=np.float64,
+        )
         for each in (signal, fractions)
     )
     both = ours + others
@@ -61,7 +66,12 @@ class Scored:
     ) -> None:
         if not np.isfinite(scores).all():
             raise UndefinedMetricError("a score is not finite; the model or its input is damaged")
-        self.replicas, self.signal, self.wanted, self.background = replicas, signal, wanted, background
+        self.replicas, self.signal, self.wanted, self.background = (
+            replicas,
+            signal,
+            wanted,
+            background,
+        )
         self.thresholds = self._chosen(scores)
         """(num_thresholds,) falling."""
         self.place: NDArray[np.int64] = np.searchsorted(-self.thresholds, -scores)
@@ -94,7 +104,9 @@ class Scored:
         found = np.zeros(len(self.replicas.weights))
         for label, fraction in fractions.items():
             for each in self.replicas.of_class(label):
-                found[each.rows] = fraction * self.replicas.weights[each.rows] * each.fraction / each.totals[0]
+                found[each.rows] = (
+                    fraction * self.replicas.weights[each.rows] * each.fraction / each.totals[0]
+                )
         return found
 
     def share_passing(self, fractions: Mapping[int, float]) -> Floats:
@@ -135,7 +147,9 @@ class Scored:
     @cached_property
     def points(self) -> NDArray[np.int64]:
         """Place of the threshold of each wanted share, found in each replica anew: (num_points, 1 + num_replicas)."""
-        most = np.ascontiguousarray(np.maximum.accumulate(self.kept_of(self.background or self.signal), axis=0).T)
+        most = np.ascontiguousarray(
+            np.maximum.accumulate(self.kept_of(self.background or self.signal), axis=0).T
+        )
         if self.background is None:
             return np.stack([first_kept(each, self.wanted) for each in most], axis=1)
         last = [np.searchsorted(each, self.wanted * (1 + 1e-9), side="right") - 1 for each in most]
@@ -163,9 +177,13 @@ class Scored:
         for each in self.replicas.strata:
             sums = np.cumsum(self.replicas.sums(each, self.place, len(self.thresholds)), axis=0)
             squared = np.square(self.replicas.weights[each.rows])
-            squares = np.cumsum(np.bincount(self.place[each.rows], squared, len(self.thresholds))).astype(np.float64)
+            squares = np.cumsum(
+                np.bincount(self.place[each.rows], squared, len(self.thresholds))
+            ).astype(np.float64)
             kept = np.take_along_axis(sums, points, axis=0)
-            found[each.label, each.sample] = self.replicas.passing(each, kept, squares[points[:, 0]])
+            found[each.label, each.sample] = self.replicas.passing(
+                each, kept, squares[points[:, 0]]
+            )
         return found
 
     def of_class(self, label: int) -> Ends:

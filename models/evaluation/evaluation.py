@@ -18,7 +18,13 @@ from models.errors import UndefinedMetricError
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import estimate
 from models.evaluation.curves import EfficiencyCurve
-from models.evaluation.data_comparison import DataEvents, ScoreAxis, data_labels, overlays, plot_overlays
+from models.evaluation.data_comparison import (
+    DataEvents,
+    ScoreAxis,
+    data_labels,
+    overlays,
+    plot_overlays,
+)
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.intervals import Floats
 from models.evaluation.measurements import (
@@ -83,11 +89,14 @@ def evaluate(
         data: By name of a model, the selected events of data without labels, with its probabilities.
     """
     predicted: list[Predicted] = []
-    labels = np.concatenate([read_parquet(file, ["label"])["label"].to_numpy() for file in test_files])
+    labels = np.concatenate(
+        [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
+    )
     num_train = sum(map(num_rows, train_files))
     num_each = len(labels) + min(train_events, num_train)
     num_all = sum(
-        num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates
+        num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels)
+        for each in candidates
     )
     num_done = 0
 
@@ -105,11 +114,20 @@ def evaluate(
             folder.mkdir()
             count = partial(show, f"predicting with {candidate.name}")
             predictions = predict(candidate.model, test_files, also=["hlf"], on_events=count)
-            for write, name in ((write_parquet, "predictions.parquet"), (write_root, "predictions.root")):
+            for write, name in (
+                (write_parquet, "predictions.parquet"),
+                (write_root, "predictions.root"),
+            ):
                 write(predictions.drop_columns(["hlf"]), task.classes, folder / name)
             train = None
             if train_files:
-                table = predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count)
+                table = predict(
+                    candidate.model,
+                    train_files,
+                    also=["hlf"],
+                    at_most=train_events,
+                    on_events=count,
+                )
                 train = task.scored(table)
             show(f"measuring {candidate.name}")
             test = task.scored(predictions)
@@ -130,11 +148,15 @@ def evaluate(
         if data:
             _add_data(predicted, data, task, out_dir, save)
         metrics = only_finite(_metrics(predicted, task))
-        (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1, allow_nan=False), encoding="utf-8")
+        (out_dir / "metrics.json").write_text(
+            json.dumps(metrics, indent=1, allow_nan=False), encoding="utf-8"
+        )
         (out_dir / "curves.json").write_text(
             json.dumps(only_finite(_curves(predicted)), allow_nan=False), encoding="utf-8"
         )
-        (out_dir / "working_points.json").write_text(json.dumps(_decisions(metrics), indent=1), encoding="utf-8")
+        (out_dir / "working_points.json").write_text(
+            json.dumps(_decisions(metrics), indent=1), encoding="utf-8"
+        )
         show("drawing all")
         _plot_side_by_side(predicted, metrics, task, out_dir / "plots", save)
     return metrics
@@ -149,15 +171,21 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
         "signal": task.signal.words,
         "signals": {task.classes[label]: each for label, each in task.signal.fractions.items()},
         "mixture": {
-            "fractions": {task.classes[label]: each for label, each in task.mixture.fractions.items()},
+            "fractions": {
+                task.classes[label]: each for label, each in task.mixture.fractions.items()
+            },
             "words": task.mixture.words,
         },
         "num_events": predicted[0].numbers["num_events"],
         "rates_before": before if rates and not rates.are_events else None,
         "events_before": before if rates and rates.are_events else None,
-        "luminosity": None if task.labels_of_expected.luminosity == "" else task.labels_of_expected.luminosity,
+        "luminosity": None
+        if task.labels_of_expected.luminosity == ""
+        else task.labels_of_expected.luminosity,
         "best": best.candidate.name,
-        "behind_best": {each.candidate.name: estimate(best.area - each.area)._asdict() for each in predicted},
+        "behind_best": {
+            each.candidate.name: estimate(best.area - each.area)._asdict() for each in predicted
+        },
         "runs": {each.candidate.name: each.numbers for each in predicted},
     }
 
@@ -167,7 +195,10 @@ def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
     fields = ("signal_efficiency", "background_efficiency", "low", "high")
     return {
         background: {
-            each.candidate.name: {name: np.round(getattr(each.curves[background], name), 6).tolist() for name in fields}
+            each.candidate.name: {
+                name: np.round(getattr(each.curves[background], name), 6).tolist()
+                for name in fields
+            }
             for each in predicted
         }
         for background in predicted[0].curves
@@ -176,16 +207,25 @@ def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
 
 def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """By model: how a trigger decides at each working point, with the score of `models.evaluation.discriminant`."""
-    of_all = {"signal": metrics["signal"], "signals": metrics["signals"], "fractions": metrics["mixture"]["fractions"]}
+    of_all = {
+        "signal": metrics["signal"],
+        "signals": metrics["signals"],
+        "fractions": metrics["mixture"]["fractions"],
+    }
     return {
         name: {
             **of_all,
             "points": [
-                {"signal_efficiency": each["wanted"], "threshold": each["threshold"], "measurable": each["measurable"]}
+                {
+                    "signal_efficiency": each["wanted"],
+                    "threshold": each["threshold"],
+                    "measurable": each["measurable"],
+                }
                 for each in numbers["working_points"]
             ],
             "background_points": [
-                {"background_efficiency": each["wanted"]} | {key: each[key] for key in ("threshold", "measurable")}
+                {"background_efficiency": each["wanted"]}
+                | {key: each[key] for key in ("threshold", "measurable")}
                 for each in numbers["background_points"]
             ],
         }
@@ -203,10 +243,15 @@ def _variations(
     test, model = found.test, found.candidate.model
     thresholds = [point["threshold"] for point in found.numbers["working_points"]]
     mixed = mixing_factors(
-        test.labels, test.samples, predictions["weight"].to_numpy(), task.rates and task.rates.values
+        test.labels,
+        test.samples,
+        predictions["weight"].to_numpy(),
+        task.rates and task.rates.values,
     )
     weights = {
-        name.removeprefix(OTHER_WEIGHTS): with_weights(test, mixed * predictions[name].to_numpy().astype(np.float64))
+        name.removeprefix(OTHER_WEIGHTS): with_weights(
+            test, mixed * predictions[name].to_numpy().astype(np.float64)
+        )
         for name in predictions.column_names
         if name.startswith(OTHER_WEIGHTS)
     }
@@ -214,11 +259,19 @@ def _variations(
     # Particles are not shifted, so a model that takes them would seem to depend on the scale too little.
     for name, hlf in shifted.items() if tuple(model.inputs) == ("hlf",) else ():
         is_selected = ~np.isnan(hlf[:, 0])
-        table = predict(model, files, instead={"hlf": np.where(is_selected[:, None], hlf, test.hlf)})
-        scores[name] = Varied(test.weights, rows_of(table, "probability").astype(np.float64), is_selected)
+        table = predict(
+            model, files, instead={"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
+        )
+        scores[name] = Varied(
+            test.weights, rows_of(table, "probability").astype(np.float64), is_selected
+        )
     of_weights = variations(test, weights, task, thresholds)
     several = {"weights_envelope": envelope(list(of_weights.values()))} if len(weights) > 1 else {}
-    return {"weights": of_weights, **several, "systematics": variations(test, scores, task, thresholds)}
+    return {
+        "weights": of_weights,
+        **several,
+        "systematics": variations(test, scores, task, thresholds),
+    }
 
 
 def _importance(
@@ -231,9 +284,13 @@ def _importance(
         return {}
     columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
     try:
-        losses = importance(model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events)
+        losses = importance(
+            model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events
+        )
     except UndefinedMetricError as error:
-        sentence = f"the importance of the inputs, of a part of the events, is not measured: {error}"
+        sentence = (
+            f"the importance of the inputs, of a part of the events, is not measured: {error}"
+        )
         return {"not_measurable": [*found.numbers["not_measurable"], sentence]}
     name = "importance_of_kinds" if "particles" in model.inputs else "importance"
     return {name: {part: loss._asdict() for part, loss in losses.items()}}
@@ -249,20 +306,28 @@ def _trainings(
     """
     runs = [first := found.numbers]
     for model in found.candidate.further:
-        events, _, _ = measurable(task.scored(predict(model, files, also=["hlf"], on_events=on_events)), task)
+        events, _, _ = measurable(
+            task.scored(predict(model, files, also=["hlf"], on_events=on_events)), task
+        )
         # Only the values count: the fewest replicas that give errors at all.
         runs.append(measure(events, None, replicas_of(events, task, num=2), task).numbers)
     if len(runs) == 1:
         return {}
     areas = {
-        name: {key: _spread(run[name][key] for run in runs) for key in first[name]} for name in ("auc", "auc_against")
+        name: {key: _spread(run[name][key] for run in runs) for key in first[name]}
+        for name in ("auc", "auc_against")
     }
     points = [
-        {"wanted": point["wanted"], **_spread(run["working_points"][place]["all_backgrounds"] for run in runs)}
+        {
+            "wanted": point["wanted"],
+            **_spread(run["working_points"][place]["all_backgrounds"] for run in runs),
+        }
         for place, point in enumerate(first["working_points"])
     ]
     accuracy = _spread(run["accuracy"] for run in runs)
-    return {"trainings": {"count": len(runs), "accuracy": accuracy, **areas, "working_points": points}}
+    return {
+        "trainings": {"count": len(runs), "accuracy": accuracy, **areas, "working_points": points}
+    }
 
 
 def _spread(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -275,13 +340,17 @@ def _measurable(found: Predicted) -> list[float]:
     return [point["wanted"] for point in found.numbers["working_points"] if point["measurable"]]
 
 
-def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, folder: Path, save: Save) -> None:
+def _plot(
+    found: Predicted, train: ScoredEvents | None, task: EvaluationTask, folder: Path, save: Save
+) -> None:
     test, numbers, classes = found.counted, found.numbers, task.classes
     labels = task.labels._replace(model=found.candidate.name)
     folder.mkdir()
     figures = {
         "confusion": plots.plot_confusion(numbers["confusion"], labels),
-        "scores": plots.plot_scores(test, train, numbers["train_against_test"], classes, task.outputs, labels),
+        "scores": plots.plot_scores(
+            test, train, numbers["train_against_test"], classes, task.outputs, labels
+        ),
         "discriminant": plots.plot_discriminant(
             test,
             task.score(test.probabilities),
@@ -295,7 +364,9 @@ def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, fo
     }
     if points := _measurable(found):
         against = numbers["efficiency_against"]
-        figures["efficiencies"] = plots.plot_efficiencies(against, task.signal.words, points[0], labels)
+        figures["efficiencies"] = plots.plot_efficiencies(
+            against, task.signal.words, points[0], labels
+        )
     if found.candidate.history:
         figures["learning_curve"] = plots.plot_learning_curve(found.candidate.history, labels)
     figures |= {name: own.draw(test, classes) for name, own in OWN_FIGURES.items()}
@@ -304,9 +375,16 @@ def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, fo
 
 
 def _add_data(
-    predicted: Sequence[Predicted], data: Mapping[str, DataEvents], task: EvaluationTask, out_dir: Path, save: Save
+    predicted: Sequence[Predicted],
+    data: Mapping[str, DataEvents],
+    task: EvaluationTask,
+    out_dir: Path,
+    save: Save,
 ) -> None:
-    scores = {each.candidate.name: ScoreAxis.of(each.counted, data[each.candidate.name], task) for each in predicted}
+    scores = {
+        each.candidate.name: ScoreAxis.of(each.counted, data[each.candidate.name], task)
+        for each in predicted
+    }
     for found in predicted:
         model = found.candidate.name
         others = [each for name, each in scores.items() if name != model]
@@ -321,16 +399,27 @@ def _add_data(
 
 
 def _plot_side_by_side(
-    predicted: Sequence[Predicted], metrics: Mapping[str, Any], task: EvaluationTask, folder: Path, save: Save
+    predicted: Sequence[Predicted],
+    metrics: Mapping[str, Any],
+    task: EvaluationTask,
+    folder: Path,
+    save: Save,
 ) -> None:
     folder.mkdir()
     signal = task.signal.words
-    curves = {name: {each.candidate.name: each.curves[name] for each in predicted} for name in predicted[0].curves}
+    curves = {
+        name: {each.candidate.name: each.curves[name] for each in predicted}
+        for name in predicted[0].curves
+    }
     words = {ALL_BACKGROUNDS: task.mixture.words}
     points, end = _measurable(predicted[0]), predicted[0].numbers["measurable_to"]
     for name, rejection in (("background_efficiency", False), ("rejection", True)):
-        figure = plots.plot_curves(curves, signal, words, points, end, task.labels, rejection=rejection)
+        figure = plots.plot_curves(
+            curves, signal, words, points, end, task.labels, rejection=rejection
+        )
         save(figure, folder / name)
-    important = {name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each}
+    important = {
+        name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each
+    }
     if important:
         save(plots.plot_importance(important, signal, task.labels), folder / "importance")

@@ -89,7 +89,9 @@ def plot_scores(
         for index, name in enumerate(classes):
             centres = edges[:-1] + (index + 1) / (len(classes) + 1) / _SCORE_BINS
             shares = _shares(test, output, index, edges)
-            shown += _draw_points(axes, centres, *shares, label=f"true {plain(name)}, test", **point_look(index))
+            shown += _draw_points(
+                axes, centres, *shares, label=f"true {plain(name)}, test", **point_look(index)
+            )
             if train is not None:
                 heights, _ = _shares(train, output, index, edges)
                 words = f"true {plain(name)}, training"
@@ -98,7 +100,13 @@ def plot_scores(
                 p_value = tests[classes[output]][name]["p_value"]
                 compared = NOT_MEASURABLE if p_value is None else f"p = {p_value:.2g}"
                 place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "top"}
-                axes.text(0.5, 0.97 - 0.06 * index, f"{plain(name)}: {compared}", fontsize="x-small", **place)
+                axes.text(
+                    0.5,
+                    0.97 - 0.06 * index,
+                    f"{plain(name)}: {compared}",
+                    fontsize="x-small",
+                    **place,
+                )
         axes.set(xlabel=f"Probability of {plain(classes[output])}", xlim=(0, 1))
     show_positive(first, shown, room=12)
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
@@ -116,7 +124,9 @@ def _shares(events: ScoredEvents, output: int, truth: int, edges: Floats) -> tup
     return heights / weights.sum(), errors / weights.sum()
 
 
-def _draw_points(axes: Axes, across: Floats, heights: Floats, errors: Floats, **look: Any) -> list[Floats]:
+def _draw_points(
+    axes: Axes, across: Floats, heights: Floats, errors: Floats, **look: Any
+) -> list[Floats]:
     """Draw the heights above 0 with errors on a logarithmic axis; returns the ends of the bars."""
     there = heights > 0
     # A bar down to 0 has no end.
@@ -152,9 +162,13 @@ def plot_discriminant(
         chosen, look = events.labels == label, line_look(label)
         filled: Any = hist.Hist(axis, storage=hist.storage.Weight())
         filled.fill(odds[chosen], weight=events.weights[chosen] * expected[label] / totals[label])
-        mplhep.histplot(filled, ax=main, label=plain(classes[label]), flow="show", yerr=False, **look)
+        mplhep.histplot(
+            filled, ax=main, label=plain(classes[label]), flow="show", yerr=False, **look
+        )
         bars = {"color": look["color"], "linestyle": "", "elinewidth": 1}
-        shown += _draw_points(main, axis.centers, filled.values(), np.sqrt(filled.variances()), **bars)
+        shown += _draw_points(
+            main, axis.centers, filled.values(), np.sqrt(filled.variances()), **bars
+        )
         shown.append(filled.values(flow=True))
     show_positive(main, shown, room=6)
     main.set(xlabel="", ylabel=found["of"].capitalize())
@@ -164,13 +178,26 @@ def plot_discriminant(
     below.plot(cuts, found["asimov"], color=COLOURS[1], label=f"Asimov{systematic}")
     below.fill_between(cuts, found["low"], found["high"], color=COLOURS[1], alpha=0.15, linewidth=0)
     if (best := found["best"]) is None:
-        below.plot([], [], " ", label="behind every cut effectively fewer than 10 background events")
+        below.plot(
+            [], [], " ", label="behind every cut effectively fewer than 10 background events"
+        )
     else:
-        highest = {"value": found["asimov"][best], "low": found["low"][best], "high": found["high"][best]}
+        highest = {
+            "value": found["asimov"][best],
+            "low": found["low"][best],
+            "high": found["high"][best],
+        }
         words = f"highest: {with_interval(highest)}"
         if found["best_is_at_end"]:
             words += ", perhaps more at tighter cuts"
-        below.plot(cuts[best], found["asimov"][best], color=COLOURS[1], marker="o", linestyle="", label=words)
+        below.plot(
+            cuts[best],
+            found["asimov"][best],
+            color=COLOURS[1],
+            marker="o",
+            linestyle="",
+            label=words,
+        )
     below.set(xlabel="log10 of signal / background (score)", ylabel="Significance", ylim=(0, None))
     main.legend(fontsize="small")
     below.legend(fontsize="small")
@@ -197,8 +224,19 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         across = [each["mean_predicted"] for each in content["bins"]]
         observed = [each["observed"] for each in content["bins"]]
-        axes.errorbar(across, *_values_and_bars(observed), color=COLOURS[0], marker="o", linestyle="", capsize=3)
-        words = "distance {error:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}".format_map(content)
+        axes.errorbar(
+            across,
+            *_values_and_bars(observed),
+            color=COLOURS[0],
+            marker="o",
+            linestyle="",
+            capsize=3,
+        )
+        words = (
+            "distance {error:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}".format_map(
+                content
+            )
+        )
         axes.text(0.05, 0.96, words, transform=axes.transAxes, fontsize="x-small", va="top")
         axes.set(xlabel=f"Probability of {plain(name)}", xlim=(-0.04, 1.04), ylim=(-0.05, 1.3))
     first.set_ylabel("Observed share (classes weighted equally)")
@@ -206,7 +244,9 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
 
 
 @styled
-def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labels: PlotLabels) -> Figure:
+def plot_efficiencies(
+    found: Mapping[str, Any], signal: str, wanted: float, labels: PlotLabels
+) -> Figure:
     """Efficiency of each class at a working point against kinematic variables; uneven bins are drawn equally wide."""
     figure, panels = new_grid(labels, panels=len(found), columns=_COLUMNS)
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
@@ -234,23 +274,31 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
 
 def _values_and_bars(found: Sequence[Mapping[str, float]]) -> tuple[Floats, Floats]:
     """Values, and lengths of the bars down and up; at least 0, even if negative weights push a value out of its bar."""
-    values, low, high = (np.array([each[key] for each in found]) for key in ("value", "low", "high"))
+    values, low, high = (
+        np.array([each[key] for each in found]) for key in ("value", "low", "high")
+    )
     return values, np.maximum([values - low, high - values], 0)
 
 
 @styled
-def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], signal: str, labels: PlotLabels) -> Figure:
+def plot_importance(
+    found: Mapping[str, Mapping[str, Mapping[str, float]]], signal: str, labels: PlotLabels
+) -> Figure:
     """Loss of area under the ROC curve when a feature is shuffled, by model; the most important feature first."""
     figure, axes = new_figure(labels)
     first = next(iter(found.values()))
     features = sorted(first, key=lambda name: first[name]["value"])
     height = 0.8 / len(found)
     for place, (name, values) in enumerate(found.items()):
-        across, errors = ([values[feature][key] for feature in features] for key in ("value", "error"))
+        across, errors = (
+            [values[feature][key] for feature in features] for key in ("value", "error")
+        )
         places = np.arange(len(features)) + 0.4 - height * (place + 0.5)
         look = {"color": line_look(place)["color"], "error_kw": {"elinewidth": 1}}
         axes.barh(places, across, height, xerr=errors, label=plain(name), **look)
-    axes.set_yticks(np.arange(len(features)), [symbol_of(name) for name in features], fontsize="small")
+    axes.set_yticks(
+        np.arange(len(features)), [symbol_of(name) for name in features], fontsize="small"
+    )
     axes.tick_params(axis="y", which="both", length=0)
     axes.set_xlabel(f"AUC of {plain(signal)} lost when shuffled")
     axes.legend(loc="lower right", fontsize="small")
@@ -263,7 +311,9 @@ def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels
     apart = [record.get("consensus_distance", 0.0) for record in history]
     figure, axes = new_figure(labels)
     epochs = [record["epoch"] + 1 for record in history]
-    training, validation = ([record[f"{split}_loss"] for record in history] for split in ("train", "val"))
+    training, validation = (
+        [record[f"{split}_loss"] for record in history] for split in ("train", "val")
+    )
     axes.plot(epochs, training, color=COLOURS[0], linestyle="--", label="training")
     axes.plot(epochs, validation, color=COLOURS[1], label="validation")
     best = int(np.argmin(validation))
@@ -302,7 +352,9 @@ def plot_curves(
     """
     panels = len(curves)
     figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))
-    lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1]), _reach(curves)])
+    lowest = min(
+        [0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1]), _reach(curves)]
+    )
     shown: list[Floats] = []
     power = -1 if rejection else 1
     for place, (background, models) in enumerate(curves.items()):
@@ -315,15 +367,24 @@ def plot_curves(
         for axes in (main, below):
             axes.axvspan(max(end, lowest), 1.005, color=GREY, alpha=0.12, linewidth=0)
         below.axhline(1, color=GREY, linewidth=1)
-        below.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(lowest, 1.005), yscale="log", ylim=_RATIOS)
+        below.set(
+            xlabel=f"Efficiency of {plain(signal)}",
+            xlim=(lowest, 1.005),
+            yscale="log",
+            ylim=_RATIOS,
+        )
         below.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4]))
         below.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         below.yaxis.set_minor_locator(NullLocator())
         against = textwrap.fill(f"against {words.get(background, background)}", _LETTERS // panels)
-        main.text(0.04, 0.96, plain(against), transform=main.transAxes, va="top", fontsize="x-small")
+        main.text(
+            0.04, 0.96, plain(against), transform=main.transAxes, va="top", fontsize="x-small"
+        )
     show_positive(first, shown, room=4)
     first.set_ylabel("Background rejection" if rejection else "Background efficiency")
-    figure.axes[panels].set_ylabel(f"/ {plain(next(iter(next(iter(curves.values())))))}", fontsize="small")
+    figure.axes[panels].set_ylabel(
+        f"/ {plain(next(iter(next(iter(curves.values())))))}", fontsize="small"
+    )
     legend_below(figure, first)
     return figure
 
@@ -338,7 +399,14 @@ def _reach(curves: Curves) -> float:
 
 
 def _draw(
-    axes: Axes, curve: EfficiencyCurve, name: str, number: int, points: Sequence[float], lowest: float, *, power: int
+    axes: Axes,
+    curve: EfficiencyCurve,
+    name: str,
+    number: int,
+    points: Sequence[float],
+    lowest: float,
+    *,
+    power: int,
 ) -> list[Floats]:
     """Draw a line, and marks with error bars at the working points; returns the values that axes must hold."""
     across = curve.signal_efficiency
@@ -347,7 +415,9 @@ def _draw(
     axes.plot(across[chosen], value, label=plain(name), **line_look(number))
     places = np.array([np.argmin(np.abs(across - each)) for each in points], dtype=np.int64)
     marked = places[curve.background_efficiency[places] > 0]
-    middle, low, high = (each[marked] for each in (curve.background_efficiency, curve.low, curve.high))
+    middle, low, high = (
+        each[marked] for each in (curve.background_efficiency, curve.low, curve.high)
+    )
     # Where the lower end is 0 the bar of a rejection has no end; it is drawn as long as the other side.
     ends = np.sort([np.where(low > 0, low, middle**2 / high) ** power, high**power], axis=0)
     middle = middle**power
@@ -361,7 +431,13 @@ def _draw(
 
 
 def _draw_limits(
-    axes: Axes, curve: EfficiencyCurve, places: NDArray[np.int64], shift: float, colour: str, *, power: int
+    axes: Axes,
+    curve: EfficiencyCurve,
+    places: NDArray[np.int64],
+    shift: float,
+    colour: str,
+    *,
+    power: int,
 ) -> Floats:
     """Arrows from the limits at working points where no background passes; returns the limits."""
     is_limit = (curve.background_efficiency[places] <= 0) & (curve.high[places] > 0)

@@ -6,7 +6,13 @@ import numpy as np
 
 from models.evaluation.bootstrap import Replicas
 from models.evaluation.improvement import improvement
-from models.evaluation.measurements import EvaluationTask, accuracy, measurable, points_at_signal, replicas_of
+from models.evaluation.measurements import (
+    EvaluationTask,
+    accuracy,
+    measurable,
+    points_at_signal,
+    replicas_of,
+)
 from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 
@@ -22,7 +28,11 @@ def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None
     measured = accuracy(events, replicas)
     text = with_error(measured.value, measured.error, " +- ")
     if at_least is not None:
-        return "" if measured.value >= at_least else f"its accuracy {text} is below promote.at_least: {at_least:g}"
+        return (
+            ""
+            if measured.value >= at_least
+            else f"its accuracy {text} is below promote.at_least: {at_least:g}"
+        )
     best_constant = 1 / len(task.measured)
     # An error that is not a number is no proof either.
     if not measured.value - best_constant > measured.error:

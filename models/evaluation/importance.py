@@ -84,17 +84,28 @@ def importance(
         found = []
         for first in range(0, num_events, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, num_events))
-            own, given = ({name: each[chosen] for name, each in columns.items()} for chosen in (rows, order[rows]))
-            found.append(model.probabilities(permutation(own, given))[:, list(signal)].astype(np.float64).sum(axis=1))
+            own, given = (
+                {name: each[chosen] for name, each in columns.items()}
+                for chosen in (rows, order[rows])
+            )
+            found.append(
+                model.probabilities(permutation(own, given))[:, list(signal)]
+                .astype(np.float64)
+                .sum(axis=1)
+            )
             if on_events:
                 on_events(len(rows))
-        scored = Scored(replicas, np.concatenate(found), dict.fromkeys(signal, 1 / len(signal)), np.array([]))
+        scored = Scored(
+            replicas, np.concatenate(found), dict.fromkeys(signal, 1 / len(signal)), np.array([])
+        )
         return scored.area(dict.fromkeys(others, 1 / len(others)))
 
     whole = area(lambda own, _: own, np.arange(num_events))
     importances = {}
     for name, permutation in permutations_of(model.inputs).items():
-        drops = whole - np.array([area(permutation, generator.permutation(num_events)) for _ in range(REPEATS)])
+        drops = whole - np.array(
+            [area(permutation, generator.permutation(num_events)) for _ in range(REPEATS)]
+        )
         mean = drops.mean(axis=0)
         of_events, of_shuffles = mean[1:].std(ddof=1), drops[:, 0].std(ddof=1) / math.sqrt(REPEATS)
         importances[name] = Estimate(float(mean[0]), float(math.hypot(of_events, of_shuffles)))
@@ -108,7 +119,9 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
     high-level features together if it takes these too.
     """
     if tuple(inputs) == ("hlf",):
-        return {name: partial(_with_features, places=[place]) for place, name in enumerate(hlf_names())}
+        return {
+            name: partial(_with_features, places=[place]) for place, name in enumerate(hlf_names())
+        }
     if "particles" not in inputs:
         return {}
     found: dict[str, Permutation] = {
@@ -116,7 +129,9 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
         for kind, flags in _KINDS.items()
     }
     every = list(range(len(hlf_names())))
-    return found | ({"high-level features": partial(_with_features, places=every)} if "hlf" in inputs else {})
+    return found | (
+        {"high-level features": partial(_with_features, places=every)} if "hlf" in inputs else {}
+    )
 
 
 def _with_features(own: Columns, others: Columns, *, places: Sequence[int]) -> Columns:
@@ -142,4 +157,8 @@ def _with_kind(own: Columns, others: Columns, *, flags: Sequence[int]) -> Column
     order = np.argsort(place, axis=1, kind="stable")[:, : counts.max(initial=0)]
     particles = np.take_along_axis(np.concatenate(lists, axis=1), order[..., None], axis=1)
     particles[np.arange(particles.shape[1]) >= counts[:, None]] = 0.0
-    return {**own, "particles": particles, "num_particles": counts.astype(own["num_particles"].dtype)}
+    return {
+        **own,
+        "particles": particles,
+        "num_particles": counts.astype(own["num_particles"].dtype),
+    }

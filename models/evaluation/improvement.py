@@ -21,7 +21,10 @@ def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
     from the spread within each class.
     """
     rows = np.arange(len(after.labels))
-    old, new = (np.log(np.maximum(each.probabilities[rows, after.labels], _LOWEST)) for each in (before, after))
+    old, new = (
+        np.log(np.maximum(each.probabilities[rows, after.labels], _LOWEST))
+        for each in (before, after)
+    )
     replicas = Replicas(after.labels, after.samples, after.weights, seed=0)
     present = np.unique(after.labels).tolist()
     return estimate(np.mean([replicas.means(label, new - old) for label in present], axis=0))

@@ -39,7 +39,9 @@ class Efficiency(NamedTuple):
         """For JSON, with `limit` if one end is a limit; `most` is the highest possible value, infinite for a rate."""
         # No number is near an infinite end.
         ends = (0.0, most)
-        content: dict[str, Any] = {name: _without_rounding(number, ends) for name, number in self._asdict().items()}
+        content: dict[str, Any] = {
+            name: _without_rounding(number, ends) for name, number in self._asdict().items()
+        }
         limit = limit_of(content, most)
         return content if limit is None else {**content, "limit": limit}
 
@@ -93,7 +95,9 @@ def effective_numbers(sums: Floats, squares: Floats) -> Floats:
     return np.divide(np.square(sums), squares, out=np.zeros_like(sums), where=is_positive)
 
 
-def efficiency_of_sums(passing: WeightSums, failing: WeightSums, *, typical: float | None = None) -> Efficiency:
+def efficiency_of_sums(
+    passing: WeightSums, failing: WeightSums, *, typical: float | None = None
+) -> Efficiency:
     """Weighted share that passes, with its interval; the weights of both sums add up to more than 0.
 
     `typical` is the weight of an event where none was seen; None for that of weights that are all positive.
@@ -107,15 +111,24 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums, *, typical: flo
     total = passing.weight + failing.weight
     if typical is None:
         typical = (passing.weight2 + failing.weight2) / total
-    (num_passing, of_passing), (num_failing, of_failing) = passing.counted(typical), failing.counted(typical)
+    (num_passing, of_passing), (num_failing, of_failing) = (
+        passing.counted(typical),
+        failing.counted(typical),
+    )
 
     def end(quantile: float, more_passing: float, more_failing: float) -> float:
         if num_passing + more_passing == 0 or num_failing + more_failing == 0:
             return float(num_failing + more_failing == 0)
-        place = scipy.special.betaincinv(num_passing + more_passing, num_failing + more_failing, quantile)
+        place = scipy.special.betaincinv(
+            num_passing + more_passing, num_failing + more_failing, quantile
+        )
         return float(of_passing * place / (of_passing * place + of_failing * (1 - place)))
 
-    added = ((0.0, 1.0), (1.0, 0.0)) if min(num_passing, num_failing) < FEW else ((0.5, 0.5), (0.5, 0.5))
+    added = (
+        ((0.0, 1.0), (1.0, 0.0))
+        if min(num_passing, num_failing) < FEW
+        else ((0.5, 0.5), (0.5, 0.5))
+    )
     low, high = end(ONE_SIGMA / 2, *added[0]), end(1 - ONE_SIGMA / 2, *added[1])
     return Efficiency(passing.weight / total, low, high)
 
@@ -140,7 +153,9 @@ def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
     # Events with the same score pass or fail together.
     kept = np.cumsum(np.bincount(place, weights, minlength=len(values))[::-1]) / total
     # The highest share of any threshold down to this one always rises, unlike the share itself with negative weights.
-    return np.asarray(values[::-1][first_kept(np.maximum.accumulate(kept), wanted)], dtype=np.float64)
+    return np.asarray(
+        values[::-1][first_kept(np.maximum.accumulate(kept), wanted)], dtype=np.float64
+    )
 
 
 def first_kept(kept: Floats, wanted: Floats) -> NDArray[np.int64]:

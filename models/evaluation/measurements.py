@@ -12,7 +12,11 @@ import pyarrow as pa
 from features.columns import hlf_names
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import NUM_REPLICAS, Estimate, Replicas, added, estimate
-from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
+from models.evaluation.calibration import (
+    calibration,
+    calibration_error,
+    expected_calibration_errors,
+)
 from models.evaluation.curves import (
     KINEMATIC_EDGES,
     EfficiencyCurve,
@@ -87,7 +91,9 @@ class EvaluationTask(NamedTuple):
         if rates is None:
             return None
         of_samples = {
-            name: rate for name, rate in rates.of_samples.items() if rates.labels[name] not in self.unmeasured
+            name: rate
+            for name, rate in rates.of_samples.items()
+            if rates.labels[name] not in self.unmeasured
         }
         return rates._replace(of_samples=of_samples)
 
@@ -104,7 +110,9 @@ class EvaluationTask(NamedTuple):
 
     def score(self, probabilities: Floats) -> Floats:
         """(num_events,) score of the signal against the mixture."""
-        return discriminant(probabilities, signal=self.signal.fractions, fractions=self.mixture.fractions)
+        return discriminant(
+            probabilities, signal=self.signal.fractions, fractions=self.mixture.fractions
+        )
 
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
@@ -116,7 +124,11 @@ class EvaluationTask(NamedTuple):
     @property
     def outputs(self) -> list[int]:
         """The classes whose outputs are measured: of two only the signal, since the other output is 1 minus it."""
-        return self.measured if len(self.measured) > 2 else [label for label in self.signals if label in self.measured]
+        return (
+            self.measured
+            if len(self.measured) > 2
+            else [label for label in self.signals if label in self.measured]
+        )
 
 
 class Measured(NamedTuple):
@@ -138,11 +150,15 @@ def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | Non
         return Mixture(dict.fromkeys(labels, 1 / len(labels)), f"{words} in equal parts")
     sizes = np.array([rates.of_class(label) for label in labels])
     fractions = dict(zip(labels, (sizes / sizes.sum()).tolist(), strict=True))
-    parts = ", ".join(f"{100 * fraction:.3g} % {classes[label]}" for label, fraction in fractions.items())
+    parts = ", ".join(
+        f"{100 * fraction:.3g} % {classes[label]}" for label, fraction in fractions.items()
+    )
     return Mixture(fractions, f"{parts}, by rate")
 
 
-def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, task: EvaluationTask) -> Measured:
+def measure(
+    events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, task: EvaluationTask
+) -> Measured:
     """Numbers of one model on events of the test split, and of the training split to compare the scores with.
 
     A number that cannot be measured is null, and `not_measurable` has a sentence about it.
@@ -160,7 +176,9 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         "auc_against": {name: estimate(area)._asdict() for name, area in areas.items()},
         **_numbers_of_cuts(events, scored_against[mixture], task),
         "train_against_test": comparison,
-        "not_measurable": [] if train is None else _uncompared_classes(comparison, train, events, task),
+        "not_measurable": []
+        if train is None
+        else _uncompared_classes(comparison, train, events, task),
     }
     return Measured(only_finite(numbers), curves, areas[mixture])
 
@@ -186,14 +204,20 @@ def _finite(value: Any) -> Any:
 
 
 def _scored(
-    events: ScoredEvents, replicas: Replicas, task: EvaluationTask, fractions: Mapping[int, float], wanted: Floats
+    events: ScoredEvents,
+    replicas: Replicas,
+    task: EvaluationTask,
+    fractions: Mapping[int, float],
+    wanted: Floats,
 ) -> Scored:
     """The score against a mixture of backgrounds, with the thresholds of wanted signal efficiencies."""
     score = discriminant(events.probabilities, signal=task.signal.fractions, fractions=fractions)
     return Scored(replicas, score, task.signal.fractions, wanted)
 
 
-def _numbers_of_classes(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> dict[str, Any]:
+def _numbers_of_classes(
+    events: ScoredEvents, replicas: Replicas, task: EvaluationTask
+) -> dict[str, Any]:
     """Numbers of the probabilities, in which the classes count alike."""
     classes, num_classes = task.classes, len(task.classes)
     labels, predicted = events.labels, events.probabilities.argmax(axis=1)
@@ -202,13 +226,20 @@ def _numbers_of_classes(events: ScoredEvents, replicas: Replicas, task: Evaluati
     np.add.at(counts, (labels, predicted), 1)
     np.add.at(shares, (labels, predicted), balanced(labels, events.weights, num_classes))
     num_of_class = np.bincount(labels, minlength=num_classes).tolist()
-    areas = {classes[label]: _one_vs_rest(events.probabilities, replicas, label) for label in task.outputs}
+    areas = {
+        classes[label]: _one_vs_rest(events.probabilities, replicas, label)
+        for label in task.outputs
+    }
     return {
         "num_events": len(labels),
         "events_per_class": dict(zip(classes, num_of_class, strict=True)),
         "accuracy": accuracy(events, replicas)._asdict(),
         "auc": {name: area._asdict() for name, area in areas.items()},
-        "confusion": {"classes": list(classes), "by_truth": shares.tolist(), "events": counts.tolist()},
+        "confusion": {
+            "classes": list(classes),
+            "by_truth": shares.tolist(),
+            "events": counts.tolist(),
+        },
         "calibration": _calibration(events, task),
     }
 
@@ -225,21 +256,29 @@ def _numbers_of_cuts(events: ScoredEvents, scored: Scored, task: EvaluationTask)
     }
 
 
-def points_at_signal(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> list[dict[str, Any]]:
+def points_at_signal(
+    events: ScoredEvents, replicas: Replicas, task: EvaluationTask
+) -> list[dict[str, Any]]:
     """The wanted signal efficiencies, see `models.evaluation.working_points`."""
     scored = _scored(events, replicas, task, task.mixture.fractions, np.array(task.working_points))
     return _points(events, scored, task)
 
 
-def _points_at_background(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> list[dict[str, Any]]:
+def _points_at_background(
+    events: ScoredEvents, replicas: Replicas, task: EvaluationTask
+) -> list[dict[str, Any]]:
     """The wanted efficiencies of all backgrounds."""
     fractions, score = task.mixture.fractions, task.score(events.probabilities)
     wanted = np.array(task.background_points)
-    return _points(events, Scored(replicas, score, task.signal.fractions, wanted, background=fractions), task)
+    return _points(
+        events, Scored(replicas, score, task.signal.fractions, wanted, background=fractions), task
+    )
 
 
 def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    points = working_points(scored, task.classes, task.mixture, task.rates_of_measured, seed=task.seed)
+    points = working_points(
+        scored, task.classes, task.mixture, task.rates_of_measured, seed=task.seed
+    )
     if task.rates is None or not task.rates.are_events:
         return points
     found = significance(scored, expected_events(events, task), task.uncertainty)
@@ -257,16 +296,24 @@ def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLI
     return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
 
 
-def measurable(events: ScoredEvents, task: EvaluationTask) -> tuple[ScoredEvents, EvaluationTask, list[str]]:
+def measurable(
+    events: ScoredEvents, task: EvaluationTask
+) -> tuple[ScoredEvents, EvaluationTask, list[str]]:
     """The test events of the classes that can be measured, the evaluation of these, and a sentence about each other.
 
     A class without test events, or whose weights add up to 0 or less, has no efficiency, area or accuracy. If no signal
     or no background is left, it is an `UndefinedMetricError`.
     """
-    reasons = {label: reason for label in task.measured if (reason := _why_unmeasured(events, task, label))}
+    reasons = {
+        label: reason for label in task.measured if (reason := _why_unmeasured(events, task, label))
+    }
     left = [label for label in task.measured if label not in reasons]
-    if all(label in task.signals for label in left) or not any(label in task.signals for label in left):
-        raise UndefinedMetricError(f"{' '.join(reasons.values())} Add files, or check the `weight` of the samples.")
+    if all(label in task.signals for label in left) or not any(
+        label in task.signals for label in left
+    ):
+        raise UndefinedMetricError(
+            f"{' '.join(reasons.values())} Add files, or check the `weight` of the samples."
+        )
     sentences = [f"{reason} No number counts this class." for reason in reasons.values()]
     is_counted = np.isin(events.labels, left)
     less = task._replace(unmeasured=task.unmeasured | reasons.keys())
@@ -294,7 +341,9 @@ def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     for each in replicas.strata:
         squares = np.square(replicas.weights[each.rows]) @ (1.0 - is_wrong[each.rows])
         # One more event of each class would be too many in the mean over classes.
-        right = replicas.passing(each, replicas.sums(each, is_wrong, 2)[:1], np.array([squares]), few=0)
+        right = replicas.passing(
+            each, replicas.sums(each, is_wrong, 2)[:1], np.array([squares]), few=0
+        )
         found.append(right.times(each.fraction / num_classes))
     value, low, high = added(found).interval(0)
     return Estimate(value, (high - low) / 2)
@@ -319,28 +368,44 @@ def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -
     best = int(np.argmax(found["asimov"][chosen])) if chosen.any() else None
     of = "expected events" if task.expected else "test events"
     is_at_end = best is not None and columns["asimov"][0] >= columns["low"][best]
-    return {"of": of, "uncertainty": task.uncertainty, "best": best, "best_is_at_end": is_at_end, **columns}
+    return {
+        "of": of,
+        "uncertainty": task.uncertainty,
+        "best": best,
+        "best_is_at_end": is_at_end,
+        **columns,
+    }
 
 
 def expected_events(events: ScoredEvents, task: EvaluationTask) -> Mapping[int, float]:
     """Expected number of events of each class: those of the luminosity, or of the test split if it is unknown."""
-    return task.expected or dict(enumerate(np.bincount(events.labels, events.weights, len(task.classes)).tolist()))
+    return task.expected or dict(
+        enumerate(np.bincount(events.labels, events.weights, len(task.classes)).tolist())
+    )
 
 
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Calibration with equal total weight of all classes, as in the loss: the probabilities refer to this mixture."""
     labels, scores = events.labels, events.probabilities
     weights = balanced(labels, events.weights, len(task.classes))
-    bins = [calibration(labels == index, scores[:, index], weights) for index in range(len(task.classes))]
+    bins = [
+        calibration(labels == index, scores[:, index], weights)
+        for index in range(len(task.classes))
+    ]
     errors = [calibration_error(each) for each in bins]
     generator = np.random.default_rng([task.seed, 2])
-    expected = expected_calibration_errors(labels, scores, events.weights, errors, generator=generator)
+    expected = expected_calibration_errors(
+        labels, scores, events.weights, errors, generator=generator
+    )
     return {
-        task.classes[index]: {"error": errors[index], **expected[index], "bins": bins[index]} for index in task.outputs
+        task.classes[index]: {"error": errors[index], **expected[index], "bins": bins[index]}
+        for index in task.outputs
     }
 
 
-def _train_against_test(train: ScoredEvents, test: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
+def _train_against_test(
+    train: ScoredEvents, test: ScoredEvents, task: EvaluationTask
+) -> dict[str, Any]:
     """Kolmogorov-Smirnov test of the two splits for each output and true class."""
     comparison: dict[str, Any] = {}
     for output in task.outputs:
@@ -364,7 +429,9 @@ def _uncompared_classes(
     for label in task.measured:
         name = task.classes[label]
         if by_truth[name]["p_value"] is None:
-            of_train, of_test = (weights_in_words(events.weights[events.labels == label]) for events in (train, test))
+            of_train, of_test = (
+                weights_in_words(events.weights[events.labels == label]) for events in (train, test)
+            )
             sentences.append(
                 f"scores of training and test events of {name} cannot be compared: in the training {of_train}, in the "
                 f"test {of_test}."
@@ -372,7 +439,9 @@ def _uncompared_classes(
     return sentences
 
 
-def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _kinematics(
+    events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Efficiency of each class at the first measurable working point against kinematic variables; else empty."""
     point = next((each for each in points if each["measurable"]), None)
     if point is None:
@@ -383,7 +452,9 @@ def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Map
         values, by_class = events.hlf[:, hlf_names().index(variable)], {}
         for index, name in enumerate(task.classes):
             chosen = events.labels == index
-            bins = efficiency_against(values[chosen], passing[chosen], events.weights[chosen], np.asarray(edges))
+            bins = efficiency_against(
+                values[chosen], passing[chosen], events.weights[chosen], np.asarray(edges)
+            )
             by_class[name] = [share and share.as_json() for share in bins]
         found[variable] = {"edges": list(map(float, edges)), "classes": by_class}
     return found

@@ -32,7 +32,9 @@ class Rates(NamedTuple):
 
     def of_class(self, label: int) -> float:
         """Rate of a class: the sum over its samples."""
-        return sum(rate.value for name, rate in self.of_samples.items() if self.labels[name] == label)
+        return sum(
+            rate.value for name, rate in self.of_samples.items() if self.labels[name] == label
+        )
 
     def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
         """Rates by name of the class, of those that have samples."""
@@ -40,7 +42,9 @@ class Rates(NamedTuple):
         return {name: self.of_class(label) for label, name in enumerate(classes) if label in known}
 
 
-def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
+def rates_behind(
+    scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int
+) -> list[dict[str, Any]]:
     """Rates or events of each class and of all together, and the purity, behind each point, with intervals.
 
     That of a class is the sum over its samples of rate before the classifier x efficiency of the sample. The purity
@@ -84,7 +88,9 @@ def _behind_by_class(scored: Scored, rates: Rates, *, seed: int) -> dict[int, En
         label = rates.labels[sample]
         # A sample without test events passes with the efficiency of its class.
         passing = scored.passing.get((label, sample)) or scored.of_class(label)
-        factors = before.value * np.concatenate([[1.0], _factors(before, passing.low.shape[1], rng)])
+        factors = before.value * np.concatenate(
+            [[1.0], _factors(before, passing.low.shape[1], rng)]
+        )
         samples_of_class.setdefault(label, []).append(passing.times(factors))
     return {label: added(samples) for label, samples in sorted(samples_of_class.items())}
 

@@ -117,7 +117,11 @@ def with_interval(
     if max(up, down) == 0:
         return f"{value:.{_WITHOUT_ERROR}g}{symbol}"
     places = _places_of_interval(up, down)
-    texts = {"value": rounded(value, places), "up": rounded(up, places), "down": rounded(down, places)}
+    texts = {
+        "value": rounded(value, places),
+        "up": rounded(up, places),
+        "down": rounded(down, places),
+    }
     if texts["up"] == texts["down"]:
         form = _EVEN[form]
     return form.format(**texts, symbol=symbol)

@@ -54,20 +54,31 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
     weights = np.concatenate([each.weights / each.weights.mean() for each in (first, second)])
     weights *= np.where(label == 0, 0.5 / (label == 0).mean(), 0.5 / (label == 1).mean())
     scores = np.zeros(len(label))
-    for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=seed).split(features, label):
+    for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=seed).split(
+        features, label
+    ):
         trees = HistGradientBoostingClassifier(
-            max_iter=60, learning_rate=0.05, max_leaf_nodes=8, l2_regularization=1.0, random_state=seed
+            max_iter=60,
+            learning_rate=0.05,
+            max_leaf_nodes=8,
+            l2_regularization=1.0,
+            random_state=seed,
         )
         trees.fit(features[train], label[train], sample_weight=weights[train])
         scores[test] = trees.predict_proba(features[test])[:, 1]
     rng = np.random.default_rng(seed)
     areas = [
-        roc_auc_score(label, scores, sample_weight=weights * rng.exponential(size=len(label))) for _ in range(_REPLICAS)
+        roc_auc_score(label, scores, sample_weight=weights * rng.exponential(size=len(label)))
+        for _ in range(_REPLICAS)
     ]
-    return Estimate(float(roc_auc_score(label, scores, sample_weight=weights)), float(np.std(areas)))
+    return Estimate(
+        float(roc_auc_score(label, scores, sample_weight=weights)), float(np.std(areas))
+    )
 
 
-def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int) -> dict[str, Estimate]:
+def transfer(
+    tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int
+) -> dict[str, Estimate]:
     """Train perceptrons of the high-level features on half of a sample, and on as many events of another.
 
     Tested on the other half, they give accuracies, classes counted alike: of the `own` sample, of the `other`, and the
@@ -75,16 +86,30 @@ def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents],
     """
     rng = np.random.default_rng(seed)
     halves = [rng.permutation(len(each.features)) for each in tested]
-    sizes = [min(len(half) - len(half) // 2, len(other.features)) for half, other in zip(halves, others, strict=True)]
-    own = [_chosen(each, half[len(half) // 2 :][:n]) for each, half, n in zip(tested, halves, sizes, strict=True)]
-    strange = [_chosen(each, rng.permutation(len(each.features))[:n]) for each, n in zip(others, sizes, strict=True)]
-    test = [_chosen(each, half[: len(half) // 2]) for each, half in zip(tested, halves, strict=True)]
+    sizes = [
+        min(len(half) - len(half) // 2, len(other.features))
+        for half, other in zip(halves, others, strict=True)
+    ]
+    own = [
+        _chosen(each, half[len(half) // 2 :][:n])
+        for each, half, n in zip(tested, halves, sizes, strict=True)
+    ]
+    strange = [
+        _chosen(each, rng.permutation(len(each.features))[:n])
+        for each, n in zip(others, sizes, strict=True)
+    ]
+    test = [
+        _chosen(each, half[: len(half) // 2]) for each, half in zip(tested, halves, strict=True)
+    ]
     label = np.repeat(np.arange(len(test)), [len(each.features) for each in test])
     features = np.concatenate([each.features for each in test])
     weights = np.concatenate([each.weights / each.weights.sum() for each in test])
     right = np.array(
         [
-            [_perceptron(train, seed + number).predict(features) == label for number in range(_NETWORKS)]
+            [
+                _perceptron(train, seed + number).predict(features) == label
+                for number in range(_NETWORKS)
+            ]
             for train in (own, strange)
         ]
     )
@@ -143,11 +168,24 @@ def plot_comparison(
             (second, GREY, names[1], True),
             (first, COLOURS[1], names[0], False),
         ):
-            counts, errors = weighted_histogram(np.clip(values, edges[0], edges[-1]), edges, weights)
+            counts, errors = weighted_histogram(
+                np.clip(values, edges[0], edges[-1]), edges, weights
+            )
             density, errors = counts / counts.sum(), errors / counts.sum()
-            axes.stairs(density, edges, fill=filled, alpha=0.35 if filled else 1.0, color=colour, label=name)
-            axes.errorbar((edges[1:] + edges[:-1]) / 2, density, errors, fmt="none", ecolor=colour, elinewidth=1)
-        axes.set_xlabel(f"{quantity}   (D = {cumulative_distance(*first, *second):.3f})", fontsize="small")
+            axes.stairs(
+                density, edges, fill=filled, alpha=0.35 if filled else 1.0, color=colour, label=name
+            )
+            axes.errorbar(
+                (edges[1:] + edges[:-1]) / 2,
+                density,
+                errors,
+                fmt="none",
+                ecolor=colour,
+                elinewidth=1,
+            )
+        axes.set_xlabel(
+            f"{quantity}   (D = {cumulative_distance(*first, *second):.3f})", fontsize="small"
+        )
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.tick_params(labelsize="small")
     legend_below(figure, panels[0])

@@ -79,7 +79,9 @@ def mixing_factors(
             found, place = np.unique(names[ours], return_inverse=True)
             if len(found) > 1:
                 joint = dict(zip(samples[ours], names[ours], strict=True))
-                sizes = np.array([sum(rates[each] for each in joint if joint[each] == name) for name in found])
+                sizes = np.array(
+                    [sum(rates[each] for each in joint if joint[each] == name) for name in found]
+                )
                 factors[ours] = (sizes / np.bincount(place, weights[ours]))[place]
     return factors
 
@@ -100,7 +102,9 @@ def weights_in_words(weights: Floats) -> str:
         described = f"of {', '.join(f'{value:g}' for value in values)}"
     else:
         share_negative = float((weights < 0).mean())
-        described = f"from {values[0]:.3g} to {values[-1]:.3g}, {share_negative:.0%} of them negative"
+        described = (
+            f"from {values[0]:.3g} to {values[-1]:.3g}, {share_negative:.0%} of them negative"
+        )
     effective = WeightSums.of(weights).counted(1.0)[0]
     return (
         f"{len(weights)} events with weights {described}, which add up to {relative.sum():.3g}: effectively "

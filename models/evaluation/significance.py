@@ -11,7 +11,9 @@ from models.evaluation.discriminant import Scored
 from models.evaluation.intervals import Floats, effective_numbers, typical_weight
 
 
-def significance(scored: Scored, expected: Mapping[int, float], uncertainty: float) -> dict[str, Floats]:
+def significance(
+    scored: Scored, expected: Mapping[int, float], uncertainty: float
+) -> dict[str, Floats]:
     """Events and significances behind the points of a score, (num_points,) each; NaN without background.
 
     `expected` events of each class stand before the cut; the relative `uncertainty` is that of the background.
@@ -49,7 +51,9 @@ def significance(scored: Scored, expected: Mapping[int, float], uncertainty: flo
 def _in_replicas(signal: Floats, background: Floats, uncertainty: float) -> Floats:
     """Significances, of which a signal without background has an infinite one: no background bounds it."""
     without_background = np.where(signal > 0, np.inf, 0.0)
-    return np.where(background > 0, asimov_significance(signal, background, uncertainty), without_background)
+    return np.where(
+        background > 0, asimov_significance(signal, background, uncertainty), without_background
+    )
 
 
 def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
@@ -80,5 +84,9 @@ def asimov_significance(signal: Floats, background: Floats, uncertainty: float) 
     variance = np.square(uncertainty * b)
     # The published form would subtract numbers as large as b.
     both = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * variance))
-    alone = np.square(b) / variance * np.log1p(variance * s / (b * (b + variance))) if uncertainty else s
+    alone = (
+        np.square(b) / variance * np.log1p(variance * s / (b * (b + variance)))
+        if uncertainty
+        else s
+    )
     return np.asarray(np.sqrt(np.maximum(2 * (both - alone), 0.0)))

@@ -142,7 +142,12 @@ def new_figure(
 
 @styled
 def new_grid(
-    labels: PlotLabels, *, panels: int, columns: int, height: float = 2.9, ratios: tuple[int, ...] = (1,)
+    labels: PlotLabels,
+    *,
+    panels: int,
+    columns: int,
+    height: float = 2.9,
+    ratios: tuple[int, ...] = (1,),
 ) -> tuple[Figure, list[Any]]:
     """A figure of small panels in rows, each with its own axes; with several `ratios` a list of axes for each panel.
 
@@ -152,8 +157,14 @@ def new_grid(
     with mpl.rc_context({"font.size": 13, "lines.linewidth": 1.4}):
         figure = Figure(figsize=(WIDTH, height * rows + 0.5), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(rows * len(ratios), columns, squeeze=False, height_ratios=ratios * rows)
-    grid = axes.reshape(rows, len(ratios), columns).transpose(0, 2, 1).reshape(rows * columns, len(ratios))
+        axes = figure.subplots(
+            rows * len(ratios), columns, squeeze=False, height_ratios=ratios * rows
+        )
+    grid = (
+        axes.reshape(rows, len(ratios), columns)
+        .transpose(0, 2, 1)
+        .reshape(rows * columns, len(ratios))
+    )
     for unused in grid[panels:].ravel():
         unused.set_axis_off()
     put_labels(axes[0][0], axes[0][-1], labels)
@@ -201,7 +212,9 @@ def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
     entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
     columns = min(columns, len(entries))
     # matplotlib fills column by column.
-    handles, words = zip(*(each for column in range(columns) for each in entries[column::columns]), strict=True)
+    handles, words = zip(
+        *(each for column in range(columns) for each in entries[column::columns]), strict=True
+    )
     figure.legend(handles, words, loc="outside lower center", ncols=columns, frameon=False)
 
 
@@ -276,4 +289,8 @@ def symbol_of(name: str) -> str:
 
 def axis_label(feature: Feature) -> str:
     """Symbol and unit of a feature."""
-    return symbol_of(feature.name) if feature.unit == "1" else f"{symbol_of(feature.name)} [{feature.unit}]"
+    return (
+        symbol_of(feature.name)
+        if feature.unit == "1"
+        else f"{symbol_of(feature.name)} [{feature.unit}]"
+    )

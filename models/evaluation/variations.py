@@ -40,7 +40,10 @@ def with_weights(events: ScoredEvents, weights: Floats) -> Varied:
 
 
 def variations(
-    events: ScoredEvents, varied: Mapping[str, Varied], task: EvaluationTask, thresholds: Sequence[float]
+    events: ScoredEvents,
+    varied: Mapping[str, Varied],
+    task: EvaluationTask,
+    thresholds: Sequence[float],
 ) -> dict[str, Any]:
     """Accuracy, area under the ROC curve, and efficiencies at each working point, of each variation, and their shifts.
 
@@ -53,7 +56,10 @@ def variations(
     """
     rows = np.flatnonzero(np.isin(events.labels, task.measured))
     labels, nominal = events.labels[rows], with_weights(events, events.weights).chosen(rows)
-    return {name: _one(labels, (nominal, each.chosen(rows)), task, thresholds) for name, each in varied.items()}
+    return {
+        name: _one(labels, (nominal, each.chosen(rows)), task, thresholds)
+        for name, each in varied.items()
+    }
 
 
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -66,7 +72,8 @@ def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         {
             "wanted": same[0]["wanted"],
             "efficiencies": {
-                name: _extent([point["efficiencies"][name] for point in same]) for name in same[0]["efficiencies"]
+                name: _extent([point["efficiencies"][name] for point in same])
+                for name in same[0]["efficiencies"]
             },
         }
         for same in zip(*(each["working_points"] for each in varied), strict=True)
@@ -79,11 +86,18 @@ def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | N
     shifts = [each["shift"] for each in found if each is not None]
     if len(shifts) < len(found):
         return None
-    return {"down": min(0.0, *shifts), "up": max(0.0, *shifts), "rms": math.hypot(*shifts) / len(shifts) ** 0.5}
+    return {
+        "down": min(0.0, *shifts),
+        "up": max(0.0, *shifts),
+        "rms": math.hypot(*shifts) / len(shifts) ** 0.5,
+    }
 
 
 def _one(
-    labels: NDArray[np.int64], both: tuple[Varied, Varied], task: EvaluationTask, thresholds: Sequence[float]
+    labels: NDArray[np.int64],
+    both: tuple[Varied, Varied],
+    task: EvaluationTask,
+    thresholds: Sequence[float],
 ) -> dict[str, Any]:
     chosen = [labels == label for label in task.measured]
     names = [task.classes[label] for label in task.measured]
@@ -92,7 +106,9 @@ def _one(
         """Of the share of each class that passes before and after."""
         kept = [each & of.is_selected for each, of in zip(passing, both, strict=True)]
         return [
-            _difference(*(_share(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True)))
+            _difference(
+                *(_share(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True))
+            )
             for rows in chosen
         ]
 
@@ -104,9 +120,13 @@ def _one(
         points.append({"wanted": wanted, "efficiencies": efficiencies})
     of_classes = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
     # The mean over the classes, which count alike.
-    accuracy = {key: float(np.mean([each[key] for each in of_classes])) for key in ("value", "shift")}
+    accuracy = {
+        key: float(np.mean([each[key] for each in of_classes])) for key in ("value", "shift")
+    }
     accuracy["error"] = math.hypot(*(each["error"] for each in of_classes)) / len(of_classes)
-    area = _difference(*(_area(labels, of, score, task) for of, score in zip(both, scores, strict=True)))
+    area = _difference(
+        *(_area(labels, of, score, task) for of, score in zip(both, scores, strict=True))
+    )
     return {"accuracy": _known(accuracy), "auc": _known(area), "working_points": points}
 
 
@@ -121,12 +141,17 @@ def _share(weights: Floats, passing: NDArray[np.bool_]) -> tuple[float, Floats]:
     return share, weights * (passing - share) / total
 
 
-def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: EvaluationTask) -> tuple[float, Floats]:
+def _area(
+    labels: NDArray[np.int64], of: Varied, score: Floats, task: EvaluationTask
+) -> tuple[float, Floats]:
     """Area under the ROC curve against all backgrounds, and what each event adds to it; as `_share`.
 
     Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights).
     """
-    sums, totals = np.bincount(labels, of.weights, len(task.classes)), np.full(len(task.classes), np.nan)
+    sums, totals = (
+        np.bincount(labels, of.weights, len(task.classes)),
+        np.full(len(task.classes), np.nan),
+    )
     if (sums[task.measured] > 0).all():
         totals[task.measured] = sums[task.measured]
     fractions = {**task.signal.fractions, **task.mixture.fractions}
@@ -134,7 +159,10 @@ def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: Evaluation
     portions = (counts / totals)[labels] * of.weights
     _, place = np.unique(np.where(of.is_selected, score, -np.inf), return_inverse=True)
     is_signal = np.isin(labels, list(task.signal.fractions))
-    signal, background = (np.bincount(place[rows], portions[rows], place.max() + 1) for rows in (is_signal, ~is_signal))
+    signal, background = (
+        np.bincount(place[rows], portions[rows], place.max() + 1)
+        for rows in (is_signal, ~is_signal)
+    )
     # The share of the other kind that an event is on the right side of.
     below = np.cumsum(background) - background / 2
     above = signal.sum() - np.cumsum(signal) + signal / 2

@@ -34,9 +34,13 @@ def working_points(
     share_of_mixture = scored.of_mixture(mixture.fractions)
     behind = rates_behind(scored, rates, classes, seed=seed) if rates else [{}] * len(thresholds)
     points = []
-    for point, (wanted, threshold) in enumerate(zip(scored.wanted.tolist(), thresholds.tolist(), strict=True)):
+    for point, (wanted, threshold) in enumerate(
+        zip(scored.wanted.tolist(), thresholds.tolist(), strict=True)
+    ):
         number = float(numbers[threshold])
-        is_reached = scored.background is None or share_of_mixture.value[point] <= wanted * (1 + _ROUNDING)
+        is_reached = scored.background is None or share_of_mixture.value[point] <= wanted * (
+            1 + _ROUNDING
+        )
         shares = {name: share.interval(point).as_json() for name, share in share_of_class.items()}
         points.append(
             {

@@ -117,7 +117,9 @@ def _fixed(width: int, largest: float) -> str:
     return f"fixed<{width},{_before_point(largest)},RND,SAT>"
 
 
-def _estimate(layers: nn.Sequential, ranges: list[dict[str, float]], width: int) -> dict[str, float]:
+def _estimate(
+    layers: nn.Sequential, ranges: list[dict[str, float]], width: int
+) -> dict[str, float]:
     """Latency [ns] and number of look-up tables of a circuit of adders with the same numbers.
 
     A product with a fixed weight is a sum of shifted numbers; da4ml finds a circuit with few additions.
@@ -126,11 +128,14 @@ def _estimate(layers: nn.Sequential, ranges: list[dict[str, float]], width: int)
 
     first = ranges[0]["result"]
     ones = np.ones(next(layers.parameters()).shape[1], dtype=np.int64)
-    start = values = FixedVariableArray.from_kif(ones, *(ones * bits for bits in _bits(width, first)))
+    start = values = FixedVariableArray.from_kif(
+        ones, *(ones * bits for bits in _bits(width, first))
+    )
     for layer, largest in zip(layers, ranges[1:], strict=True):
         if isinstance(layer, nn.Linear):
             weight, bias = (
-                _rounded(tensor.detach().numpy(), width, largest[name]) for name, tensor in layer.named_parameters()
+                _rounded(tensor.detach().numpy(), width, largest[name])
+                for name, tensor in layer.named_parameters()
             )
             values = values @ weight.T + bias
         else:
@@ -164,18 +169,28 @@ def _simulate(
     # It prints about each layer.
     with contextlib.redirect_stdout(io.StringIO()):
         options = hls4ml.utils.config_from_pytorch_model(
-            layers, (scaled.shape[1],), granularity="name", backend=BACKEND, default_precision=_fixed(width, 1.0)
+            layers,
+            (scaled.shape[1],),
+            granularity="name",
+            backend=BACKEND,
+            default_precision=_fixed(width, 1.0),
         )
         # One entry for the input and for each layer, in order.
         for layer, largest in zip(options["LayerName"].values(), ranges, strict=True):
             layer["Precision"].update({name: _fixed(width, each) for name, each in largest.items()})
         firmware: Any = hls4ml.converters.convert_from_pytorch_model(
-            layers, hls_config=options, output_dir=str(folder), backend=BACKEND, project_name="network"
+            layers,
+            hls_config=options,
+            output_dir=str(folder),
+            backend=BACKEND,
+            project_name="network",
         )
         try:
             firmware.compile()
         except Exception as cause:  # hls4ml's errors have no common class.
-            raise SimulationError(f"the simulation in {folder} was not compiled ({cause}). Install g++.") from cause
+            raise SimulationError(
+                f"the simulation in {folder} was not compiled ({cause}). Install g++."
+            ) from cause
     logits = np.asarray(firmware.predict(np.ascontiguousarray(scaled)), dtype=np.float32)
     for library in folder.glob("firmware/*.so"):
         library.unlink()

@@ -28,7 +28,9 @@ class Latency(NamedTuple):
     """Number of measured calls."""
 
 
-def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 10_000, warm_up: int = 50) -> Latency:
+def measure_latency(
+    exported: OnnxClassifier, columns: Columns, *, calls: int = 10_000, warm_up: int = 50
+) -> Latency:
     """Time of single-event calls, from one thread; it cycles through the events, each with its own particles.
 
     The time covers only the call into onnxruntime, without the preparation of the event's arrays.
@@ -44,7 +46,9 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
         exported.run(feeds)
         times[call] = perf_counter_ns() - start
     p90, p99, p99_9 = (
-        float(np.percentile(times, percent)) / 1000 if calls * (100 - percent) >= 100 * _FEWEST_SLOWER - 1e-6 else None
+        float(np.percentile(times, percent)) / 1000
+        if calls * (100 - percent) >= 100 * _FEWEST_SLOWER - 1e-6
+        else None
         for percent in (90, 99, 99.9)
     )
     return Latency(float(np.median(times)) / 1000, p90, p99, p99_9, calls)

@@ -14,7 +14,9 @@ from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Standardize
 
 #: Exactly one of these features of a particle is 1; all of them are 0 in a row of padding.
-_KINDS: Final = slice(PARTICLE_FEATURE_NAMES.index("is_charged_hadron"), PARTICLE_FEATURE_NAMES.index("is_muon") + 1)
+_KINDS: Final = slice(
+    PARTICLE_FEATURE_NAMES.index("is_charged_hadron"), PARTICLE_FEATURE_NAMES.index("is_muon") + 1
+)
 #: Input of an update gate that a state survives unchanged: its sigmoid is 1 in single precision.
 _HOLD: Final = 64.0
 
@@ -32,7 +34,11 @@ class PlainScaling(nn.Module):
     def __init__(self, scaling: Standardize) -> None:
         super().__init__()
         self.limit = scaling.limit
-        numbers = {"mean": scaling.mean, "inverse_std": scaling.inverse_std, "inverse_unit": 1.0 / scaling.unit}
+        numbers = {
+            "mean": scaling.mean,
+            "inverse_std": scaling.inverse_std,
+            "inverse_unit": 1.0 / scaling.unit,
+        }
         for name, values in numbers.items():
             self.register_buffer(name, values.clone())
         self._runs = runs_of(scaling.is_logarithmic.tolist())
@@ -80,7 +86,10 @@ class HoldingEncoder(nn.Module):
         self.gru = nn.GRU(num_features + 1, width, batch_first=True)
         holds = torch.zeros(3 * width, 1)
         holds[width : 2 * width] = _HOLD  # torch keeps the gates in the order reset, update, new.
-        state = {**old.state_dict(), "weight_ih_l0": torch.cat([old.get_parameter("weight_ih_l0"), holds], dim=1)}
+        state = {
+            **old.state_dict(),
+            "weight_ih_l0": torch.cat([old.get_parameter("weight_ih_l0"), holds], dim=1),
+        }
         self.gru.load_state_dict(state)
         self.register_buffer("kinds", torch.ones(_KINDS.stop - _KINDS.start, 1))
         # Given, since torch's own start has the batch size of the input, which takes six operators.
@@ -93,7 +102,9 @@ class HoldingEncoder(nn.Module):
         # Scaling may have no value at 0, such as a logarithm: it gets rows of 1 instead.
         scaled = self.scaling(self.frame(particles) + is_padding) * is_valid
         # The GRU reads the first row also of an event without particles, as the network does.
-        rows = torch.cat([scaled, torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)], dim=2)
+        rows = torch.cat(
+            [scaled, torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)], dim=2
+        )
         if self.reads_from_end:
             rows = rows.flip(1)
         _, last = self.gru(rows, self.start)

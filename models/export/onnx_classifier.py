@@ -60,7 +60,9 @@ class OnnxClassifier:
         found = session.get_modelmeta().custom_metadata_map
         version = found.get("format_version")
         if version is None:
-            raise SavedModelError(f"{path} is an ONNX file of another project. Give a file that this project exported.")
+            raise SavedModelError(
+                f"{path} is an ONNX file of another project. Give a file that this project exported."
+            )
         if version != str(FORMAT_VERSION):
             raise SavedModelError(
                 f"{path}: export format version {version}; this code reads {FORMAT_VERSION}. Export the model again."
@@ -70,8 +72,13 @@ class OnnxClassifier:
                 f"{path} takes one event a call. Give `model.onnx` beside it, which takes any number."
             )
         try:
-            classes, inputs, definitions = (json.loads(found[key]) for key in ("classes", "inputs", "definitions"))
-            reading, had = json.loads(found.get("reading", "{}")), json.loads(found.get("plugins", "[]"))
+            classes, inputs, definitions = (
+                json.loads(found[key]) for key in ("classes", "inputs", "definitions")
+            )
+            reading, had = (
+                json.loads(found.get("reading", "{}")),
+                json.loads(found.get("plugins", "[]")),
+            )
             settings = settings_from_json(json.loads(found["settings"]))
             refuse_other_inputs(inputs, settings.inputs)
         except UnknownPartError as cause:
@@ -79,7 +86,9 @@ class OnnxClassifier:
         except InputError as cause:
             raise SavedModelError(f"{path}: {cause}.") from cause
         except (KeyError, TypeError, ValueError) as cause:
-            raise SavedModelError(f"{path} has damaged metadata ({cause}). Export the model again.") from cause
+            raise SavedModelError(
+                f"{path} has damaged metadata ({cause}). Export the model again."
+            ) from cause
         return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
@@ -113,16 +122,27 @@ class OneEventClassifier:
         given = input_arrays(columns, names)
         if "particles" in given:
             rows = self._shapes["particles"][1]
-            given["particles"] = _only_particles(given["particles"], given.pop("num_particles"), rows)
+            given["particles"] = _only_particles(
+                given["particles"], given.pop("num_particles"), rows
+            )
         events = range(len(given[self.inputs[0]]))
-        found = [self._session.run([OUTPUT], {name: each[[event]] for name, each in given.items()}) for event in events]
-        return np.concatenate([np.empty((0, self._num_classes), np.float32), *(each for (each,) in found)])
+        found = [
+            self._session.run([OUTPUT], {name: each[[event]] for name, each in given.items()})
+            for event in events
+        ]
+        return np.concatenate(
+            [np.empty((0, self._num_classes), np.float32), *(each for (each,) in found)]
+        )
 
 
-def _only_particles(lists: NDArray[np.float32], counts: NDArray[np.int64], rows: int) -> NDArray[np.float32]:
+def _only_particles(
+    lists: NDArray[np.float32], counts: NDArray[np.int64], rows: int
+) -> NDArray[np.float32]:
     """Lists (B, any number of rows, 19) with the rows of a file, (B, rows, 19), which are 0 behind the particles."""
     if lists.shape[1] > rows:
-        raise InputError(f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number.")
+        raise InputError(
+            f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number."
+        )
     found = np.zeros((len(lists), rows, lists.shape[2]), np.float32)
     is_particle = np.arange(lists.shape[1]) < counts[:, None]
     found[:, : lists.shape[1]][is_particle] = lists[is_particle]
@@ -152,9 +172,13 @@ def open_session(path: Path) -> Any:
     try:
         content = path.read_bytes()
     except OSError as cause:
-        raise SavedModelError(f"{path} cannot be read ({cause}). Give a model that was exported to ONNX.") from cause
+        raise SavedModelError(
+            f"{path} cannot be read ({cause}). Give a model that was exported to ONNX."
+        ) from cause
     _refuse_broken_seal(path, content)
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime's errors have no common class.
-        raise SavedModelError(f"{path} cannot be run as an ONNX model ({cause}). Export the model again.") from cause
+        raise SavedModelError(
+            f"{path} cannot be run as an ONNX model ({cause}). Export the model again."
+        ) from cause

@@ -47,7 +47,9 @@ def single_precision(model: Classifier) -> Classifier:
     return copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
 
 
-def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
+def export_onnx(
+    model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN
+) -> None:
     """Write an ONNX file atomically; the same model gives the same bytes.
 
     Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows, 19) float32,
@@ -56,15 +58,23 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
     exported in single precision.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
-    made = {"hlf": torch.zeros(2, len(hlf_names())), "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES)}
+    made = {
+        "hlf": torch.zeros(2, len(hlf_names())),
+        "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES),
+    }
     examples = {name: made.get(name, torch.tensor([3, 2])) for name in model.inputs}
     rows = {1: "num_rows"}
-    axes = {name: {0: "batch"} | (rows if name == "particles" else {}) for name in (*model.inputs, OUTPUT)}
+    axes = {
+        name: {0: "batch"} | (rows if name == "particles" else {})
+        for name in (*model.inputs, OUTPUT)
+    }
     network = ProbabilityNetwork(single_precision(model))
     write_onnx(network, examples, axes, metadata(spec, model.inputs, provenance), path)
 
 
-def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
+def export_one_event(
+    model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN
+) -> None:
     """Write an ONNX file for one event a call atomically, with fixed shapes and few operators.
 
     Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them. The rows behind the

@@ -38,8 +38,12 @@ def largest_difference(
     needed = np.arange(min(len(columns[model.inputs[0]]), max(batch_sizes)))
     chosen = {name: columns[name][needed] for name in model.inputs}
     with_lists = "particles" in model.inputs
-    variants = [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]
-    found = [_difference(model, exported, events, size) for events in variants for size in batch_sizes]
+    variants = (
+        [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]
+    )
+    found = [
+        _difference(model, exported, events, size) for events in variants for size in batch_sizes
+    ]
     spoiled = [_spoiled(chosen, name) for name in ("hlf", "particles") if name in model.inputs]
     found += [_difference(model, exported, events, len(needed)) for events in spoiled]
     # numpy's maximum is NaN if one of the values is; Python's may not be.
@@ -72,6 +76,8 @@ def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
     """The events with `count` particles each, cut or repeated from their own; events without any get zeros."""
     particles, available = columns["particles"], np.maximum(columns["num_particles"], 1)
     rows = np.arange(count) % available[:, None]
-    padded = np.zeros((len(particles), max(count, particles.shape[1]), NUM_PARTICLE_FEATURES), particles.dtype)
+    padded = np.zeros(
+        (len(particles), max(count, particles.shape[1]), NUM_PARTICLE_FEATURES), particles.dtype
+    )
     padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)
     return {**columns, "particles": padded, "num_particles": np.full(len(particles), count)}

@@ -44,7 +44,12 @@ class Classifier(nn.Module):
     * `num_particles`, (B,) int64: number of valid rows of `particles`, from the first; the other rows are padding.
     """
 
-    def __init__(self, settings: NetworkSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        settings: NetworkSettings,
+        scalers: Mapping[str, Scaler],  # noqa: ARG002
+        num_classes: int,  # noqa: ARG002
+    ) -> None:
         super().__init__()
         self.inputs = settings.inputs
         """Columns of the features Parquet that `forward` takes, in this order."""
@@ -60,8 +65,13 @@ class Classifier(nn.Module):
         """`ProbabilityNetwork` of columns as for `models.inputs.input_arrays`, (num_events, num_classes)."""
         self.eval()
         weights = next(self.parameters())
-        tensors = [torch.from_numpy(values) for values in input_arrays(columns, self.inputs).values()]
-        inputs = [tensor.to(weights) if tensor.is_floating_point() else tensor.to(weights.device) for tensor in tensors]
+        tensors = [
+            torch.from_numpy(values) for values in input_arrays(columns, self.inputs).values()
+        ]
+        inputs = [
+            tensor.to(weights) if tensor.is_floating_point() else tensor.to(weights.device)
+            for tensor in tensors
+        ]
         with torch.inference_mode():
             return np.asarray(ProbabilityNetwork(self)(*inputs).cpu().numpy(), dtype=np.float32)
 
@@ -88,7 +98,10 @@ class ProbabilityNetwork(nn.Module):
 
 
 def spoiling(
-    *, hlf: Tensor | None = None, particles: Tensor | None = None, num_particles: Tensor | None = None
+    *,
+    hlf: Tensor | None = None,
+    particles: Tensor | None = None,
+    num_particles: Tensor | None = None,
 ) -> Tensor:
     """What spoils the probabilities of events, (B, 1): NaN if a number is not finite or a count is negative, else 0.
 
@@ -106,7 +119,9 @@ def spoiling(
             counts = num_particles[:, None, None]
             # Joined, since columns of different numbers of events are an error only here; the root of -1 is NaN.
             rows = torch.cat([torch.sqrt(counts.to(rows.dtype)) * 0.0, rows], dim=1)
-            is_padding = torch.arange(rows.shape[1], device=rows.device)[:, None] > counts.clamp(min=0)
+            is_padding = torch.arange(rows.shape[1], device=rows.device)[:, None] > counts.clamp(
+                min=0
+            )
             rows = rows.masked_fill(is_padding, 0.0)
         found.append(rows.sum(dim=1))
     return found[0] + found[1] if len(found) > 1 else found[0]

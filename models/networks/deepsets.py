@@ -21,7 +21,9 @@ from models.networks.scaling_layer import Scaler, Standardize
 class DeepSetsClassifier(Classifier):
     """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), in any order of the particles."""
 
-    def __init__(self, settings: DeepSetsSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self, settings: DeepSetsSettings, scalers: Mapping[str, Scaler], num_classes: int
+    ) -> None:
         super().__init__(settings, scalers, num_classes)
         widths, hidden = settings.particle_widths, settings.hidden
         self.frame = frame_layer(settings.frame, "particles")

@@ -16,7 +16,9 @@ from models.networks.scaling_layer import Scaler, Standardize
 class HlfClassifier(Classifier):
     """Raw HLF (B, NUM_HLF) to logits (B, num_classes): scaling, dense layers with ReLU, one linear output layer."""
 
-    def __init__(self, settings: HlfSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self, settings: HlfSettings, scalers: Mapping[str, Scaler], num_classes: int
+    ) -> None:
         super().__init__(settings, scalers, num_classes)
         self.scaling = Standardize(scalers["hlf"])
         widths = len(hlf_names()), *settings.hidden

@@ -22,17 +22,23 @@ class InclusiveClassifier(Classifier):
     The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a linear layer.
     """
 
-    def __init__(self, settings: InclusiveSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self, settings: InclusiveSettings, scalers: Mapping[str, Scaler], num_classes: int
+    ) -> None:
         super().__init__(settings, scalers, num_classes)
         width = settings.dense_width
         self.encoder = ParticleEncoder(settings, scalers["particles"])
         self.frame = frame_layer(settings.frame, "hlf")
         self.scaling = Standardize(scalers["hlf"])
-        self.layers = nn.Sequential(*dense(settings.gru_width + len(hlf_names()), width), nn.Linear(width, num_classes))
+        self.layers = nn.Sequential(
+            *dense(settings.gru_width + len(hlf_names()), width), nn.Linear(width, num_classes)
+        )
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw high-level features and raw particles."""
-        joined = torch.cat([self.encoder(particles, num_particles), self.scaling(self.frame(hlf))], dim=1)
+        joined = torch.cat(
+            [self.encoder(particles, num_particles), self.scaling(self.frame(hlf))], dim=1
+        )
         logits: Tensor = self.layers(joined)
         return logits
 

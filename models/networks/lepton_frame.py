@@ -69,7 +69,9 @@ class LeptonFrame(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
         lepton = rows[:, :1] if rows.dim() == 3 else rows
-        azimuth, eta = (lepton[..., place : place + 1] for place in (self.columns.azimuth, self.columns.eta))
+        azimuth, eta = (
+            lepton[..., place : place + 1] for place in (self.columns.azimuth, self.columns.eta)
+        )
         cos, sin, sign = azimuth.cos(), azimuth.sin(), 1.0 - 2.0 * _step(-eta)
         turned = []
         for turning, start, stop in self._runs:
@@ -82,7 +84,9 @@ class LeptonFrame(nn.Module):
                 values = values * sign
             elif turning is Turning.AZIMUTH:
                 angles = values - azimuth
-                values = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
+                values = angles - 2.0 * math.pi * (
+                    _step(angles - math.pi) - _step(-angles - math.pi)
+                )
             turned.append(values)
         return torch.cat(turned, dim=-1)
 
@@ -94,7 +98,9 @@ def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
         >>> runs_of("aab")
         [('a', 0, 2), ('b', 2, 3)]
     """
-    starts = [place for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
+    starts = [
+        place for place, value in enumerate(values) if place == 0 or value != values[place - 1]
+    ]
     return [(values[start], start, stop) for start, stop in pairwise([*starts, len(values)])]
 
 

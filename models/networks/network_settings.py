@@ -85,7 +85,9 @@ def network(name: str) -> Callable[[S], S]:
 
     def register(kind: S) -> S:
         if name in {*NETWORKS, "names"} or not name.isidentifier():
-            raise ValueError(f"there is a network '{name}' already, or it is no name of letters, digits and _")
+            raise ValueError(
+                f"there is a network '{name}' already, or it is no name of letters, digits and _"
+            )
         if required := [key for key, field in kind.model_fields.items() if field.is_required()]:
             raise ValueError(f"the settings of '{name}' need defaults: {', '.join(required)}")
         kind.name = name

@@ -11,7 +11,9 @@ from torch import Tensor
 from models.networks.scaling_layer import Standardize
 
 
-def scaled_rows(scaling: Standardize, particles: Tensor, num_particles: Tensor) -> tuple[Tensor, Tensor]:
+def scaled_rows(
+    scaling: Standardize, particles: Tensor, num_particles: Tensor
+) -> tuple[Tensor, Tensor]:
     """Scaled rows of raw particles (B, L, 19), of which `num_particles` (B,) are valid, and which rows count, (B, L).
 
     Rows of padding are 0. An event without particles counts as one particle with the mean of every feature.
@@ -58,7 +60,9 @@ class _Filled(torch.autograd.Function):
     def symbolic(graph: Any, column: Any) -> Any:
         least = torch.tensor([1, 1, 0] if column.type().dim() > 1 else [1])
         shape = graph.op("Shape", column)
-        missing = graph.op("Sub", graph.op("Max", shape, graph.op("Constant", value_t=least)), shape)
+        missing = graph.op(
+            "Sub", graph.op("Max", shape, graph.op("Constant", value_t=least)), shape
+        )
         before = graph.op("Constant", value_t=torch.zeros_like(least))
         filled = graph.op("Pad", column, graph.op("Concat", before, missing, axis_i=0))
         return filled.setType(column.type().with_sizes([None] * len(least)))

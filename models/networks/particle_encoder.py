@@ -42,7 +42,10 @@ class ParticleEncoder(nn.Module):
         particles = self.frame(particles)
         if self.reads_from_end:
             rows = (num_particles[:, None] - 1 - steps).clamp(min=0)
-            firsts = torch.arange(particles.shape[0], device=particles.device)[:, None] * particles.shape[1]
+            firsts = (
+                torch.arange(particles.shape[0], device=particles.device)[:, None]
+                * particles.shape[1]
+            )
             particles = particles.flatten(0, 1)[rows + firsts]
         states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
         # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.

@@ -16,7 +16,9 @@ from models.networks.scaling_layer import Scaler
 class ParticlesClassifier(Classifier):
     """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes): scaling, GRU, one linear layer."""
 
-    def __init__(self, settings: ParticlesSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self, settings: ParticlesSettings, scalers: Mapping[str, Scaler], num_classes: int
+    ) -> None:
         super().__init__(settings, scalers, num_classes)
         self.encoder = ParticleEncoder(settings, scalers["particles"])
         self.output = nn.Linear(settings.gru_width, num_classes)

@@ -50,7 +50,9 @@ def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
     """
     found = settings_of(content)
     if missing := found.to_json().keys() - content.keys():
-        raise ValueError(f"the settings of {found.name} lack {', '.join(sorted(missing))}: other code wrote them")
+        raise ValueError(
+            f"the settings of {found.name} lack {', '.join(sorted(missing))}: other code wrote them"
+        )
     return found
 
 

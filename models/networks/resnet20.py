@@ -47,7 +47,10 @@ class ResNet20(nn.Module):
         super().__init__()
         first = _WIDTHS[0]
         self.begin = nn.Sequential(
-            Pixels(scaler, 32), nn.Conv2d(3, first, 3, padding=1, bias=False), nn.BatchNorm2d(first), nn.ReLU()
+            Pixels(scaler, 32),
+            nn.Conv2d(3, first, 3, padding=1, bias=False),
+            nn.BatchNorm2d(first),
+            nn.ReLU(),
         )
         widths = [first, *(width for width in _WIDTHS for _ in range(_BLOCKS))]
         self.blocks = nn.Sequential(*map(ResidualBlock, widths[:-1], widths[1:]))

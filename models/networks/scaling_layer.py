@@ -43,12 +43,18 @@ class Standardize(nn.Module):
         super().__init__()
         mean, std, log_above, self.limit = scaler
         # Double precision first, so that float32 and float64 models scale by the same numbers.
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype()))
+        self.register_buffer(
+            "mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype())
+        )
         inverse = 1.0 / torch.tensor(std, dtype=torch.float64)
         self.register_buffer("inverse_std", inverse.to(torch.get_default_dtype()))
         # Not among the weights on disk: the specification of the network has them.
-        self.register_buffer("unit", torch.tensor([each or 1.0 for each in log_above]), persistent=False)
-        self.register_buffer("is_logarithmic", torch.tensor([each > 0 for each in log_above]), persistent=False)
+        self.register_buffer(
+            "unit", torch.tensor([each or 1.0 for each in log_above]), persistent=False
+        )
+        self.register_buffer(
+            "is_logarithmic", torch.tensor([each > 0 for each in log_above]), persistent=False
+        )
         self.has_units = len(log_above) > 0
 
     def forward(self, columns: Tensor) -> Tensor:

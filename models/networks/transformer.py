@@ -35,7 +35,9 @@ class AttentionBlock(nn.Module):
         self.query = nn.Linear(width, width)
         self.key_and_value = nn.Linear(width, 2 * width)
         self.joined = nn.Linear(width, width)
-        self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        self.dense = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, asking: Tensor, seen: Tensor, is_seen: Tensor | None = None) -> Tensor:
         """Vectors (B, N, width) attend to others (B, M, width), of which `is_seen` (B, 1, 1, M) masks some."""
@@ -69,13 +71,19 @@ class InducedBlock(nn.Module):
 class TransformerClassifier(Classifier):
     """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), in any order of the particles."""
 
-    def __init__(self, settings: TransformerSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self, settings: TransformerSettings, scalers: Mapping[str, Scaler], num_classes: int
+    ) -> None:
         super().__init__(settings, scalers, num_classes)
         width, heads = settings.width, settings.heads
         self.frame = frame_layer(settings.frame, "particles")
         self.scaling = Standardize(scalers["particles"])
-        self.embedding = nn.Sequential(nn.Linear(NUM_PARTICLE_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
-        self.blocks = nn.ModuleList(InducedBlock(width, heads, settings.points) for _ in range(settings.blocks))
+        self.embedding = nn.Sequential(
+            nn.Linear(NUM_PARTICLE_FEATURES, width), nn.ReLU(), nn.Linear(width, width)
+        )
+        self.blocks = nn.ModuleList(
+            InducedBlock(width, heads, settings.points) for _ in range(settings.blocks)
+        )
         self.token = learnt(1, width)
         self.pool = AttentionBlock(width, heads)
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_classes))

@@ -27,5 +27,7 @@ class TransformerSettings(ParticleNetworkSettings):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of the number of heads, {self.heads}")
+            raise ValueError(
+                f"width {self.width} is no multiple of the number of heads, {self.heads}"
+            )
         return self

@@ -75,17 +75,32 @@ TASKS: Final = (
         ("--if-wanted", "--exit-code"),
         "Makes events; skipped unless the config names processes, and in a backfill: such events have no day.",
     ),
-    Task("ingest", ("--exit-code",), "Waits for files, then reads those that are new or changed.", "hep_events"),
+    Task(
+        "ingest",
+        ("--exit-code",),
+        "Waits for files, then reads those that are new or changed.",
+        "hep_events",
+    ),
     Task("features", ("--exit-code",), "Computes, splits and mixes the features.", "hep_features"),
     Task(
         "gridsearch",
         ("--if-wanted", "--exit-code"),
         "Tries perceptrons by cross-validation; skipped unless `model.hlf.from_gridsearch` asks for it.",
     ),
-    Task("train", ("--exit-code",), "Trains the networks; continues a training that was interrupted.", "hep_networks"),
+    Task(
+        "train",
+        ("--exit-code",),
+        "Trains the networks; continues a training that was interrupted.",
+        "hep_networks",
+    ),
     Task("evaluate", ("--exit-code",), "Predicts the test split: metrics and plots."),
     Task("export", ("--exit-code",), "Writes the networks as ONNX, checked.", "hep_onnx"),
-    Task("report", ("--exit-code",), "Writes one HTML page; the button **Report** leads to it.", "hep_report"),
+    Task(
+        "report",
+        ("--exit-code",),
+        "Writes one HTML page; the button **Report** leads to it.",
+        "hep_report",
+    ),
     Task(
         "promote",
         ("--exit-code",),
@@ -93,11 +108,22 @@ TASKS: Final = (
         "hep_model_in_use",
         "registry",
     ),
-    Task("track", (), "Logs the networks to MLflow; skipped unless the parameter `track` asks for it."),
-    Task("clean", (), "Removes old versions that nothing needs; skipped unless the parameter `keep` is given."),
+    Task(
+        "track",
+        (),
+        "Logs the networks to MLflow; skipped unless the parameter `track` asks for it.",
+    ),
+    Task(
+        "clean",
+        (),
+        "Removes old versions that nothing needs; skipped unless the parameter `keep` is given.",
+    ),
 )
 #: Exit codes that another try would not change; 1 (input or machine) and ends by signals may pass.
-PERMANENT: Final = {2: "the command line or the config is wrong", 3: "this is a bug of the pipeline"}
+PERMANENT: Final = {
+    2: "the command line or the config is wrong",
+    3: "this is a bug of the pipeline",
+}
 #: Other exit codes: nothing had to be done; another run holds the run folder; what the command reads is not there yet.
 IDLE, IN_USE, NOT_THERE = 99, 75, 66
 DIR: Final = Path(os.environ.get("HEP_PIPELINE_DIR", Path(__file__).parents[2])).resolve()
@@ -140,7 +166,14 @@ class StageTask(BaseSensorOperator):
             run_dir = _run_dir(params["config"])
             own = run_dir.with_name(f"{run_dir.name}-until") / until.strftime("%Y-%m-%dT%H%M%SZ")
             # A storage belongs to one run folder.
-            words += ["--set", f"run_dir={own}", "--set", "storage=null", "--set", f"ingest.until={until.isoformat()}"]
+            words += [
+                "--set",
+                f"run_dir={own}",
+                "--set",
+                "storage=null",
+                "--set",
+                f"ingest.until={until.isoformat()}",
+            ]
         result = self._run(words)
         if result.output.startswith("report: "):
             self.report = DIR / result.output.removeprefix("report: ")
@@ -148,7 +181,9 @@ class StageTask(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
         self._refuse(result.exit_code)
         if self.task.product and until is None:
-            self._announce(context["outlet_events"][AssetAlias(self.task.product)], params["config"])
+            self._announce(
+                context["outlet_events"][AssetAlias(self.task.product)], params["config"]
+            )
         return PokeReturnValue(is_done=True, xcom_value=str(self.report) if self.report else None)
 
     def on_kill(self) -> None:
@@ -166,7 +201,9 @@ class StageTask(BaseSensorOperator):
     def _words(self, params: Any, *, until: dt.datetime | None) -> list[str]:
         """The command line, without what a bounded run adds."""
         name, words = self.task.name, [*self.task.words]
-        if name in {"simulate", "promote", "track"} and (until is not None or not params.get(name, True)):
+        if name in {"simulate", "promote", "track"} and (
+            until is not None or not params.get(name, True)
+        ):
             why = f"the parameter `{name}` is off" if until is None else f"this run is of {until}"
             raise AirflowSkipException(f"{name}: {why}")
         if name == "clean":
@@ -190,7 +227,9 @@ class StageTask(BaseSensorOperator):
         """Whether to look again later, and how long; a wait for files that is over skips, one for a run fails."""
         if code == IN_USE:
             # Airflow counts from the first wait of a task; `ingest` may have waited for files before.
-            waits = params["lock_hours"] + (params["files_hours"] if self.task.name == "ingest" else 0)
+            waits = params["lock_hours"] + (
+                params["files_hours"] if self.task.name == "ingest" else 0
+            )
             self.timeout, self.soft_fail = 3600 * waits, False
             return True
         if code == NOT_THERE and self.task.name == "ingest" and params["files_hours"] > 0:
@@ -208,7 +247,9 @@ class StageTask(BaseSensorOperator):
         if code in PERMANENT:
             raise AirflowFailException(f"{name} ended with exit code {code}: {PERMANENT[code]}")
         if code != 0:
-            raise AirflowException(f"{name} ended with exit code {code}; its last lines above say why")
+            raise AirflowException(
+                f"{name} ended with exit code {code}; its last lines above say why"
+            )
 
 
 def _until(context: Any) -> dt.datetime | None:
@@ -218,14 +259,20 @@ def _until(context: Any) -> dt.datetime | None:
         end = dt.datetime.fromisoformat(given)
         return end.replace(tzinfo=dt.UTC) if end.tzinfo is None else end.astimezone(dt.UTC)
     run = context["dag_run"]
-    return (run.data_interval_end or run.run_after).astimezone(dt.UTC) if run.run_type == "backfill" else None
+    return (
+        (run.data_interval_end or run.run_after).astimezone(dt.UTC)
+        if run.run_type == "backfill"
+        else None
+    )
 
 
 def _run_dir(config: str) -> Path:
     """The run folder that a config names."""
     words = [_python(), "-m", "pipeline", "config", "--json", "--config", config]
     try:
-        done = subprocess.run(words, env=_environment(), cwd=DIR, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, env=_environment(), cwd=DIR, capture_output=True, text=True, check=False
+        )
     except OSError as cause:
         raise AirflowFailException(f"{words[0]} cannot be started in {DIR}: {cause}") from cause
     if done.returncode != 0:
@@ -290,7 +337,9 @@ def _params() -> dict[str, Param]:
             "Empty: take all that is there.",
         ),
         "promote": Param(True, type="boolean", description="Put a better network in use."),
-        "track": Param(_flag("HEP_PIPELINE_TRACK"), type="boolean", description="Log each training to MLflow."),
+        "track": Param(
+            _flag("HEP_PIPELINE_TRACK"), type="boolean", description="Log each training to MLflow."
+        ),
         "keep": Param(
             int(keep) if keep else None,
             type=["null", "integer"],
@@ -298,17 +347,25 @@ def _params() -> dict[str, Param]:
             description="Versions of each stage to keep in the end. Empty: all.",
         ),
         "files_hours": Param(
-            0, type="number", minimum=0, description="How long to wait for files of a sample that has none; then skip."
+            0,
+            type="number",
+            minimum=0,
+            description="How long to wait for files of a sample that has none; then skip.",
         ),
         "lock_hours": Param(
-            12, type="number", minimum=0, description="How long to wait for another run on the run folder; then fail."
+            12,
+            type="number",
+            minimum=0,
+            description="How long to wait for another run on the run folder; then fail.",
         ),
     }
 
 
 def _pool(task: Task) -> dict[str, Any]:
     """A pool says how many run at once; without one, no two of the same task do."""
-    name = os.environ.get("HEP_PIPELINE_GPU_POOL" if task.name == "train" else "HEP_PIPELINE_CPU_POOL")
+    name = os.environ.get(
+        "HEP_PIPELINE_GPU_POOL" if task.name == "train" else "HEP_PIPELINE_CPU_POOL"
+    )
     return {"pool": name} if name else {"max_active_tis_per_dag": 1}
 
 
@@ -342,7 +399,9 @@ with DAG(
 ) as dag:
     chain(
         *(
-            StageTask(task=each, outlets=[AssetAlias(each.product)] if each.product else [], **_pool(each))
+            StageTask(
+                task=each, outlets=[AssetAlias(each.product)] if each.product else [], **_pool(each)
+            )
             for each in TASKS
         )
     )

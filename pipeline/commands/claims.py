@@ -38,7 +38,9 @@ def write_claims(folder: Path, out: Path) -> Path:
         MissingInputError: The folder has no results.
         StudyError: A result cannot be read.
     """
-    found = {path.parent: path for name in (_RESULT, PACKED) for path in sorted(folder.glob(f"*/{name}"))}
+    found = {
+        path.parent: path for name in (_RESULT, PACKED) for path in sorted(folder.glob(f"*/{name}"))
+    }
     if not found:
         raise MissingInputError(
             f"compare --claims {folder}: there is no */{_RESULT} or */{PACKED}. `compare --study NAME --publish "
@@ -51,8 +53,13 @@ def write_claims(folder: Path, out: Path) -> Path:
         if path.name == PACKED:
             page.write_text(render(result, folder=study.name), encoding="utf-8")
         results[os.path.relpath(page, out)] = result
-    metrics = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/metrics.json"))]
-    command = shlex.join(["python", "-m", "pipeline", "compare", "--claims", str(folder), "--publish", str(out)])
+    metrics = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*/metrics.json"))
+    ]
+    command = shlex.join(
+        ["python", "-m", "pipeline", "compare", "--claims", str(folder), "--publish", str(out)]
+    )
     text = render_claims(results, command=command, evaluations=[_section(each) for each in metrics])
     out.mkdir(parents=True, exist_ok=True)
     (out / _CLAIMS).write_text(text, encoding="utf-8")
@@ -68,7 +75,9 @@ def _with_words_of_file(result: StudyResult) -> StudyResult:
     if not path.exists():
         return result
     study = StudySettings.model_validate(form_of(read_mapping(path), result.form, {}))
-    now, stored = (each.model_dump(mode="json", exclude=set(WORDS)) for each in (study, result.study))
+    now, stored = (
+        each.model_dump(mode="json", exclude=set(WORDS)) for each in (study, result.study)
+    )
     return replace(result, study=study) if now == stored else result
 
 
@@ -77,11 +86,22 @@ def _section(metrics: Mapping[str, Any]) -> dict[str, Any]:
     behind, trees = metrics["behind_best"], None
     if {"hlf", "boosted-trees"} <= behind.keys():
         network, other = behind["hlf"], behind["boosted-trees"]
-        value, error = network["value"] - other["value"], _ERRORS * math.hypot(network["error"], other["error"])
+        value, error = (
+            network["value"] - other["value"],
+            _ERRORS * math.hypot(network["error"], other["error"]),
+        )
         verdict = verdict_of(value, error, _SIMILAR, of_equals=True)
-        trees = {"found": (value, value - error, value + error), "similar": _SIMILAR, "verdict": verdict}
+        trees = {
+            "found": (value, value - error, value + error),
+            "similar": _SIMILAR,
+            "verdict": verdict,
+        }
     tables = [
-        (f"{grid.title[:1].upper()}{grid.title[1:]}", markdown_table(grid.rows[0], grid.rows[1:]), grid.caption)
+        (
+            f"{grid.title[:1].upper()}{grid.title[1:]}",
+            markdown_table(grid.rows[0], grid.rows[1:]),
+            grid.caption,
+        )
         for grid in evaluation_tables(metrics)
     ]
     return {**metrics, "errors": _COUNTS, "trees": trees, "tables": tables}

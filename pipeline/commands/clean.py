@@ -40,9 +40,15 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         needed = _needed(run_folder, stores)
         # All are chosen before the first is removed.
         chosen = [(store, _removable(run_folder, store, keep, needed)) for store in stores]
-        found = [each for store, folders in chosen for each in _clean(run_folder, store, folders, dry_run=dry_run)]
+        found = [
+            each
+            for store, folders in chosen
+            for each in _clean(run_folder, store, folders, dry_run=dry_run)
+        ]
         features = run_folder.store("features")
-        kernels = [Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()]
+        kernels = [
+            Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()
+        ]
         if not dry_run:
             features.remove_unused_outputs()
             _log(run_folder, "kernel outputs", *kernels)
@@ -53,22 +59,32 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     return found
 
 
-def _clean(run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool) -> list[Removable]:
+def _clean(
+    run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool
+) -> list[Removable]:
     """Remove version folders of a store, and what they alone use on object storage; each is logged once it is gone."""
     versions = {}
     for folder in folders:
         files = [path.lstat() for path in folder.rglob("*") if path.is_file()]
-        versions[folder] = Removable(folder, sum(each.st_size for each in files if each.st_nlink == 1))
+        versions[folder] = Removable(
+            folder, sum(each.st_size for each in files if each.st_nlink == 1)
+        )
     stored = []
     if store.stored:
         unused, root = store.unused_files(without=folders), store.stored.root
-        stored = [Removable(root / version, sum(sizes.values())) for version, sizes in unused.items()]
+        stored = [
+            Removable(root / version, sum(sizes.values())) for version, sizes in unused.items()
+        ]
 
     if not dry_run:
         try:
-            store.remove(folders, on_removed=lambda folder: _log(run_folder, "version", versions[folder]))
+            store.remove(
+                folders, on_removed=lambda folder: _log(run_folder, "version", versions[folder])
+            )
         except OSError as cause:
-            raise RunFolderError(f"{store.folder} cannot be cleaned ({cause}). Fix its permissions.") from cause
+            raise RunFolderError(
+                f"{store.folder} cannot be cleaned ({cause}). Fix its permissions."
+            ) from cause
         _log(run_folder, "files on storage", *stored)
     return [*versions.values(), *stored]
 
@@ -78,7 +94,9 @@ def _log(run_folder: RunFolder, what: str, *removed: Removable) -> None:
         run_folder.log.event(f"{what} removed", folder=str(each.folder), bytes=each.freed_bytes)
 
 
-def _removable(run_folder: RunFolder, store: StageStore, keep: int, needed: Collection[Path]) -> list[Path]:
+def _removable(
+    run_folder: RunFolder, store: StageStore, keep: int, needed: Collection[Path]
+) -> list[Path]:
     """The version folders of a store to remove."""
     # Withdrawn models do not count, since a rollback skips them.
     worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
@@ -112,6 +130,10 @@ def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
             needed.add(folder)
             manifest = store_of[folder.parent].manifest_of(folder.name) or {}
             # Models that were promoted name their training.
-            upstream = manifest.get("upstream", {key: manifest[key] for key in ("train",) if key in manifest})
-            waiting += [run_folder.config.run_dir / stage / version for stage, version in upstream.items()]
+            upstream = manifest.get(
+                "upstream", {key: manifest[key] for key in ("train",) if key in manifest}
+            )
+            waiting += [
+                run_folder.config.run_dir / stage / version for stage, version in upstream.items()
+            ]
     return needed

@@ -72,7 +72,9 @@ _CHECK: Final = ("training.simulation.probe", "training.studies.time_checks")
 #: For how long the processors are watched before times are measured [s].
 _LOOK_SECONDS: Final = 3.0
 FORMS: Final = ("small", "full")
-_SECTIONS: Final[dict[str, type[BaseModel]]] = {each.__name__: each for each in (TrainSettings, ClusterSettings)}
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    each.__name__: each for each in (TrainSettings, ClusterSettings)
+}
 
 
 class Study(NamedTuple):
@@ -88,7 +90,9 @@ class Study(NamedTuple):
 def shipped() -> dict[str, Path]:
     """The studies that come with the code, by name; tables and figures of a study are further names of it."""
     found = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
-    return found | {name: path for path in found.values() for name in read_mapping(path).get("shows") or {}}
+    return found | {
+        name: path for path in found.values() for name in read_mapping(path).get("shows") or {}
+    }
 
 
 def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -> Study:
@@ -120,11 +124,17 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
             workers = settings.train_settings(method, values, 1).workers
             slow = min(settings.cluster_settings(values).slow_ranks, default=0)
         except ValidationError as cause:
-            raise ConfigError(explain(cause, _SECTIONS[cause.title], place=f"{path}: {where}")) from None
+            raise ConfigError(
+                explain(cause, _SECTIONS[cause.title], place=f"{path}: {where}")
+            ) from None
         if slow >= workers > 1:
-            raise ConfigError(f"{path}: {where}: there is no slow rank {slow} among {workers} workers.")
+            raise ConfigError(
+                f"{path}: {where}: there is no slow rank {slow} among {workers} workers."
+            )
     train = changes.get("train", {})
-    if replaced := [key for key in train if all(settings.replaces(each, key) for each in settings.methods)]:
+    if replaced := [
+        key for key in train if all(settings.replaces(each, key) for each in settings.methods)
+    ]:
         raise ConfigError(
             f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or varies it."
         )
@@ -132,15 +142,23 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     layers = [given, (given.get("forms") or {}).get(form) or {}]
     is_idle = any(each.get("cluster") and each.get("execution") == "mpi" for each in layers)
     if by_mpi and (changes.get("cluster") or is_idle):
-        raise ConfigError(f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks here.")
-    return Study("-".join([path.stem, *[form] * (form != FORMS[0]), *["mpi"] * by_mpi]), form, settings)
+        raise ConfigError(
+            f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks here."
+        )
+    return Study(
+        "-".join([path.stem, *[form] * (form != FORMS[0]), *["mpi"] * by_mpi]), form, settings
+    )
 
 
 def _combinations(study: StudySettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The methods with each of their values of varied keys, in words before them."""
     for method in study.methods:
         for values in study.combinations(method):
-            yield ", ".join([method, *(f"{key} {value}" for key, value in values.items())]), method, values
+            yield (
+                ", ".join([method, *(f"{key} {value}" for key, value in values.items())]),
+                method,
+                values,
+            )
 
 
 def list_studies() -> Table:
@@ -176,11 +194,18 @@ def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
             say(f"compare: study {name} failed: {error}")
             failed.append(name)
     if failed:
-        raise StudyError(f"compare: {len(failed)} of {len(names)} studies failed, as said above: {', '.join(failed)}.")
+        raise StudyError(
+            f"compare: {len(failed)} of {len(names)} studies failed, as said above: {', '.join(failed)}."
+        )
 
 
 def compare(
-    run_folder: RunFolder, study: Study, *, command: str, force: bool = False, publish: Path | None = None
+    run_folder: RunFolder,
+    study: Study,
+    *,
+    command: str,
+    force: bool = False,
+    publish: Path | None = None,
 ) -> Path:
     """Make the missing runs of a study, and its tables, figures and page, in `<run_dir>/compare/<name>/`.
 
@@ -206,8 +231,13 @@ def compare(
         page = _write(run_folder, result, table, folder, publish)
         run_folder.console.print(table)
         judged = judge(result)
-        run_folder.results.add(f"study {study.name}: {len(result.runs)} runs, claims: {counted(judged) or 'none'}")
-        for words in [*(f"{each.verdict}: {each.claim.says}" for each in judged), *notes(result, judged)]:
+        run_folder.results.add(
+            f"study {study.name}: {len(result.runs)} runs, claims: {counted(judged) or 'none'}"
+        )
+        for words in [
+            *(f"{each.verdict}: {each.claim.says}" for each in judged),
+            *notes(result, judged),
+        ]:
             run_folder.say(f"  {words}")
         return page
 
@@ -262,7 +292,9 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     }
     results = [result for result in (run.result for run in runs) if result is not None]
     weights = "" if settings.times_only else weights_of_test(subject.settings.open())
-    made_now = StudyResult(study.name, study.form, digest, settings, made, data, checks, results, weights)
+    made_now = StudyResult(
+        study.name, study.form, digest, settings, made, data, checks, results, weights
+    )
     write_atomically(folder / _RESULT, plain(made_now))
     return made_now
 
@@ -276,15 +308,23 @@ def _refuse_idle(study: StudySettings) -> None:
         except IdleSettingError as idle:
             found.append(f"  {where}: {idle}")
     if found:
-        raise ConfigError("\n".join(["compare: in these runs something that is set has no effect:", *found]))
+        raise ConfigError(
+            "\n".join(["compare: in these runs something that is set has no effect:", *found])
+        )
 
 
 def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
     """Digest of the meaning of the code of a run: other methods, networks and the words of the page are none of it."""
-    modules = [f"training.studies.run_{'in_simulator' if is_simulated else 'on_ranks'}", *modules_of_method(train)]
+    modules = [
+        f"training.studies.run_{'in_simulator' if is_simulated else 'on_ranks'}",
+        *modules_of_method(train),
+    ]
     modules += [] if is_simulated else ["training.launching.rank_process"]
     settings = subject.settings
-    modules += [type(settings).__module__, settings.network.module if isinstance(settings, HepSettings) else ""]
+    modules += [
+        type(settings).__module__,
+        settings.network.module if isinstance(settings, HepSettings) else "",
+    ]
     return _digest_of_code(tuple(filter(None, modules)))
 
 
@@ -314,30 +354,49 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     if not isinstance(chosen, str):
         opened = chosen.open()
         counts = {split: [sum(opened.group_rows(split))] for split in SPLITS}
-        source = {"surface": "Beale's function", "mnist": _PUBLIC, "cifar10": _PUBLIC}.get(chosen.name, chosen.name)
+        source = {"surface": "Beale's function", "mnist": _PUBLIC, "cifar10": _PUBLIC}.get(
+            chosen.name, chosen.name
+        )
         if chosen.meaning.get("digits"):
             source = "the digits of scikit-learn, enlarged"
-        return Subject(chosen), {"version": chosen.name, "classes": [], "sample_note": source, "counts": counts}
+        return Subject(chosen), {
+            "version": chosen.name,
+            "classes": [],
+            "sample_note": source,
+            "counts": counts,
+        }
     if chosen not in NETWORKS:
-        raise ConfigError(f"study {study.name}: there is no workload '{chosen}'.{nearest(chosen, NETWORKS)}")
+        raise ConfigError(
+            f"study {study.name}: there is no workload '{chosen}'.{nearest(chosen, NETWORKS)}"
+        )
     upstream = run_folder.upstream(Train(), command="compare")
     Runner(run_folder).say_what_is_stale(Train(), upstream)
     features = upstream["features"]
     dataset = FeatureDataset.load(features.folder)
     settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
-    about = {"version": features.name, "classes": dataset.classes, "sample_note": _labels(run_folder).sample_note}
+    about = {
+        "version": features.name,
+        "classes": dataset.classes,
+        "sample_note": _labels(run_folder).sample_note,
+    }
     counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
-    digest = content_digest(features.files, {}, ["dataset.json", "scaler.json", *(f"{split}/*" for split in SPLITS)])
+    digest = content_digest(
+        features.files, {}, ["dataset.json", "scaler.json", *(f"{split}/*" for split in SPLITS)]
+    )
     return Subject(settings, digest), about | {"counts": counts, "digest": digest}
 
 
 def _labels(run_folder: RunFolder) -> PlotLabels:
     """Words on the plots of the events of the run folder."""
     ingested = run_folder.store("ingest").current()
-    return plot_labels(run_folder.config.model_dump(mode="json"), ingested.manifest["inputs"] if ingested else ())
+    return plot_labels(
+        run_folder.config.model_dump(mode="json"), ingested.manifest["inputs"] if ingested else ()
+    )
 
 
-def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str) -> None:
+def _make(
+    run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str
+) -> None:
     """Make the runs that are not done; MPI runs of as many workers share their ranks, which start only once."""
     by_mpi = study.settings.execution == "mpi"
     for run in runs if by_mpi else ():
@@ -350,7 +409,9 @@ def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folde
         before = f", {len(of_these) - len(left)} done before" if len(left) < len(of_these) else ""
         run_folder.say(f"compare: {words}: {len(of_these)} run(s){before}")
         if left and by_mpi:
-            run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=workers)
+            run_folder.refuse_unfit_machine(
+                Train.needs, "optimisers cannot be compared", workers=workers
+            )
             jobs = folder / "jobs" / f"{workers}-workers"
             with Bar(run_folder.console, words, "steps") as bar:
                 measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say)
@@ -359,11 +420,17 @@ def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folde
                 simulate_all(left, cores=usable_cores(), code=code, on_progress=bar)
 
 
-def _write(run_folder: RunFolder, result: StudyResult, table: Grid, folder: Path, publish: Path | None) -> Path:
+def _write(
+    run_folder: RunFolder, result: StudyResult, table: Grid, folder: Path, publish: Path | None
+) -> Path:
     """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
     figures, page = folder / _FIGURES, folder / _PAGE
     has_events = isinstance(result.study.workload, str)
-    draw_all(result, _labels(run_folder) if has_events else PlotLabels("", result.data["sample_note"], None), figures)
+    draw_all(
+        result,
+        _labels(run_folder) if has_events else PlotLabels("", result.data["sample_note"], None),
+        figures,
+    )
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
     heads = ["Method", *(measure_of(name).words for name in dict.fromkeys(result.study.compared))]
     for_report = {
@@ -388,13 +455,17 @@ def _write(run_folder: RunFolder, result: StudyResult, table: Grid, folder: Path
 def _cpu_name() -> str:
     """Name of the processor, or of its architecture."""
     about = Path("/proc/cpuinfo")
-    named = re.search(r"^model name\s*: (.+)$", about.read_text() if about.exists() else "", re.MULTILINE)
+    named = re.search(
+        r"^model name\s*: (.+)$", about.read_text() if about.exists() else "", re.MULTILINE
+    )
     return named[1] if named else platform.machine()
 
 
 def table_of(result: StudyResult) -> Grid:
     """The measures that the study compares, and those of its tables, for the terminal."""
-    of_tables = [name for table in result.study.tables if table.over is None for name in table.measures]
+    of_tables = [
+        name for table in result.study.tables if table.over is None for name in table.measures
+    ]
     names = list(dict.fromkeys([*result.study.compared, *of_tables]))
     table = Grid("method", *names, title=result.study.title)
     for cell in result.cells():

@@ -18,13 +18,20 @@ def lines(loaded: LoadedConfig) -> Iterator[str]:
     for keys, value in values(_content(loaded)):
         begin = "  " * (len(keys) - 1) + ("-" if isinstance(keys[-1], int) else f"{keys[-1]}:")
         given = f"{begin} {json.dumps(value, ensure_ascii=False)}"
-        yield begin if has_parts(value) else f"{given:<{_WIDTH}} # {' '.join(loaded.source(keys).split())}"
+        yield (
+            begin
+            if has_parts(value)
+            else f"{given:<{_WIDTH}} # {' '.join(loaded.source(keys).split())}"
+        )
 
 
 def as_json(loaded: LoadedConfig) -> dict[str, dict[str, Any]]:
     """Value and source of each dotted key."""
     found = [(keys, value) for keys, value in values(_content(loaded)) if not has_parts(value)]
-    return {".".join(map(str, keys)): {"value": value, "source": loaded.source(keys)} for keys, value in found}
+    return {
+        ".".join(map(str, keys)): {"value": value, "source": loaded.source(keys)}
+        for keys, value in found
+    }
 
 
 def _content(loaded: LoadedConfig) -> Any:
@@ -41,4 +48,6 @@ def values(content: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
 
 def has_parts(value: Any) -> bool:
     """Whether the parts of a value may have different sources; a list of plain values has one source."""
-    return bool(value) and (isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict)))
+    return bool(value) and (
+        isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict))
+    )

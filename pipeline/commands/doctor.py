@@ -38,7 +38,11 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
             found.notes.append(words)
             say(words)
     except (LaunchError, MachineError) as error:
-        found.findings.append(Finding("ranks", "error", str(error), "Correct that; `train.workers: 1` needs no ranks."))
+        found.findings.append(
+            Finding(
+                "ranks", "error", str(error), "Correct that; `train.workers: 1` needs no ranks."
+            )
+        )
         say(render(found.findings[-1:]))
     finally:
         run_folder.spark.stop()

@@ -30,9 +30,20 @@ from pipeline.runs.own_folders import new_folder
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.state_files import write_atomically
-from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
+from pipeline.runs.trained_models import (
+    FoundModel,
+    refuse_other_features,
+    refuse_seen_events,
+    trained_models,
+)
 from pipeline.stages.base import Context
-from pipeline.stages.evaluate import Evaluate, evaluated, make_task, rates_before, rates_behind_cutflow
+from pipeline.stages.evaluate import (
+    Evaluate,
+    evaluated,
+    make_task,
+    rates_before,
+    rates_behind_cutflow,
+)
 from pipeline.stages.features import generated_samples
 from pipeline.stages.ingest import Ingest
 from training.threads import use_threads
@@ -58,7 +69,9 @@ class _Events(NamedTuple):
     """Keys of new events, by which copies are known."""
 
 
-def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
+def evaluate_files(
+    run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None
+) -> Path:
     """Evaluate models on the test split, or on new ROOT files with the same ingest and feature code.
 
     Its files, in `<run_dir>/evaluations/<number>/` or the given folder, which is returned:
@@ -92,7 +105,9 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
                     f"result means nothing"
                 )
             if any(dict(config.evaluate.systematics).values()):
-                run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
+                run_folder.say(
+                    "  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`"
+                )
             metrics = evaluated(
                 config,
                 run_folder.console,
@@ -108,8 +123,15 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
                 run_folder.results.add(f"accuracy of {name} on {events.words} {value:.3f}")
             for each in ("features", "events", "keys"):
                 shutil.rmtree(unfinished / each, ignore_errors=True)
-            made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
-            write_atomically(unfinished / "evaluation.json", {**made, "config": config.model_dump(mode="json")})
+            made = {
+                "created": now(),
+                "code_version": code_version(),
+                "models": list(models),
+                "events": events.words,
+            }
+            write_atomically(
+                unfinished / "evaluation.json", {**made, "config": config.model_dump(mode="json")}
+            )
     return folder
 
 
@@ -127,7 +149,10 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
     """The features of the run folder, if they have the classes and settings of the config."""
     config, version = run_folder.config, run_folder.store("features").current()
     dataset = None if version is None else FeatureDataset.load(version.verified().folder)
-    suits = dataset and (dataset.classes, dataset.definitions) == (config.classes, kernel_items(config.features))
+    suits = dataset and (dataset.classes, dataset.definitions) == (
+        config.classes,
+        kernel_items(config.features),
+    )
     if is_needed and not suits:
         raise MissingInputError(
             f"there is no test split in {config.run_dir} yet. "
@@ -177,7 +202,12 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         context.say(read.summary)
         generated = generated_samples(samples, read.counters)
         parts = [
-            EventsFile(each["name"], each["sample"], each["digest"], str(context.data_dir / "events" / each["name"]))
+            EventsFile(
+                each["name"],
+                each["sample"],
+                each["digest"],
+                str(context.data_dir / "events" / each["name"]),
+            )
             for each in read.counters["parts"]
             if each["name"]
         ]
@@ -195,12 +225,18 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         if words := track_hint(sample, counter):
             context.say(f"note:{words}")
     if not total(made.outputs).counts["selected"]:
-        raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
+        raise FeatureError(
+            "--inputs: no event of these files passes the selection. Give more, or others."
+        )
     rates = None
     if {part.name for each in known.samples for part in each.by_label()} == generated.keys():
         # Efficiencies of a sample are the same for any factor.
-        factors = {name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in generated.items()}
-        steps = cutflow(read.counters, {**selected, "normalisation": factors}, known.model_dump(mode="json"))
+        factors = {
+            name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in generated.items()
+        }
+        steps = cutflow(
+            read.counters, {**selected, "normalisation": factors}, known.model_dump(mode="json")
+        )
         rates = rates_behind_cutflow(known, steps, known.features)
     keys = distinct_keys(keys_folder(context.data_dir / "events"))
     return _Events(", ".join(inputs), made.files, rates, read.inputs, keys)
@@ -210,18 +246,24 @@ def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
     """What to know about the weights and rates of new samples, beside those of the config that is known."""
     given = {each.name for each in samples}
     missing = [each.name for each in known.samples if each.name not in given]
-    found = uncertain_mixtures(known.model_copy(update={"samples": samples}).model_dump(mode="json"))
+    found = uncertain_mixtures(
+        known.model_copy(update={"samples": samples}).model_dump(mode="json")
+    )
     if numbers := [each.name for each in known.samples if isinstance(each.sum_of_weights, float)]:
         found.append(
             f"sum_of_weights of {', '.join(numbers)} is a number of other files: new files count by their events, and "
             f"there are no rates. A branch of the files (Runs.genEventSumw) would be summed over the new ones."
         )
     elif missing and all(each.cross_section_pb is not None for each in known.samples):
-        found.append(f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB).")
+        found.append(
+            f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB)."
+        )
     return found
 
 
-def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events) -> FeatureDataset | None:
+def _reference(
+    run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events
+) -> FeatureDataset | None:
     """The dataset, if boosted trees are wanted and its training events are none of those of the evaluation."""
     if not run_folder.config.evaluate.reference or dataset is None:
         return None
@@ -245,7 +287,8 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     # A number is the sum of the config's own files: new ones count by their events.
     unknown = {"cross_section_pb": None, "sum_of_weights": None}
     known = [
-        each.model_copy(update=unknown) if isinstance(each.sum_of_weights, float) else each for each in config.samples
+        each.model_copy(update=unknown) if isinstance(each.sum_of_weights, float) else each
+        for each in config.samples
     ]
     # The name of a class prevails over that of a sample. Files of `label_by` are of no single class.
     named = {sample.name: sample for sample in known}
@@ -254,7 +297,9 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
         if not (others or first.label_by):
             named[name] = first
     found: dict[str, SampleSettings] = {}
-    for place, (name, separator, pattern) in enumerate((each.partition("=") for each in inputs), start=1):
+    for place, (name, separator, pattern) in enumerate(
+        (each.partition("=") for each in inputs), start=1
+    ):
         if not separator or name not in named:
             raise ConfigError(
                 f"--inputs: there is no sample '{name}', and no class of one sample.{nearest(name, list(named))} Write "

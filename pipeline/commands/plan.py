@@ -12,7 +12,9 @@ from pipeline.runner import Runner, StagePlan, State
 from pipeline.stages.table import STAGE_OF
 
 
-def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False) -> list[StagePlan]:
+def plan(
+    run_folder: RunFolder, *, until: str | None = None, force: bool = False
+) -> list[StagePlan]:
     """The state of each stage that `run` includes."""
     runner = Runner(run_folder)
     names = names_until(runner, until)
@@ -20,7 +22,8 @@ def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False
     if not force:
         return plans
     return [
-        each._replace(state=State.STALE, reasons=["--force"]) if each.state is State.FRESH else each for each in plans
+        each._replace(state=State.STALE, reasons=["--force"]) if each.state is State.FRESH else each
+        for each in plans
     ]
 
 

@@ -56,7 +56,11 @@ class FileDone(NamedTuple):
     @property
     def reasons(self) -> str:
         """Why the others have none, in words."""
-        others = [f"{name.replace('_', ' ')} {count}" for name, count in self.flags.items() if name != FLAGS[0]]
+        others = [
+            f"{name.replace('_', ' ')} {count}"
+            for name, count in self.flags.items()
+            if name != FLAGS[0]
+        ]
         return f" ({', '.join(others)})" if others else ""
 
 
@@ -91,14 +95,22 @@ def predict(
         parquet: Whether to write Parquet.
         keep: Branches of one number per event.
     """
-    place = located(model) if model else str(Registry.in_use(run_folder.config.run_dir, network).folder)
+    place = (
+        located(model) if model else str(Registry.in_use(run_folder.config.run_dir, network).folder)
+    )
     classifier = load_classifier(place)
     if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
-        raise ConfigError(f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches.")
-    settings, infos = classifier.files([located(path) for path in inputs], run_folder.say, keep=keep)
+        raise ConfigError(
+            f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches."
+        )
+    settings, infos = classifier.files(
+        [located(path) for path in inputs], run_folder.say, keep=keep
+    )
     # The samples of the training may have stated the tree themselves.
     uuids = [each for info in infos for each in (info.uuid, of_tree(info.uuid, settings.tree_name))]
-    if classifier.dataset and (seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)):
+    if classifier.dataset and (
+        seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)
+    ):
         run_folder.say(
             f"  warning: {classifier.name} was trained on {seen} events of these files; their scores are better than "
             f"those of new events"
@@ -112,13 +124,22 @@ def predict(
             found = _on_spark(run_folder, place, settings, keep, work, total)
         else:
             with Bar(run_folder.console, "predict", "events", total) as bar:
-                found = [_score_file(classifier, settings, keep, *each, on_events=bar.add) for each in work]
+                found = [
+                    _score_file(classifier, settings, keep, *each, on_events=bar.add)
+                    for each in work
+                ]
         failed = [result for result in found if not isinstance(result, FileDone)]
         for name, error in failed:
             if isinstance(error, OSError):
                 raise cannot_write(out / name, error, other="another folder with --out") from error
-        BadFilesError.raise_any([(path, error) for path, error in failed if isinstance(error, IngestionError)])
-    files = [each._replace(path=str(out / Path(each.path).name)) for each in found if isinstance(each, FileDone)]
+        BadFilesError.raise_any(
+            [(path, error) for path, error in failed if isinstance(error, IngestionError)]
+        )
+    files = [
+        each._replace(path=str(out / Path(each.path).name))
+        for each in found
+        if isinstance(each, FileDone)
+    ]
     return Done(files, total / max(time.monotonic() - began, 1e-9))
 
 
@@ -156,12 +177,17 @@ def _on_spark(
         spark = run_folder.spark.context(folder=work[0][1].parent, inputs=paths, show=show)
     absolute = str(Path(place).absolute())
     try:
-        with Bar(run_folder.console, "predict", "events") as bar, counted(spark, bar, total) as done:
+        with (
+            Bar(run_folder.console, "predict", "events") as bar,
+            counted(spark, bar, total) as done,
+        ):
 
             def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, IngestionError | OSError]:
                 return _score_file(_loaded(absolute), settings, keep, *each, on_events=done.add)
 
-            return list(spark.parallelize(work, run_folder.spark.num_tasks(len(work))).map(run).collect())
+            return list(
+                spark.parallelize(work, run_folder.spark.num_tasks(len(work))).map(run).collect()
+            )
     finally:
         run_folder.spark.stop()
 
@@ -178,7 +204,9 @@ def _score_file(
     """Write the scores of a file; an error of the file, or of the disk, is a result: Spark would try the task again."""
     counts: Counter[int] = Counter()
     try:
-        with _writer(path, classifier.classes, {name: info.pass_through[name] for name in keep}) as write:
+        with _writer(
+            path, classifier.classes, {name: info.pass_through[name] for name in keep}
+        ) as write:
             for raw, scored in classifier.entries(info, settings):
                 write(classifier.columns(raw, scored) | raw.pass_through)
                 counts.update(scored.flag.tolist())
@@ -190,7 +218,11 @@ def _score_file(
         if cause is None:
             raise
         return path.name, cause
-    return FileDone(str(path), info.entries, {name: counts[flag] for flag, name in enumerate(FLAGS) if counts[flag]})
+    return FileDone(
+        str(path),
+        info.entries,
+        {name: counts[flag] for flag, name in enumerate(FLAGS) if counts[flag]},
+    )
 
 
 @contextmanager
@@ -205,7 +237,9 @@ def _writer(
         schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in types.items()])
         schema = schema.with_metadata({name: json.dumps(each) for name, each in words.items()})
         with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as file:
-            yield lambda columns: file.write_table(pa.table({name: columns[name] for name in types}, schema=schema))
+            yield lambda columns: file.write_table(
+                pa.table({name: columns[name] for name in types}, schema=schema)
+            )
         return
     with uproot.recreate(path) as file:
         tree = file.mktree(TREE, types, title=json.dumps(words))

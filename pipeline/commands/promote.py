@@ -20,7 +20,14 @@ from models.evaluation.scored_events import ScoredEvents
 from models.networks.registry import NETWORKS
 from models.prediction import predict
 from pipeline.config import Config
-from pipeline.errors import USER_ERRORS, ConfigError, MissingInputError, PromotionError, cannot_write, nearest
+from pipeline.errors import (
+    USER_ERRORS,
+    ConfigError,
+    MissingInputError,
+    PromotionError,
+    cannot_write,
+    nearest,
+)
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint
@@ -71,24 +78,34 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Promotion
         run_folder.write_metrics(failed=None)
 
 
-def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool) -> Iterator[PromotionOutcome]:
+def _promote_each(
+    run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool
+) -> Iterator[PromotionOutcome]:
     trained = upstream["train"]
     dataset = FeatureDataset.load(upstream["features"].folder)
     failed: list[str] = []
     for network in trained.manifest["counters"]["networks"]:
         try:
-            with Bar(run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")) as bar:
-                verdict = PromotionOutcome(network, *_promote(run_folder, network, upstream, dataset, bar, force=force))
+            with Bar(
+                run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")
+            ) as bar:
+                verdict = PromotionOutcome(
+                    network, *_promote(run_folder, network, upstream, dataset, bar, force=force)
+                )
         except DamagedOutputError:
             raise
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
             run_folder.results.add(f"{network} failed", promoted={network: {"failed": str(error)}})
-            run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
+            run_folder.log.event(
+                "promotion failed", network=network, train=trained.name, message=str(error)
+            )
         else:
             outcome = "promoted" if verdict.promoted else "not promoted"
             details = {"promoted": verdict.promoted, "reason": verdict.reason}
-            run_folder.results.add(f"{network} {outcome}: {verdict.reason}", promoted={network: details})
+            run_folder.results.add(
+                f"{network} {outcome}: {verdict.reason}", promoted={network: details}
+            )
             event = f"network {outcome}"
             run_folder.log.event(event, network=network, train=trained.name, reason=verdict.reason)
             yield verdict
@@ -141,7 +158,9 @@ class _PromotionVerdict(NamedTuple):
     """None without a comparison."""
 
 
-def _below_floor(config: Config, events: ScoredEvents, task: EvaluationTask) -> _PromotionVerdict | None:
+def _below_floor(
+    config: Config, events: ScoredEvents, task: EvaluationTask
+) -> _PromotionVerdict | None:
     """The verdict about a candidate that does not reach `promote.at_least`; None about one that does."""
     try:
         reason = shortfall(events, task, config.promote.at_least)
@@ -149,7 +168,9 @@ def _below_floor(config: Config, events: ScoredEvents, task: EvaluationTask) -> 
         reason = f"it cannot be measured: {error}"
     if not reason:
         return None
-    return _PromotionVerdict(is_better=False, reason=reason if reason.endswith(".") else f"{reason}.")
+    return _PromotionVerdict(
+        is_better=False, reason=reason if reason.endswith(".") else f"{reason}."
+    )
 
 
 def _compared(
@@ -170,7 +191,9 @@ def _compared(
         after, _, _ = measurable(events, task)
         gain = improvement(before, after)
     except (ModelError, FeatureError) as error:
-        return _PromotionVerdict(is_better=False, reason=f"it cannot be compared with {current.name}: {error}")
+        return _PromotionVerdict(
+            is_better=False, reason=f"it cannot be compared with {current.name}: {error}"
+        )
     needed = config.promote.min_sigma
     direction = "lower" if gain.value >= 0 else "higher"
     difference = with_error(abs(gain.value), gain.error, " +- ")
@@ -178,7 +201,9 @@ def _compared(
         f"its mean cross-entropy on {len(after.labels)} test events is {direction} than that of {current.name} by "
         f"{difference}; a decrease by {needed:g} standard errors is needed"
     )
-    return _PromotionVerdict(is_better=gain.value > needed * gain.error, reason=reason, improvement=gain)
+    return _PromotionVerdict(
+        is_better=gain.value > needed * gain.error, reason=reason, improvement=gain
+    )
 
 
 def _undamaged(current: Version) -> Version:
@@ -189,9 +214,13 @@ def _undamaged(current: Version) -> Version:
         raise ModelError(str(cause)) from cause
 
 
-def _scored_events(model: FoundModel, dataset: FeatureDataset, task: EvaluationTask, bar: Bar) -> ScoredEvents:
+def _scored_events(
+    model: FoundModel, dataset: FeatureDataset, task: EvaluationTask, bar: Bar
+) -> ScoredEvents:
     """The test events with the scores of a model."""
-    return task.scored(predict(model.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add))
+    return task.scored(
+        predict(model.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add)
+    )
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
@@ -204,18 +233,28 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     with run_folder.locked():
         registry = Registry(run_folder.config.run_dir, network)
         current = registry.recovered()
-        earlier = [name for name in registry.promoted() if current and number_of(name) < number_of(current.name)]
+        earlier = [
+            name
+            for name in registry.promoted()
+            if current and number_of(name) < number_of(current.name)
+        ]
         if current is None or not earlier:
             raise MissingInputError(
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
             )
-        Version(earlier[-1], registry.folder / earlier[-1], registry.manifest_of(earlier[-1]) or {}).verified()
+        Version(
+            earlier[-1], registry.folder / earlier[-1], registry.manifest_of(earlier[-1]) or {}
+        ).verified()
         registry.withdraw(current, now())
         registry.point_to(earlier[-1])
-        run_folder.log.event("network rolled back", network=network, withdrawn=current.name, in_use=earlier[-1])
+        run_folder.log.event(
+            "network rolled back", network=network, withdrawn=current.name, in_use=earlier[-1]
+        )
         run_folder.write_metrics(failed=None)
         words = f"{network}: {earlier[-1]} in use instead of {current.name}"
-        run_folder.results.add(words, rolled_back={network: {"withdrawn": current.name, "in_use": earlier[-1]}})
+        run_folder.results.add(
+            words, rolled_back={network: {"withdrawn": current.name, "in_use": earlier[-1]}}
+        )
         return current.name, earlier[-1]
 
 
@@ -237,7 +276,9 @@ def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bo
         )
 
 
-def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None) -> None:
+def _publish(
+    run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None
+) -> None:
     folder, network = registry.next_folder(digest), registry.stage
     if exported := run_folder.store("export").current():
         # An equal training has the same networks.

@@ -9,7 +9,13 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 
 
-def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None = None, force: bool = False) -> bool:
+def run(
+    run_folder: RunFolder,
+    names: Sequence[str] = (),
+    *,
+    until: str | None = None,
+    force: bool = False,
+) -> bool:
     """Run the named stages if they are stale; returns whether any ran.
 
     Without names it runs all that the config includes.

@@ -40,7 +40,9 @@ def damages(content: dict[str, Any]) -> list[str]:
 
 def table_of(run_folder: RunFolder, content: dict[str, Any]) -> Grid:
     """The result of `status` as a table."""
-    table = Grid("stage", "version", "made", "seconds", title=str(run_folder.config.run_dir.absolute()))
+    table = Grid(
+        "stage", "version", "made", "seconds", title=str(run_folder.config.run_dir.absolute())
+    )
     for name, brief in content.items():
         if name != "in_use":
             table.add_row(name, *_row(brief, "created", "seconds"))

@@ -65,13 +65,17 @@ def track(run_folder: RunFolder) -> list[Tracked]:
         except MlflowException as cause:
             raise TrackingError(f"MLflow at {redact(uri)}: {redact(str(cause))[:1000]}") from cause
         for each in tracked:
-            run_folder.log.event("network tracked", network=each.network, mlflow_run=each.run_id, is_new=each.is_new)
+            run_folder.log.event(
+                "network tracked", network=each.network, mlflow_run=each.run_id, is_new=each.is_new
+            )
             state = "logged" if each.is_new else "there already"
             run_folder.results.add(f"{each.network} {state} as run {each.run_id}")
         return tracked
 
 
-def _track(client: MlflowClient, experiment: str, network: str, upstream: Mapping[str, Version]) -> Tracked:
+def _track(
+    client: MlflowClient, experiment: str, network: str, upstream: Mapping[str, Version]
+) -> Tracked:
     from mlflow.entities import Metric, Param
 
     evaluated = upstream["evaluate"]
@@ -95,24 +99,45 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
         tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
     ).info.run_id
     settings = {name: run[name] for name in ("model", "train")}
-    measured = [*_curves(trained.folder / network, start), ("training_seconds", summary["seconds"], end, 0)]
-    found, when = evaluated.manifest["counters"]["runs"][network], timestamp(evaluated.manifest["created"])
+    measured = [
+        *_curves(trained.folder / network, start),
+        ("training_seconds", summary["seconds"], end, 0),
+    ]
+    found, when = (
+        evaluated.manifest["counters"]["runs"][network],
+        timestamp(evaluated.manifest["created"]),
+    )
     # MLflow allows no other characters.
-    areas = {f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area for name, area in found["auc"].items()}
+    areas = {
+        f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area
+        for name, area in found["auc"].items()
+    }
     for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
-        measured += [(name, estimate["value"], when, 0), (f"{name}_error", estimate["error"], when, 0)]
+        measured += [
+            (name, estimate["value"], when, 0),
+            (f"{name}_error", estimate["error"], when, 0),
+        ]
     # The client cuts them into calls of the size that servers take.
     client.log_batch(
         run_id,
         params=[
-            Param(".".join(map(str, keys)), (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
+            Param(
+                ".".join(map(str, keys)),
+                (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS],
+            )
             for keys, value in values(_config(settings, upstream))
             if not has_parts(value)
         ],
-        metrics=[Metric(name, float(value), _milliseconds(when), epoch) for name, value, when, epoch in measured],
+        metrics=[
+            Metric(name, float(value), _milliseconds(when), epoch)
+            for name, value, when, epoch in measured
+        ],
     )
     files = [(evaluated.folder / "metrics.json", "evaluate")]
-    files += [(path, "evaluate/plots") for path in sorted((evaluated.folder / network / "plots").glob("*.png"))]
+    files += [
+        (path, "evaluate/plots")
+        for path in sorted((evaluated.folder / network / "plots").glob("*.png"))
+    ]
     if "export" in upstream:
         files.append((upstream["export"].folder / network / "model.onnx", "export"))
     for path, place in files:
@@ -126,14 +151,20 @@ def _curves(training: Path, start: float) -> Iterator[_Value]:
     time = start
     for record in read_records(training)[0]:
         time += record["seconds"]
-        yield from ((name, record[name], time, record["epoch"]) for name in _CURVES if record.get(name) is not None)
+        yield from (
+            (name, record[name], time, record["epoch"])
+            for name in _CURVES
+            if record.get(name) is not None
+        )
 
 
 def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dict[str, Any]:
     """The config of each stage, and the settings of the network after `train_by_network` and the grid search."""
     config: dict[str, Any] = upstream["train"].manifest["config"]
     data = upstream["ingest"].manifest["config"]
-    of_stages = {name: each.manifest["config"][name] for name, each in upstream.items() if name in config}
+    of_stages = {
+        name: each.manifest["config"][name] for name, each in upstream.items() if name in config
+    }
     given = {name: each for name, each in config.items() if name != "train_by_network"}
     return {**given, "samples": data["samples"], **of_stages, **settings}
 

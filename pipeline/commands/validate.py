@@ -31,14 +31,25 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     said: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]
-    there, particles = [sample for sample in config.samples if sample not in to_come], config.features.particles
+    there, particles = (
+        [sample for sample in config.samples if sample not in to_come],
+        config.features.particles,
+    )
     try:
         with Bar(console, "checking files", "files") as bar:
-            found = found_files(there, config.ingest, said.append, on_file=bar, needs_particles=particles)
+            found = found_files(
+                there, config.ingest, said.append, on_file=bar, needs_particles=particles
+            )
     finally:
         yield from said
-    yield from (f"would be skipped: {words}" for words in grouped((each.path, each.message) for each in found.bad))
-    files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
+    yield from (
+        f"would be skipped: {words}"
+        for words in grouped((each.path, each.message) for each in found.bad)
+    )
+    files, samples = (
+        [info._asdict() for info in found.infos],
+        [sample.model_dump() for sample in there],
+    )
     yield from (f"note: {words}" for words in notes(files, samples))
     for sample in config.samples:
         of_class = f"class {' or '.join(config.classes[label] for label in sample.labels)}"
@@ -47,7 +58,9 @@ def validate(config: Config, console: Console) -> Iterator[str]:
             continue
         entries = [info.entries for info in found.infos if info.sample == sample.name]
         if not sum(entries):
-            raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
+            raise EmptySampleError(
+                f"sample '{sample.name}': its files hold no entries. Check them."
+            )
         yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, {of_class}"
     yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"

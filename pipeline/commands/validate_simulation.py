@@ -58,21 +58,27 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
             other = SampleSettings(
                 name=sample.name,
                 label=0,
-                files=named.get(sample.name, [str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")]),
+                files=named.get(
+                    sample.name, [str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")]
+                ),
             )
-            (one, *its), (two, *others) = (_read(each, config, run_folder.say) for each in (sample, other))
+            (one, *its), (two, *others) = (
+                _read(each, config, run_folder.say) for each in (sample, other)
+            )
             ours.append(one)
             theirs.append(two)
             area = separation(one, two, seed=_SEED)
             columns, candidates = (
-                {name: (first[name], second[name]) for name in first} for first, second in zip(its, others, strict=True)
+                {name: (first[name], second[name]) for name in first}
+                for first, second in zip(its, others, strict=True)
             )
             labels = PlotLabels("", "Simulation", config.simulate.energy_tev, sample.name)
             for words, quantities in (("features", columns), ("candidates", candidates)):
                 figure = plot_comparison(quantities, ("this simulation", "reference"), labels)
                 save_figure(figure, folder / f"{sample.name}-{words}")
             apart = {
-                name: round(cumulative_distance(*one, *two), 4) for name, (one, two) in (columns | candidates).items()
+                name: round(cumulative_distance(*one, *two), 4)
+                for name, (one, two) in (columns | candidates).items()
             }
             found[sample.name] = {
                 "events": len(one.features), "reference_events": len(two.features),
@@ -82,15 +88,22 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 f"{sample.name}: {len(one.features)} against {len(two.features)} events; boosted trees tell them apart "
                 f"with AUC {with_error(area.value, area.error, ' +- ')}"
             )
-        moved = {"reference": transfer(theirs, ours, seed=_SEED), "simulation": transfer(ours, theirs, seed=_SEED)}
-    transferred = {name: {key: value._asdict() for key, value in each.items()} for name, each in moved.items()}
+        moved = {
+            "reference": transfer(theirs, ours, seed=_SEED),
+            "simulation": transfer(ours, theirs, seed=_SEED),
+        }
+    transferred = {
+        name: {key: value._asdict() for key, value in each.items()} for name, each in moved.items()
+    }
     content = {"samples": found, "transfer": transferred}
     (folder / "validation.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     return [*lines, *map(_about_transfer, moved, moved.values()), f"figures and numbers: {folder}"]
 
 
 def _about_transfer(tested: str, moved: dict[str, Any]) -> str:
-    own_text, other_text, loss_text = (with_error(each.value, each.error, " +- ") for each in moved.values())
+    own_text, other_text, loss_text = (
+        with_error(each.value, each.error, " +- ") for each in moved.values()
+    )
     return (
         f"tested on the {tested}: a network trained on it reaches {own_text}, one trained on the other {other_text}; "
         f"loss {loss_text}"
@@ -129,7 +142,9 @@ def _read(
         weights.append(chosen["weight"].to_numpy())
         tables.append(chosen.select(list(_KINDS)))
     events = WeightedEvents(np.concatenate(hlf).astype(np.float64), np.concatenate(weights))
-    features = {name: (events.features[:, place], events.weights) for place, name in enumerate(hlf_names())}
+    features = {
+        name: (events.features[:, place], events.weights) for place, name in enumerate(hlf_names())
+    }
     return events, features, _candidates(pa.concat_tables(tables), events.weights)
 
 

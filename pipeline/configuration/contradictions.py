@@ -57,7 +57,11 @@ _OF_CONFIG: Final = (
         "the bit 1, the only one that ingest.min_btag gives",
         lambda config: config.ingest.min_btag is None or config.features.btag_mask & 1,
     ),
-    ("ingest.max_bad_files", "ingest.on_bad_file: skip", lambda config: config.ingest.on_bad_file == "skip"),
+    (
+        "ingest.max_bad_files",
+        "ingest.on_bad_file: skip",
+        lambda config: config.ingest.on_bad_file == "skip",
+    ),
     (
         "evaluate.luminosity",
         "cross_section_pb of all samples",
@@ -77,12 +81,16 @@ _OF_CONFIG: Final = (
         lambda config: config.simulate.pile_up.mean,
     ),
     (
-        " ".join(f"simulate.lepton_filter.{key}" for key in ("max_eta", "max_isolation", "thinning")),
+        " ".join(
+            f"simulate.lepton_filter.{key}" for key in ("max_eta", "max_isolation", "thinning")
+        ),
         "simulate.lepton_filter.min_pt above 0",
         lambda config: config.simulate.lepton_filter.min_pt,
     ),
 )
-_NEEDS: Final = [Needs(key, beside, acts) for keys, beside, acts in _OF_CONFIG for key in keys.split()]
+_NEEDS: Final = [
+    Needs(key, beside, acts) for keys, beside, acts in _OF_CONFIG for key in keys.split()
+]
 #: Of each sample.
 _NEEDS_OF_SAMPLE: Final = (
     Needs("cross_section_error_pb", "cross_section_pb", _has_cross_section),
@@ -92,8 +100,15 @@ _NEEDS_OF_SAMPLE: Final = (
 
 def refuse_contradictions(config: Any) -> None:
     """Refuse a `Config` whose sections do not fit each other; the message has a line for each reason."""
-    found = [*_of_samples(config), *_of_classes(config), *_of_sections(config), *_of_trainings(config)]
-    of_samples = ((sample, _NEEDS_OF_SAMPLE, f"sample '{sample.name}': ") for sample in config.samples)
+    found = [
+        *_of_samples(config),
+        *_of_classes(config),
+        *_of_sections(config),
+        *_of_trainings(config),
+    ]
+    of_samples = (
+        (sample, _NEEDS_OF_SAMPLE, f"sample '{sample.name}': ") for sample in config.samples
+    )
     for section, rules, place in ((config, _NEEDS, ""), *of_samples):
         try:
             refuse_without_effect(section, rules)
@@ -135,7 +150,9 @@ def _of_samples(config: Any) -> Iterator[str]:
             yield f"samples: the name '{sample.name}' is given twice; names must differ"
         if (label := max(sample.labels)) >= len(classes):
             yield f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names, from 0"
-        elif not sample.label_by and plain(sample.name) in {*map(plain, classes)} - {plain(classes[label])}:
+        elif not sample.label_by and plain(sample.name) in {*map(plain, classes)} - {
+            plain(classes[label])
+        }:
             yield f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of another class"
         for name in sample.weights.keys() - config.ingest.weights.keys():
             yield (
@@ -151,7 +168,15 @@ def _of_samples(config: Any) -> Iterator[str]:
 
 def _of_sections(config: Any) -> Iterator[str]:
     # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
-    taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low", "hlf", "core"}
+    taken = {
+        *COLUMNS,
+        *events_schema().names,
+        "predicted",
+        "file_uuid_high",
+        "file_uuid_low",
+        "hlf",
+        "core",
+    }
     passed = config.ingest.pass_through
     for name in passed:
         if name in taken or name.startswith("probability") or passed.count(name) > 1:
@@ -160,7 +185,9 @@ def _of_sections(config: Any) -> Iterator[str]:
         if missing := [branch for branch in feature.needs if branch not in passed]:
             yield f"ingest.pass_through: the feature '{name}' ({feature.place}) needs {', '.join(missing)}; add it"
     folder = config.run_dir.resolve()
-    if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
+    if folder in {ROOT, *ROOT.parents} or any(
+        folder.is_relative_to(ROOT / name) for name in PACKAGES
+    ):
         yield f"run_dir: '{config.run_dir}' holds the code of the pipeline; choose another folder"
     cut, before = config.features.min_lepton_pt, config.ingest.min_lepton_pt
     if cut < before:
@@ -169,7 +196,11 @@ def _of_sections(config: Any) -> Iterator[str]:
     if lacking and not config.features.particles:
         yield f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false"
     are_normalised = all(map(_has_cross_section, config.samples))
-    if config.evaluate.data and are_normalised and "integrated_luminosity" not in config.features.model_fields_set:
+    if (
+        config.evaluate.data
+        and are_normalised
+        and "integrated_luminosity" not in config.features.model_fields_set
+    ):
         yield (
             "evaluate.data: the simulation needs the luminosity of the data, since all samples have cross_section_pb; "
             "set features.integrated_luminosity [1/pb]"
@@ -183,7 +214,9 @@ def _of_trainings(config: Any) -> Iterator[str]:
     for name in dict.fromkeys([*config.train_by_network, *searched]):
         try:
             trainings.append(config.training_of(name))
-            TrainSettings.model_validate(trainings[-1].model_dump(exclude_unset=True) | searched.get(name, {}))
+            TrainSettings.model_validate(
+                trainings[-1].model_dump(exclude_unset=True) | searched.get(name, {})
+            )
         except ValidationError as cause:
             mistakes = " ".join(about(each, TrainSettings)[1] for each in cause.errors())
             where = " with the fewest gridsearch.epochs" if name in searched else ""

@@ -58,7 +58,9 @@ def put(content: dict[str, Any], option: str, model: type[BaseModel]) -> Given:
     path, separator, text = (part.strip() for part in option.partition("="))
     said = f"--set {short(shown(option))}"
     if not separator or not all(path.split(".")):
-        raise ConfigError(f"{said}: write it as key.subkey=value, for example --set train.epochs=5.")
+        raise ConfigError(
+            f"{said}: write it as key.subkey=value, for example --set train.epochs=5."
+        )
     places = list(_walk(model, path.split(".")))
     given = Given(tuple(key for key, _ in places), _value(text, places[-1][1], said), said)
     where: Any = content
@@ -66,7 +68,9 @@ def put(content: dict[str, Any], option: str, model: type[BaseModel]) -> Given:
         name = short(".".join(map(str, given.keys[: number - 1])))
         is_list = isinstance(where, list)
         if is_list and not (isinstance(key, int) and key < len(where)):
-            raise ConfigError(f"{said}: '{name}' has {len(where)} items, counted from 0, no item '{key}'.")
+            raise ConfigError(
+                f"{said}: '{name}' has {len(where)} items, counted from 0, no item '{key}'."
+            )
         if not (is_list or isinstance(where, dict)):
             raise ConfigError(f"{said}: '{name}' holds a value, not further keys.")
         if number == len(places):
@@ -98,12 +102,18 @@ def _walk(model: type[BaseModel], path: Sequence[str]) -> Iterator[tuple[str | i
     """
     kind: Any = model
     for number, part in enumerate(path):
-        container = next((each for each in (kind, *get_args(kind)) if get_origin(each) in (list, dict)), None)
+        container = next(
+            (each for each in (kind, *get_args(kind)) if get_origin(each) in (list, dict)), None
+        )
         is_list = get_origin(container) is list
         if container and not is_list and get_args(container)[1] in (str, str | SecretStr):
             yield ".".join(path[number:]), str
             return
-        types = [each.model_fields[part].annotation for each in sections_in(kind) if part in each.model_fields]
+        types = [
+            each.model_fields[part].annotation
+            for each in sections_in(kind)
+            if part in each.model_fields
+        ]
         kind = get_args(container)[-1] if container else types[0] if types else None
         yield int(part) if is_list and part.isdecimal() else part, kind
 
@@ -118,7 +128,9 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
 def kind_of(section: type[BaseModel]) -> str:
     """The value of the key `name` that chooses this kind of a section; empty if it has only one."""
     field = section.model_fields.get("name")
-    return get_args(field.annotation)[0] if field and get_origin(field.annotation) is Literal else ""
+    return (
+        get_args(field.annotation)[0] if field and get_origin(field.annotation) is Literal else ""
+    )
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from pipeline.errors import nearest, short
 _LINES_SHOWN: Final = 20
 
 
-def explain(error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Given] = ()) -> str:
+def explain(
+    error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Given] = ()
+) -> str:
     """All mistakes of a config, one per line; those of a single option follow with its name."""
     in_file, in_options = [], []
     for mistake in error.errors():
@@ -40,7 +42,9 @@ def about(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[tuple[str | in
     """The keys of a mistake in a section, and a sentence about it."""
     # Pydantic also names validators, kinds of sections and the keys of mappings.
     skipped = {kind for _, kind in _keys_below([model])} | {"[key]"}
-    keys = tuple(key for key in mistake["loc"] if key not in skipped and not str(key).startswith("function-"))
+    keys = tuple(
+        key for key in mistake["loc"] if key not in skipped and not str(key).startswith("function-")
+    )
     return keys, "\n".join(map(short, _words(mistake, keys, model).splitlines()))
 
 
@@ -53,7 +57,9 @@ def _words(mistake: ErrorDetails, keys: tuple[str | int, ...], model: type[BaseM
         return f"'{'.'.join(filter(None, [key, discriminator]))}' is missing."
     if mistake["type"] == "value_error":
         words = f"{key + ': ' if key else ''}{context['error']}"
-        return "\n".join(line if line.endswith((".", "?")) else f"{line}." for line in words.splitlines())
+        return "\n".join(
+            line if line.endswith((".", "?")) else f"{line}." for line in words.splitlines()
+        )
     names = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
     if mistake["type"] == "union_tag_invalid":
         return f"'{key}': there is no '{context['tag']}', only {', '.join(names)}.{nearest(context['tag'], names)}"
@@ -69,7 +75,9 @@ def _advice(keys: Sequence[str | int], model: type[BaseModel]) -> str:
     sections = [model]
     for part in outer:
         # Numbers of items, and names in mappings, lead to no other section.
-        inner = [each.model_fields[part].annotation for each in sections if part in each.model_fields]
+        inner = [
+            each.model_fields[part].annotation for each in sections if part in each.model_fields
+        ]
         sections = [section for each in inner for section in sections_in(each)] or sections
     below = list(_keys_below(sections))
     inside = {name: [kind for other, kind in below if other == name and kind] for name, _ in below}

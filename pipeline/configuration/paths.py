@@ -42,14 +42,22 @@ def locate_paths(content: Any, folder: str | Path, place: str) -> None:
 
 def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> None:
     key, *inner = keys
-    items = dict(enumerate(content)) if isinstance(content, list) else content if isinstance(content, dict) else {}
+    items = (
+        dict(enumerate(content))
+        if isinstance(content, list)
+        else content
+        if isinstance(content, dict)
+        else {}
+    )
     for name in items if key == "*" else [key] if key in items else []:
         if inner:
             _locate(items[name], inner, folder, f"{place}{name}.")
         elif isinstance(items[name], str):
             bundled = Located(items[name].replace(_BUNDLED, f"{bundled_events()}/", 1))
             try:
-                content[name] = bundled if items[name].startswith(_BUNDLED) else located(items[name], folder)
+                content[name] = (
+                    bundled if items[name].startswith(_BUNDLED) else located(items[name], folder)
+                )
             except PathError as cause:
                 raise ConfigError(f"{place}{name}: {cause}.") from None
 
@@ -70,7 +78,9 @@ def local_folder(words: str | Path) -> Path:
         PosixPath('runs/mine')
     """
     if _URL.match(str(words)):
-        raise ValueError(f"'{words}' is a URL, and outputs go to local file systems only; name a folder")
+        raise ValueError(
+            f"'{words}' is a URL, and outputs go to local file systems only; name a folder"
+        )
     return Path(located(str(words)))
 
 

@@ -31,7 +31,9 @@ class SparkSettings(StrictSettings):
     @classmethod
     def _is_an_address(cls, value: str) -> str:
         if not is_master(value):
-            raise ValueError(f"{value!r} is no Spark; write local[*], local[4], spark://host1:7077, yarn or k8s://...")
+            raise ValueError(
+                f"{value!r} is no Spark; write local[*], local[4], spark://host1:7077, yarn or k8s://..."
+            )
         return value
 
     @field_validator("conf", mode="before")
@@ -43,7 +45,9 @@ class SparkSettings(StrictSettings):
             if isinstance(text, str) and holds_credential(f"{name} {text}"):
                 value = {**value, name: SecretStr(text)}
                 if str(name).endswith("JavaOptions"):
-                    raise ValueError(f"the list of processes shows {name}, so it must not hold a credential")
+                    raise ValueError(
+                        f"the list of processes shows {name}, so it must not hold a credential"
+                    )
         return value
 
 
@@ -64,10 +68,14 @@ class EvaluateSettings(StrictSettings):
     """Signal class of the working points, or a list of classes that are the signal together; null for the only class
     named signal, sig or s, or for ttbar if the others are QCD or W+jets, as published. With other names it must be
     set."""
-    working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
+    working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default=[0.90, 0.95, 0.99], min_length=1
+    )
     """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
     kinematic variables use the first that can be measured."""
-    background_working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[], examples=[[1e-3]])
+    background_working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default=[], examples=[[1e-3]]
+    )
     """Efficiencies of all backgrounds together at which the signal that is kept is reported, between 0 and 1."""
     background_uncertainty: float = Field(default=0.0, ge=0, le=10)
     """Relative uncertainty of the number of background events in the Asimov significance, at least 0."""
@@ -103,7 +111,9 @@ class ExportSettings(StrictSettings):
 
     hls4ml: bool = False
     """Whether to write firmware of the perceptron for FPGAs, simulated bit by bit (needs the extra `hls` and g++)."""
-    hls4ml_bits: list[Annotated[int, Field(ge=4, le=64)]] = Field(default=[8, 12, 16, 24], min_length=1)
+    hls4ml_bits: list[Annotated[int, Field(ge=4, le=64)]] = Field(
+        default=[8, 12, 16, 24], min_length=1
+    )
     """Widths of the numbers in the firmware, each 4 to 64 bits; all are compiled and compared with the network."""
 
 

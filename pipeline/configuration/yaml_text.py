@@ -40,7 +40,14 @@ def read_yaml(text: str) -> Any:
     try:
         content = _yaml().load(text)
         json.dumps(content, ensure_ascii=False).encode()
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as cause:
         raise YAMLError(f"a value in it cannot be read ({short(str(cause))})") from None
     return content
 
@@ -75,5 +82,7 @@ def about_yaml(cause: YAMLError) -> str:
     """The mistake in YAML text with its position. The text itself may hold a secret."""
     if not isinstance(cause, MarkedYAMLError) or cause.problem_mark is None:
         return short(str(cause))
-    words = " ".join(each.partition(" with value")[0] for each in (cause.context, cause.problem) if each)
+    words = " ".join(
+        each.partition(" with value")[0] for each in (cause.context, cause.problem) if each
+    )
     return f"{words} (line {cause.problem_mark.line + 1}, column {cause.problem_mark.column + 1})"

@@ -55,7 +55,9 @@ class Finding(NamedTuple):
     fix: str
 
 
-def examine(needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads: int = 1) -> list[Finding]:
+def examine(
+    needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads: int = 1
+) -> list[Finding]:
     """Check the packages and the disk, and what the needs ask for.
 
     Returns:
@@ -94,21 +96,35 @@ def about_packages(extras: Iterable[str]) -> Finding | None:
 def about_names() -> Finding | None:
     """A package or module of another project that has the name of one of ours: Python imports one of the two."""
     owners = metadata.packages_distributions()
-    found = [f"{name} of {owner}" for name in PACKAGES for owner in {*owners.get(name, ())} - {DISTRIBUTION}]
+    found = [
+        f"{name} of {owner}"
+        for name in PACKAGES
+        for owner in {*owners.get(name, ())} - {DISTRIBUTION}
+    ]
     places = {*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)} - {""}
     for folder in sorted({Path(place).resolve() for place in places} - {ROOT}):
-        found += [str(folder / name) for name in PACKAGES if (folder / name / "__init__.py").is_file()]
-        found += [str(folder / f"{name}.py") for name in PACKAGES if (folder / f"{name}.py").is_file()]
+        found += [
+            str(folder / name) for name in PACKAGES if (folder / name / "__init__.py").is_file()
+        ]
+        found += [
+            str(folder / f"{name}.py") for name in PACKAGES if (folder / f"{name}.py").is_file()
+        ]
     if not found:
         return None
-    problem = f"Python also finds {', '.join(found)}, which have the names of packages of this project."
-    return Finding("names", "warning", problem, "Use an environment, and a PYTHONPATH, without them.")
+    problem = (
+        f"Python also finds {', '.join(found)}, which have the names of packages of this project."
+    )
+    return Finding(
+        "names", "warning", problem, "Use an environment, and a PYTHONPATH, without them."
+    )
 
 
 def about_disk(run_dir: Path) -> Finding | None:
     """Too little free disk at the run folder: Spark would fail in the middle of a write."""
     path = run_dir.absolute()
-    free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
+    free = shutil.disk_usage(
+        next(folder for folder in (path, *path.parents) if folder.exists())
+    ).free
     if free >= _LEAST_BYTES:
         return None
     has, wants = (f"{size / _GIB:.2f} GiB" for size in (free, _LEAST_BYTES))
@@ -127,20 +143,30 @@ def about_java(env: Mapping[str, str]) -> Finding | None:
     java = shutil.which("java", path=os.path.join(home, "bin") if home else env.get("PATH"))  # noqa: PTH118 - a path of `which`
     if java is None:
         nowhere = f"JAVA_HOME is {home}, which has no bin/java, and Spark uses no other Java."
-        return error(nowhere if home else "There is no Java: JAVA_HOME is not set and no java is on the PATH.")
+        return error(
+            nowhere
+            if home
+            else "There is no Java: JAVA_HOME is not set and no java is on the PATH."
+        )
     # Without what the site's Spark would give it.
-    answer = _java_version(java, frozenset((name, env[name]) for name in env.keys() - set(ignored(LOCAL_SPARK, env))))
+    answer = _java_version(
+        java, frozenset((name, env[name]) for name in env.keys() - set(ignored(LOCAL_SPARK, env)))
+    )
     # Java 8 and older print 1.8 and the like.
     match = re.search(r'version "(?:1\.)?(\d+)', answer)
     whose = f"{java} (from {'JAVA_HOME' if home else 'the PATH'})"
     lack = re.search(r".*(enough space|memory).*", answer)
     if match is None and lack is not None:
         limit = memory_limit()
-        return Finding("memory", "error", f"{whose} does not start ({lack[0].strip()}): {limit}.", limit.advice)
+        return Finding(
+            "memory", "error", f"{whose} does not start ({lack[0].strip()}): {limit}.", limit.advice
+        )
     if match is None:
         return error(f"{whose} does not run: `java -version` prints no version.")
     if int(match[1]) not in JAVA_VERSIONS:
-        return error(f"{whose} is Java {match[1]}, but Spark runs on {' and '.join(map(str, JAVA_VERSIONS))}.")
+        return error(
+            f"{whose} is Java {match[1]}, but Spark runs on {' and '.join(map(str, JAVA_VERSIONS))}."
+        )
     return None
 
 
@@ -154,7 +180,9 @@ def about_shared_memory(free: int | None, workers: int) -> Finding | None:
         return None
     has, should = f"{free // _MIB} MiB", wanted // _MIB
     problem = f"Only {has} of /dev/shm are free, but {workers} workers need {should}: MPI's windows may not fit."
-    return Finding("shared-memory", "warning", problem, f"Start the container with `--shm-size={should}m`.")
+    return Finding(
+        "shared-memory", "warning", problem, f"Start the container with `--shm-size={should}m`."
+    )
 
 
 def about_memory(limit: MemoryLimit, workers: int) -> Finding | None:
@@ -171,7 +199,11 @@ def about_cores(cores: int, workers: int, threads: int) -> Finding | None:
     if workers * threads <= cores:
         return None
     problem = f"{workers} worker(s) of {threads} thread(s) share {cores} core(s), so that they wait for cores."
-    fix = f"Set `train.threads` to {max(1, cores // workers)}." if threads > 1 else f"Train with `--workers {cores}`."
+    fix = (
+        f"Set `train.threads` to {max(1, cores // workers)}."
+        if threads > 1
+        else f"Train with `--workers {cores}`."
+    )
     return Finding("cores", "warning", problem, fix)
 
 

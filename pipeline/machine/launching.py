@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 StartSpark = Callable[[], "SparkContext"]
 
 
-def launcher_of(spec: RunSpec, start_spark: StartSpark, on_wait: Callable[[str], None]) -> Callable[..., None]:
+def launcher_of(
+    spec: RunSpec, start_spark: StartSpark, on_wait: Callable[[str], None]
+) -> Callable[..., None]:
     """What trains a network, with the configured launcher; `on_wait` is called with what a long start waits for."""
     if spec.train.launcher == "spark-agents":
         from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
@@ -27,7 +29,9 @@ def launcher_of(spec: RunSpec, start_spark: StartSpark, on_wait: Callable[[str],
 
 
 def hosts_of(
-    settings: TrainSettings, start_spark: StartSpark, on_wait: Callable[[str], None] = lambda _: None
+    settings: TrainSettings,
+    start_spark: StartSpark,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> Hosts:
     """Where several ranks start: in slots of the Spark cluster, or where mpirun or srun chooses."""
     if settings.launcher != "spark" or settings.workers == 1:

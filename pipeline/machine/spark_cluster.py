@@ -23,7 +23,9 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: So long a task of `refuse_unshared` takes, so that tasks reach all executors [s].
 _SECONDS_TO_LOOK: Final = 0.2
 #: What Spark says after the master has not taken the application, or has removed it.
-_STOPPED: Final = re.compile(r"masters are unresponsive|stopped SparkContext|SparkContext was (shut down|stopped)")
+_STOPPED: Final = re.compile(
+    r"masters are unresponsive|stopped SparkContext|SparkContext was (shut down|stopped)"
+)
 
 
 def refuse_unreachable(master: str) -> None:
@@ -51,7 +53,9 @@ def refuse_unreachable(master: str) -> None:
         else:
             return
     if problems and len(unknown) == len(problems):
-        raise ConfigError(f"spark.master is {master}, but no host is called {', '.join(unknown)}. Correct the name.")
+        raise ConfigError(
+            f"spark.master is {master}, but no host is called {', '.join(unknown)}. Correct the name."
+        )
     if problems:
         raise UnreachableSparkError(
             f"no Spark master answers at {master} ({'; '.join(problems)}). Start it, or correct spark.master; "
@@ -98,12 +102,21 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
 
     A folder on object storage, and inputs that are URLs, are passed over.
     """
-    needed = [*{path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}.values()]
+    needed = [
+        *{
+            path.parent: path
+            for path in (Path(each).absolute() for each in inputs if "://" not in each)
+        }.values()
+    ]
     slots = max(spark.defaultParallelism, 2)
     with ExitStack() as stack:
         probe = None
         if "://" not in str(folder):
-            probe = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())))
+            probe = Path(
+                stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())
+                )
+            )
             # Executors may run as another user.
             probe.chmod(0o777)
             needed.append(probe / "driver")

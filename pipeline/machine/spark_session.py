@@ -49,7 +49,9 @@ _LONGEST_FOLDER: Final = 64
 _LONGEST_CAUSE: Final = 500
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
-_LOST_EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\): ExecutorLostFailure \(.*?\) Reason: (.*)")
+_LOST_EXECUTOR: Final = re.compile(
+    r"\((\S+) executor (\S+)\): ExecutorLostFailure \(.*?\) Reason: (.*)"
+)
 _ADVICE: Final = (
     "Check space and permissions of the run folder and of spark.local.dir; that all executors see run folder and input "
     "files under the paths of the driver; and their memory and logs. --debug shows all messages of Spark."
@@ -68,7 +70,9 @@ class SparkProvider:
     @property
     def is_cluster(self) -> bool:
         """Whether executors are processes of their own, perhaps on other hosts."""
-        return self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local")
+        return self._settings.master.startswith(
+            "local-cluster"
+        ) or not self._settings.master.startswith("local")
 
     def context(
         self,
@@ -91,7 +95,11 @@ class SparkProvider:
         return self._context
 
     def _prepare(
-        self, context: SparkContext, folder: Path | None, inputs: Iterable[str], show: Callable[[str], None]
+        self,
+        context: SparkContext,
+        folder: Path | None,
+        inputs: Iterable[str],
+        show: Callable[[str], None],
     ) -> None:
         context.environment[plugins.VARIABLE] = os.pathsep.join(plugins.loaded())
         if not self.is_cluster:
@@ -111,7 +119,9 @@ class SparkProvider:
 
         A task has at most 8 pieces, since a retry repeats all of them.
         """
-        return max(1, min(work_items, max(2 * self.context().defaultParallelism, -(-work_items // 8))))
+        return max(
+            1, min(work_items, max(2 * self.context().defaultParallelism, -(-work_items // 8)))
+        )
 
     def stop(self) -> None:
         """Stop Spark if it was started; a task that still runs would make it complain."""
@@ -173,7 +183,9 @@ def failures_of_spark(master: str) -> Iterator[None]:
         if stopped := stopped_by_cluster(master, error):
             raise stopped from error
         if isinstance(error, Py4JNetworkError):
-            raise SparkJobError(f"Spark's Java process has ended: killed, or without memory? {_ADVICE}") from error
+            raise SparkJobError(
+                f"Spark's Java process has ended: killed, or without memory? {_ADVICE}"
+            ) from error
         cause = _cause(str(error) or type(error).__name__)
         # Errors of our own name their fix, and are no fault of Spark.
         of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
@@ -199,7 +211,9 @@ def _end_tasks(context: SparkContext | None) -> None:
             _end_python_workers()
             if not running:
                 # Python processes on other hosts are ended by Spark, just after their tasks.
-                time.sleep(0 if str(context.master).startswith("local") else _SECONDS_FOR_WORKERS_TO_END)
+                time.sleep(
+                    0 if str(context.master).startswith("local") else _SECONDS_FOR_WORKERS_TO_END
+                )
                 break
             time.sleep(_SECONDS_BETWEEN_LOOKS / 10)
 
@@ -211,7 +225,9 @@ def _end_python_workers() -> None:
         with suppress(psutil.NoSuchProcess):
             parent = process.parent()
             # They are copies of the daemon; what they started, such as an agent, is not.
-            if parent is not None and "pyspark.daemon" in {*process.cmdline()} & {*parent.cmdline()}:
+            if parent is not None and "pyspark.daemon" in {*process.cmdline()} & {
+                *parent.cmdline()
+            }:
                 process.kill()
                 ended.append(process)
     psutil.wait_procs(ended, timeout=_SECONDS_FOR_TASKS_TO_END)
@@ -253,7 +269,10 @@ def _start(settings: SparkSettings, folder: str) -> SparkContext:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", os.environ.get(JVM_VARIABLE, "")]
+            [
+                f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+                os.environ.get(JVM_VARIABLE, ""),
+            ]
         ),
     }
     if settings.master.startswith("local"):
@@ -270,9 +289,20 @@ def _start(settings: SparkSettings, folder: str) -> SparkContext:
             # A stranger at the port of PySpark's accumulators who says nothing stops all jobs for ever.
             sockets = "spark.python.unix.domain.socket"
             properties |= {f"{sockets}.enabled": "true", f"{sockets}.dir": folder}
-    properties |= {key: value for key, value in settings.conf.items() if not isinstance(value, SecretStr)}
-    secrets = {key: value.get_secret_value() for key, value in settings.conf.items() if isinstance(value, SecretStr)}
-    conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll(list(properties.items()))
+    properties |= {
+        key: value for key, value in settings.conf.items() if not isinstance(value, SecretStr)
+    }
+    secrets = {
+        key: value.get_secret_value()
+        for key, value in settings.conf.items()
+        if isinstance(value, SecretStr)
+    }
+    conf = (
+        SparkConf()
+        .setMaster(settings.master)
+        .setAppName("hep-pipeline")
+        .setAll(list(properties.items()))
+    )
 
     def start() -> SparkContext:
         if SparkContext._gateway is None:
@@ -305,7 +335,9 @@ def _variables(settings: SparkSettings, home: Path) -> dict[str, str | None]:
         # A host name may have no address. Without SPARK_CONF_DIR, Spark's folder is that of pyspark, which has none.
         here = {"SPARK_LOCAL_IP": "127.0.0.1"}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        return dict.fromkeys(ignored(LOCAL_SPARK, os.environ)) | changes | here | {"PYTHONPATH": path}
+        return (
+            dict.fromkeys(ignored(LOCAL_SPARK, os.environ)) | changes | here | {"PYTHONPATH": path}
+        )
     if site := os.environ.get("SPARK_HOME"):
         changes["SPARK_CONF_DIR"] = os.environ.get("SPARK_CONF_DIR", str(Path(site, "conf")))
     return changes

@@ -37,12 +37,17 @@ CAPTIONS: Final = {
 
 def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
     """`hist.Hist` objects by name (`hlf.ht`); the first axis is the feature, the second the class."""
-    content = json.loads((folder / HISTOGRAMS).read_text(encoding="utf-8"), object_hook=uhi.io.json.object_hook)
+    content = json.loads(
+        (folder / HISTOGRAMS).read_text(encoding="utf-8"), object_hook=uhi.io.json.object_hook
+    )
     return {name: hist.Hist(each) for name, each in content.items()}
 
 
 def plot_card(
-    histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels, folder: Path
+    histograms: Mapping[str, hist.Hist[Any]],
+    classes: Sequence[str],
+    labels: PlotLabels,
+    folder: Path,
 ) -> None:
     """Write `hlf` and, if there are any, `particles` as PNG and PDF to a new folder."""
     folder.mkdir()
@@ -63,7 +68,9 @@ def shows_something(histogram: hist.Hist[Any]) -> bool:
 
 
 @styled
-def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels) -> Figure:
+def plot_distributions(
+    histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels
+) -> Figure:
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):

@@ -75,12 +75,20 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
 
 
 def cutflow(
-    ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], *, by_class: bool = False
+    ingested: Mapping[str, Any],
+    selected: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    by_class: bool = False,
 ) -> list[Step]:
     """Steps from `in the files` to `selected`."""
     labels = labels_of(config["samples"])
-    columns = {name: config["classes"][label] if by_class else name for name, label in labels.items()}
-    generated, sums = ({column: np.zeros(shape) for column in columns.values()} for shape in (3, (1, 3)))
+    columns = {
+        name: config["classes"][label] if by_class else name for name, label in labels.items()
+    }
+    generated, sums = (
+        {column: np.zeros(shape) for column in columns.values()} for shape in (3, (1, 3))
+    )
     for sample, column in columns.items():
         generated[column] = generated[column] + _generated(ingested, selected, sample)
         sums[column] = sums[column] + _sums(ingested, selected, config, sample)
@@ -98,7 +106,9 @@ def _yield(sums: _Sums) -> Yield:
     return Yield(int(sums[0]), float(sums[1]), float(sums[2]))
 
 
-def _relative(yields: Mapping[str, Yield], totals: Mapping[str, Yield]) -> dict[str, Efficiency | None]:
+def _relative(
+    yields: Mapping[str, Yield], totals: Mapping[str, Yield]
+) -> dict[str, Efficiency | None]:
     """Efficiencies relative to totals; that of the total itself is exactly 1."""
     found = {}
     for column, each in yields.items():
@@ -127,7 +137,9 @@ def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
             "step": step.name,
             "columns": {
                 name: each._asdict()
-                | shares(efficiency=step.efficiencies[name], weighted_efficiency=step.weighted[name])
+                | shares(
+                    efficiency=step.efficiencies[name], weighted_efficiency=step.weighted[name]
+                )
                 for name, each in step.yields.items()
             },
         }
@@ -141,7 +153,11 @@ def _unweighted(each: Yield) -> Yield:
 
 def as_applied(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The section `features` without a cut on isolation, if the files have no particles to compute one from."""
-    lacks = any(field.startswith(PARTICLE_COLLECTIONS) for each in files for field in each["missing_optional"])
+    lacks = any(
+        field.startswith(PARTICLE_COLLECTIONS)
+        for each in files
+        for field in each["missing_optional"]
+    )
     return {**features, "max_lepton_isolation": None} if lacks else dict(features)
 
 
@@ -152,16 +168,32 @@ def selection(config: Mapping[str, Any]) -> str:
 
 def _cuts(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Counter of the rejected events, and words, of each cut of the features that can reject some."""
-    loose, cuts = config["ingest"]["min_lepton_pt"], FeatureSettings.model_validate(config["features"])
+    loose, cuts = (
+        config["ingest"]["min_lepton_pt"],
+        FeatureSettings.model_validate(config["features"]),
+    )
     found = []
     if cuts.convention is Convention.SPARKDLTRIGGER:
         found.append(("rejected_lacks_a_kind", "a track, a photon and a neutral hadron"))
-    if set(cuts.lepton_flavours) != set(LeptonFlavour) or cuts.min_lepton_pt != loose or cuts.max_lepton_abs_eta:
-        kinds = " or ".join({"electron": "e", "muon": "mu"}[flavour] for flavour in cuts.lepton_flavours)
+    if (
+        set(cuts.lepton_flavours) != set(LeptonFlavour)
+        or cuts.min_lepton_pt != loose
+        or cuts.max_lepton_abs_eta
+    ):
+        kinds = " or ".join(
+            {"electron": "e", "muon": "mu"}[flavour] for flavour in cuts.lepton_flavours
+        )
         eta = f", |eta| < {cuts.max_lepton_abs_eta:g}" if cuts.max_lepton_abs_eta else ""
-        found.append(("rejected_no_lepton_in_acceptance", f"... {kinds} with pT > {cuts.min_lepton_pt:g} GeV{eta}"))
+        found.append(
+            (
+                "rejected_no_lepton_in_acceptance",
+                f"... {kinds} with pT > {cuts.min_lepton_pt:g} GeV{eta}",
+            )
+        )
     if cuts.max_lepton_isolation:
-        found.append(("rejected_no_isolated_lepton", f"... with isolation < {cuts.max_lepton_isolation:g}"))
+        found.append(
+            ("rejected_no_isolated_lepton", f"... with isolation < {cuts.max_lepton_isolation:g}")
+        )
     if cuts.min_leptons > 1 or cuts.max_leptons is not None:
         upper = "or more" if cuts.max_leptons is None else f"to {cuts.max_leptons}"
         found.append(("rejected_number_of_leptons", f"{cuts.min_leptons} {upper} of these leptons"))
@@ -179,19 +211,25 @@ def _step_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def _of(counters: Mapping[str, Any], sample: str, step: str) -> _Sums:
-    return np.array([counters["samples"][sample][step], *counters["weights"][sample][step]], np.float64)
+    return np.array(
+        [counters["samples"][sample][step], *counters["weights"][sample][step]], np.float64
+    )
 
 
 def _generated(ingested: Mapping[str, Any], selected: Mapping[str, Any], sample: str) -> _Sums:
     """All generated events of a sample; those that were not read have the mean weight of the others."""
-    factor, stated = (selected["normalisation"][sample].get(key) for key in ("factor", "stated_sum"))
+    factor, stated = (
+        selected["normalisation"][sample].get(key) for key in ("factor", "stated_sum")
+    )
     read = _of(ingested, sample, "entries") - _of(ingested, sample, "rejected_copy")
     if stated is not None:
         read = np.array([read[0], stated, read[2] * stated / read[1]])
     return read * (1, factor, factor**2)
 
 
-def _sums(ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str) -> _Sums:
+def _sums(
+    ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str
+) -> _Sums:
     """Events and weights of a sample after each step, (num_steps, 3).
 
     They are added up from the end, since differences of large sums of weights may lose all digits.
@@ -200,7 +238,8 @@ def _sums(ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapp
     last = ["selected", *(counter for counter, _ in reversed(_cuts(config)[1:]))]
     scales = np.array([1, factor, factor**2])
     entries, copies, loose, soft = (
-        scales * _of(ingested, sample, step) for step in ("entries", "rejected_copy", "events", "rejected_no_lepton")
+        scales * _of(ingested, sample, step)
+        for step in ("entries", "rejected_copy", "events", "rejected_no_lepton")
     )
     kept = np.cumsum([scales * _of(selected, sample, step) for step in last], axis=0)
     return np.stack([entries - copies, loose + soft, loose, *kept[::-1]])

@@ -48,7 +48,9 @@ def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
     is_made = bool(files) and all(_process(config, file) for file in files)
     has_generator = files and not any("weight" in file["missing_optional"] for file in files)
     layout = LAYOUTS[BranchLayout(config["ingest"].get("layout", BranchLayout.DELPHES))]
-    trees = {sample["tree"] or config["ingest"]["tree"] or layout.tree for sample in config["samples"]}
+    trees = {
+        sample["tree"] or config["ingest"]["tree"] or layout.tree for sample in config["samples"]
+    }
     note = "Simulation" if has_generator or trees == {"Delphes"} else ""
     if is_bundled:
         note = "Simulation, technical sample"
@@ -56,7 +58,9 @@ def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
     return Origin(
         note if report["sample_note"] is None else report["sample_note"],
         energy if report["energy_tev"] is None else report["energy_tev"],
-        _about_cross_sections(config, files) if report["rates_note"] is None else report["rates_note"],
+        _about_cross_sections(config, files)
+        if report["rates_note"] is None
+        else report["rates_note"],
     )
 
 
@@ -68,7 +72,9 @@ def plot_labels(config: Mapping[str, Any], files: Files) -> PlotLabels:
 
 def _process(config: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     """The process of a file that the stage `simulate` of the run folder made; empty for other files."""
-    made = Path(file["path"]).absolute().is_relative_to(Path(config["run_dir"], "simulate").absolute())
+    made = (
+        Path(file["path"]).absolute().is_relative_to(Path(config["run_dir"], "simulate").absolute())
+    )
     return Path(file["path"]).parent.name if made else ""
 
 
@@ -99,5 +105,12 @@ def _about_cross_sections(config: Mapping[str, Any], files: Files) -> str:
 
 def _thresholds(config: Mapping[str, Any], process: str) -> list[str]:
     """The least pTHat of a process [GeV], if it has one; the last setting prevails."""
-    own = [line for each in config["simulate"]["processes"] if each["name"] == process for line in each["pythia"]]
-    return [found[1] for line in (*PRESETS.get(process, ()), *own) if (found := _THRESHOLD.match(line))][-1:]
+    own = [
+        line
+        for each in config["simulate"]["processes"]
+        if each["name"] == process
+        for line in each["pythia"]
+    ]
+    return [
+        found[1] for line in (*PRESETS.get(process, ()), *own) if (found := _THRESHOLD.match(line))
+    ][-1:]

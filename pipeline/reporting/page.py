@@ -73,7 +73,11 @@ _GRIDSEARCH: Final = {
 
 
 def render(
-    versions: Mapping[str, Version], report: dict[str, Any], card: Path, *, comparisons: Mapping[str, Any] | None = None
+    versions: Mapping[str, Version],
+    report: dict[str, Any],
+    card: Path,
+    *,
+    comparisons: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as HTML."""
     # Every file is escaped: names of samples and paths come from users and files.
@@ -92,9 +96,13 @@ def render(
     )
     environment.filters |= {each.__name__: each for each in plain}
     environment.filters |= {"rejection": inverse_with_interval, "with_error": with_error}
-    environment.filters["share"] = lambda each: summary.share(each._asdict() if isinstance(each, Efficiency) else each)
+    environment.filters["share"] = lambda each: summary.share(
+        each._asdict() if isinstance(each, Efficiency) else each
+    )
     environment.filters["thousands"] = "{:,}".format
-    environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
+    environment.filters["microseconds"] = lambda each: (
+        f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
+    )
     # By background and model, for the script of the page.
     curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return environment.get_template("report.html").render(
@@ -126,11 +134,18 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
     made = {name: version.manifest for name, version in versions.items()}
     counters = {name: each.get("counters", {}) for name, each in made.items()}
     # Each section of the config comes from the stage that used it: later commands may have used another config.
-    used = {key: made[name]["config"][key] for name, keys in _SECTIONS.items() if name in made for key in keys}
+    used = {
+        key: made[name]["config"][key]
+        for name, keys in _SECTIONS.items()
+        if name in made
+        for key in keys
+    }
     config = {**used, "report": report}
     runs = counters["evaluate"]["runs"]
     applied = config | {"features": as_applied(config["features"], made["ingest"]["inputs"])}
-    labels = {name: config["classes"][label] for name, label in labels_of(config["samples"]).items()}
+    labels = {
+        name: config["classes"][label] for name, label in labels_of(config["samples"]).items()
+    }
     steps = cutflow(counters["ingest"], counters["features"], applied)
     kinds = [kind for run in runs.values() for kind in run.get("importance_of_kinds", {})]
     return {
@@ -168,7 +183,9 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:
     """Warnings about the numbers of the page."""
-    ingest, features, evaluate = (versions[name].manifest for name in ("ingest", "features", "evaluate"))
+    ingest, features, evaluate = (
+        versions[name].manifest for name in ("ingest", "features", "evaluate")
+    )
     counters, metrics = ingest["counters"], evaluate["counters"]
     found = []
     bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
@@ -178,7 +195,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
             f"Their events test it; they do not measure the quality of such models."
         )
     if metrics["num_events"] < _FEW_EVENTS:
-        found.append(f"Only {metrics['num_events']} test events: small differences between models mean nothing.")
+        found.append(
+            f"Only {metrics['num_events']} test events: small differences between models mean nothing."
+        )
     if features["config"]["features"]["convention"] != "correct":
         found.append("Features are those of CERN's published notebooks, mistakes included.")
     negative, copies = (
@@ -196,7 +215,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     found += notes(ingest["inputs"], features["config"]["samples"], counters["samples"], left_out)
     found += uncertain_mixtures(features["config"])
     if bad := len(counters["bad_files"]):
-        found.append(f"Unreadable input files that were skipped: {bad}. The numbers do not include them.")
+        found.append(
+            f"Unreadable input files that were skipped: {bad}. The numbers do not include them."
+        )
     of_data = next(iter(metrics["runs"].values())).get("data", {}).get("copies", {})
     found += [
         f"{number} events of the data are copies of others in the {where}."
@@ -205,7 +226,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     ]
     for name, run in metrics["runs"].items():
         found += [f"{name}: {sentence}" for sentence in run.get("not_measurable", ())]
-        tests = [test for by_truth in run["train_against_test"].values() for test in by_truth.values()]
+        tests = [
+            test for by_truth in run["train_against_test"].values() for test in by_truth.values()
+        ]
         values = [test["p_value"] for test in tests if test["p_value"] is not None]
         # Bonferroni correction for the smallest of several probabilities.
         lowest = min(values, default=1.0) * len(values)
@@ -238,5 +261,12 @@ def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
 def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The existing figures of a folder, with captions."""
     paths = {name: folder / f"{name}.png" for name in captions}
-    images = {name: base64.b64encode(path.read_bytes()).decode() for name, path in paths.items() if path.exists()}
-    return {name: {"caption": captions[name], "png": f"data:image/png;base64,{each}"} for name, each in images.items()}
+    images = {
+        name: base64.b64encode(path.read_bytes()).decode()
+        for name, path in paths.items()
+        if path.exists()
+    }
+    return {
+        name: {"caption": captions[name], "png": f"data:image/png;base64,{each}"}
+        for name, each in images.items()
+    }

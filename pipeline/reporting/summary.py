@@ -21,7 +21,9 @@ _ASKED: Final = 0.9
 #: A space at which no line ends.
 _TIGHT: Final = "\N{NO-BREAK SPACE}"
 #: Spaces at which no line should end: before units, after comparisons, within brackets.
-_WITHIN: Final = re.compile(r"(?<=\d) (?=(?:%|[GT]eV|[mµn]?s|kB)(?!\w))|(?<=[<>]) (?=\d)|(?<=\d) (?=−\d)")  # noqa: RUF001 - a minus
+_WITHIN: Final = re.compile(
+    r"(?<=\d) (?=(?:%|[GT]eV|[mµn]?s|kB)(?!\w))|(?<=[<>]) (?=\d)|(?<=\d) (?=−\d)"  # noqa: RUF001
+)
 _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -154,8 +156,12 @@ def _best_cut(run: Mapping[str, Any]) -> str:
     best = scan["best"]
     if best is None:
         return ""
-    highest = number({"value": scan["asimov"][best], "low": scan["low"][best], "high": scan["high"][best]})
-    signal, background, threshold = (scan[name][best] for name in ("signal", "background", "threshold"))
+    highest = number(
+        {"value": scan["asimov"][best], "low": scan["low"][best], "high": scan["high"][best]}
+    )
+    signal, background, threshold = (
+        scan[name][best] for name in ("signal", "background", "threshold")
+    )
     beyond = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
         f"Of the cuts that leave effectively 10 or more background events of the test split, the one at "
@@ -194,7 +200,9 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
     if not models_of:
         return ""
     is_common = list(map(len, models_of.values())) == [len(metrics["runs"])]
-    texts = [text if is_common else f"{', '.join(models)} {text}" for text, models in models_of.items()]
+    texts = [
+        text if is_common else f"{', '.join(models)} {text}" for text, models in models_of.items()
+    ]
     return (
         f"Not measurable on these events: efficiencies of {'; '.join(texts)}; effectively 10 events of "
         f"{metrics['signal']} below the cut are needed."
@@ -210,12 +218,17 @@ def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str
         Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class;
         evaluations of release 0.2.0 have no area.
     """
-    together = {f"all {len(run[kind])}": run[f"{kind}_envelope"]} if f"{kind}_envelope" in run else {}
+    together = (
+        {f"all {len(run[kind])}": run[f"{kind}_envelope"]} if f"{kind}_envelope" in run else {}
+    )
     return [
         (
             name,
             point["wanted"],
-            [_shift(each) for each in (found["accuracy"], found.get("auc"), *point["efficiencies"].values())],
+            [
+                _shift(each)
+                for each in (found["accuracy"], found.get("auc"), *point["efficiencies"].values())
+            ],
         )
         for name, found in (*run.get(kind, {}).items(), *together.items())
         for point, nominal in zip(found["working_points"], run["working_points"], strict=True)

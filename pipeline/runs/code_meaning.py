@@ -54,7 +54,9 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     waiting = list(entry_points)
     for name in waiting:
         if _file_of(name) is None:
-            raise FileNotFoundError(f"{name} is an entry point of a stage, but there is no such module")
+            raise FileNotFoundError(
+                f"{name} is an entry point of a stage, but there is no such module"
+            )
     while waiting:
         name = waiting.pop()
         file = _file_of(name)
@@ -73,7 +75,9 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
                 # It vanished since its folder was listed, so that nothing can import it.
                 continue
             found[module_name] = module.digest
-            waiting += [imported for imported in module.imports if _is_followed(module_name, imported)]
+            waiting += [
+                imported for imported in module.imports if _is_followed(module_name, imported)
+            ]
     return dict(sorted(found.items()))
 
 
@@ -115,7 +119,9 @@ def _modules_below(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(place, name) for name in names if name.endswith(".py") and not name.startswith("."))
+        yield from (
+            Path(place, name) for name in names if name.endswith(".py") and not name.startswith(".")
+        )
 
 
 def _is_followed(importer: str, imported: str) -> bool:
@@ -155,7 +161,11 @@ def _data_read(name: str, file: Path, words: Collection[object]) -> list[Path]:
 
 def _named_files(roots: Collection[Path], words: Collection[object]) -> list[Path]:
     """Files that a plugin names, from its folders or a folder that it names: others there may be events and runs."""
-    names = [word for word in words if isinstance(word, str) and 0 < len(word) < _LONGEST_NAME and "\0" not in word]
+    names = [
+        word
+        for word in words
+        if isinstance(word, str) and 0 < len(word) < _LONGEST_NAME and "\0" not in word
+    ]
     named = [root / name for root in roots for name in names]
     folders = [*roots, *(path for path in named if path.is_dir())]
     return sorted({place / name for place in folders for name in names if (place / name).is_file()})
@@ -220,4 +230,6 @@ def _is_text(node: ast.expr) -> bool:
     """Whether an argument of an error is its message."""
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )

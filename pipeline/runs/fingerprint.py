@@ -69,8 +69,12 @@ def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
         ['config features.isolation_cone changed (0.3 -> 0.4)']
     """
     old_inputs, new_inputs = before.inputs, now.inputs
-    reasons = sorted(f"input added: {new_inputs[key].name}" for key in new_inputs.keys() - old_inputs.keys())
-    reasons += sorted(f"input removed: {old_inputs[key].name}" for key in old_inputs.keys() - new_inputs.keys())
+    reasons = sorted(
+        f"input added: {new_inputs[key].name}" for key in new_inputs.keys() - old_inputs.keys()
+    )
+    reasons += sorted(
+        f"input removed: {old_inputs[key].name}" for key in old_inputs.keys() - new_inputs.keys()
+    )
     reasons += sorted(
         f"input changed: {new_inputs[key].name}"
         for key in new_inputs.keys() & old_inputs.keys()

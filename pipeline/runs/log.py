@@ -42,7 +42,9 @@ class RunLog:
     def event(self, name: str, **details: Any) -> None:
         """Append an event; the last line of a killed run shows its last event."""
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": time, "run": self.run_id, "event": name, **redact_all(details)}, default=str)
+        line = json.dumps(
+            {"time": time, "run": self.run_id, "event": name, **redact_all(details)}, default=str
+        )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
@@ -88,8 +90,12 @@ class RunLog:
             measured = gauge(kind, *_RESULTS[kind])
             for label, value in values.items():
                 measured(label).set(value)
-        gauge("free_bytes", "Free space on the disk of the run folder")().set(shutil.disk_usage(self._run_dir).free)
-        gauge("used_bytes", "Size of all files in the run folder")().set(size_of(self._run_dir.rglob("*")))
+        gauge("free_bytes", "Free space on the disk of the run folder")().set(
+            shutil.disk_usage(self._run_dir).free
+        )
+        gauge("used_bytes", "Size of all files in the run folder")().set(
+            size_of(self._run_dir.rglob("*"))
+        )
         path = self._run_dir / METRICS
         try:
             write_to_textfile(str(path), registry)
@@ -106,7 +112,9 @@ def results(stages: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     }  # fmt: skip
     return {
         "files": {state: len(those) for state, those in files.items() if those is not None},
-        "events": {sample: counts["events"] for sample, counts in counters.get("samples", {}).items()},
+        "events": {
+            sample: counts["events"] for sample, counts in counters.get("samples", {}).items()
+        },
         "accuracy": {network: run["accuracy"]["value"] for network, run in runs.items()},
     }
 

@@ -115,7 +115,9 @@ POINTER_KIND: Final = TypeAdapter(Pointer)
 _EARLIER_KIND: Final = TypeAdapter(_EarlierManifest)
 
 
-def read_manifest(path: Path, kind: type[StageManifest | ModelManifest], *, remedy: str) -> dict[str, Any]:
+def read_manifest(
+    path: Path, kind: type[StageManifest | ModelManifest], *, remedy: str
+) -> dict[str, Any]:
     """The checked content of a manifest; of one that earlier code wrote, only what is still used is checked.
 
     Raises:
@@ -132,7 +134,9 @@ def read_manifest(path: Path, kind: type[StageManifest | ModelManifest], *, reme
         raise damaged(path, f"a later release wrote it (manifest_version {version})", remedy)
     checked(content, TypeAdapter(kind), path=path, remedy=remedy)
     if SEAL in content and not has_seal(content):
-        raise damaged(path, "it was changed after it was written; its seal is of other content", remedy)
+        raise damaged(
+            path, "it was changed after it was written; its seal is of other content", remedy
+        )
     return content
 
 

@@ -24,7 +24,11 @@ _WITHDRAWN: Final = "withdrawn"
 def model_digest(files: Iterable[OutputFile], folder: str = "model") -> str:
     """Digest of the bytes of a model."""
     return digest_of(
-        {each.path.removeprefix(folder): each.digest for each in files if each.path.startswith(f"{folder}/")}
+        {
+            each.path.removeprefix(folder): each.digest
+            for each in files
+            if each.path.startswith(f"{folder}/")
+        }
     )
 
 
@@ -53,24 +57,36 @@ class Registry(StageStore):
                 f"`python -m pipeline promote`."
             )
         if network is None and len(there) > 1:
-            raise ConfigError(f"several models are in use: {', '.join(there)}. Name one (`--network`).")
+            raise ConfigError(
+                f"several models are in use: {', '.join(there)}. Name one (`--network`)."
+            )
         if network is not None and network not in there:
             raise ConfigError(f"no model of '{network}' is in use.{nearest(network, there)}")
         return there[network or next(iter(there))].verified()
 
     @property
     def _remedy(self) -> str:
-        return f"Remove {self.pointer} and run `promote`, which puts the newest promoted model in use."
+        return (
+            f"Remove {self.pointer} and run `promote`, which puts the newest promoted model in use."
+        )
 
     def promoted(self) -> list[str]:
         """Names of the models with a readable manifest that were not withdrawn, the oldest first."""
         manifests = {name: self.manifest_of(name) for name in self.complete()}
-        return [name for name, manifest in manifests.items() if manifest and _WITHDRAWN not in manifest]
+        return [
+            name for name, manifest in manifests.items() if manifest and _WITHDRAWN not in manifest
+        ]
 
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
-        manifests = {name: self.manifest_of(name) for name in {*self.complete()} - {*self.promoted()}}
-        return {model_digest(Version(name, self.folder / name, each).files) for name, each in manifests.items() if each}
+        manifests = {
+            name: self.manifest_of(name) for name in {*self.complete()} - {*self.promoted()}
+        }
+        return {
+            model_digest(Version(name, self.folder / name, each).files)
+            for name, each in manifests.items()
+            if each
+        }
 
     def withdraw(self, version: Version, when: str) -> None:
         """Mark a model as rolled back."""
@@ -92,5 +108,9 @@ class Registry(StageStore):
         """
         current = self.current()
         for name in self.promoted():
-            if current and number_of(name) > number_of(current.name) and self.may_remove(self.folder / name):
+            if (
+                current
+                and number_of(name) > number_of(current.name)
+                and self.may_remove(self.folder / name)
+            ):
                 own_folders.remove(self.folder / name)

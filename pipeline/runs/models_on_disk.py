@@ -34,7 +34,11 @@ def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> l
         for place in _places(Path(located(path))):
             # All exported files are named `<network>/model.onnx`.
             own = place.parent if place.name == "model.onnx" else place
-            chosen = name if separator else (own.stem if own.suffix == ".onnx" and own.is_file() else own.name)
+            chosen = (
+                name
+                if separator
+                else (own.stem if own.suffix == ".onnx" and own.is_file() else own.name)
+            )
             if chosen in found and not separator:
                 chosen = f"{place.parent.parent.name}-{chosen}"
             if chosen in found or chosen in _TAKEN or not _NAME.fullmatch(chosen):
@@ -62,7 +66,9 @@ def _places(path: Path) -> list[Path]:
     if several:
         return [each if each.suffix == ".onnx" else each.parents[1] for each in several]
     if not path.exists():
-        raise MissingInputError(f"--model: there is no {path.absolute()}. Name a training folder or an ONNX file.")
+        raise MissingInputError(
+            f"--model: there is no {path.absolute()}. Name a training folder or an ONNX file."
+        )
     inside = ", ".join(sorted(each.name for each in path.iterdir())) or "nothing"
     raise MissingInputError(
         f"--model: {path} holds no trained model (no model/model.json; a training writes it after the first epoch) and "
@@ -74,5 +80,11 @@ def _read(name: str, place: Path) -> FoundModel:
     verify_below(place)
     if place.is_file():
         exported, dataset = OnnxClassifier.load(place), dataset_of(place.parent)
-        return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, dataset, exported.reading)
+        return FoundModel(
+            Candidate(name, exported),
+            exported.classes,
+            exported.definitions,
+            dataset,
+            exported.reading,
+        )
     return read_trained(name, place)

@@ -57,13 +57,19 @@ class CommandResults:
         skipped = [bad["path"] for bad in counters.get("bad_files", [])]
         waiting = [file["path"] for file in counters.get("waiting_files", [])]
         in_use = len(manifest["inputs"])
-        events = {sample: counts["events"] for sample, counts in counters.get("samples", {}).items()}
+        events = {
+            sample: counts["events"] for sample, counts in counters.get("samples", {}).items()
+        }
         files = {"read": in_use, "skipped": len(skipped), "waiting": len(waiting)}
         self.add(f"{in_use:,} files in use", files=files, events=events)
         if skipped:
-            self.add(f"{len(skipped):,} files skipped ({_first_names(skipped)})", skipped_files=skipped)
+            self.add(
+                f"{len(skipped):,} files skipped ({_first_names(skipped)})", skipped_files=skipped
+            )
         if waiting:
-            self.add(f"{len(waiting):,} files waiting ({_first_names(waiting)})", waiting_files=waiting)
+            self.add(
+                f"{len(waiting):,} files waiting ({_first_names(waiting)})", waiting_files=waiting
+            )
 
     def _add_accuracies(self, split: str, accuracies: dict[str, float], *, key: str) -> None:
         """Add accuracies on a split by network."""

@@ -82,7 +82,11 @@ def written_files(
     of `taken_over_parts`. Elsewhere, a file may be equal to one that is damaged.
     """
     inside = sorted(folder.rglob("*"))
-    paths = {each.relative_to(folder).as_posix(): each for each in inside if each.is_file() and each.name not in but}
+    paths = {
+        each.relative_to(folder).as_posix(): each
+        for each in inside
+        if each.is_file() and each.name not in but
+    }
     before, files = earlier
     those = [each for each in files if each.path in paths and not each.lies_in]
     known = {}
@@ -113,11 +117,14 @@ def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
     """Files that are missing, or whose size changed."""
     # One list for all versions of a stage.
     roots = {file.lies_in.rpartition("/")[0] for file in files if file.lies_in}
-    sizes = {f"{root}/{path}": size for root in roots for path, size in sizes_below(place(root)).items()}
+    sizes = {
+        f"{root}/{path}": size for root in roots for path, size in sizes_below(place(root)).items()
+    }
     return [
         file
         for file in files
-        if (sizes.get(f"{file.lies_in}/{file.path}") if file.lies_in else _size(folder / file.path)) != file.size
+        if (sizes.get(f"{file.lies_in}/{file.path}") if file.lies_in else _size(folder / file.path))
+        != file.size
     ]
 
 
@@ -141,7 +148,11 @@ def damaged_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 
     # On object storage, the wait for an answer takes longer than all else.
     with ThreadPoolExecutor() as threads:
-        return [file for file, damaged in zip(files, threads.map(is_damaged, files), strict=True) if damaged]
+        return [
+            file
+            for file, damaged in zip(files, threads.map(is_damaged, files), strict=True)
+            if damaged
+        ]
 
 
 def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
@@ -173,14 +184,22 @@ def clear_suspicion(folder: Path) -> None:
         (folder / SUSPECTED).unlink()
 
 
-def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], patterns: Sequence[str]) -> str:
+def content_digest(
+    files: Iterable[OutputFile], counters: Mapping[str, Any], patterns: Sequence[str]
+) -> str:
     """One digest of the content of the files and counters that match patterns.
 
     `*` in a pattern also matches slashes.
     """
     content = {each.path: each.content for each in files}
     content |= {f"counters/{name}": each for name, each in counters.items()}
-    return digest_of({path: each for path, each in content.items() if any(fnmatchcase(path, one) for one in patterns)})
+    return digest_of(
+        {
+            path: each
+            for path, each in content.items()
+            if any(fnmatchcase(path, one) for one in patterns)
+        }
+    )
 
 
 def digest_of(value: object, place: str = "") -> str:
@@ -197,7 +216,11 @@ def digest_of(value: object, place: str = "") -> str:
 def _content(value: object, place: str) -> Any:
     if isinstance(value, dict):
         places = {key: f"{place}/{key}".removeprefix("/") for key in value}
-        return {str(key): _content(value[key], each) for key, each in places.items() if not NOT_CONTENT.fullmatch(each)}
+        return {
+            str(key): _content(value[key], each)
+            for key, each in places.items()
+            if not NOT_CONTENT.fullmatch(each)
+        }
     if isinstance(value, list | tuple):
         return [_content(each, f"{place}/{number}") for number, each in enumerate(value)]
     return value
@@ -207,7 +230,11 @@ def _digest_of_json(path: Path) -> str | None:
     """Content of a JSON file; None if it is no JSON."""
     text = path.read_text(encoding="utf-8")
     try:
-        value = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+        value = (
+            json.loads(text)
+            if path.suffix == ".json"
+            else [json.loads(line) for line in text.splitlines()]
+        )
     except ValueError:
         return None
     return digest_of(value, path.name)

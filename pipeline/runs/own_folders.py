@@ -80,10 +80,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
     The result belongs to the user: it is none of ours.
     """
     if folder.exists():
-        raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
+        raise RunFolderError(
+            f"{folder} exists already. Give a new folder with --out, or remove it."
+        )
     unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
     if is_claimed(unfinished):
-        raise FolderInUseError(f"Another command is writing {folder}. Wait for its end, or give another --out.")
+        raise FolderInUseError(
+            f"Another command is writing {folder}. Wait for its end, or give another --out."
+        )
     try:
         remove(unfinished)
         make(unfinished)

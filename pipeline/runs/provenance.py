@@ -67,7 +67,9 @@ def code_version() -> str:
     commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:
         return f"release {installed_version(DISTRIBUTION) or 'unknown'}"
-    return f"commit {commit}" + (LOCAL_CHANGES if _git("status", "--porcelain", "--", ":/", ":/!docs") else "")
+    return f"commit {commit}" + (
+        LOCAL_CHANGES if _git("status", "--porcelain", "--", ":/", ":/!docs") else ""
+    )
 
 
 def _git(*arguments: str) -> str | None:
@@ -77,7 +79,11 @@ def _git(*arguments: str) -> str | None:
         return None
     try:
         done = subprocess.run(
-            [git, "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30
+            [git, "-C", str(ROOT), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -80,7 +80,9 @@ def _originals(features: Path, keys: UInt64s) -> list[str] | None:
         for file in files:
             uuid, _, start = Path(file.path).stem.rpartition("-")
             ingested_keys = read_keys(file.place(ingested.folder))
-            places = np.flatnonzero(keys[np.searchsorted(keys[:-1], ingested_keys)] == ingested_keys)
+            places = np.flatnonzero(
+                keys[np.searchsorted(keys[:-1], ingested_keys)] == ingested_keys
+            )
             found += [f"{uuid}:{int(start) + place}" for place in places]
     except (FileNotFoundError, KeyError):
         return None

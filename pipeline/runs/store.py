@@ -65,7 +65,9 @@ class Version(NamedTuple):
     def ran_same_code(self, *entry_points: str) -> bool:
         """Whether the meaning of all imports of some entry points is the same as when this version was made."""
         before = self.made_from["code"]
-        return all(before.get(name) == digest for name, digest in code_digests(entry_points).items())
+        return all(
+            before.get(name) == digest for name, digest in code_digests(entry_points).items()
+        )
 
     @property
     def files(self) -> list[OutputFile]:
@@ -83,7 +85,11 @@ class Version(NamedTuple):
 
     def files_like(self, patterns: Collection[str]) -> list[OutputFile]:
         """Its files of some patterns."""
-        return [file for file in self.files if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
+        return [
+            file
+            for file in self.files
+            if any(fnmatchcase(file.path, pattern) for pattern in patterns)
+        ]
 
     def refuse_damage(self, files: Collection[OutputFile]) -> None:
         """Refuse files of this version that are not what was written; see `verified`."""
@@ -113,7 +119,9 @@ class StageStore:
     subject: ClassVar[str] = "stage"
     """The key of a manifest that names the stage."""
 
-    def __init__(self, run_dir: Path, stage: str, *, group: str = "", storage: Path | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, stage: str, *, group: str = "", storage: Path | None = None
+    ) -> None:
         self.stage = stage
         self.stored = StoredFiles(storage / stage) if storage else None
         self.folder = run_dir / group / stage
@@ -141,7 +149,9 @@ class StageStore:
         if file.lies_in:
             return path == f"{file.lies_in}/{file.path}"
         inside, folder = Path(path).absolute(), self.folder.absolute()
-        return inside.is_relative_to(folder) and Path(*inside.relative_to(folder).parts[1:]) == Path(file.path)
+        return inside.is_relative_to(folder) and Path(
+            *inside.relative_to(folder).parts[1:]
+        ) == Path(file.path)
 
     def recovered(self) -> Version | None:
         """The version in use; the pointer is first set to a newer complete one, which a kill left without it.
@@ -158,7 +168,11 @@ class StageStore:
             damage = problem
         for name in self.complete()[-1:]:
             made_here = (self.manifest_of(name) or {}).get("manifest_version") == MANIFEST_VERSION
-            if name != (current and current.name) and made_here and own_folders.is_ours(self.folder / name):
+            if (
+                name != (current and current.name)
+                and made_here
+                and own_folders.is_ours(self.folder / name)
+            ):
                 self.point_to(name)
                 return self.current()
         if damage is not None:
@@ -235,14 +249,18 @@ class StageStore:
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each._asdict() for each in files]
-        manifest = sealed_manifest({"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs})
+        manifest = sealed_manifest(
+            {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
+        )
         write_atomically(folder / MANIFEST, manifest)
         self.point_to(folder.name)
         return Version(folder.name, folder, manifest)
 
     def complete(self) -> list[str]:
         """Names of all complete versions, the oldest first."""
-        return sorted((path.name for path in self._versions() if (path / MANIFEST).exists()), key=number_of)
+        return sorted(
+            (path.name for path in self._versions() if (path / MANIFEST).exists()), key=number_of
+        )
 
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""
@@ -269,14 +287,22 @@ class StageStore:
 
     def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest."""
-        self.remove([path for path in self.unfinished() if path not in but and self.may_remove(path)])
+        self.remove(
+            [path for path in self.unfinished() if path not in but and self.may_remove(path)]
+        )
 
     def unfinished(self) -> list[Path]:
         """Version folders of ours without a manifest, which killed runs left, the newest first."""
-        found = [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
+        found = [
+            path
+            for path in self._versions()
+            if not (path / MANIFEST).exists() and own_folders.is_ours(path)
+        ]
         return sorted(found, key=lambda path: number_of(path.name), reverse=True)
 
-    def remove(self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None) -> None:
+    def remove(
+        self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None
+    ) -> None:
         """Remove versions, and files on object storage that nothing names any more."""
         for folder in filter(own_folders.is_ours, folders):
             # First the manifest: after a kill, the rest is an unfinished version.
@@ -293,7 +319,9 @@ class StageStore:
         The versions in `without` do not count.
         """
         names = set(self.complete()) - {path.name for path in without}
-        manifests = {name: manifest for name in names if (manifest := self.manifest_of(name)) is not None}
+        manifests = {
+            name: manifest for name in names if (manifest := self.manifest_of(name)) is not None
+        }
         if self.stored is None or len(manifests) < len(names) or self._is_linked():
             return {}
         try:
@@ -310,7 +338,9 @@ class StageStore:
         before, new = stored.refuse_others(claims.get(root, ())), uuid.uuid4().hex
         self.folder.mkdir(parents=True, exist_ok=True)
         # A kill may come before the new words are there.
-        write_atomically(self.folder / _CLAIMS, {**claims, root: [each for each in (before, new) if each]})
+        write_atomically(
+            self.folder / _CLAIMS, {**claims, root: [each for each in (before, new) if each]}
+        )
         stored.claim(new, is_first=not before)
 
     def _claims(self) -> dict[str, list[str]]:
@@ -318,7 +348,9 @@ class StageStore:
         path = self.folder / _CLAIMS
         if not os.path.lexists(path):
             return {}
-        return read_state(path, _CLAIMS_KIND, remedy="Restore it from a backup, or choose another `storage`.")
+        return read_state(
+            path, _CLAIMS_KIND, remedy="Restore it from a backup, or choose another `storage`."
+        )
 
     def may_remove(self, folder: Path) -> bool:
         """Whether a folder is ours, no running job claims it, and no symbolic link in the run folder leads to it."""

@@ -101,7 +101,9 @@ class StoredFiles:
             )
 
     def _objects(self) -> dict[str, int]:
-        return {path: size for path, size in sizes_below(self.root).items() if _OBJECT.fullmatch(path)}
+        return {
+            path: size for path, size in sizes_below(self.root).items() if _OBJECT.fullmatch(path)
+        }
 
     def _words(self) -> str:
         """The words of the claim; empty before the first one."""
@@ -112,7 +114,9 @@ class StoredFiles:
                 return ""
 
 
-def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None, root: Path) -> set[str]:
+def used_by(
+    manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None, root: Path
+) -> set[str]:
     """Paths, below the folder of a stage, of the files on object storage that manifests name.
 
     Only the version in use, `current`, passes kernel outputs on.
@@ -130,6 +134,8 @@ def kernel_outputs_of(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Digests of the kernel outputs that a version was made from, by path below the folder of a stage."""
     outputs = manifest.get("counters", {}).get("kernel_outputs", [])
     return {
-        f"{KERNELS}/{output['lies_in']}/{Path(output['name']).stem}.arrow": output.get("file_digest", "")
+        f"{KERNELS}/{output['lies_in']}/{Path(output['name']).stem}.arrow": output.get(
+            "file_digest", ""
+        )
         for output in outputs
     }

@@ -59,7 +59,9 @@ def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str
     # What a model of an earlier version does not state is as it was then: the defaults of later settings.
     defaults = FeatureSettings().model_dump(mode="json")
     for each in models:
-        refuse_other_settings(each.candidate.name, {**defaults, **each.definitions}, {**defaults, **definitions})
+        refuse_other_settings(
+            each.candidate.name, {**defaults, **each.definitions}, {**defaults, **definitions}
+        )
 
 
 def refuse_other_settings(name: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -85,7 +87,9 @@ def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
         )
 
 
-def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS) -> list[str]:
+def refuse_seen_events(
+    models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS
+) -> list[str]:
     """Refuse models that were trained, or chosen, on events of the evaluation.
 
     Copies of training events are known by their `keys`; see `distinct_keys`.
@@ -96,7 +100,11 @@ def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], keys
     events = identities(files)
     unknown = []
     for each in models:
-        num_seen = None if each.dataset is None else count_seen(FeatureDataset.load(each.dataset), events, keys)
+        num_seen = (
+            None
+            if each.dataset is None
+            else count_seen(FeatureDataset.load(each.dataset), events, keys)
+        )
         if num_seen is None:
             unknown.append(each.candidate.name)
         elif num_seen:

@@ -147,7 +147,9 @@ class Stage(ABC):
 
     def content_read(self, version: Version) -> str:
         """Digest of the content that it reads of a version of a stage."""
-        return content_digest(version.files, version.manifest["counters"], self.reads[version.manifest["stage"]])
+        return content_digest(
+            version.files, version.manifest["counters"], self.reads[version.manifest["stage"]]
+        )
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
         """The config keys that its result depends on, without those of its parts."""

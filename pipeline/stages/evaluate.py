@@ -56,7 +56,11 @@ class Evaluate(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks and what reads them, own figures, and what makes features of data and shifted events."""
-        modules = [f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules]
+        modules = [
+            f"pipeline.stages.{self.name}",
+            "pipeline.runs.trained_models",
+            *config.model.modules,
+        ]
         modules += sorted({module_of(figure.draw) for figure in OWN_FIGURES.values()})
         if config.evaluate.data:
             modules.append("pipeline.scoring")
@@ -70,7 +74,10 @@ class Evaluate(Stage):
         for words in ("title", "rates_note"):
             del items[f"report.{words}"]
         seed = {"train.seed": config.train.seed}
-        errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
+        errors = {
+            f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb
+            for each in config.samples
+        }
         # Without a name the signal is the one that the classes imply.
         ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signals}
         # It also depends on whether that of the events is stated, whatever its value.
@@ -92,7 +99,9 @@ class Evaluate(Stage):
         settings = config.ingest.model_copy(update={"pass_through": needed_branches()})
         earlier = files_read(current)
         known = earlier if self._reads_alike(config, current) else []
-        infos = _data_files(config, settings, say, needs_particles=config.features.particles, known=known)
+        infos = _data_files(
+            config, settings, say, needs_particles=config.features.particles, known=known
+        )
         infos = recognise(infos, earlier)
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
 
@@ -180,7 +189,9 @@ def evaluated(
             bar(0, 0, "training boosted trees")
             files, weights = reference.files("train"), reference.class_weights
             try:
-                trees = boosted_trees(files, reference.classes, weights, seed=config.train.seed, say=say)
+                trees = boosted_trees(
+                    files, reference.classes, weights, seed=config.train.seed, say=say
+                )
             except UndefinedMetricError as error:
                 say(f"note: no boosted trees as a reference: {error}")
             else:
@@ -214,7 +225,9 @@ def _data_files(
     sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
     # Without a file that cannot be read, the luminosity would be another.
     by_path = {info.path: info for info in known}
-    return found_files([sample], settings, say, strict=True, known=by_path, needs_particles=needs_particles).infos
+    return found_files(
+        [sample], settings, say, strict=True, known=by_path, needs_particles=needs_particles
+    ).infos
 
 
 def _files_of_manifest(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
@@ -238,18 +251,31 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     sizes = context.config.evaluate.systematics
     shifts = {
         f"{name} {100 * shift:+g} %": EnergyScales(**{key: 1 + shift})
-        for name, key, size in (("jet scale", "jets", sizes.jet_scale), ("MET scale", "met", sizes.met_scale))
+        for name, key, size in (
+            ("jet scale", "jets", sizes.jet_scale),
+            ("MET scale", "met", sizes.met_scale),
+        )
         for shift in ((size, -size) if size else ())
     }
     if not shifts:
         return {}
     ingested = context.upstream["ingest"]
-    parts = [each.place(ingested.folder) for each in ingested.files if each.path.startswith("events/")]
+    parts = [
+        each.place(ingested.folder) for each in ingested.files if each.path.startswith("events/")
+    ]
     wanted = identities(dataset.files("test"))
-    return dict(zip(shifts, shifted_features(parts, wanted, _selection(context), list(shifts.values())), strict=True))
+    return dict(
+        zip(
+            shifts,
+            shifted_features(parts, wanted, _selection(context), list(shifts.values())),
+            strict=True,
+        )
+    )
 
 
-def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDataset) -> dict[str, DataEvents]:
+def _data(
+    context: Context, candidates: Sequence[Candidate], dataset: FeatureDataset
+) -> dict[str, DataEvents]:
     """The selected events of `evaluate.data` with the probabilities of each model, by its name; empty without files."""
     import numpy as np
 
@@ -264,8 +290,13 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     reading = IngestSettings.model_validate({**dataset.reading, "pass_through": needed_branches()})
     is_read_alike = reading == config.ingest.model_copy(update={"pass_through": needed_branches()})
     known = context.found.details if is_read_alike else []
-    files = _data_files(config, reading, context.say, needs_particles=selection.particles, known=known)
-    scorers = [EventClassifier(each.name, each.model, dataset.classes, reading, selection) for each in candidates]
+    files = _data_files(
+        config, reading, context.say, needs_particles=selection.particles, known=known
+    )
+    scorers = [
+        EventClassifier(each.name, each.model, dataset.classes, reading, selection)
+        for each in candidates
+    ]
     hlf: list[NDArray[np.float32]] = []
     keys: list[NDArray[np.uint64]] = []
     scores: list[list[NDArray[np.float32]]] = [[] for _ in scorers]
@@ -277,13 +308,22 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
             found.append(scorer.of_block(block))
     num_entries = sum(info.entries for info in files)
     if not sum(map(len, hlf)):
-        raise MissingInputError("evaluate.data: no event of these files passes the selection. Give others, or none.")
-    features, copies = np.concatenate(hlf), _copies(context.upstream["ingest"], np.concatenate(keys))
+        raise MissingInputError(
+            "evaluate.data: no event of these files passes the selection. Give others, or none."
+        )
+    features, copies = (
+        np.concatenate(hlf),
+        _copies(context.upstream["ingest"], np.concatenate(keys)),
+    )
     for where, number in copies.items():
         if number:
-            context.say(f"note: {number} events of evaluate.data are copies of others in the {where}")
+            context.say(
+                f"note: {number} events of evaluate.data are copies of others in the {where}"
+            )
     return {
-        each.name: DataEvents(features, np.concatenate(found).astype(np.float64), copies, len(files), num_entries)
+        each.name: DataEvents(
+            features, np.concatenate(found).astype(np.float64), copies, len(files), num_entries
+        )
         for each, found in zip(candidates, scores, strict=True)
     }
 
@@ -295,18 +335,28 @@ def _copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:
     from ingestion.copies import read_keys
 
     keys = keys[keys != 0]
-    simulated = [read_keys(each.place(ingested.folder)) for each in ingested.files if each.path.startswith("keys/")]
+    simulated = [
+        read_keys(each.place(ingested.folder))
+        for each in ingested.files
+        if each.path.startswith("keys/")
+    ]
     num_simulated = sum(np.isin(each, keys).sum() for each in simulated)
     return {"data": len(keys) - len(np.unique(keys)), "simulation": int(num_simulated)}
 
 
 def _selection(context: Context) -> FeatureSettings:
     """The settings with which the features were made."""
-    return FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
+    return FeatureSettings.model_validate(
+        context.upstream["features"].manifest["config"]["features"]
+    )
 
 
 def make_task(
-    config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files
+    config: Config,
+    classes: list[str],
+    rates: Rates | None,
+    selection: FeatureSettings,
+    files: Files,
 ) -> EvaluationTask:
     """The settings of an evaluation.
 
@@ -357,7 +407,9 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
     """
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
     labels = labels_of(ingested["config"]["samples"])
-    known = {part.name: part.cross_section_pb for sample in config.samples for part in sample.by_label()}
+    known = {
+        part.name: part.cross_section_pb for sample in config.samples for part in sample.by_label()
+    }
     # A sample may have been taken out of the config, and its events are still there.
     if any(known.get(name) is None for name in labels):
         return None
@@ -372,7 +424,9 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
     return found and found._replace(labels=labels)
 
 
-def rates_behind_cutflow(config: Config, steps: Sequence[Step], selection: FeatureSettings) -> Rates | None:
+def rates_behind_cutflow(
+    config: Config, steps: Sequence[Step], selection: FeatureSettings
+) -> Rates | None:
     """Rates of the samples of a config after the last step of their cutflow; None as for `rates_before`.
 
     Those of an offline analysis are numbers of events.
@@ -386,9 +440,13 @@ def rates_behind_cutflow(config: Config, steps: Sequence[Step], selection: Featu
         passed = steps[-1].weighted.get(sample.name)
         if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
-        size, error = (each * per_pb for each in (sample.cross_section_pb, sample.cross_section_error_pb))
+        size, error = (
+            each * per_pb for each in (sample.cross_section_pb, sample.cross_section_error_pb)
+        )
         of_selection = size * (passed.high - passed.low) / 2
-        rates[sample.name] = Estimate(size * passed.value, math.hypot(of_selection, error * passed.value))
+        rates[sample.name] = Estimate(
+            size * passed.value, math.hypot(of_selection, error * passed.value)
+        )
     labels = labels_of(sample.model_dump() for sample in config.samples)
     return Rates(rates, labels, are_events=config.trigger_luminosity is None)
 

@@ -75,7 +75,11 @@ class Export(Stage):
             for network, each in found.items()
             for file, form in each["forms"].items()
         ] + [
-            (f"{network}: firmware with {one['bits']} bits", one["largest_difference"], _FIRMWARE_TOLERANCE)
+            (
+                f"{network}: firmware with {one['bits']} bits",
+                one["largest_difference"],
+                _FIRMWARE_TOLERANCE,
+            )
             for network, each in found.items()
             for one in each["firmware"]
             if one["bits"] >= _WIDE
@@ -121,13 +125,21 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     if model.parts() is not None:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
         one = OneEventClassifier(folder / "one_event.onnx")
-        differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
+        differences["one_event.onnx"] = largest_difference(
+            model, one, columns, batch_sizes=(_EVENTS,)
+        )
     firmware = []
     if context.config.export.hls4ml and convertible(model):
         (folder / "hls4ml").mkdir()
-        train, test = (_first_events(dataset, split, ["hlf"], _SIMULATED)["hlf"] for split in ("train", "test"))
-        firmware = export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
-    (folder / "config.pbtxt").write_text(triton_config(spec.settings, spec.classes), encoding="utf-8")
+        train, test = (
+            _first_events(dataset, split, ["hlf"], _SIMULATED)["hlf"] for split in ("train", "test")
+        )
+        firmware = export_firmware(
+            model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits
+        )
+    (folder / "config.pbtxt").write_text(
+        triton_config(spec.settings, spec.classes), encoding="utf-8"
+    )
     return {
         "inputs": list(exported.inputs),
         "classes": exported.classes,
@@ -137,19 +149,27 @@ def _export(context: Context, network: str) -> dict[str, Any]:
             for file, difference in differences.items()
         },
         "firmware": firmware,
-        "latency_us": measure_latency(exported, columns, calls=1000 if "particles" in columns else 10_000)._asdict(),
+        "latency_us": measure_latency(
+            exported, columns, calls=1000 if "particles" in columns else 10_000
+        )._asdict(),
         "events_per_second": measure_throughput(exported, columns),
-        "mean_particles": float(columns["num_particles"].mean()) if "particles" in columns else None,
+        "mean_particles": float(columns["num_particles"].mean())
+        if "particles" in columns
+        else None,
     }
 
 
-def _first_events(dataset: FeatureDataset, split: str, names: Sequence[str], most: int) -> dict[str, NDArray[Any]]:
+def _first_events(
+    dataset: FeatureDataset, split: str, names: Sequence[str], most: int
+) -> dict[str, NDArray[Any]]:
     """Inputs of the first events of a split, of at most one file."""
     from features.matrices import columns_of, model_inputs
     from ingestion.checked_parquet import open_parquet
 
     with open_parquet(dataset.files(split)[0]) as parquet:
-        return model_inputs(next(parquet.iter_batches(most, columns=columns_of(names))), names, most_particles=None)
+        return model_inputs(
+            next(parquet.iter_batches(most, columns=columns_of(names))), names, most_particles=None
+        )
 
 
 def _provenance(context: Context, network: str) -> Provenance:
@@ -159,9 +179,13 @@ def _provenance(context: Context, network: str) -> Provenance:
     trained, features = context.upstream["train"], context.upstream["features"]
     evaluated, points = context.upstream.get("evaluate"), None
     if evaluated is not None:
-        points = json.loads((evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")).get(network)
+        points = json.loads((evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")).get(
+            network
+        )
     # The records of a training hold its times, so no other training has the same bytes.
-    files = {each.path: each.digest for each in trained.files if each.path.startswith(f"{network}/")}
+    files = {
+        each.path: each.digest for each in trained.files if each.path.startswith(f"{network}/")
+    }
     return Provenance(
         run_id=f"train {trained.name} {digest_of(files)[:16]}",
         code={"train": trained.manifest["code_version"], "export": code_version()},

@@ -42,7 +42,10 @@ class Features(Stage):
 
     name: ClassVar[str] = "features"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": ("events/*", *(f"counters/{name}" for name in ("samples", "weights", "generated")))
+        "ingest": (
+            "events/*",
+            *(f"counters/{name}" for name in ("samples", "weights", "generated")),
+        )
     }
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
@@ -53,7 +56,11 @@ class Features(Stage):
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """Selection, physics, split, balance, layout, the classes, and what normalises the samples."""
-        return {**flat_items(config.features, "features"), "classes": config.classes, **config.normalisation()}
+        return {
+            **flat_items(config.features, "features"),
+            "classes": config.classes,
+            **config.normalisation(),
+        }
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
@@ -74,12 +81,17 @@ class Features(Stage):
                 def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
                     """A counter on a bar, which replaces the previous bar."""
                     progress.close()
-                    return counted(spark, progress.enter_context(context.bar(label, "events")), num_events)
+                    return counted(
+                        spark, progress.enter_context(context.bar(label, "events")), num_events
+                    )
 
                 result = make_features(
                     spark,
                     _events_files(context),
-                    generated_samples([each for each in config.samples if each.name in there], ingested["counters"]),
+                    generated_samples(
+                        [each for each in config.samples if each.name in there],
+                        ingested["counters"],
+                    ),
                     config.features,
                     config.classes,
                     context.out_dir,
@@ -93,7 +105,9 @@ class Features(Stage):
                 )
             counters = _counters(result)
             if result.damaged:
-                context.say(f"note: kernel outputs were damaged and are computed again: {some(result.damaged)}")
+                context.say(
+                    f"note: kernel outputs were damaged and are computed again: {some(result.damaged)}"
+                )
             for sample, counter in counters["samples"].items():
                 if words := track_hint(sample, counter):
                     context.say(f"note:{words}")
@@ -136,7 +150,9 @@ def _refuse_other_labels(context: Context) -> None:
     now = {sample.name: (sample.label, sample.label_by) for sample in config.samples}
     for each in context.upstream["ingest"].manifest["config"]["samples"]:
         name, label, label_by = each["name"], each["label"], each.get("label_by", {})
-        labels = [known for known in samples_in(name, label, label_by).values() if known is not None]
+        labels = [
+            known for known in samples_in(name, label, label_by).values() if known is not None
+        ]
         if max(labels) >= len(config.classes) or now.get(name) != (label, label_by):
             has = "another label" if name in now else "no such sample"
             raise MissingInputError(
@@ -153,11 +169,17 @@ def _reading(context: Context) -> dict[str, Any]:
     first, *others = ((each["tree"], each["branch_map"]) for each in config["samples"])
     if all(each == first for each in others):
         settings = settings.of(*first)
-    kept = IngestSettings.model_fields.keys() - IngestSettings.SPEED_ONLY - {"pass_through", "weights", "on_duplicate"}
+    kept = (
+        IngestSettings.model_fields.keys()
+        - IngestSettings.SPEED_ONLY
+        - {"pass_through", "weights", "on_duplicate"}
+    )
     return settings.model_dump(mode="json", include=kept)
 
 
-def generated_samples(samples: Iterable[SampleSettings], ingested: Mapping[str, Any]) -> dict[str, GeneratedSample]:
+def generated_samples(
+    samples: Iterable[SampleSettings], ingested: Mapping[str, Any]
+) -> dict[str, GeneratedSample]:
     """What ingest read of each sample and class, with its normalisation; `ingested` are the counters of ingest."""
     from features.normalisation import GeneratedSample
 
@@ -165,7 +187,9 @@ def generated_samples(samples: Iterable[SampleSettings], ingested: Mapping[str, 
     found: dict[str, GeneratedSample] = {}
     for each in samples:
         parts = samples_in(each.name, each.label, each.label_by)
-        found |= GeneratedSample.of(each.name, parts, ingested, **{key: getattr(each, key) for key in keys})
+        found |= GeneratedSample.of(
+            each.name, parts, ingested, **{key: getattr(each, key) for key in keys}
+        )
     return found
 
 
@@ -191,7 +215,9 @@ def _earlier(context: Context) -> list[KernelOutput]:
         return []
     if "dataset.json" in context.missing:
         return []
-    if json.loads((current.folder / "dataset.json").read_text(encoding="utf-8"))["hlf"] != [*hlf_names()]:
+    if json.loads((current.folder / "dataset.json").read_text(encoding="utf-8"))["hlf"] != [
+        *hlf_names()
+    ]:
         return []
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
@@ -228,7 +254,10 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     }
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
-    parts = (samples_in(each["name"], each["label"], each.get("label_by", {})) for each in config["samples"])
+    parts = (
+        samples_in(each["name"], each["label"], each.get("label_by", {}))
+        for each in config["samples"]
+    )
     names = [name for each in parts for name in each]
     beside = {
         key: found
@@ -243,8 +272,13 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
         f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
         for key, each in beside.items()
     ]
-    if stated := [name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None]:
-        lines.insert(0, f"Efficiencies of weights are relative to all generated events of: {', '.join(stated)}\n")
+    if stated := [
+        name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None
+    ]:
+        lines.insert(
+            0,
+            f"Efficiencies of weights are relative to all generated events of: {', '.join(stated)}\n",
+        )
         context.say(lines[0].rstrip())
     table = cutflow_table(by_class)
     (context.out_dir / "cutflow.txt").write_text("".join([str(table), *lines]), encoding="utf-8")
@@ -282,9 +316,17 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
         counters=counters,
         checks=[
             Check("events read = events ingested", events_in == total, f"{events_in} = {total}"),
-            Check("events = selected + rejections", accounted == events_in, f"{events_in} = {accounted}"),
+            Check(
+                "events = selected + rejections",
+                accounted == events_in,
+                f"{events_in} = {accounted}",
+            ),
             Check("rows in the Parquet = rows planned", rows == kept, f"{rows} = {kept}"),
-            Check("one row group per file", all(footer.num_row_groups == 1 for footer in found), "all footers"),
+            Check(
+                "one row group per file",
+                all(footer.num_row_groups == 1 for footer in found),
+                "all footers",
+            ),
         ],
         digests=result.digests,
     )

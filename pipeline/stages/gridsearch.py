@@ -30,7 +30,9 @@ class GridSearch(Stage):
     """Tries the settings of a grid by cross-validation on the training split; see `training.gridsearch`."""
 
     name: ClassVar[str] = "gridsearch"
-    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"features": ("dataset.json", "scaler.json", "train/*")}
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "features": ("dataset.json", "scaler.json", "train/*")
+    }
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
     wanted_by: ClassVar[str] = "model.hlf.from_gridsearch"
 
@@ -49,7 +51,11 @@ class GridSearch(Stage):
             **flat_items(config.gridsearch, "gridsearch"),
             **{key: value for key, value in train.items() if key.split(".")[1] in _FROM_TRAIN},
         }
-        return {_TRAININGS: Part(items, ("training.gridsearch.trainings", "models.networks.hlf"), ("features",))}
+        return {
+            _TRAININGS: Part(
+                items, ("training.gridsearch.trainings", "models.networks.hlf"), ("features",)
+            )
+        }
 
     def can_continue(self, folder: Path) -> bool:
         """Whether a folder holds finished trainings."""
@@ -86,7 +92,9 @@ class GridSearch(Stage):
             return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
 
 
-def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
+def _finish(
+    context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int
+) -> Result:
     """Measure the candidates, write the result and draw it."""
     from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up
@@ -106,7 +114,9 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
         "folds": common.settings.folds,
         "scores": [each.to_json(scores[0]) for each in scores],
         "chosen": scores.index(taken),
-        "failed": [{"trial": trial._asdict(), "reason": reason} for trial, reason in found.failed.items()],
+        "failed": [
+            {"trial": trial._asdict(), "reason": reason} for trial, reason in found.failed.items()
+        ],
         "trainings": len(found.training_seconds),
         "trainings_taken_over": found.num_taken_over,
         "seconds": seconds,
@@ -119,7 +129,10 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     plots = context.out_dir / "plots"
     plots.mkdir(exist_ok=True)
     save_figure(plot_pareto(scores, NO_LABELS), plots / "pareto")
-    save_figure(plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, NO_LABELS), plots / "speed_up")
+    save_figure(
+        plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, NO_LABELS),
+        plots / "speed_up",
+    )
     context.console.print(search_table(scores))
     for trial, reason in found.failed.items():
         context.say(f"failed: {trial.key}: {reason}")

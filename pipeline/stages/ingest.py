@@ -48,7 +48,9 @@ class Ingest(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Thresholds, names, and what each sample states but for numbers that scale its weights."""
         of_samples = {
-            f"samples.{sample.name}.{key}": getattr(sample, key) for sample in config.samples for key in _READ_BY
+            f"samples.{sample.name}.{key}": getattr(sample, key)
+            for sample in config.samples
+            for key in _READ_BY
         }
         of_samples |= {
             f"samples.{sample.name}.sum_of_weights": sample.sum_of_weights
@@ -73,16 +75,32 @@ class Ingest(Stage):
             known = {info.path: info for info in infos}
             # Other packages may read what those of the time could not.
             if current.manifest["packages"] == package_versions():
-                known |= {each.path: each for each in bad if self._is_read_alike(each.sample, config, current)}
+                known |= {
+                    each.path: each
+                    for each in bad
+                    if self._is_read_alike(each.sample, config, current)
+                }
         with Bar(console, "checking files", "files") as bar:
             particles = config.features.particles
-            found = found_files(config.samples, config.ingest, say, known=known, on_file=bar, needs_particles=particles)
+            found = found_files(
+                config.samples,
+                config.ingest,
+                say,
+                known=known,
+                on_file=bar,
+                needs_particles=particles,
+            )
         # The cross-section of simulated events is that of those in the files.
         ours = (config.run_dir / "simulate").absolute()
-        checked = [i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i for i in found.infos]
+        checked = [
+            i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i
+            for i in found.infos
+        ]
         found = found._replace(infos=recognise(checked, infos))
         # With their current paths and times the next run need not check them again.
-        return StageInputs(identities(found.infos, found.bad), found, [info._asdict() for info in found.infos])
+        return StageInputs(
+            identities(found.infos, found.bad), found, [info._asdict() for info in found.infos]
+        )
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
         """Whether a version read the files of a sample by what the sample states now."""
@@ -100,7 +118,9 @@ class Ingest(Stage):
         events_dir = context.data_dir / "events"
         make_folder(events_dir)
         spark = context.start_spark(info.path for info in infos)
-        to_read = sum(info.entries for info in infos if not earlier or info.uuid not in earlier.parts)
+        to_read = sum(
+            info.entries for info in infos if not earlier or info.uuid not in earlier.parts
+        )
         with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
             result = ingest(
                 spark,
@@ -119,7 +139,8 @@ class Ingest(Stage):
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
             )
         files, left_out = (
-            [each._asdict() for each in those] for those in (infos, (*result.bad, *context.found.details.waiting))
+            [each._asdict() for each in those]
+            for those in (infos, (*result.bad, *context.found.details.waiting))
         )
         samples = [sample.model_dump() for sample in config.samples]
         for words in notes(files, samples, by_sample(result.parts)["samples"], left_out):
@@ -134,7 +155,11 @@ class Ingest(Stage):
         from ingestion.spark_job import EarlierParts, EventsPart
 
         current = context.current
-        if current is None or not current.ran_same_code(_JOB) or not _same_settings(context.config, current):
+        if (
+            current is None
+            or not current.ran_same_code(_JOB)
+            or not _same_settings(context.config, current)
+        ):
             return None
         old = {info.uuid: info for info in files_read(current)}
         parts: dict[str, list[EventsPart]] = {}
@@ -142,7 +167,10 @@ class Ingest(Stage):
             info.uuid
             for info in infos
             if is_unchanged(info, old.get(info.uuid))
-            and all(getattr(info, name) == getattr(old[info.uuid], name) for name in ("sample", *_READ_BY))
+            and all(
+                getattr(info, name) == getattr(old[info.uuid], name)
+                for name in ("sample", *_READ_BY)
+            )
         }
         for part in (EventsPart(**each) for each in current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:
@@ -168,7 +196,10 @@ def _refuse_damaged_simulation(context: Context, infos: Iterable[FileInfo]) -> N
 def _same_settings(config: Config, current: Version) -> bool:
     """Whether a version was made with these trees, branches and thresholds."""
     before = current.made_from["config"]
-    same_pieces = current.manifest["config"]["ingest"].get("entries_per_task") == config.ingest.entries_per_task
+    same_pieces = (
+        current.manifest["config"]["ingest"].get("entries_per_task")
+        == config.ingest.entries_per_task
+    )
     now = {**flat_items(config.ingest, "ingest"), "features.particles": config.features.particles}
     return same_pieces and all(before.get(key) == value for key, value in now.items())
 
@@ -181,17 +212,25 @@ def _result(context: Context, result: IngestResult) -> Result:
     parts = [part for part in result.parts if part.name]
     own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
     rows = sum(footer.num_rows for footer in footers([part.file(events_dir) for part in parts]))
-    accounted = sums["events"] + sum(count for step, count in sums.items() if step.startswith("rejected_"))
+    accounted = sums["events"] + sum(
+        count for step, count in sums.items() if step.startswith("rejected_")
+    )
     reused = sum(info.entries > 0 for info in result.infos) - result.num_read
     summary = [
         f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept",
         f"{result.num_read} files read, {reused} reused" if reused > 0 else "",
-        f"azimuths of {wrapped} events wrapped to [-π, π]" if (wrapped := sums[WRAPPED_AZIMUTHS]) else "",
+        f"azimuths of {wrapped} events wrapped to [-π, π]"
+        if (wrapped := sums[WRAPPED_AZIMUTHS])
+        else "",
         f"{copies} copies left out" if (copies := sums["rejected_copy"]) else "",
         f"{len(result.bad)} bad files skipped" if result.bad else "",
     ]
     others = [part for part in result.parts if part.lies_in not in {"", str(context.data_dir)}]
-    earlier = {(part.lies_in, path) for part in others for path in (f"events/{part.name}", f"keys/{part.keys_name}")}
+    earlier = {
+        (part.lies_in, path)
+        for part in others
+        for path in (f"events/{part.name}", f"keys/{part.keys_name}")
+    }
     return Result(
         summary="; ".join(filter(None, summary)),
         counters={
@@ -203,13 +242,27 @@ def _result(context: Context, result: IngestResult) -> Result:
             "parts": [part._asdict() for part in result.parts],
         },
         checks=[
-            Check("entries read = entries in the files", sums["entries"] == there, f"{sums['entries']} = {there}"),
-            Check("entries = events + rejections", accounted == sums["entries"], f"{sums['entries']} = {accounted}"),
-            Check("files in the folder = parts", sizes_below(events_dir).keys() == own, f"{len(own)}"),
-            Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
+            Check(
+                "entries read = entries in the files",
+                sums["entries"] == there,
+                f"{sums['entries']} = {there}",
+            ),
+            Check(
+                "entries = events + rejections",
+                accounted == sums["entries"],
+                f"{sums['entries']} = {accounted}",
+            ),
+            Check(
+                "files in the folder = parts", sizes_below(events_dir).keys() == own, f"{len(own)}"
+            ),
+            Check(
+                "rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"
+            ),
         ],
         inputs=[info._asdict() for info in result.infos],
         own_inputs=identities(result.infos, result.bad),
         digests={f"events/{part.name}": part.digest for part in parts},
-        taken_over=[each for each in before.files if (each.lies_in, each.path) in earlier] if before else [],
+        taken_over=[each for each in before.files if (each.lies_in, each.path) in earlier]
+        if before
+        else [],
     )

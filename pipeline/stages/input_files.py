@@ -41,7 +41,9 @@ def files_skipped(version: Version | None) -> list[BadFile]:
 def identities(infos: Sequence[FileInfo], bad: Sequence[BadFile] = ()) -> dict[str, Input]:
     """Files by UUID, skipped ones (which may have none) by path."""
     good = {
-        info.uuid: Input(redact(info.path), f"{info.sample}:{info.size}:{info.entries}:{info.revision}")
+        info.uuid: Input(
+            redact(info.path), f"{info.sample}:{info.size}:{info.entries}:{info.revision}"
+        )
         for info in infos
     }
     skipped = {

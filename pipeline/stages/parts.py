@@ -16,7 +16,9 @@ from pipeline.stages.base import Context
 _PART: Final = "made-from"
 
 
-def unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]) -> frozenset[str]:
+def unchanged_parts(
+    before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]
+) -> frozenset[str]:
     """Parts of the version in use that are complete and would not change."""
     old = {} if before is None else before.parts
     damaged = {path.split("/")[0] for path in missing}
@@ -27,7 +29,9 @@ def unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Itera
     )
 
 
-def begin_parts(store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool) -> None:
+def begin_parts(
+    store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool
+) -> None:
     """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
 
     `afresh` leaves the work of interrupted runs.

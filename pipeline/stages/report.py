@@ -55,7 +55,10 @@ class Report(Stage):
         for path in sorted(config.run_dir.glob("compare/*/table.json")):
             remedy = "Run `compare` for this study again, or remove it."
             tables[path.parent.name] = read_state(path, _COMPARISON, remedy=remedy).model_dump()
-        inputs = {f"compare/{name}": Input(f"comparison {name}", digest_of(each)) for name, each in tables.items()}
+        inputs = {
+            f"compare/{name}": Input(f"comparison {name}", digest_of(each))
+            for name, each in tables.items()
+        }
         return StageInputs(inputs, tables)
 
     def run(self, context: Context) -> Result:
@@ -81,7 +84,9 @@ class Report(Stage):
         # In the order in which they run.
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
         versions = {name: context.upstream[name] for name in order if name in context.upstream}
-        html = render(versions, section, context.out_dir / "card", comparisons=context.found.details)
+        html = render(
+            versions, section, context.out_dir / "card", comparisons=context.found.details
+        )
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]

@@ -42,7 +42,10 @@ class Simulate(Stage):
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The numbers of events; all else belongs to the parts."""
-        return {f"simulate.{process.name}.events": process.events for process in config.simulate.processes}
+        return {
+            f"simulate.{process.name}.events": process.events
+            for process in config.simulate.processes
+        }
 
     def parts(self, config: Config) -> dict[str, Part]:
         """The pool of minimum-bias events, and each process."""
@@ -58,9 +61,15 @@ class Simulate(Stage):
         found = {_POOL: Part(pool, _CODE, ())} if settings.pile_up.mean else {}
         for process in settings.processes:
             # The content of files counts, not their names.
-            lines = hashlib.sha256("\n".join(map(_with_content, process.lines())).encode()).hexdigest()
-            own = flat_items(process.model_copy(update={"file": None, "pythia": []}), f"simulate.{process.name}")
-            found[process.name] = Part({**common, **own, f"simulate.{process.name}.pythia": lines}, _CODE, ())
+            lines = hashlib.sha256(
+                "\n".join(map(_with_content, process.lines())).encode()
+            ).hexdigest()
+            own = flat_items(
+                process.model_copy(update={"file": None, "pythia": []}), f"simulate.{process.name}"
+            )
+            found[process.name] = Part(
+                {**common, **own, f"simulate.{process.name}.pythia": lines}, _CODE, ()
+            )
         return found
 
     def can_continue(self, folder: Path) -> bool:
@@ -86,7 +95,9 @@ class Simulate(Stage):
         records = produce(spark, settings, context.out_dir.absolute(), counted=shown)
         processes = {process.name: _summed(records, process.name) for process in settings.processes}
         for name, each in processes.items():
-            cross_section = with_error(each["cross_section_pb"], each["cross_section_error_pb"], " +- ")
+            cross_section = with_error(
+                each["cross_section_pb"], each["cross_section_error_pb"], " +- "
+            )
             context.say(
                 f"{name}: {each['events']} events of {each['generated']} generated, cross-section after the filter "
                 f"{cross_section} pb"
@@ -125,7 +136,10 @@ def _summed(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
     efficiency = passed_weight / generated
     # Each file has its own estimate; those of more generated events are better.
     before = sum(record["cross_section_pb"] * record["generated"] for record in own) / generated
-    error = sum((record["cross_section_error_pb"] * record["generated"]) ** 2 for record in own) ** 0.5 / generated
+    error = (
+        sum((record["cross_section_error_pb"] * record["generated"]) ** 2 for record in own) ** 0.5
+        / generated
+    )
     # Of the share of events with weights; (1 - efficiency) / number if all weights are 1.
     squares = sum(record["passed_weight_squared"] for record in own) / (efficiency * generated) ** 2
     relative = (error / before) ** 2 + max(squares - 1 / generated, 0.0) if before else 0.0

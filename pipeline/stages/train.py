@@ -58,7 +58,11 @@ class Train(Stage):
 
     def _part(self, config: Config, network: ModelName, settings: TrainSettings) -> Part:
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
-        code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
+        code = [
+            f"pipeline.stages.{self.name}",
+            "training.launching.rank_process",
+            "training.workloads.hep",
+        ]
         code += [config.model.of(network).module, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
             code += ["training.launching.agent_process"]
@@ -101,12 +105,16 @@ class Train(Stage):
             ],
         )
 
-    def _summary(self, context: Context, network: ModelName, folder: str, planned: _Planned) -> dict[str, Any]:
+    def _summary(
+        self, context: Context, network: ModelName, folder: str, planned: _Planned
+    ) -> dict[str, Any]:
         """Summary of a training: done now, or taken over from the version in use."""
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
             before = context.current.manifest["counters"]
-            found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[folder]
+            found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[
+                folder
+            ]
             return found
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
@@ -129,14 +137,18 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
     return found
 
 
-def _planned(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> _Planned:
+def _planned(
+    context: Context, network: ModelName, folder: str, settings: TrainSettings
+) -> _Planned:
     """A training that is to come; before any begins, one worker is refused for what only several do."""
     from pipeline.runs.best_settings import with_best_settings
 
     model = context.config.model.of(network)
     if folder not in context.taken_over_parts:
         if model.is_searched:
-            model, settings = with_best_settings(model, settings, context.upstream["gridsearch"], context.say)
+            model, settings = with_best_settings(
+                model, settings, context.upstream["gridsearch"], context.say
+            )
         refuse_idle(network, settings)
     return model, settings
 
@@ -179,7 +191,9 @@ def _train(context: Context, folder: str, planned: _Planned) -> dict[str, Any]:
             bar(done, progress.num_epochs * progress.num_steps, note)
 
         launcher_of(spec, context.start_spark, say)(on_progress=show, on_loss=say)
-    summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
+    summary: dict[str, Any] = json.loads(
+        (spec.out_dir / "summary.json").read_text(encoding="utf-8")
+    )
     refuse_first_weights(folder, settings, summary)
     context.console.print(rank_table(summary))
     for sentence in about_what_was_left_out(summary):
@@ -232,7 +246,8 @@ def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
         'the events of a slow worker were used 0.50 times an epoch, those of a fast one 1.50 times'
     """
     refused, lost = (
-        sum(rank.get(name, 0) for rank in summary["per_rank"]) for name in ("steps_not_finite", "averages_lost")
+        sum(rank.get(name, 0) for rank in summary["per_rank"])
+        for name in ("steps_not_finite", "averages_lost")
     )
     never = [name.replace("_", " ") for name, number in summary["acted"].items() if not number]
     found = [f"what is set never acted: there are no {name} in this training." for name in never]
@@ -246,7 +261,10 @@ def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
             f"averaged. Check the network between the hosts, or choose another with train.algorithm.network."
         )
     if summary["own_rows"]:
-        used = [rank["samples"] * summary["workers"] / summary["samples"] for rank in summary["per_rank"]]
+        used = [
+            rank["samples"] * summary["workers"] / summary["samples"]
+            for rank in summary["per_rank"]
+        ]
         if max(used) - min(used) > _USED_EQUALLY:
             found.append(
                 f"the events of a slow worker were used {min(used):.2f} times an epoch, those of a fast one "
@@ -258,6 +276,14 @@ def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
 def _checks(training: str, summary: dict[str, Any]) -> list[Check]:
     used, expected = summary["samples"], summary["train_rows"] * summary["epochs"]
     return [
-        Check(f"{training}: loss is finite", math.isfinite(summary["best_val_loss"]), f"{summary['best_val_loss']}"),
-        Check(f"{training}: events trained on = epochs x rows", used == expected, f"{used} = {expected}"),
+        Check(
+            f"{training}: loss is finite",
+            math.isfinite(summary["best_val_loss"]),
+            f"{summary['best_val_loss']}",
+        ),
+        Check(
+            f"{training}: events trained on = epochs x rows",
+            used == expected,
+            f"{used} = {expected}",
+        ),
     ]

@@ -46,7 +46,9 @@ class SafeConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""
-        super().print(*(redact(each) if isinstance(each, str) else each for each in objects), **options)
+        super().print(
+            *(redact(each) if isinstance(each, str) else each for each in objects), **options
+        )
 
 
 #: Consoles for the result of a command, and for its progress and errors.
@@ -118,14 +120,20 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         limit = memory_limit()
         if num_killed and str(limit) not in str(error):
-            err.print(escape(f"The kernel has killed {num_killed} process(es) for memory meanwhile: {limit}."))
+            err.print(
+                escape(
+                    f"The kernel has killed {num_killed} process(es) for memory meanwhile: {limit}."
+                )
+            )
         if isinstance(error, ConfigError):
             return Exit.USAGE
         if isinstance(error, MAY_PASS):
             return Exit.MAY_PASS
         return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
     if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
-        err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
+        err.print(
+            f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk."
+        )
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
@@ -142,7 +150,9 @@ def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError 
             f"the kernel has killed {num_killed} process(es) of this command for memory: {limit}. {limit.advice}"
         )
     if reason:
-        return LackOfMemoryError(f"there is no memory for this command ({reason}): {limit_and_advice(reason)}")
+        return LackOfMemoryError(
+            f"there is no memory for this command ({reason}): {limit_and_advice(reason)}"
+        )
     if isinstance(error, BrokenExecutor):
         return LackOfMemoryError(
             f"a process that this command started was killed ({error}), often for memory: {limit}. {limit.advice}"
@@ -152,12 +162,18 @@ def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError 
 
 def _missing_extra(error: BaseException) -> MachineError | None:
     """The error for a module that an extra of this package installs."""
-    name = (getattr(error, "name", None) or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    name = (
+        (getattr(error, "name", None) or "").split(".")[0]
+        if isinstance(error, ModuleNotFoundError)
+        else ""
+    )
     package = _PACKAGE_OF.get(name, name).replace("_", "-")
     for line in metadata.requires(DISTRIBUTION) or () if name else ():
         extra = re.fullmatch(rf"{re.escape(package)}\b[^;]*; extra == .(\w+).", line)
         if extra:
-            return MachineError(f"this command needs {name}. Install it: pip install '{DISTRIBUTION}[{extra[1]}]'")
+            return MachineError(
+                f"this command needs {name}. Install it: pip install '{DISTRIBUTION}[{extra[1]}]'"
+            )
     return None
 
 

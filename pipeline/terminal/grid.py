@@ -47,11 +47,15 @@ class Grid:
         while columns or is_first:
             for number in range(max(1, len(columns)), 0, -1):
                 table = self._table([*range(self._keys), *columns[:number]])
-                needed = Measurement.get(console, options.update(max_width=_UNLIMITED), table).maximum
+                needed = Measurement.get(
+                    console, options.update(max_width=_UNLIMITED), table
+                ).maximum
                 if needed <= options.max_width:
                     break
             # A name wider than the terminal is not cut either.
-            yield from console.render(table, options.update(max_width=max(options.max_width, needed)))
+            yield from console.render(
+                table, options.update(max_width=max(options.max_width, needed))
+            )
             columns, is_first = columns[number:], False
         if self.caption:
             yield Text(self.caption, style="dim italic")
@@ -59,8 +63,12 @@ class Grid:
     def _table(self, columns: Sequence[int]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for place in columns:
-            is_number = place >= self._keys and all(row[place][:1] in "0123456789.-+" for row in self.rows[1:])
-            table.add_column(Text(self.rows[0][place]), no_wrap=True, justify="right" if is_number else "left")
+            is_number = place >= self._keys and all(
+                row[place][:1] in "0123456789.-+" for row in self.rows[1:]
+            )
+            table.add_column(
+                Text(self.rows[0][place]), no_wrap=True, justify="right" if is_number else "left"
+            )
         for row in self.rows[1:]:
             table.add_row(*(Text(row[place]) for place in columns))
         return table

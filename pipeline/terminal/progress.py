@@ -47,7 +47,10 @@ class Bar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._ended.set()
         if self._progress:
@@ -61,7 +64,9 @@ class Bar:
             said = self._news
             if silence.bit_count() <= 1:
                 still = f", at work for {time.monotonic() - begun:.0f} s" if silence else ""
-                self._console.print(f"  {self._label}: {self._words}{still}", highlight=False, markup=False)
+                self._console.print(
+                    f"  {self._label}: {self._words}{still}", highlight=False, markup=False
+                )
 
     def add(self, number: int) -> None:
         """Show that this number more is done."""
@@ -81,4 +86,6 @@ class Bar:
             parts += [f"{rate:,.0f}/s", f"about {(total - done) / rate:.0f} s left"]
         self._words = ", ".join([*parts, *([note] if note else [])])
         if self._progress:
-            self._progress.update(self._task, completed=done, total=total or None, words=self._words)
+            self._progress.update(
+                self._task, completed=done, total=total or None, words=self._words
+            )

@@ -35,7 +35,11 @@ def describe(settings: TrainSettings) -> str:
         'ar-sgd with sgd, 4 worker(s), learning rate 0.012 (0.003 x 4 workers)'
     """
     rate = settings.effective_learning_rate
-    scaled = f" ({settings.learning_rate:g} x {settings.workers} workers)" if rate != settings.learning_rate else ""
+    scaled = (
+        f" ({settings.learning_rate:g} x {settings.workers} workers)"
+        if rate != settings.learning_rate
+        else ""
+    )
     slow = ""
     if settings.slowmo is not None:
         average = "with" if settings.slowmo_is_exact else "without"
@@ -86,7 +90,9 @@ def rank_table(summary: dict[str, Any]) -> Grid:
     }
     if any(rank.get("averages_begun") for rank in ranks):
         columns["averages"] = lambda rank: f"{rank['averages_begun']}+{rank['averages_received']}"
-        columns["staleness"] = lambda rank: f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}"
+        columns["staleness"] = lambda rank: (
+            f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}"
+        )
     for name in summary["acted"]:
         if name != "averages_begun":
             columns[name.replace("_", " ")] = lambda rank, name=name: f"{rank.get(name, 0):,}"  # type: ignore[misc]
@@ -105,7 +111,11 @@ def about_events(summary: Mapping[str, Any]) -> str:
         '20 epochs of 419 events, none left out'
     """
     left_out = summary["samples_left_out"]
-    lost = f"{left_out:,} of {summary['samples'] + left_out:,} left out" if left_out else "none left out"
+    lost = (
+        f"{left_out:,} of {summary['samples'] + left_out:,} left out"
+        if left_out
+        else "none left out"
+    )
     return f"{summary['epochs']} epochs of {summary['train_rows']:,} events, {lost}"
 
 
@@ -164,7 +174,9 @@ def _accuracies(metrics: Mapping[str, Any]) -> Grid:
     areas = _areas(metrics)
     table = Grid("model", "accuracy", *(f"AUC {name}" for name in areas))
     for model, run in metrics["runs"].items():
-        table.add_row(model, estimate(run["accuracy"]), *(estimate(run["auc"][name]) for name in areas))
+        table.add_row(
+            model, estimate(run["accuracy"]), *(estimate(run["auc"][name]) for name in areas)
+        )
     return table
 
 
@@ -208,7 +220,9 @@ def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """Rates of a trigger, or events, purity and significance of an offline analysis, where they are known."""
     classes, signal = metrics["classes"], metrics["signal"]
     rates = Grid(
-        *("model", "kept", *classes, "purity [%]"), keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
+        *("model", "kept", *classes, "purity [%]"),
+        keys=2,
+        title=f"rates [1/s] at this signal efficiency for {signal}",
     )
     luminosity = metrics.get("luminosity", "")
     events = Grid(
@@ -256,12 +270,17 @@ def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
     """Shifts of accuracy, area and efficiencies with other weights or shifted inputs; None if there are none."""
     if not any(run.get(kind) for run in metrics["runs"].values()):
         return None
-    words = {"weights": "with other weights of the generator", "systematics": "after a shift of the energy scale"}[kind]
+    words = {
+        "weights": "with other weights of the generator",
+        "systematics": "after a shift of the energy scale",
+    }[kind]
     table = Grid(
         *("model", kind, "kept", "accuracy", "AUC", *metrics["classes"]),
         keys=3,
         title=f"shift [%] of accuracy, area under the ROC curve, and efficiencies at the same threshold, {words}",
-        caption=_SPREAD if any(f"{kind}_envelope" in run for run in metrics["runs"].values()) else "",
+        caption=_SPREAD
+        if any(f"{kind}_envelope" in run for run in metrics["runs"].values())
+        else "",
     )
     for name, run in metrics["runs"].items():
         for variation, wanted, cells in shifts(run, kind):
@@ -272,14 +291,19 @@ def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
 def export_table(found: dict[str, Any]) -> Grid:
     """Sizes, parity and times of the exported networks, in the form for batches."""
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
-    table = Grid(*heads, title="model.onnx: size, largest difference from torch, times per event [us]")
+    table = Grid(
+        *heads, title="model.onnx: size, largest difference from torch, times per event [us]"
+    )
     for network, each in found.items():
         times, form = each["latency_us"], each["forms"]["model.onnx"]
         table.add_row(
             network,
             f"{form['bytes'] / 1000:,.1f}",
             f"{form['largest_difference']:.1e}",
-            *("-" if times[name] is None else f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
+            *(
+                "-" if times[name] is None else f"{times[name]:,.1f}"
+                for name in ("p50", "p99", "p99_9")
+            ),
             f"{each['events_per_second']:,.0f}",
         )
     return table

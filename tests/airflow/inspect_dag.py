@@ -116,7 +116,12 @@ class Events:
 
 
 def end_of(
-    dag: Any, *, task: str, run_type: str = "scheduled", params: dict[str, Any] | None = None, waited: float = 0
+    dag: Any,
+    *,
+    task: str,
+    run_type: str = "scheduled",
+    params: dict[str, Any] | None = None,
+    waited: float = 0,
 ) -> dict[str, Any]:
     """Run a task here, without a scheduler: the name of what it raised, what it announced, where its link leads."""
     operator = dag.get_task(task)

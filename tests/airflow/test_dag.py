@@ -77,7 +77,9 @@ class Site:
 
     def called(self) -> list[Any]:
         """Words and environment of every command."""
-        return [json.loads(line) for line in (self._folder / "called.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line) for line in (self._folder / "called.jsonl").read_text().splitlines()
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Pop
     with (
         (home.folder / "log").open("w") as log,
         subprocess.Popen(
-            words, env=home.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            words,
+            env=home.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         ) as process,
     ):
         yield process
@@ -103,8 +110,13 @@ MakeSite = Callable[..., Site]
 def make_site(airflow: subprocess.Popen[str], tmp_path: Path) -> MakeSite:
     """Makes a site of exit codes by stage, what `report` says, and environment variables."""
 
-    def make(*, exit_codes: dict[str, int] | None = None, report: str = "", **settings: str) -> Site:
-        own = {"HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes, report)), "HEP_PIPELINE_DIR": str(tmp_path)}
+    def make(
+        *, exit_codes: dict[str, int] | None = None, report: str = "", **settings: str
+    ) -> Site:
+        own = {
+            "HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes, report)),
+            "HEP_PIPELINE_DIR": str(tmp_path),
+        }
         return Site(airflow, tmp_path, {"PATH": os.environ["PATH"], **own, **settings})
 
     return make
@@ -158,7 +170,12 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
     }
     asked = {"config": "demo", "until": None, "promote": True, "track": False, "keep": None}
     assert default["params"] == {**asked, "files_hours": 0, "lock_hours": 12}
-    assert found["params"] == {**default["params"], "config": "nightly.yaml", "track": True, "keep": 5}
+    assert found["params"] == {
+        **default["params"],
+        "config": "nightly.yaml",
+        "track": True,
+        "keep": 5,
+    }
     assert found["schedule"] == "15 2 * * *"
     assert each_task(found, "retries") == {2}
     assert each_task(found, "retry_seconds") == {7 * 60}
@@ -176,7 +193,9 @@ def test_all_that_a_site_can_set_is_documented(default: Any, tmp_path: Path) -> 
     documented = (ROOT / "docs" / "operations.md").read_text()
     of_ports = ("AIRFLOW__API__", "AIRFLOW__CORE__EXECUTION", "AIRFLOW__LOGGING__")
     needed = {name for name in AirflowHome(tmp_path).env if name.startswith(of_ports)}
-    needed |= set(re.findall(r"HEP_PIPELINE_[A-Z_]+", DAG_FILE.read_text())) | set(default["params"])
+    needed |= set(re.findall(r"HEP_PIPELINE_[A-Z_]+", DAG_FILE.read_text())) | set(
+        default["params"]
+    )
     assert {name for name in needed if name not in documented} == set()
 
 
@@ -207,14 +226,20 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
             ("2025-03-01T100000", "2025-03-01T10:00:00+00:00"),
         )
     ]
-    assert [each["words"] for each in site.called()] == [asked] * 3 + [[*asked, *each] for each in own]
-    assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + ["AirflowSkipException"] * 4
+    assert [each["words"] for each in site.called()] == [asked] * 3 + [
+        [*asked, *each] for each in own
+    ]
+    assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + [
+        "AirflowSkipException"
+    ] * 4
     # Who waits for new events of the run folder hears nothing of a backfill.
     events = {"hep_events": [(tmp_path / RUN_DIR / "ingest").as_uri()]}
     assert [each["assets"] for each in found[:5]] == [events] * 3 + [{}] * 2
 
 
-def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(make_site: MakeSite) -> None:
+def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
+    make_site: MakeSite,
+) -> None:
     site = make_site(exit_codes={"ingest": 66, "train": 75})
     hours = {"files_hours": 1, "lock_hours": 2}
     ends = site.ends(
@@ -244,7 +269,8 @@ def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
         "export": "AirflowException",
     }
     assert (
-        ends["train"] == "AirflowFailException: train ended with exit code 2: the command line or the config is wrong"
+        ends["train"]
+        == "AirflowFailException: train ended with exit code 2: the command line or the config is wrong"
     )
 
 
@@ -252,13 +278,18 @@ def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     ("web", "address"),
     [
         ("", lambda folder: (folder / "runs/a night/report.html").as_uri()),
-        ("https://example.org/hep/", lambda _: "https://example.org/hep/runs/a%20night/report.html"),
+        (
+            "https://example.org/hep/",
+            lambda _: "https://example.org/hep/runs/a%20night/report.html",
+        ),
     ],
 )
 def test_the_report_is_a_click_away_even_where_it_was_up_to_date(
     make_site: MakeSite, tmp_path: Path, web: str, address: Callable[[Path], str]
 ) -> None:
-    site = make_site(exit_codes={"report": 99}, report="report: runs/a night/report.html", HEP_PIPELINE_WEB=web)
+    site = make_site(
+        exit_codes={"report": 99}, report="report: runs/a night/report.html", HEP_PIPELINE_WEB=web
+    )
     (found,) = site.dag({"task": "report"})["ends"]
     assert found["end"] == "AirflowSkipException: report: there was nothing to do"
     assert found["links"] == [address(tmp_path)]
@@ -266,11 +297,24 @@ def test_the_report_is_a_click_away_even_where_it_was_up_to_date(
 
 def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path) -> None:
     config = str(tmp_path / NASTY)
-    site = make_site(PYTHONPATH=str(tmp_path / "of airflow"), AIRFLOW__SMTP__SMTP_MAIL_FROM="me@example.org")
-    assert site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:9])) == ["done"] * 9
+    site = make_site(
+        PYTHONPATH=str(tmp_path / "of airflow"), AIRFLOW__SMTP__SMTP_MAIL_FROM="me@example.org"
+    )
+    assert (
+        site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:9]))
+        == ["done"] * 9
+    )
     for stage, each in zip(ORDER, site.called(), strict=False):
         wanted = ["--if-wanted"] if stage in {"simulate", "gridsearch"} else []
-        assert each["words"] == ["-m", "pipeline", stage, *wanted, "--exit-code", "--config", config]
+        assert each["words"] == [
+            "-m",
+            "pipeline",
+            stage,
+            *wanted,
+            "--exit-code",
+            "--config",
+            config,
+        ]
         assert each["cwd"] == str(tmp_path)
         assert not [name for name in each["env"] if name.startswith(("AIRFLOW__", "PYTHONPATH"))]
     assert not list(tmp_path.rglob("owned"))

@@ -21,7 +21,12 @@ from ranks import processes_of
 from pipeline.runs.lock import locked
 from pipeline.runs.model_registry import Registry
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.end_to_end, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.end_to_end,
+    pytest.mark.timeout(1500),
+]
 
 NAMES = ("qcd", "ttbar", "wjets")
 #: Days of March 2025, and what arrives at noon.
@@ -46,13 +51,21 @@ def arrive(folder: Path) -> None:
 def quick_config(folder: Path, incoming: Path) -> Path:
     """One worker, few epochs."""
     folder.mkdir(exist_ok=True)
-    train = {"workers": 1, "algorithm": "sgd", "epochs": 2, "batch_size": 16, "learning_rate": 0.005}
+    train = {
+        "workers": 1,
+        "algorithm": "sgd",
+        "epochs": 2,
+        "batch_size": 16,
+        "learning_rate": 0.005,
+    }
     return small_config(folder, incoming, train=train)
 
 
 def ingested(run_dir: Path) -> list[set[str]]:
     """Names of the files in each version of the events, the oldest version first."""
-    manifests = [json.loads(path.read_text()) for path in sorted(run_dir.glob("ingest/0*/manifest.json"))]
+    manifests = [
+        json.loads(path.read_text()) for path in sorted(run_dir.glob("ingest/0*/manifest.json"))
+    ]
     return [{Path(each["path"]).name for each in manifest["inputs"]} for manifest in manifests]
 
 
@@ -83,7 +96,9 @@ class Site:
         standalone = self.home.start_standalone()
         try:
             self._wait_until(
-                lambda: bool(self.home.rows(f"select 1 from serialized_dag where dag_id = '{DAG_ID}'")),  # noqa: S608
+                lambda: bool(
+                    self.home.rows(f"select 1 from serialized_dag where dag_id = '{DAG_ID}'")  # noqa: S608
+                ),
                 seconds=180,
                 what="Airflow has read the DAG",
             )
@@ -106,8 +121,12 @@ class Site:
         with locked(self.run_dir):
             self.home.trigger("click", logical_date=dt.datetime.now(dt.UTC).isoformat(), conf={})
             waits = ("up_for_reschedule", "click")
-            self._wait_until(lambda: waits in self.states("ingest"), seconds=120, what="ingest waits")
-        self._wait_until(lambda: any(self.run_dir.glob("train/0*")), seconds=300, what="the training has begun")
+            self._wait_until(
+                lambda: waits in self.states("ingest"), seconds=120, what="ingest waits"
+            )
+        self._wait_until(
+            lambda: any(self.run_dir.glob("train/0*")), seconds=300, what="the training has begun"
+        )
         (training,) = [each for each in self._commands() if "train" in each.cmdline()]
         os.kill(training.ppid(), signal.SIGTERM)
 
@@ -121,12 +140,16 @@ class Site:
         return dict(self.home.rows(query))
 
     def _end_of(self, run: str) -> None:
-        ended = f"select 1 from dag_run where run_id like '{run}%' and state in ('success', 'failed')"  # noqa: S608
+        ended = (
+            f"select 1 from dag_run where run_id like '{run}%' and state in ('success', 'failed')"  # noqa: S608
+        )
         self._wait_until(lambda: bool(self.home.rows(ended)), seconds=600, what=f"{run} is over")
 
     def _commands(self) -> list[psutil.Process]:
         """Processes of stages, without those that they start."""
-        found = [each for each in processes_of(self.folder) if each.cmdline()[1:3] == ["-m", "pipeline"]]
+        found = [
+            each for each in processes_of(self.folder) if each.cmdline()[1:3] == ["-m", "pipeline"]
+        ]
         pids = {each.pid for each in found}
         return [each for each in found if each.ppid() not in pids]
 
@@ -137,7 +160,9 @@ class Site:
             if time.monotonic() > deadline:
                 log = (self.home.folder / "standalone.log").read_text()[-6000:]
                 runs = self.home.rows("select run_id, state from dag_run")
-                raise AssertionError(f"after {seconds} s still not: {what}; runs: {runs}; Airflow said:\n{log}")
+                raise AssertionError(
+                    f"after {seconds} s still not: {what}; runs: {runs}; Airflow said:\n{log}"
+                )
             time.sleep(0.2)
 
 
@@ -159,16 +184,24 @@ def test_a_click_takes_what_came_today(site: Site) -> None:
 
 
 def test_a_task_that_waits_for_another_run_is_started_again(site: Site) -> None:
-    (waited,) = [log for log in site.home.task_logs("ingest", "click") if "in use by another run" in log]
+    (waited,) = [
+        log for log in site.home.task_logs("ingest", "click") if "in use by another run" in log
+    ]
     assert "UP_FOR_RESCHEDULE" in waited
     assert "ingest: first run" in waited
 
 
 def test_a_task_that_was_ended_is_tried_again(site: Site) -> None:
-    interrupted = [log for log in site.home.task_logs("train", "click") if "interrupted; finished stages stay" in log]
+    interrupted = [
+        log
+        for log in site.home.task_logs("train", "click")
+        if "interrupted; finished stages stay" in log
+    ]
     assert len(interrupted) == 1
     assert "train ended with exit code 130" in interrupted[0]
-    assert site.home.rows("select try_number from task_instance where task_id = 'train' and run_id = 'click'") == [(2,)]
+    assert site.home.rows(
+        "select try_number from task_instance where task_id = 'train' and run_id = 'click'"
+    ) == [(2,)]
 
 
 def test_where_no_files_came_a_run_is_skipped_and_not_failed(site: Site) -> None:
@@ -177,9 +210,9 @@ def test_where_no_files_came_a_run_is_skipped_and_not_failed(site: Site) -> None
 
 
 def test_a_backfill_has_what_its_day_had_and_touches_nothing_else(site: Site) -> None:
-    assert site.ends("backfill") == dict.fromkeys({*ALWAYS_SKIPPED, "promote"}, "skipped") | dict.fromkeys(
-        STAGES, "success"
-    )
+    assert site.ends("backfill") == dict.fromkeys(
+        {*ALWAYS_SKIPPED, "promote"}, "skipped"
+    ) | dict.fromkeys(STAGES, "success")
     own = site.run_dir.with_name("run-until") / "2025-03-03T000000Z"
     assert ingested(own) == [{*ARRIVALS[1], *ARRIVALS[2]}]
     assert None not in versions(own).values()
@@ -188,10 +221,17 @@ def test_a_backfill_has_what_its_day_had_and_touches_nothing_else(site: Site) ->
 
 
 def test_assets_and_the_link_say_where_the_results_of_the_run_folder_are(site: Site) -> None:
-    uris = [uri for (uri,) in site.home.rows("select uri from asset_event join asset on asset.id = asset_id")]
+    uris = [
+        uri
+        for (uri,) in site.home.rows(
+            "select uri from asset_event join asset on asset.id = asset_id"
+        )
+    ]
     folders = ("ingest", "features", "train", "export", "report", "registry")
     assert sorted(uris) == sorted((site.run_dir / each).as_uri() for each in folders)
-    ((link,),) = site.home.rows("select value from xcom where key like '_link%' and run_id = 'click'")
+    ((link,),) = site.home.rows(
+        "select value from xcom where key like '_link%' and run_id = 'click'"
+    )
     (report,) = site.run_dir.glob("report/*/report.html")
     assert json.loads(link) == report.as_uri()
 

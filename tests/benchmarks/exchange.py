@@ -97,7 +97,9 @@ def main() -> None:
     for name, found in runs.items():
         numbers = {key: statistics.median(run[key] for run in found) for key in COLUMNS}
         both = "{both:.1f} ({both_99:.0f})".format(**numbers)
-        sys.stdout.write(name + f"{both:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers))
+        sys.stdout.write(
+            name + f"{both:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers)
+        )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def make_rows(num_rows: int) -> Rows:
     return Rows((torch.from_numpy(hlf),), torch.from_numpy(labels), torch.ones(num_rows))
 
 
-def plain(make_network: Callable[[], HlfClassifier], rows: Rows, fold: Fold, num_steps: int) -> None:
+def plain(
+    make_network: Callable[[], HlfClassifier], rows: Rows, fold: Fold, num_steps: int
+) -> None:
     """One epoch of one network, validation included."""
     torch.manual_seed(1)
     network = make_network()
@@ -67,26 +69,46 @@ def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int) -> 
     plain(make_network, rows, fold, num_steps)
     torchs = time.process_time() - started
     started = time.process_time()
-    train_on_fold(make_network, TrainSettings(learning_rate=1e-3, epochs=1), rows, fold, seed=1, num_steps=num_steps)
+    train_on_fold(
+        make_network,
+        TrainSettings(learning_rate=1e-3, epochs=1),
+        rows,
+        fold,
+        seed=1,
+        num_steps=num_steps,
+    )
     return torchs, time.process_time() - started
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=10_000, help="events that a network learns from")
+    parser.add_argument(
+        "--events", type=int, default=10_000, help="events that a network learns from"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     be_deterministic()
     seconds_per_model([50, 20, 10], 128, num_steps=10)
     sys.stdout.write("                        torch    ours   (microseconds per step)\n")
-    for hidden, batch_size in (([50, 20, 10], 128), ([50, 20, 10], 32), ([150, 100, 50], 200), ([1000, 1000], 128)):
+    for hidden, batch_size in (
+        ([50, 20, 10], 128),
+        ([50, 20, 10], 32),
+        ([150, 100, 50], 200),
+        ([1000, 1000], 128),
+    ):
         steps = arguments.events // batch_size
-        pairs = [seconds_per_model(hidden, batch_size, num_steps=steps) for _ in range(arguments.repeats)]
-        torchs, ours = (1e6 * statistics.median(times) / steps for times in zip(*pairs, strict=True))
+        pairs = [
+            seconds_per_model(hidden, batch_size, num_steps=steps) for _ in range(arguments.repeats)
+        ]
+        torchs, ours = (
+            1e6 * statistics.median(times) / steps for times in zip(*pairs, strict=True)
+        )
         ratio = statistics.median(first / second for first, second in pairs)
         widths = "-".join(map(str, hidden))
-        sys.stdout.write(f"{widths:>10}, batch {batch_size:>3}: {torchs:7.1f} {ours:7.1f}  x {ratio:.2f}\n")
+        sys.stdout.write(
+            f"{widths:>10}, batch {batch_size:>3}: {torchs:7.1f} {ours:7.1f}  x {ratio:.2f}\n"
+        )
     totals = []
     for _ in range(arguments.repeats):
         settings = itertools.product(FIRST, SECOND, THIRD, BATCHES)

@@ -37,7 +37,11 @@ EVENTS_PER_FILE: Final = 20_000
 
 def branch_map() -> dict[str, str]:
     """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
-    return {name: name.replace(".", "_") for name in LAYOUTS[BranchLayout.DELPHES].branches({}) if name != "weight"}
+    return {
+        name: name.replace(".", "_")
+        for name in LAYOUTS[BranchLayout.DELPHES].branches({})
+        if name != "weight"
+    }
 
 
 def write_load_test(
@@ -60,14 +64,21 @@ def write_load_test(
     for sample, paths in written.items():
         tree, in_file = None, 0
         with ExitStack() as opened:
-            for raw in _blocks([info for info in infos if info.sample == sample], settings, num_events):
+            for raw in _blocks(
+                [info for info in infos if info.sample == sample], settings, num_events
+            ):
                 columns = _columns(turned(raw, rng))
                 if tree is None or in_file >= events_per_file:
                     opened.close()
                     paths.append(out_dir / f"{sample}_{len(paths):04d}.root")
-                    file = opened.enter_context(uproot.recreate(paths[-1], compression=uproot.ZLIB(1)))
+                    file = opened.enter_context(
+                        uproot.recreate(paths[-1], compression=uproot.ZLIB(1))
+                    )
                     types = {name: ak.type(each).content for name, each in columns.items()}
-                    tree, in_file = file.mktree(TREE, types, counter_name=lambda name: f"{name}_size"), 0
+                    tree, in_file = (
+                        file.mktree(TREE, types, counter_name=lambda name: f"{name}_size"),
+                        0,
+                    )
                 tree.extend(columns)
                 in_file += raw.num_events
     return written
@@ -78,13 +89,19 @@ def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
     angle = rng.uniform(-math.pi, math.pi, raw.num_events)
     sign = rng.choice([-1.0, 1.0], raw.num_events)
     collections = {
-        name: Jagged(each.offsets, _turned_fields(each, angle, sign)) for name, each in raw.collections.items()
+        name: Jagged(each.offsets, _turned_fields(each, angle, sign))
+        for name, each in raw.collections.items()
     }
-    scalars = {**raw.scalars, "met_phi": wrapped_azimuths((raw.scalars["met_phi"] + angle).astype(np.float32))}
+    scalars = {
+        **raw.scalars,
+        "met_phi": wrapped_azimuths((raw.scalars["met_phi"] + angle).astype(np.float32)),
+    }
     return raw._replace(scalars=scalars, collections=collections)
 
 
-def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _turned_fields(
+    candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
     counts = np.diff(candidates.offsets)
     turn, mirror = np.repeat(angle, counts), np.repeat(sign, counts)
     fields = dict(candidates.fields)
@@ -98,7 +115,9 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
     return fields
 
 
-def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int) -> Iterator[RawEvents]:
+def _blocks(
+    files: Sequence[FileInfo], settings: IngestSettings, num_events: int
+) -> Iterator[RawEvents]:
     """Blocks of the files' entries, in cycles, until there are `num_events` events."""
     left = num_events
     for info in cycle(files):
@@ -111,7 +130,9 @@ def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 
 def _columns(raw: RawEvents) -> dict[str, Any]:
     """Branches of one block: one per collection, scalar and pass-through column."""
-    columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
+    columns: dict[str, Any] = {
+        name: candidates.listed() for name, candidates in raw.collections.items()
+    }
     columns |= {name: raw.scalars[name] for name in SCALARS if name != "weight"}
     columns[SCALARS["weight"].branch] = raw.scalars["weight"]
     return columns | raw.pass_through
@@ -125,12 +146,18 @@ def main(argv: list[str]) -> None:
     config = load_config("demo")
     asked.folder.mkdir(parents=True)
     infos = inventory(expand(config.samples), config.ingest).infos
-    files = write_load_test(infos, config.ingest, asked.events, asked.folder, rng=np.random.default_rng(1))
+    files = write_load_test(
+        infos, config.ingest, asked.events, asked.folder, rng=np.random.default_rng(1)
+    )
     content = {
         "run_dir": "run",
         "classes": config.classes,
         "samples": [
-            {"name": each.name, "label": each.label, "files": [path.name for path in files[each.name]]}
+            {
+                "name": each.name,
+                "label": each.label,
+                "files": [path.name for path in files[each.name]],
+            }
             for each in config.samples
         ],
         "ingest": {"tree": TREE, "branch_map": branch_map()},

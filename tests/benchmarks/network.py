@@ -47,7 +47,9 @@ def rates(dataset: FeatureDataset, workers: int, launcher_args: list[str]) -> di
     found = {}
     for name, chosen in METHODS.items():
         common = {"workers": workers, "batch_size": 128, "epochs": 3, "reader": "arrow"}
-        settings = TrainSettings.model_validate({**common, "launcher_args": launcher_args, **chosen})
+        settings = TrainSettings.model_validate(
+            {**common, "launcher_args": launcher_args, **chosen}
+        )
         found[name] = our_loop(dataset, HlfSettings(), settings)
     return found
 
@@ -66,15 +68,26 @@ def on_first_host(folder: Path, workers: int, launcher_args: list[str]) -> None:
     found: dict[str, float] = dict(rates(FeatureDataset.load(folder), workers, launcher_args))
     settings = TrainSettings(algorithm="ad-psgd", workers=workers, launcher_args=launcher_args)
     ranks = rank_command(settings, [sys.executable, __file__, "--exchange"])
-    done = subprocess.run(ranks, env=rank_environment(settings), stdout=subprocess.PIPE, text=True, check=True)
-    found["exchange [us]"] = float(next(line for line in done.stdout.splitlines() if line[:1].isdigit()))
+    done = subprocess.run(
+        ranks, env=rank_environment(settings), stdout=subprocess.PIPE, text=True, check=True
+    )
+    found["exchange [us]"] = float(
+        next(line for line in done.stdout.splitlines() if line[:1].isdigit())
+    )
     sys.stdout.write(json.dumps(found) + "\n")
 
 
 def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, float]:
     def run(between: Network | None) -> dict[str, float]:
         launcher_args = between.launcher_args if between else []
-        command = [sys.executable, __file__, "--host", str(dataset), str(workers), json.dumps(launcher_args)]
+        command = [
+            sys.executable,
+            __file__,
+            "--host",
+            str(dataset),
+            str(workers),
+            json.dumps(launcher_args),
+        ]
         done = subprocess.run(
             between.on_host(0, *command) if between else command,
             env=rank_environment(TrainSettings()),
@@ -119,11 +132,14 @@ def main() -> None:
             for name, found in runs.items():
                 found.append(measure(name, dataset, arguments.workers, Path(folder)))
     numbers = {
-        name: {key: statistics.median(run[key] for run in found) for key in found[0]} for name, found in runs.items()
+        name: {key: statistics.median(run[key] for run in found) for key in found[0]}
+        for name, found in runs.items()
     }
     sys.stdout.write(" " * 16 + "".join(f"{name:>22}" for name in numbers) + "\n")
     for key in [*METHODS, "exchange [us]", "round trip [us]"]:
-        cells = (f"{found[key]:>22,.0f}" if key in found else " " * 22 for found in numbers.values())
+        cells = (
+            f"{found[key]:>22,.0f}" if key in found else " " * 22 for found in numbers.values()
+        )
         sys.stdout.write(f"{key:<16}" + "".join(cells) + "\n")
 
 

@@ -59,7 +59,9 @@ def bare_petastorm(case: Case) -> None:
     with make_batch_reader(
         [f"file://{file}" for file in case.dataset.files("train")],
         schema_fields=columns_of([*case.inputs, "label", "weight"]),
-        transform_spec=transform_spec([*case.inputs, "label", "weight"], case.dataset.most_particles),
+        transform_spec=transform_spec(
+            [*case.inputs, "label", "weight"], case.dataset.most_particles
+        ),
         reader_pool_type="thread",
         workers_count=1,
         results_queue_size=1,
@@ -115,7 +117,9 @@ def ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(ours, bare, strict=True))
 
 
-def show(title: str, case: Case, found: dict[str, list[float]], pairs: dict[str, tuple[str, str]]) -> None:
+def show(
+    title: str, case: Case, found: dict[str, list[float]], pairs: dict[str, tuple[str, str]]
+) -> None:
     sys.stdout.write(f"{title}\n")
     for name, times in found.items():
         line = f"  {name:<16}{case.rows / statistics.median(times):10.0f} events/s"
@@ -128,15 +132,24 @@ def show(title: str, case: Case, found: dict[str, list[float]], pairs: dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hlf", type=int, default=1_000_000, help="events with high-level features")
+    parser.add_argument(
+        "--hlf", type=int, default=1_000_000, help="events with high-level features"
+    )
     parser.add_argument("--particles", type=int, default=8192, help="events with particles")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    goals = {"petastorm": ("bare petastorm", " (at most 1.25)"), "first epoch": ("bare pyarrow", " (at most 2)")}
+    goals = {
+        "petastorm": ("bare petastorm", " (at most 1.25)"),
+        "first epoch": ("bare pyarrow", " (at most 2)"),
+    }
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        rows = {"train": [_PARTICLE_ROWS] * -(-given.particles // _PARTICLE_ROWS), "val": [1], "test": [1]}
+        rows = {
+            "train": [_PARTICLE_ROWS] * -(-given.particles // _PARTICLE_ROWS),
+            "val": [1],
+            "test": [1],
+        }
         wide = write_dataset(folder / "wide", rows=rows, most_particles=MAX_PARTICLES)
         narrow = hlf_dataset(folder / "narrow", given.hlf)
         for case in (Case("801 x 19", wide, PARTICLES), Case("HLF", narrow, HLF)):

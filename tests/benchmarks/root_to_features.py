@@ -55,9 +55,13 @@ def taking_turns(infos: list[FileInfo]) -> list[FileInfo]:
     Raises:
         SystemExit: A class has no file.
     """
-    by_class = [[info for info in infos if info.sample == sample] for sample, _ in CLASSES_OF.values()]
+    by_class = [
+        [info for info in infos if info.sample == sample] for sample, _ in CLASSES_OF.values()
+    ]
     if not all(by_class):
-        sys.exit(f"every class needs a file: names begin with {', '.join(f'{name}_' for name in CLASSES_OF)}")
+        sys.exit(
+            f"every class needs a file: names begin with {', '.join(f'{name}_' for name in CLASSES_OF)}"
+        )
     return [info for turn in zip_longest(*by_class) for info in turn if info]
 
 
@@ -104,16 +108,28 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
         )
 
 
-def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> float:
+def both_stages(
+    provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path
+) -> float:
     """Ingest and features under Spark; returns the bytes of an event in the features Parquet."""
     spark = provider.context()
     (folder / "events").mkdir(parents=True)
     (folder / "features" / "kernels").mkdir(parents=True)
-    samples = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(["a", "b", "c"])]
+    samples = [
+        SampleSettings(name=name, label=label, files=["-"])
+        for label, name in enumerate(["a", "b", "c"])
+    ]
     done = spark.accumulator(0)
-    made = ingest(spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks)
-    parts = [EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name)) for part in made.parts]
-    generated = {sample.name: GeneratedSample(label, None, 1, 1.0) for label, sample in enumerate(samples)}
+    made = ingest(
+        spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks
+    )
+    parts = [
+        EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name))
+        for part in made.parts
+    ]
+    generated = {
+        sample.name: GeneratedSample(label, None, 1, 1.0) for label, sample in enumerate(samples)
+    }
     dataset = make_features(
         spark, parts, generated, FeatureSettings(), CLASSES, folder / "features",
         kernels=folder / "features" / "kernels", done=done, num_tasks=provider.num_tasks,
@@ -143,7 +159,10 @@ class Bench(NamedTuple):
     sizes: tuple[int, int]
 
     def cost(
-        self, work: Callable[[list[FileInfo], Path], object], *, cpu: Callable[[], float] = time.process_time
+        self,
+        work: Callable[[list[FileInfo], Path], object],
+        *,
+        cpu: Callable[[], float] = time.process_time,
     ) -> tuple[float, float]:
         """Run once with each size: CPU microseconds of an event, and seconds of wall time of any job.
 
@@ -155,7 +174,9 @@ class Bench(NamedTuple):
             (folder / "train").mkdir(parents=True)
             before, wall = cpu(), time.monotonic()
             work(files, folder)
-            found.append((sum(info.entries for info in files), cpu() - before, time.monotonic() - wall))
+            found.append(
+                (sum(info.entries for info in files), cpu() - before, time.monotonic() - wall)
+            )
             shutil.rmtree(folder)
         (few, small, briefly), (many, large, long) = found
         return 1e6 * (large - small) / (many - few), briefly - (long - briefly) / (many - few) * few
@@ -163,7 +184,9 @@ class Bench(NamedTuple):
 
 def infos_of(files: Mapping[str, Iterable[Path | str]], settings: IngestSettings) -> list[FileInfo]:
     samples = [
-        SampleSettings(name=CLASSES_OF[name][0], label=CLASSES_OF[name][1], files=list(map(str, paths)))
+        SampleSettings(
+            name=CLASSES_OF[name][0], label=CLASSES_OF[name][1], files=list(map(str, paths))
+        )
         for name, paths in files.items()
     ]
     return inventory(expand(samples), settings).infos
@@ -173,7 +196,9 @@ def made_files(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSet
     """Without files of one's own: turned copies of the bundled events, ZLIB level 1 as Delphes writes."""
     folder.mkdir()
     files = write_load_test(
-        infos_of({name: sorted(SAMPLES.glob(f"{name}_*")) for name in CLASSES_OF}, IngestSettings()),
+        infos_of(
+            {name: sorted(SAMPLES.glob(f"{name}_*")) for name in CLASSES_OF}, IngestSettings()
+        ),
         IngestSettings(),
         -(-num_events // len(CLASSES)),
         folder,
@@ -181,20 +206,30 @@ def made_files(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSet
         events_per_file=_IN_A_FILE,
     )
     settings = IngestSettings(tree=TREE, branch_map=branch_map())
-    return infos_of({name: files[sample] for name, (sample, _) in CLASSES_OF.items()}, settings), settings
+    return infos_of(
+        {name: files[sample] for name, (sample, _) in CLASSES_OF.items()}, settings
+    ), settings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="Delphes files named qcd_*, ttbar_*, wjets_*; else the bundled events")
-    parser.add_argument("--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        help="Delphes files named qcd_*, ttbar_*, wjets_*; else the bundled events",
+    )
+    parser.add_argument(
+        "--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if given.files:
             settings = IngestSettings()
             files = {
-                name: [path for path in sorted(given.files) if Path(path).name.startswith(f"{name}_")]
+                name: [
+                    path for path in sorted(given.files) if Path(path).name.startswith(f"{name}_")
+                ]
                 for name in CLASSES_OF
             }
             infos = infos_of({name: paths for name, paths in files.items() if paths}, settings)
@@ -202,7 +237,9 @@ def main() -> None:
             infos, settings = made_files(Path(folder) / "sample", max(given.events))
         infos = taking_turns(infos)
         if len(first(infos, given.events[0])) == len(first(infos, given.events[1])):
-            sys.exit(f"--events: {given.events[0]} and {given.events[1]} events need the same files; give other sizes")
+            sys.exit(
+                f"--events: {given.events[0]} and {given.events[1]} events need the same files; give other sizes"
+            )
         provider = SparkProvider(SparkSettings(master="local[2]"))
         run(Bench(infos, settings, Path(folder), tuple(given.events)), provider, given.repeats)
         provider.stop()
@@ -222,15 +259,24 @@ def run(bench: Bench, provider: SparkProvider, repeats: int) -> None:
     read, kernels, spark, fixed = [], [], [], []
     for _ in range(repeats):
         read.append(bench.cost(lambda files, _: bare_read(files, bench.settings))[0])
-        kernels.append(bench.cost(lambda files, folder: one_process(files, bench.settings, folder))[0])
+        kernels.append(
+            bench.cost(lambda files, folder: one_process(files, bench.settings, folder))[0]
+        )
         per_event, seconds = bench.cost(on_spark, cpu=tree_cpu)
         spark.append(per_event)
         fixed.append(seconds)
-        sys.stdout.write(f"  run: read {read[-1]:.0f}, one process {kernels[-1]:.0f}, spark {per_event:.0f} us/event\n")
+        sys.stdout.write(
+            f"  run: read {read[-1]:.0f}, one process {kernels[-1]:.0f}, spark {per_event:.0f} us/event\n"
+        )
         sys.stdout.flush()
     base = statistics.median(read)
-    lines = [f"bare uproot reading        {base:8.0f} us/event  {1e6 / base:8.0f} events/s per core"]
-    for name, costs, goal in (("(a) one process", kernels, 2.3), ("(b) both stages on Spark", spark, 3.3)):
+    lines = [
+        f"bare uproot reading        {base:8.0f} us/event  {1e6 / base:8.0f} events/s per core"
+    ]
+    for name, costs, goal in (
+        ("(a) one process", kernels, 2.3),
+        ("(b) both stages on Spark", spark, 3.3),
+    ):
         ratio = statistics.median(c / r for c, r in zip(costs, read, strict=True))
         cost = statistics.median(costs)
         lines.append(

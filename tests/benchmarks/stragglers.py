@@ -63,13 +63,20 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
     words = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "pipeline", "train", "--force", *where, *words]
     is_over = threading.Event()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             holder = None
             started = run_dir / "train"
             while process.poll() is None:
                 found = ranks_of(psutil.Process(process.pid))
-                if disturbed and holder is None and len(found) == 4 and list(started.glob("*/hlf/started")):
+                if (
+                    disturbed
+                    and holder is None
+                    and len(found) == 4
+                    and list(started.glob("*/hlf/started"))
+                ):
                     time.sleep(1)
                     holder = threading.Thread(target=hold, args=(found[1], is_over), daemon=True)
                     holder.start()

@@ -67,7 +67,9 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
         for group in range(GROUPS):
             count = max(1, rows // GROUPS)
             labels = rng.integers(0, len(CLASSES), count)
-            hlf = (100 + 10 * (servers[labels] + rng.normal(0, 1, (count, len(hlf_names()))))).astype(np.float32)
+            hlf = (
+                100 + 10 * (servers[labels] + rng.normal(0, 1, (count, len(hlf_names()))))
+            ).astype(np.float32)
             columns = {
                 **dict(zip(hlf_names(), hlf.T.copy(), strict=True)),
                 "label": pa.array(labels),
@@ -76,7 +78,9 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
             name = f"{split}/part-{group:05d}.parquet"
             pq.write_table(pa.table(columns), folder / name, row_group_size=count)
             splits[split].append(RowGroup(name, count))
-    dataset = FeatureDataset(folder, CLASSES, [1.0, 1.0, 1.0], splits, {split: [1, 1, 1] for split in splits})
+    dataset = FeatureDataset(
+        folder, CLASSES, [1.0, 1.0, 1.0], splits, {split: [1, 1, 1] for split in splits}
+    )
     dataset.save(columns={"hlf": scaler_json(ColumnStatistics.of(hlf), INPUT_COLUMNS["hlf"])})
     return dataset
 
@@ -98,7 +102,9 @@ def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) ->
         for epoch in range(settings.epochs):
             if epoch == 1:
                 started = time.perf_counter()
-            order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch)).to(device)
+            order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch)).to(
+                device
+            )
             for part in order.split(settings.batch_size):
                 inputs = plain_batch(rows, part)
                 optimizer.zero_grad()
@@ -133,7 +139,9 @@ def distributed_rate(folder: str, settings: str) -> None:
         rows.rows.labels[chosen_rows],
         rows.rows.weights[chosen_rows],
     )
-    rate = 2 * torch_rate(DistributedDataParallel(network), MemoryRows(own, chosen.seed, [half]), chosen)
+    rate = 2 * torch_rate(
+        DistributedDataParallel(network), MemoryRows(own, chosen.seed, [half]), chosen
+    )
     if rank == 0:
         sys.stdout.write(json.dumps(rate) + "\n")
     torch.distributed.destroy_process_group()
@@ -143,10 +151,19 @@ def distributed_loop(dataset: FeatureDataset, settings: TrainSettings) -> float:
     """Events per second of two ranks of torch's DistributedDataParallel, without a launcher."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+        place = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+            "WORLD_SIZE": "2",
+        }
     command = [sys.executable, __file__, "--ddp", str(dataset.folder), settings.model_dump_json()]
     ranks = [
-        subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            env={**os.environ, **place, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(2)
     ]
     said = [rank.communicate(timeout=600)[0] for rank in ranks]
@@ -202,7 +219,9 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
 
         found["hlf, one worker"] = ratios(lambda: our_loop(dataset, hlf, alone), bare, repeats)
         through_petastorm = alone.model_copy(update={"reader": "petastorm", "epochs": 2})
-        found["hlf, one worker, petastorm"] = ratios(lambda: our_loop(dataset, hlf, through_petastorm), bare, 1)
+        found["hlf, one worker, petastorm"] = ratios(
+            lambda: our_loop(dataset, hlf, through_petastorm), bare, 1
+        )
         methods: dict[str, dict[str, Any]] = {
             # What two of these cores can do at most.
             "no averages": {"algorithm": {"name": "local-sgd", "local_steps": 10**9}},
@@ -212,10 +231,16 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
         }
         for name, chosen in methods.items():
             two = TrainSettings.model_validate({"workers": 2, **memory, **chosen})
-            found[f"hlf, two workers, {name}"] = ratios(lambda two=two: our_loop(dataset, hlf, two), bare, repeats)  # type: ignore[misc]
+            found[f"hlf, two workers, {name}"] = ratios(
+                lambda two=two: our_loop(dataset, hlf, two),  # type: ignore[misc]
+                bare,
+                repeats,
+            )
         ar_sgd = TrainSettings.model_validate({"workers": 2, **memory, "algorithm": "ar-sgd"})
         found["hlf, two workers, ar-sgd against DistributedDataParallel"] = ratios(
-            lambda: our_loop(dataset, hlf, ar_sgd), lambda: distributed_loop(dataset, ar_sgd), repeats
+            lambda: our_loop(dataset, hlf, ar_sgd),
+            lambda: distributed_loop(dataset, ar_sgd),
+            repeats,
         )
     return found
 
@@ -226,8 +251,14 @@ def recurrent(repeats: int) -> dict[str, Any]:
         rows = {"train": [64] * 8, "val": [16], "test": [16]}
         dataset = write_dataset(Path(folder) / "particles", rows=rows, most_particles=801)
         model = ParticlesSettings()
-        settings = TrainSettings(algorithm="sgd", reader="arrow", batch_size=128, epochs=2 if repeats < 3 else 3)
-        ours = ratios(lambda: our_loop(dataset, model, settings), lambda: bare_loop(dataset, model, settings), repeats)
+        settings = TrainSettings(
+            algorithm="sgd", reader="arrow", batch_size=128, epochs=2 if repeats < 3 else 3
+        )
+        ours = ratios(
+            lambda: our_loop(dataset, model, settings),
+            lambda: bare_loop(dataset, model, settings),
+            repeats,
+        )
     return {"particles, one worker": ours}
 
 
@@ -240,17 +271,26 @@ def gpu(rows: int, repeats: int) -> dict[str, Any]:
         few = {"train": [128] * 16, "val": [16], "test": [16]}
         cases = [
             (hlf_dataset(Path(folder) / "hlf", rows), HlfSettings(), (128, 8192)),
-            (write_dataset(Path(folder) / "particles", rows=few, most_particles=801), ParticlesSettings(), (128, 1024)),
+            (
+                write_dataset(Path(folder) / "particles", rows=few, most_particles=801),
+                ParticlesSettings(),
+                (128, 1024),
+            ),
         ]
         for dataset, model, sizes in cases:
             for size in sizes:
                 on_gpu, on_cpu = (
-                    TrainSettings(algorithm="sgd", reader="arrow", batch_size=size, epochs=3, device=device)
+                    TrainSettings(
+                        algorithm="sgd", reader="arrow", batch_size=size, epochs=3, device=device
+                    )
                     for device in ("cuda", "cpu")
                 )
                 ours = partial(our_loop, dataset, model, on_gpu)
                 name = f"{model.name}, batch {size}"
-                bare, alone = partial(bare_loop, dataset, model, on_gpu), partial(our_loop, dataset, model, on_cpu)
+                bare, alone = (
+                    partial(bare_loop, dataset, model, on_gpu),
+                    partial(our_loop, dataset, model, on_cpu),
+                )
                 found[f"{name}, GPU against the bare loop there"] = ratios(ours, bare, repeats)
                 found[f"{name}, GPU against one core"] = ratios(ours, alone, min(repeats, 2))
     return found
@@ -262,7 +302,9 @@ def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, n
     with tempfile.TemporaryDirectory() as folder:
         dataset = hlf_dataset(Path(folder) / "hlf", num_rows)
         network = build(model_spec(HlfSettings(), dataset))
-        train, val = (MemoryRows.load(dataset, split, network.inputs, seed=1) for split in ("train", "val"))
+        train, val = (
+            MemoryRows.load(dataset, split, network.inputs, seed=1) for split in ("train", "val")
+        )
     return replace(train, group_rows=even_parts(len(train), max(workers, GROUPS))), val, network
 
 
@@ -309,8 +351,14 @@ def overhead(rows: int, repeats: int) -> dict[str, Any]:
         mock.patch.object(VectorOptimizer, "step", no_update),
     ):
         dataset = hlf_dataset(Path(folder) / "hlf", rows)
-        settings = TrainSettings(algorithm="sgd", reader="arrow", batch_size=128, epochs=1 + repeats)
-        spec = RunSpec(HepSettings(folder=dataset.folder, network=HlfSettings()), settings, Path(folder) / "run")
+        settings = TrainSettings(
+            algorithm="sgd", reader="arrow", batch_size=128, epochs=1 + repeats
+        )
+        spec = RunSpec(
+            HepSettings(folder=dataset.folder, network=HlfSettings()),
+            settings,
+            Path(folder) / "run",
+        )
         spec.out_dir.mkdir()
         train(spec, CpuClock(), on_progress=lambda _: None)
         (records,) = read_records(spec.out_dir)
@@ -327,8 +375,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="training rows of the HLF runs")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
-    parser.add_argument("--workers", type=int, default=1_000, help="virtual workers of the simulator")
-    parser.add_argument("--only", choices=["hlf", "particles", "simulator", "overhead", "gpu"], help="one part only")
+    parser.add_argument(
+        "--workers", type=int, default=1_000, help="virtual workers of the simulator"
+    )
+    parser.add_argument(
+        "--only", choices=["hlf", "particles", "simulator", "overhead", "gpu"], help="one part only"
+    )
     parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -342,7 +394,9 @@ def main() -> None:
         "overhead": lambda: overhead(arguments.rows, arguments.repeats),
         "gpu": lambda: gpu(arguments.rows, arguments.repeats),
     }
-    show(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
+    show(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    )
     for name, part in parts.items():
         if arguments.only in (None, name):
             show(f"{name}:")

@@ -37,11 +37,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         written, _, after = rest.partition(_END)
         cells = [tuple(line.strip("| \n").split(" | ")) for line in written.splitlines()[2:]]
         earlier = {row[:2]: row for row in cells if len(row) == len(_HEAD)}
-        TABLE.write_text(before + _BEGIN + _table({**earlier, **found}) + _END + after, encoding="utf-8")
+        TABLE.write_text(
+            before + _BEGIN + _table({**earlier, **found}) + _END + after, encoding="utf-8"
+        )
 
 
 def _table(rows: Mapping[tuple[str, str], tuple[str, str, str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in (_HEAD, ("---",) * 3, *sorted(rows.values())))
+    return "".join(
+        f"| {' | '.join(row)} |\n" for row in (_HEAD, ("---",) * 3, *sorted(rows.values()))
+    )
 
 
 @pytest.fixture(scope="session")

@@ -81,8 +81,13 @@ class FileServer:
         probe = f"import socket; socket.create_connection(('{self.name}', {self._port}), 1)"
         asked = self._hosts.on_host(0, sys.executable, "-c", probe)
         deadline = time.monotonic() + 60
-        while subprocess.run(asked, capture_output=True, check=False).returncode or not self.processes():
-            assert time.monotonic() < deadline, f"{self._command[0]} does not listen: {log.read_text()[-2000:]}"
+        while (
+            subprocess.run(asked, capture_output=True, check=False).returncode
+            or not self.processes()
+        ):
+            assert time.monotonic() < deadline, (
+                f"{self._command[0]} does not listen: {log.read_text()[-2000:]}"
+            )
             time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
@@ -101,18 +106,41 @@ def xrootd(hosts: Network, folder: Path) -> FileServer:
     shutil.chown(folder / "admin", "nobody")
     config = folder / "xrootd.cfg"
     config.write_text(_XROOTD.format(folder=folder))
-    words = ("xrootd", "-c", str(config), "-l", str(folder / "admin" / "server.log"), "-R", "nobody", "-p", "1094")
+    words = (
+        "xrootd",
+        "-c",
+        str(config),
+        "-l",
+        str(folder / "admin" / "server.log"),
+        "-R",
+        "nobody",
+        "-p",
+        "1094",
+    )
     return FileServer(hosts, folder, 1094, *words)
 
 
 def nginx(hosts: Network, folder: Path, user: str, password: str) -> FileServer:
     """An nginx of `https://<host>/data/` for one user; `<folder>/server.pem` is its certificate, signed by itself."""
     name = hosts.names[1]
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        f"/CN={name}",
+    ]
     made += ["-addext", f"subjectAltName=DNS:{name}", "-keyout", str(folder / "server.key")]
     subprocess.run([*made, "-out", str(folder / "server.pem")], check=True, capture_output=True)
     asked = ["openssl", "passwd", "-apr1", "-stdin"]
-    coded = subprocess.run(asked, input=password, capture_output=True, text=True, check=True).stdout.strip()
+    coded = subprocess.run(
+        asked, input=password, capture_output=True, text=True, check=True
+    ).stdout.strip()
     (folder / "users").write_text(f"{user}:{coded}\n")
     config = folder / "nginx.conf"
     config.write_text(_NGINX.format(folder=folder))
@@ -148,7 +176,9 @@ def loses_its_server(runs: OnHost, server: FileServer, local: Local) -> str:
 
 
 @pytest.mark.skipif(bool(missing("xrootd")), reason="no xrootd here (Debian: xrootd-server)")
-@pytest.mark.skipif(find_spec("fsspec_xrootd") is None, reason="no client of XRootD (pip install -e '.[xrootd]')")
+@pytest.mark.skipif(
+    find_spec("fsspec_xrootd") is None, reason="no client of XRootD (pip install -e '.[xrootd]')"
+)
 def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
     hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
@@ -166,7 +196,9 @@ def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
         tried(XROOTD, "ingest; a server that is down and starts again", "names it; the same events")
 
 
-@pytest.mark.skipif(bool(missing("nginx", "openssl")), reason="no nginx here (Debian: nginx-light, openssl)")
+@pytest.mark.skipif(
+    bool(missing("nginx", "openssl")), reason="no nginx here (Debian: nginx-light, openssl)"
+)
 def test_https_with_a_password_and_a_certificate_of_our_own(
     hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
@@ -176,7 +208,11 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
         runs = OnHost(hosts, tmp_path, samples=address, env=authority)
         server.kill()
         words = [loses_its_server(runs, server, local)]
-        written = [path for path in runs.run_dir.rglob("*") if path.is_file() and b"hidden-word" in path.read_bytes()]
+        written = [
+            path
+            for path in runs.run_dir.rglob("*")
+            if path.is_file() and b"hidden-word" in path.read_bytes()
+        ]
         assert written == []
         tried(HTTPS, "ingest; a server that is down and starts again", "names it; the same events")
         for where, env, message in (
@@ -190,7 +226,9 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
         tried(HTTPS, "ingest; unknown certificate, no password", "each named")
 
 
-def test_s3_holds_inputs_and_outputs(hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried) -> None:
+def test_s3_holds_inputs_and_outputs(
+    hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
+) -> None:
     put = f"import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); s3.put('{data}/data', 'bucket/', recursive=True)"
     with s3(hosts, data) as server, pytest.MonkeyPatch.context() as patch:
         lead_to(f"http://{server.name}:5000", patch)
@@ -198,6 +236,8 @@ def test_s3_holds_inputs_and_outputs(hosts: Network, data: Path, local: Local, t
         runs = OnHost(hosts, tmp_path, samples="s3://bucket/data", storage="s3://bucket/outputs")
         for stage in ("ingest", "features", "train"):
             runs.run(stage)
-        np.testing.assert_array_equal(flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained()))
+        np.testing.assert_array_equal(
+            flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained())
+        )
         assert list(runs.run_dir.rglob("*.parquet")) == []
         tried(S3, "ingest, features, train; inputs and outputs there", "the same weights")

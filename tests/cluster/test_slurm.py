@@ -34,7 +34,9 @@ def slurm(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Slurm:
 def pmix(slurm: Slurm) -> None:
     """Skips what needs PMIx if this srun has none."""
     if "ready" not in slurm.run("srun", "--mpi=pmix", "echo", "ready", check=False):
-        pytest.skip("this srun has no PMIx (Debian: libpmix-dev, whose libpmix.so its plugin opens)")
+        pytest.skip(
+            "this srun has no PMIx (Debian: libpmix-dev, whose libpmix.so its plugin opens)"
+        )
 
 
 def script_of(folder: Path, *commands: list[str]) -> Path:
@@ -66,20 +68,31 @@ def test_a_cancelled_job_continues(
     script = script_of(tmp_path, runs.command("train", sets=LONG))
     job = slurm.submit(script)
     runs.await_checkpoint()
-    assert [len(hosts.processes(node, "rank_process")) > 0 for node in (0, 1)] == [True, True], said(script)
+    assert [len(hosts.processes(node, "rank_process")) > 0 for node in (0, 1)] == [True, True], (
+        said(script)
+    )
     slurm.run("scancel", job)
     assert slurm.wait(job) == "CANCELLED"
-    wait_until(lambda: not any(hosts.processes(node, "rank_process") for node in (0, 1)), what="all ranks are gone")
+    wait_until(
+        lambda: not any(hosts.processes(node, "rank_process") for node in (0, 1)),
+        what="all ranks are gone",
+    )
     again = slurm.submit(script)
     assert slurm.wait(again) == "COMPLETED", said(script)
     assert "training continues from the checkpoint of an interrupted run" in said(script)
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
-    tried(CLUSTER, f"train, launcher: {launcher}, ar-sgd; scancel, then sbatch again", "continued; the same weights")
+    tried(
+        CLUSTER,
+        f"train, launcher: {launcher}, ar-sgd; scancel, then sbatch again",
+        "continued; the same weights",
+    )
 
 
 @pytest.mark.usefixtures("pmix")
-def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried) -> None:
+def test_a_killed_rank_under_srun(
+    hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried
+) -> None:
     runs = OnHost(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, runs.command("train", sets=LONG))
@@ -87,11 +100,15 @@ def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tm
     runs.await_checkpoint()
     next(each for each in hosts.processes(1, "rank_process") if "python" in each.name()).kill()
     assert slurm.wait(job) == "COMPLETED", said(script)
-    assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(said(script).split()), said(script)
+    assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(
+        said(script).split()
+    ), said(script)
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
     tried(
-        CLUSTER, "train, launcher: srun, ar-sgd; kill -9 of a rank", "continued from the checkpoint; the same weights"
+        CLUSTER,
+        "train, launcher: srun, ar-sgd; kill -9 of a rank",
+        "continued from the checkpoint; the same weights",
     )
 
 
@@ -103,5 +120,7 @@ def test_a_night(hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tri
     job = slurm.submit(script)
     assert slurm.wait(job) == "COMPLETED", said(script)
     assert (runs.run_dir / "registry" / "hlf" / "current.json").exists()
-    np.testing.assert_array_equal(flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained()))
+    np.testing.assert_array_equal(
+        flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained())
+    )
     tried(CLUSTER, "a night: run, promote, clean as a batch job", "the same weights; promoted")

@@ -15,13 +15,17 @@ from training_runs import flat_weights, records, summary
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(bool(missing("sshd", "ssh", "ssh-keygen")), reason="no sshd here (Debian: openssh-server)"),
+    pytest.mark.skipif(
+        bool(missing("sshd", "ssh", "ssh-keygen")), reason="no sshd here (Debian: openssh-server)"
+    ),
 ]
 
 SLOWMO = "train.slowmo.tau=6"
 METHODS = ("ar-sgd", "ad-psgd", "swarm-sgd")
 #: ssh notices a silent host within seconds instead of a minute.
-QUICK = {"PRTE_MCA_plm_ssh_args": "-o ConnectTimeout=3 -o ServerAliveInterval=1 -o ServerAliveCountMax=3"}
+QUICK = {
+    "PRTE_MCA_plm_ssh_args": "-o ConnectTimeout=3 -o ServerAliveInterval=1 -o ServerAliveCountMax=3"
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +53,18 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("count", "overrides"), [*((2, case) for case in CASES), *((4, case) for case in CASES[::2])], ids=str
+    ("count", "overrides"),
+    [*((2, case) for case in CASES), *((4, case) for case in CASES[::2])],
+    ids=str,
 )
 def test_methods_over_two_and_four_hosts(
-    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried, count: int, overrides: tuple[str, ...]
+    hosts: Network,
+    ssh: Ssh,
+    local: Local,
+    tmp_path: Path,
+    tried: Tried,
+    count: int,
+    overrides: tuple[str, ...],
 ) -> None:
     runs = on_hosts(hosts, tmp_path, local, count=count)
     runs.run("train", sets=overrides)
@@ -68,7 +80,9 @@ def test_methods_over_two_and_four_hosts(
         np.testing.assert_allclose(flat_weights(here), flat_weights(there), rtol=1e-3, atol=1e-4)
         result = "the same weights within rounding"
     else:
-        assert all(each["averages_begun"] + each["averages_received"] > 0 for each in ours["per_rank"])
+        assert all(
+            each["averages_begun"] + each["averages_received"] > 0 for each in ours["per_rank"]
+        )
         close = 0.3 if SLOWMO in overrides else 0.1
         assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=close)
         result = f"validation loss {ours['best_val_loss']:.3f}, there {theirs['best_val_loss']:.3f}"
@@ -84,7 +98,10 @@ KILLED = {"rank": ("rank_process", "python"), "daemon": ("prted", "prted")}
     ("what", "told"),
     [
         # The survivors may end before mpirun has said anything.
-        ("rank", r"a rank was lost \(.*(process rank 1 .* on node host2 exited on signal 9|peer process .* host2)"),
+        (
+            "rank",
+            r"a rank was lost \(.*(process rank 1 .* on node host2 exited on signal 9|peer process .* host2)",
+        ),
         # On a busy machine mpirun may end without a word.
         ("daemon", r"a rank was lost \(.*((daemon|peer process) .*host2|mpirun ended with 255)"),
         ("host", r"a rank was lost \(.*host2 not responding"),
@@ -113,10 +130,16 @@ def test_a_lost_rank_daemon_or_host(
         assert "training continues from the checkpoint" in again
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
-    how = "the same command continued when the host was back" if what == "host" else "continued from the checkpoint"
+    how = (
+        "the same command continued when the host was back"
+        if what == "host"
+        else "continued from the checkpoint"
+    )
     tried(
         "ssh, 2 hosts",
-        f"train, ar-sgd; kill -9 of a {what}" if what != "host" else "train, ar-sgd; a host without power",
+        f"train, ar-sgd; kill -9 of a {what}"
+        if what != "host"
+        else "train, ar-sgd; a host without power",
         f"{how}; the same weights",
     )
 
@@ -132,4 +155,8 @@ def test_a_run_folder_that_a_host_does_not_see(
         hosts.run_on_host(1, "umount", str(runs.run_dir))
     assert f"host2 does not see {runs.run_dir}" in words
     assert "storage that all hosts share" in words
-    tried("ssh, 2 hosts", "train; run_dir is not on shared storage", "refused at the start; names the host")
+    tried(
+        "ssh, 2 hosts",
+        "train; run_dir is not on shared storage",
+        "refused at the start; names the host",
+    )

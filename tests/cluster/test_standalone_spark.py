@@ -29,7 +29,12 @@ def spark(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Standalon
 def on_cluster(hosts: Network, folder: Path, spark: Standalone, **train: object) -> OnHost:
     """Runs whose driver is on the host of the master."""
     conf = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    return OnHost(hosts, folder, spark={"master": spark.master, "driver_memory": "512m", "conf": conf}, train=train)
+    return OnHost(
+        hosts,
+        folder,
+        spark={"master": spark.master, "driver_memory": "512m", "conf": conf},
+        train=train,
+    )
 
 
 def test_ingest_features_and_gridsearch(
@@ -37,7 +42,11 @@ def test_ingest_features_and_gridsearch(
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     runs.run_as_written(SPARK_PAGE)
-    for stage, words in (("ingest", "the same events"), ("features", "the same rows"), ("gridsearch", "same scores")):
+    for stage, words in (
+        ("ingest", "the same events"),
+        ("features", "the same rows"),
+        ("gridsearch", "same scores"),
+    ):
         assert_same(runs.version(stage), local.version(stage), stage, tests=[])
         tried(CLUSTER, stage, words)
 
@@ -59,25 +68,37 @@ def test_a_worker_killed_within_features(
     tried(CLUSTER, "features; kill -9 of a worker and its executor", "the same rows")
 
 
-def test_ranks_in_executors(hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried) -> None:
+def test_ranks_in_executors(
+    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark")
     local.lend(runs.run_dir, "ingest", "features")
     process = runs.start("train", sets=LONG)
     runs.await_checkpoint()
     # The command line of mpirun on the first host names the ranks' program too.
-    names = [{each.name() for each in hosts.processes(number, "rank_process")} for number in (0, 1, 2)]
+    names = [
+        {each.name() for each in hosts.processes(number, "rank_process")} for number in (0, 1, 2)
+    ]
     assert ["python" in each for each in names] == [False, True, True]
-    executor = next(each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java")
+    executor = next(
+        each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java"
+    )
     executor.kill()
     words = " ".join(said(process).split())
     assert re.search(r"a rank was lost \(the executor on host2 .* is lost", words), words
     assert "all start again from the last checkpoint" in words
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
-    tried(CLUSTER, "train, launcher: spark, ar-sgd; kill -9 of an executor", "continued; the same weights")
+    tried(
+        CLUSTER,
+        "train, launcher: spark, ar-sgd; kill -9 of an executor",
+        "continued; the same weights",
+    )
 
 
-def test_more_ranks_than_slots(hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried) -> None:
+def test_more_ranks_than_slots(
+    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark", workers=4)
     local.lend(runs.run_dir, "ingest", "features")
     words = " ".join(runs.run("train", fails=True).split())
@@ -95,9 +116,14 @@ def test_a_run_folder_that_an_executor_does_not_see(
         words = " ".join(runs.run("ingest", fails=True).split())
     finally:
         hosts.run_on_host(2, "umount", str(tmp_path))
-    assert f"do not share the storage of the driver, host1: host3 does not see {runs.run_dir}/ingest/" in words
+    assert (
+        f"do not share the storage of the driver, host1: host3 does not see {runs.run_dir}/ingest/"
+        in words
+    )
     assert "memory" not in words
-    tried(CLUSTER, "ingest; run_dir is not on shared storage", "refused at the start; names the host")
+    tried(
+        CLUSTER, "ingest; run_dir is not on shared storage", "refused at the start; names the host"
+    )
 
 
 def test_a_master_that_is_down_and_workers_that_are_too_small(
@@ -114,7 +140,9 @@ def test_a_master_that_is_down_and_workers_that_are_too_small(
         output = waiting.stdout
         assert output is not None
         assert any("waiting for an executor of spark://host1:7077" in line for line in output)
-        command = next(each for each in hosts.processes(0, str(runs.config)) if "python" in each.name())
+        command = next(
+            each for each in hosts.processes(0, str(runs.config)) if "python" in each.name()
+        )
         command.terminate()
         assert waiting.wait(120) == Exit.INTERRUPTED
     tried(CLUSTER, "ingest; no worker is large enough", "says that it waits for an executor")

@@ -36,7 +36,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.timeout(60
 
 EPOCHS = 24
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [30]}
-MPCA: dict[str, Any] = {"algorithm": {"name": "mpca", "shards": 3}, "launcher": "spark-agents", "workers": 2}
+MPCA: dict[str, Any] = {
+    "algorithm": {"name": "mpca", "shards": 3},
+    "launcher": "spark-agents",
+    "workers": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def agents_of(run_dir: Path) -> list[psutil.Process]:
     """The processes of the agents of a run."""
-    return [each for each in processes_of(run_dir) if "training.launching.agent_process" in each.info["cmdline"]]
+    return [
+        each
+        for each in processes_of(run_dir)
+        if "training.launching.agent_process" in each.info["cmdline"]
+    ]
 
 
 @pytest.mark.minutes
@@ -57,7 +65,10 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_
     chosen: dict[str, Any] = MPCA | {"algorithm": {"name": "mpca", **keys}, "precision": "float64"}
     for number, launcher in enumerate(("agents", "ranks", "agents"), 1):
         # Each continues the run of the one before.
-        chosen |= {"epochs": 1 + number, "launcher": "spark-agents" if launcher == "agents" else "mpirun"}
+        chosen |= {
+            "epochs": 1 + number,
+            "launcher": "spark-agents" if launcher == "agents" else "mpirun",
+        }
         run = make_spec(dataset, tmp_path / "out", **chosen)
         train = partial(train_on_spark, spark) if launcher == "agents" else launch
         train(run, on_progress=lambda _: None)
@@ -65,8 +76,12 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_
     for found, wanted in zip(records(run.out_dir), expected.records, strict=True):
         assert len(found) == len(wanted)
         for key in ("train_loss", "val_loss", "consensus_distance", "samples"):
-            assert [each[key] for each in found] == pytest.approx([each[key] for each in wanted], rel=1e-9, abs=1e-11)
-        assert found[-1]["worker_val_loss"] == pytest.approx(wanted[-1]["worker_val_loss"], rel=1e-9, abs=1e-11)
+            assert [each[key] for each in found] == pytest.approx(
+                [each[key] for each in wanted], rel=1e-9, abs=1e-11
+            )
+        assert found[-1]["worker_val_loss"] == pytest.approx(
+            wanted[-1]["worker_val_loss"], rel=1e-9, abs=1e-11
+        )
     told = summary(run.out_dir)["acted"]
     assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
     assert min(told.values()) > 0
@@ -76,7 +91,14 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_
 def test_agents_train_beside_the_sums_learn_and_use_every_sample(
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", epochs=12, learning_rate=0.01, schedule={"decay": "cosine"}, **MPCA)
+    run = make_spec(
+        dataset,
+        tmp_path / "out",
+        epochs=12,
+        learning_rate=0.01,
+        schedule={"decay": "cosine"},
+        **MPCA,
+    )
     steps: list[int] = []
     train_on_spark(spark, run, on_progress=lambda progress: steps.append(progress.step))
     assert steps
@@ -125,7 +147,9 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
         request.addfinalizer(process.kill)
         return process
 
-    def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool], what: str) -> None:
+    def wait_for(
+        process: subprocess.Popen[bytes], condition: Callable[[], bool], what: str
+    ) -> None:
         def is_so() -> bool:
             if process.poll() is not None:
                 raise AssertionError(words.read_text())

@@ -69,7 +69,9 @@ def test_a_push_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
         assert result["bytes"] == 8 * 50 * (2 * 20 + 1)
 
 
-def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(tmp_path: Path) -> None:
+def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(
+    tmp_path: Path,
+) -> None:
     """Four ranks on two hosts, in one run: averages, and pushes to shards of which each rank owns one or two."""
     with network(2, tmp_path / "network", delay=0.0) as between:
         options = tuple(word.replace(":1", ":2") for word in between.launcher_args)

@@ -28,7 +28,14 @@ from training.launching.launcher import launch
 pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(300)]
 
 #: What strangers send; their connections stay open.
-WORDS = (b"", b"GET / HTTP/1.1\r\n", b"[" * 100_000, bytes(range(256)) * 40, b"\x16\x03\x01\x02\x00\x01\x00", b"\0" * 9)
+WORDS = (
+    b"",
+    b"GET / HTTP/1.1\r\n",
+    b"[" * 100_000,
+    bytes(range(256)) * 40,
+    b"\x16\x03\x01\x02\x00\x01\x00",
+    b"\0" * 9,
+)
 LISTENS = "0A"
 
 
@@ -54,9 +61,15 @@ def ports_of(process: psutil.Process) -> set[Port]:
                 words = line.split()
                 if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes:
                     address, _, number = words[1].partition(":")
-                    is_loopback = address in ("0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF00000100007F")
+                    is_loopback = address in (
+                        "0100007F",
+                        "0" * 24 + "01000000",
+                        "0" * 16 + "FFFF00000100007F",
+                    )
                     is_open = has_network and not is_loopback
-                    found.add(Port(str((own / "ns/net").readlink()), address, int(number, 16), is_open))
+                    found.add(
+                        Port(str((own / "ns/net").readlink()), address, int(number, 16), is_open)
+                    )
     return found
 
 
@@ -106,11 +119,15 @@ def strangers(marker: str | Path) -> Iterator[set[Port]]:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [40] * 4, "val": [20], "test": [10]})
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", rows={"train": [40] * 4, "val": [20], "test": [10]}
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to make network namespaces")
-def test_a_stranger_at_a_port_of_mpirun_stopped_the_start_forever(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_a_stranger_at_a_port_of_mpirun_stopped_the_start_forever(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     calm, disturbed = (make_spec(dataset, tmp_path / name) for name in ("calm", "disturbed"))
     launch(calm, on_progress=lambda _: None)
     with strangers(disturbed.out_dir) as ports:
@@ -120,17 +137,25 @@ def test_a_stranger_at_a_port_of_mpirun_stopped_the_start_forever(dataset: Featu
     np.testing.assert_array_equal(flat_weights(disturbed.out_dir), flat_weights(calm.out_dir))
 
 
-def test_a_killed_mpirun_is_named_and_leaves_no_rank(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_a_killed_mpirun_is_named_and_leaves_no_rank(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     run = make_spec(dataset, tmp_path / "out", epochs=4000, max_restarts=0)
 
     def kill() -> None:
-        wait_until(lambda: any((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint")
-        (mpirun,) = (each for each in processes_of(run.out_dir) if each.name() in ("mpirun", "prterun"))
+        wait_until(
+            lambda: any((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint"
+        )
+        (mpirun,) = (
+            each for each in processes_of(run.out_dir) if each.name() in ("mpirun", "prterun")
+        )
         os.kill(mpirun.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
-    with pytest.raises(LaunchError, match=r"mpirun itself was ended by signal 9 \(Killed\), and the ranks with it"):
+    with pytest.raises(
+        LaunchError, match=r"mpirun itself was ended by signal 9 \(Killed\), and the ranks with it"
+    ):
         launch(run, on_progress=lambda _: None)
     thread.join()
     assert not processes_of(run.out_dir)
@@ -159,11 +184,21 @@ def test_a_silent_stranger_at_a_port_of_spark_stopped_all_jobs(tmp_path: Path) -
     """It listens on loopback only; the list of processes showed the credentials of `spark.conf`."""
     secret = "a6f5-hush-77d1"  # noqa: S105
     command = [sys.executable, "-c", SPARK, secret[::-1]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        words = [word for each in family if each.status() != psutil.STATUS_ZOMBIE for word in each.cmdline()]
+        family = [
+            psutil.Process(process.pid),
+            *psutil.Process(process.pid).children(recursive=True),
+        ]
+        words = [
+            word
+            for each in family
+            if each.status() != psutil.STATUS_ZOMBIE
+            for word in each.cmdline()
+        ]
         ports = set().union(*map(ports_of, family))
         with strangers(secret[::-1]) as seen:
             wait_until(lambda: seen >= ports, what="strangers at all ports")

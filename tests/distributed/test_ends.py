@@ -22,14 +22,18 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
 def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) -> None:
-    broken = write_dataset(tmp_path / "data", rows={"train": [400, 400], "val": [10, 10], "test": [10]})
+    broken = write_dataset(
+        tmp_path / "data", rows={"train": [400, 400], "val": [10, 10], "test": [10]}
+    )
     victim = plan_epoch([400, 400], world_size=2, batch_size=8, seed=1, epoch=0).pieces[1][0].group
     path = broken.files("train")[victim]
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
     path.write_bytes(content)
     started = time.monotonic()
-    with pytest.raises(DamagedOutputError, match=r"is not what was written: reading it fails") as raised:
+    with pytest.raises(
+        DamagedOutputError, match=r"is not what was written: reading it fails"
+    ) as raised:
         launch(make_spec(broken, tmp_path / "out", reader="petastorm"), on_progress=lambda _: None)
     assert raised.value.path == str(path)
     # A rank that waits for the failed one would be ended after `stall_seconds`: 300.
@@ -50,15 +54,21 @@ launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 @pytest.mark.minutes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_rank_outlives_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
-    dataset = write_dataset(tmp_path / "set", rows={"train": [20] * 7, "val": [15, 15], "test": [10]})
+    dataset = write_dataset(
+        tmp_path / "set", rows={"train": [20] * 7, "val": [15, 15], "test": [10]}
+    )
     run = make_spec(dataset, tmp_path / "out", epochs=100_000)
     run.save(tmp_path / "spec.json")
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, str(tmp_path / "spec.json")], stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", LAUNCHER, str(tmp_path / "spec.json")],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         metrics = run.out_dir / "metrics" / "rank-1.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, what="training has begun")
+        wait_until(
+            lambda: metrics.exists() and metrics.stat().st_size > 0, what="training has begun"
+        )
         os.kill(launcher.pid, number)
         try:
             launcher.wait(30)

@@ -39,7 +39,10 @@ MPCA = {"algorithm": "mpca", "cycle_steps": 4}
 #: Runs of which a rank is killed, one of every kind of method.
 KILLED: dict[str, dict[str, Any]] = {
     name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "agn", "mpca")
-} | {"mpca in cycles": MPCA, "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True}}
+} | {
+    "mpca in cycles": MPCA,
+    "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,9 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
     is_over = threading.Event()
 
     def send() -> None:
-        wait_until(lambda: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600)
+        wait_until(
+            lambda: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600
+        )
         if is_over.is_set():
             return
         victim = rank_processes(run.out_dir)[-1]
@@ -118,7 +123,10 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
     """One run of each method, in ranks that are started once and again after each kill."""
     folder = tmp_path_factory.mktemp("killed")
     restarts = {"max_restarts": len(KILLED)}
-    runs = {name: make_spec(dataset, folder / name, **SLOW, **restarts, **each) for name, each in KILLED.items()}
+    runs = {
+        name: make_spec(dataset, folder / name, **SLOW, **restarts, **each)
+        for name, each in KILLED.items()
+    }
     made = Killed(runs, [], [], [])
     job, is_over = folder / "job", threading.Event()
 
@@ -127,7 +135,11 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
 
     def kill() -> None:
         for run in runs.values():
-            wait_until(lambda run=run: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600)  # type: ignore[misc]
+            wait_until(
+                lambda run=run: has_checkpoint(run) or is_over.is_set(),
+                what="a checkpoint",
+                seconds=600,
+            )  # type: ignore[misc]
             if is_over.is_set():
                 return
             note_list()
@@ -137,7 +149,9 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
     thread = threading.Thread(target=kill)
     thread.start()
     try:
-        launch_all(list(runs.values()), job, on_progress=lambda *_: None, on_loss=made.losses.append)
+        launch_all(
+            list(runs.values()), job, on_progress=lambda *_: None, on_loss=made.losses.append
+        )
     finally:
         is_over.set()
         thread.join()
@@ -157,7 +171,9 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
         assert [record["epoch"] for record in rank] == list(range(EPOCHS))
     assert summary(run.out_dir)["samples"] == EPOCHS * sum(ROWS["train"])
     if algorithm in FIXED:
-        np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(calm[algorithm].out_dir))
+        np.testing.assert_array_equal(
+            flat_weights(run.out_dir), flat_weights(calm[algorithm].out_dir)
+        )
 
 
 def test_a_killed_rank_costs_only_the_run_it_was_in(killed: Killed) -> None:
@@ -166,13 +182,20 @@ def test_a_killed_rank_costs_only_the_run_it_was_in(killed: Killed) -> None:
     assert len(killed.losses) == len(KILLED)
 
 
-def test_a_rank_that_is_lost_again_and_again_ends_the_run(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_a_rank_that_is_lost_again_and_again_ends_the_run(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     run = make_spec(dataset, tmp_path / "out", max_restarts=0, **SLOW)
-    with signal_to_a_rank(run, signal.SIGKILL), pytest.raises(LaunchError, match=r"a rank was lost.*max_restarts"):
+    with (
+        signal_to_a_rank(run, signal.SIGKILL),
+        pytest.raises(LaunchError, match=r"a rank was lost.*max_restarts"),
+    ):
         launch(run, on_progress=lambda _: None)
 
 
-def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     run = make_spec(dataset, tmp_path / "out", stall_seconds=15.0, **SLOW)
     with signal_to_a_rank(run, signal.SIGSTOP) as stopped, pytest.raises(StalledError) as caught:
         launch(run, on_progress=lambda _: None)
@@ -182,7 +205,8 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
     assert "rank 0: " in message
     assert "rank 1: " in message
     assert any(
-        what in message for what in ("in an all-reduce, for", "in a barrier, for", "waiting for the others, for")
+        what in message
+        for what in ("in an all-reduce, for", "in a barrier, for", "waiting for the others, for")
     )
     assert list((run.out_dir / "stalls").glob("rank-*.json"))
     wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
@@ -190,12 +214,24 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
 
 def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None:
     settings = TrainSettings(workers=2, algorithm="ar-sgd")
-    command, env = rank_command(settings, [*RANK, str(tmp_path / "nowhere" / "runs.json")]), rank_environment(settings)
+    command, env = (
+        rank_command(settings, [*RANK, str(tmp_path / "nowhere" / "runs.json")]),
+        rank_environment(settings),
+    )
     done = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+        command,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
     )
     assert done.returncode != 0
-    assert f"{socket.gethostname()} does not see {tmp_path}/nowhere/runs.json: the run folder must be on" in done.stderr
+    assert (
+        f"{socket.gethostname()} does not see {tmp_path}/nowhere/runs.json: the run folder must be on"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -208,7 +244,9 @@ def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
     listed = run.out_dir / "runs.json"
     listed.write_text(json.dumps([{"number": 0, "spec": str(run.out_dir / "run.json")}]))
     command = rank_command(run.train, [*RANK, str(listed)])
-    subprocess.run(command, env=rank_environment(run.train), check=True, stdin=subprocess.DEVNULL, timeout=120)
+    subprocess.run(
+        command, env=rank_environment(run.train), check=True, stdin=subprocess.DEVNULL, timeout=120
+    )
     assert summary(run.out_dir)["epochs"] == 1
     # A rank that sees one reports too, and ends some seconds later.
     assert not (run.out_dir / "stalls").exists()
@@ -218,7 +256,9 @@ def test_a_second_launch_continues_an_interrupted_one_within_its_run(
     dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path
 ) -> None:
     chosen: list[dict[str, Any]] = [{}, {**SLOW, **FIXED["local-sgd"]}]
-    runs = [make_spec(dataset, tmp_path / f"{number}", **each) for number, each in enumerate(chosen)]
+    runs = [
+        make_spec(dataset, tmp_path / f"{number}", **each) for number, each in enumerate(chosen)
+    ]
 
     def interrupt(number: int, progress: Any) -> None:
         if number == 1 and progress.epoch > 2:
@@ -228,8 +268,14 @@ def test_a_second_launch_continues_an_interrupted_one_within_its_run(
         launch_all(runs, tmp_path / "job", on_progress=interrupt)
     wait_until(lambda: not processes_of(tmp_path / "job"), what="all ranks are gone")
     seen: list[tuple[int, int]] = []
-    launch_all(runs, tmp_path / "job", on_progress=lambda number, progress: seen.append((number, progress.epoch)))
+    launch_all(
+        runs,
+        tmp_path / "job",
+        on_progress=lambda number, progress: seen.append((number, progress.epoch)),
+    )
     assert {number for number, _ in seen} == {1}
     assert seen[0][1] > 1, "it started from scratch"
     assert [record["epoch"] for record in records(runs[1].out_dir)[0]] == list(range(EPOCHS))
-    np.testing.assert_array_equal(flat_weights(runs[1].out_dir), flat_weights(calm["local-sgd"].out_dir))
+    np.testing.assert_array_equal(
+        flat_weights(runs[1].out_dir), flat_weights(calm["local-sgd"].out_dir)
+    )

@@ -52,9 +52,13 @@ def gpu() -> Iterator[torch.device]:
     torch.set_deterministic_debug_mode("default")
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 3e-5)], ids=str)
 @pytest.mark.parametrize(
-    ("name", "settings"), [*((name, {}) for name in NAMES if name not in dict(VARIANTS)), *VARIANTS], ids=str
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 3e-5)], ids=str
+)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in NAMES if name not in dict(VARIANTS)), *VARIANTS],
+    ids=str,
 )
 def test_gradients_are_those_of_float64_on_the_cpu(
     gpu: torch.device, name: Any, settings: dict[str, Any], dtype: torch.dtype, tolerance: float
@@ -63,7 +67,10 @@ def test_gradients_are_those_of_float64_on_the_cpu(
     expected = gradients(made_network(name, **settings), events)
     network = made_network(name, **settings).to(gpu, dtype)
     FlatModel(network)
-    moved = {key: each.to(gpu, dtype if each.is_floating_point() else each.dtype) for key, each in events.items()}
+    moved = {
+        key: each.to(gpu, dtype if each.is_floating_point() else each.dtype)
+        for key, each in events.items()
+    }
     for found, wanted in zip(gradients(network, moved), expected, strict=True):
         assert found.dtype == dtype
         assert (found.cpu().double() - wanted).norm() <= tolerance * max(1.0, wanted.norm())
@@ -79,7 +86,9 @@ def test_gradients_of_networks_of_images_are_those_of_the_cpu(gpu: torch.device,
 
     def of(device: torch.device) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        loss = functional.cross_entropy(network.to(device).eval()(images.to(device)), labels.to(device))
+        loss = functional.cross_entropy(
+            network.to(device).eval()(images.to(device)), labels.to(device)
+        )
         return [each.cpu() for each in torch.autograd.grad(loss, list(network.parameters()))]
 
     for wanted, found in zip(of(torch.device("cpu")), of(gpu), strict=True):
@@ -88,7 +97,9 @@ def test_gradients_of_networks_of_images_are_those_of_the_cpu(gpu: torch.device,
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5])
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5]
+    )
 
 
 def run_all(folder: Path, *runs: RunSpec) -> None:
@@ -96,9 +107,13 @@ def run_all(folder: Path, *runs: RunSpec) -> None:
     launch_all(list(runs), folder, on_progress=lambda *_: None)
 
 
-def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     def spec(name: str, *, model: dict[str, Any], **train: Any) -> RunSpec:
-        return make_spec(dataset, tmp_path / name, model=model, **{"device": "cuda", "workers": 2, **train})
+        return make_spec(
+            dataset, tmp_path / name, model=model, **{"device": "cuda", "workers": 2, **train}
+        )
 
     for model in ({}, PARTICLES):
         kind = model.get("name", "hlf")
@@ -112,7 +127,9 @@ def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(dataset: Featur
         for each in (paused[0], moved[0]):
             (each.out_dir / "summary.json").unlink()  # As if it had been stopped before its end.
         run_all(tmp_path / f"{kind}-then", paused[1], moved[1])
-        once, twice, later, on_cpu = (flat_weights(each.out_dir) for each in (*runs, paused[1], moved[1]))
+        once, twice, later, on_cpu = (
+            flat_weights(each.out_dir) for each in (*runs, paused[1], moved[1])
+        )
         np.testing.assert_array_equal(twice, once)
         np.testing.assert_array_equal(later, once)
         np.testing.assert_allclose(on_cpu, once, atol=2e-4)
@@ -120,7 +137,9 @@ def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(dataset: Featur
 
 
 @pytest.mark.parametrize("model", [{}, PARTICLES], ids=["hlf", "particles"])
-def test_every_kind_of_method_learns(dataset: FeatureDataset, tmp_path: Path, model: dict[str, Any]) -> None:
+def test_every_kind_of_method_learns(
+    dataset: FeatureDataset, tmp_path: Path, model: dict[str, Any]
+) -> None:
     chosen: dict[str, Any] = {"device": "cuda", "workers": 3, "epochs": 8, "learning_rate": 0.01}
     runs = [
         make_spec(dataset, tmp_path / str(number), model=model, **chosen, **method)

@@ -29,10 +29,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def specs(dataset: FeatureDataset, folder: Path, *chosen: dict[str, Any]) -> list[RunSpec]:
     folder.mkdir(exist_ok=True)
-    return [make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)]
+    return [
+        make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)
+    ]
 
 
-def test_runs_do_what_the_first_did_whatever_ran_before(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_runs_do_what_the_first_did_whatever_ran_before(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     chosen = {"algorithm": "ar-sgd", "seed": 3}
     others: list[dict[str, Any]] = [
         {"algorithm": "ad-psgd"},
@@ -46,14 +50,24 @@ def test_runs_do_what_the_first_did_whatever_ran_before(dataset: FeatureDataset,
     assert [number for number, _ in seen] == sorted(number for number, _ in seen)
     assert seen[-1][1].epoch == runs[4].train.epochs
     assert seen[-1][1].step == seen[-1][1].num_steps
-    assert [summary(run.out_dir)["algorithm"] for run in runs] == ["ar-sgd", "ad-psgd", "swarm-sgd", "d-psgd", "ar-sgd"]
+    assert [summary(run.out_dir)["algorithm"] for run in runs] == [
+        "ar-sgd",
+        "ad-psgd",
+        "swarm-sgd",
+        "d-psgd",
+        "ar-sgd",
+    ]
     np.testing.assert_array_equal(flat_weights(runs[4].out_dir), flat_weights(runs[0].out_dir))
 
 
-def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_an_error_names_its_run_and_what_is_done_stays_done(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
     runs = specs(dataset, tmp_path / "many", {}, diverging, {"algorithm": "d-psgd"})
-    with pytest.raises(DivergedError, match=r"in the run .*run-1: .*training failed on rank") as caught:
+    with pytest.raises(
+        DivergedError, match=r"in the run .*run-1: .*training failed on rank"
+    ) as caught:
         launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
     assert "training diverged" in str(caught.value)
     assert [(run.out_dir / "summary.json").exists() for run in runs] == [True, False, False]
@@ -64,7 +78,9 @@ def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureData
     assert seen == {1, 2}
     assert (runs[0].out_dir / "summary.json").stat().st_mtime_ns == before
     # Nothing is left to do: no rank is started.
-    launch_all(repaired, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again"))
+    launch_all(
+        repaired, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again")
+    )
 
 
 def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
@@ -74,13 +90,25 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
     chosen: list[dict[str, Any]] = [{}, diverging, {"algorithm": "d-psgd"}]
     runs = [
         PlannedRun(
-            str(number), str(number), {}, Subject(spec.workload), spec.train, None, None, "", tmp_path / str(number)
+            str(number),
+            str(number),
+            {},
+            Subject(spec.workload),
+            spec.train,
+            None,
+            None,
+            "",
+            tmp_path / str(number),
         )
         for number, spec in enumerate(specs(dataset, tmp_path / "specs", *chosen))
     ]
     told: list[tuple[int, int, str]] = []
     measure_all(
-        runs, tmp_path / "job", code="commit 1", on_progress=lambda *words: told.append(words), on_loss=pytest.fail
+        runs,
+        tmp_path / "job",
+        code="commit 1",
+        on_progress=lambda *words: told.append(words),
+        on_loss=pytest.fail,
     )
     found = [run.result for run in runs]
     assert [result and result.numbers["diverged"] for result in found] == [0.0, 1.0, 0.0]

@@ -51,7 +51,12 @@ GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "ad-psgd", "slowmo": GOSSIP_SLOWMO},
     {"algorithm": "ad-psgd", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
     {"algorithm": "swarm-sgd"},
-    {"algorithm": "swarm-sgd", "local_steps_law": "geometric", "topology": "ring", "slowmo": GOSSIP_SLOWMO},
+    {
+        "algorithm": "swarm-sgd",
+        "local_steps_law": "geometric",
+        "topology": "ring",
+        "slowmo": GOSSIP_SLOWMO,
+    },
     {"algorithm": "swarm-sgd", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
 ]
 #: Done twice.
@@ -65,7 +70,9 @@ GOSSIP_RUN: dict[str, Any] = {"workers": 3, "device": DEVICE, "epochs": 8, "lear
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5])
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +82,10 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
         *(EXACT | each for each in SYNCHRONOUS), *(GOSSIP_RUN | each for each in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
-    runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
+    runs = {
+        str(each): make_spec(dataset, folder / f"run-{number}", **each)
+        for number, each in enumerate(chosen)
+    }
     runs["again"] = make_spec(dataset, folder / "again", **TWICE)
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
@@ -92,16 +102,23 @@ def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
 ) -> None:
     run = done[str(EXACT | chosen)]
     expected = simulated(dataset, run)
-    for rank, (found, wanted) in enumerate(zip(records(run.out_dir), expected.records, strict=True)):
+    for rank, (found, wanted) in enumerate(
+        zip(records(run.out_dir), expected.records, strict=True)
+    ):
         for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
-            assert found[-1][key] == pytest.approx(wanted[-1][key], rel=1e-9, abs=1e-11), (rank, key)
+            assert found[-1][key] == pytest.approx(wanted[-1][key], rel=1e-9, abs=1e-11), (
+                rank,
+                key,
+            )
     told = summary(run.out_dir)["acted"]
     assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
     assert min(told.values()) > 0
 
 
 @pytest.fixture(scope="module")
-def distance_alone(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, float]:
+def distance_alone(
+    dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
+) -> dict[bool, float]:
     """Consensus distance of workers that never average, without and with slow momentum."""
     alone: dict[str, Any] = GOSSIP_RUN | {"algorithm": "swarm-sgd", "local_steps": 10**6}
     distances = {}
@@ -119,7 +136,11 @@ def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory)
     best loss is below 0.47 of this one for each of 5 seeds in the simulator, with pauses of workers as on a busy
     machine; against that of the first epoch it was up to 0.7 of it.
     """
-    nothing: dict[str, Any] = GOSSIP_RUN | {"algorithm": "swarm-sgd", "learning_rate": 1e-12, "epochs": 1}
+    nothing: dict[str, Any] = GOSSIP_RUN | {
+        "algorithm": "swarm-sgd",
+        "learning_rate": 1e-12,
+        "epochs": 1,
+    }
     run = make_spec(dataset, tmp_path_factory.mktemp("untrained") / "out", **nothing)
     loss: float = simulated(dataset, run).records[0][0]["val_loss"]
     return loss
@@ -127,14 +148,21 @@ def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.parametrize("chosen", GOSSIP, ids=str)
 def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
-    done: dict[str, RunSpec], untrained: float, distance_alone: dict[bool, float], chosen: dict[str, Any]
+    done: dict[str, RunSpec],
+    untrained: float,
+    distance_alone: dict[bool, float],
+    chosen: dict[str, Any],
 ) -> None:
     run = done[str(GOSSIP_RUN | chosen)]
     told = summary(run.out_dir)
     assert told["best_val_loss"] < 0.7 * untrained
     assert told["samples"] == 8 * sum(ROWS["train"])
     ranks = told["per_rank"]
-    assert sum(rank["averages_begun"] for rank in ranks) == sum(rank["averages_received"] for rank in ranks) > 0
+    assert (
+        sum(rank["averages_begun"] for rank in ranks)
+        == sum(rank["averages_received"] for rank in ranks)
+        > 0
+    )
     for rank in ranks:
         if run.train.algorithm.name == "ad-psgd":
             assert rank["averages_begun"] + rank["averages_skipped"] == rank["steps"]
@@ -144,7 +172,9 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
     assert told["consensus_distance"] < 0.7 * distance_alone["slowmo" in chosen]
 
 
-def test_shards_of_mpca_travel_beside_the_steps_on_mpi(done: dict[str, RunSpec], untrained: float) -> None:
+def test_shards_of_mpca_travel_beside_the_steps_on_mpi(
+    done: dict[str, RunSpec], untrained: float
+) -> None:
     run = done[str(GOSSIP_RUN | SHARDS)]
     told = summary(run.out_dir)
     assert told["best_val_loss"] < 0.7 * untrained
@@ -171,5 +201,9 @@ def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
     assert sum(rank["seconds_by_kind"]["communicate"] for rank in told["per_rank"]) > 0
 
 
-def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(done: dict[str, RunSpec]) -> None:
-    np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir))
+def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(
+    done: dict[str, RunSpec],
+) -> None:
+    np.testing.assert_array_equal(
+        flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir)
+    )

@@ -43,7 +43,10 @@ def is_fitted(each: Measurement) -> bool:
 def all_reduces(between: Network, kind: str) -> list[Measurement]:
     """All-reduces by plain sockets."""
     size, medians = len(between.addresses), between.messages(kind, SIZES)
-    return [Measurement(ALL_REDUCE, size, nbytes, max(each[str(nbytes)] for each in medians)) for nbytes in SIZES]
+    return [
+        Measurement(ALL_REDUCE, size, nbytes, max(each[str(nbytes)] for each in medians))
+        for nbytes in SIZES
+    ]
 
 
 def averages_and_pushes(between: Network) -> list[Measurement]:
@@ -59,7 +62,9 @@ def averages_and_pushes(between: Network) -> list[Measurement]:
         check=True,
         timeout=100,
     )
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))["measured"]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))[
+        "measured"
+    ]
     return [Measurement(**each) for each in found if each["operation"] != ALL_REDUCE]
 
 
@@ -85,7 +90,9 @@ def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
     for attempt in range(3):
         measured = []
         for workers in WORKERS:
-            with network(workers, tmp_path / f"{attempt}-{workers}", delay=DELAY, rate=RATE) as between:
+            with network(
+                workers, tmp_path / f"{attempt}-{workers}", delay=DELAY, rate=RATE
+            ) as between:
                 measured += all_reduces(between, kind)
         wrong = misses(measured, ring_above=ring_above)
         if not wrong:

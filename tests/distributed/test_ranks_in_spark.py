@@ -32,7 +32,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 def rank_processes(out: Path) -> list[psutil.Process]:
-    return [each for each in processes_of(out) if "training.launching.rank_process" in each.info["cmdline"][:5]]
+    return [
+        each
+        for each in processes_of(out)
+        if "training.launching.rank_process" in each.info["cmdline"][:5]
+    ]
 
 
 @pytest.mark.minutes
@@ -44,7 +48,9 @@ def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_
     parents: list[list[str]] = []
 
     def kill() -> None:
-        wait_until(lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint")
+        wait_until(
+            lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint"
+        )
         ranks = rank_processes(run.out_dir)
         parents.extend([parent.name() for parent in rank.parents()] for rank in ranks)
         daemon = next(parent for parent in ranks[0].parents() if parent.name() == "prted")
@@ -53,7 +59,9 @@ def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_
     thread = threading.Thread(target=kill)
     thread.start()
     losses: list[str] = []
-    launch(run, on_progress=lambda _: None, on_loss=losses.append, hosts=partial(spark_hosts, spark))
+    launch(
+        run, on_progress=lambda _: None, on_loss=losses.append, hosts=partial(spark_hosts, spark)
+    )
     thread.join()
     assert len(losses) == 1
     # The ranks were below a task of Spark, and not below mpirun.
@@ -68,11 +76,16 @@ def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_
 
 
 def test_more_workers_than_slots_are_refused_at_once(spark: SparkContext) -> None:
-    with pytest.raises(LaunchError, match=r"has 2 slots.*Use at most 2 workers"), spark_hosts(spark, 3):
+    with (
+        pytest.raises(LaunchError, match=r"has 2 slots.*Use at most 2 workers"),
+        spark_hosts(spark, 3),
+    ):
         pass
 
 
-def test_a_cluster_that_grows_and_shrinks_is_refused(spark: SparkContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_grows_and_shrinks_is_refused(
+    spark: SparkContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grows = spark.getConf().set("spark.dynamicAllocation.enabled", "true")
     monkeypatch.setattr(spark, "getConf", lambda: grows)
     with pytest.raises(LaunchError, match="dynamicAllocation"), spark_hosts(spark, 2):

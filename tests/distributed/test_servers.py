@@ -25,7 +25,10 @@ FIXED = {name: chosen for name, chosen in SERVERS.items() if "overlap" not in ch
 FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
 PAIRS = {"ad-psgd": GOSSIP["ad-psgd"], "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2}}
 FIXED |= PAIRS
-FIXED |= {f"{name} with slowmo": SERVERS[name] | {"slowmo": {"tau": 2}} for name in ("dynsgd", "easgd", "sharded")}
+FIXED |= {
+    f"{name} with slowmo": SERVERS[name] | {"slowmo": {"tau": 2}}
+    for name in ("dynsgd", "easgd", "sharded")
+}
 #: All ranks push when they are ready.
 LOOSE: dict[str, dict[str, Any]] = {
     "downpour": SERVERS["downpour"],
@@ -76,7 +79,10 @@ def case_of(*, in_memory: bool) -> Case:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(tmp_path_factory.mktemp("ranks"), {(each,): case_of(in_memory=each) for each in (True, False)})
+    return Cases(
+        tmp_path_factory.mktemp("ranks"),
+        {(each,): case_of(in_memory=each) for each in (True, False)},
+    )
 
 
 @pytest.fixture(params=[True, False], ids=["memory", "sockets"])
@@ -87,14 +93,22 @@ def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[s
     return {name: list(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}
 
 
-def test_ranks_do_on_mpi_what_they_do_in_the_simulator(ranks: dict[str, list[dict[str, Any]]]) -> None:
+def test_ranks_do_on_mpi_what_they_do_in_the_simulator(
+    ranks: dict[str, list[dict[str, Any]]],
+) -> None:
     for name in ranks.keys() & FIXED.keys():
-        for found, expected in zip(ranks[name], simulated(nested(FIXED[name]), **way(name)), strict=True):
+        for found, expected in zip(
+            ranks[name], simulated(nested(FIXED[name]), **way(name)), strict=True
+        ):
             for key in ("result", "own", "current", "not_sent"):
-                np.testing.assert_allclose(found[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}")
+                np.testing.assert_allclose(
+                    found[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}"
+                )
             assert found["counted"] == expected["counted"]
             assert all(times > 0 for times in found["counted"].values())
-            assert found["staleness"] == {str(age): times for age, times in expected["staleness"].items()}
+            assert found["staleness"] == {
+                str(age): times for age, times in expected["staleness"].items()
+            }
 
 
 def test_nothing_is_lost_when_all_push_at_once(ranks: dict[str, list[dict[str, Any]]]) -> None:

@@ -46,19 +46,48 @@ def cases_of(folder: Path) -> dict[Hashable, Case]:
         found[name] = Case(ranks, f"{file or 'averages'}:{function}", arguments)
 
     for ranks, size in EXCHANGES:
-        add("exchange", ranks, size, ranks=ranks, program="messages:exchange", rounds=ROUNDS, size=size)
+        add(
+            "exchange",
+            ranks,
+            size,
+            ranks=ranks,
+            program="messages:exchange",
+            rounds=ROUNDS,
+            size=size,
+        )
     for ranks, shards, background, way in PUSHES:
-        chosen = {"in_memory": way, "background": background, "pushes": 150, "size": 101, "shards": shards}
+        chosen = {
+            "in_memory": way,
+            "background": background,
+            "pushes": 150,
+            "size": 101,
+            "shards": shards,
+        }
         add("push", ranks, ranks=ranks, program="parameter_servers:conserve", **chosen)
     add("order", ranks=4, program="parameter_servers:order", **ORDER)
     for background in (True, False):
-        add("sums", background, ranks=3, program="parameter_servers:sums", background=background, size=50_001)
+        add(
+            "sums",
+            background,
+            ranks=3,
+            program="parameter_servers:sums",
+            background=background,
+            size=50_001,
+        )
     for way in WAYS:
         add("occupied", way, ranks=2, program="parameter_servers:occupied", in_memory=way, nap=0.3)
     for way in WAYS:
         for ranks in AVERAGES:
             averages = num_averages(ranks, in_memory=way)
-            add("conserve", ranks, way, ranks=ranks, in_memory=way, averages=averages, dtype=DTYPES[ranks])
+            add(
+                "conserve",
+                ranks,
+                way,
+                ranks=ranks,
+                in_memory=way,
+                averages=averages,
+                dtype=DTYPES[ranks],
+            )
         signs = folder / f"{way}"
         signs.mkdir()
         add("straggle", way, ranks=4, in_memory=way, folder=str(signs), nap=60, averages=100)
@@ -88,10 +117,14 @@ def check_counts(results: list[dict[str, Any]]) -> None:
 
 @in_each_way
 @pytest.mark.parametrize("ranks", AVERAGES)
-def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(cases: Cases, ranks: int, in_memory: bool) -> None:
+def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(
+    cases: Cases, ranks: int, in_memory: bool
+) -> None:
     results = cases.results("conserve", ranks, in_memory)
     for result in results:
-        assert max(map(abs, result["difference"])) <= {"float64": 1e-6, "float32": 1e3}[DTYPES[ranks]]
+        assert (
+            max(map(abs, result["difference"])) <= {"float64": 1e-6, "float32": 1e3}[DTYPES[ranks]]
+        )
         # They began a million apart; changes of up to a thousand follow.
         assert ranks != 3 or result["distance"] < 20_000
         assert result["counts"]["begun"] >= num_averages(ranks, in_memory=in_memory)
@@ -112,7 +145,9 @@ def test_a_half_changed_vector_is_never_seen(cases: Cases, in_memory: bool) -> N
 
 
 @in_each_way
-def test_a_vector_that_is_not_finite_reaches_nobody_and_all_see_those_of_all(cases: Cases, in_memory: bool) -> None:
+def test_a_vector_that_is_not_finite_reaches_nobody_and_all_see_those_of_all(
+    cases: Cases, in_memory: bool
+) -> None:
     poisoned, *others = cases.results("poison", in_memory)
     assert [each["seen"] for each in (poisoned, *others)] == [[1.0, 2.0, 3.0]] * 3
     assert not poisoned["finite"]
@@ -137,7 +172,9 @@ def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases) -> 
         assert other["pushed"] == [2.0]
 
 
-def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(cases: Cases) -> None:
+def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(
+    cases: Cases,
+) -> None:
     for found in cases.results("take_over"):
         assert found["skipped"] == 1
         assert found["works"] == [True] * 4
@@ -146,13 +183,17 @@ def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replac
 
 
 @in_each_way
-def test_a_rank_that_sleeps_keeps_nobody_waiting_and_who_is_done_serves_on(cases: Cases, in_memory: bool) -> None:
+def test_a_rank_that_sleeps_keeps_nobody_waiting_and_who_is_done_serves_on(
+    cases: Cases, in_memory: bool
+) -> None:
     *others, straggler = cases.results("straggle", in_memory)
     assert all(other["done"] < straggler["done"] for other in others)
     assert straggler["begun"] == 0
     assert straggler["received"] > 10
     assert [each["lost"] for each in others] == [0] * 3
-    assert sum(each["received"] for each in (*others, straggler)) == sum(each["begun"] for each in others)
+    assert sum(each["received"] for each in (*others, straggler)) == sum(
+        each["begun"] for each in others
+    )
 
 
 def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -> None:
@@ -162,20 +203,25 @@ def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -
 
 
 @pytest.mark.parametrize(("ranks", "size"), EXCHANGES)
-def test_neighbours_get_each_others_vectors_round_by_round(cases: Cases, ranks: int, size: int) -> None:
+def test_neighbours_get_each_others_vectors_round_by_round(
+    cases: Cases, ranks: int, size: int
+) -> None:
     for rank, result in enumerate(cases.results("exchange", ranks, size)):
         assert result["nobody"] == []
         assert len(result["came"]) == ROUNDS
         for number, came in enumerate(result["came"]):
             step = 1 + number % (ranks - 1)
             neighbours = [(rank + step) % ranks, (rank - step) % ranks]
-            assert came == [[each, 100.0 * each + number, 100.0 * each + number] for each in neighbours]
+            assert came == [
+                [each, 100.0 * each + number, 100.0 * each + number] for each in neighbours
+            ]
 
 
 def test_doctor_starts_ranks_and_measures() -> None:
     words = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
     found = re.search(
-        r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, push to a server ([\d,.]+)", words
+        r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, push to a server ([\d,.]+)",
+        words,
     )
     assert found is not None, words
     assert all(float(number.replace(",", "")) > 0 for number in found.groups())
@@ -228,7 +274,9 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: C
 
 
 @in_each_way
-def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, in_memory: bool) -> None:
+def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(
+    cases: Cases, in_memory: bool
+) -> None:
     results = cases.results("occupied", in_memory)
     # The push of rank 0 is in the thread while the rank sleeps.
     assert results[0]["counts"]["hidden_seconds"] > 0.1
@@ -243,7 +291,9 @@ def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(c
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(cases: Cases, background: bool) -> None:
+def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(
+    cases: Cases, background: bool
+) -> None:
     for result in cases.results("sums", background):
         assert result["first"] == [6.0]
         assert result["second"] == [30.0] * 3
@@ -255,10 +305,16 @@ def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(cases: 
     ("launcher", "where", "is_idle"),
     [("mpirun", [], True), ("mpirun", ["--host", "a:1,b:1"], False), ("spark", [], False)],
 )
-def test_a_network_between_hosts_is_refused_on_this_host_alone(launcher: str, where: list[str], is_idle: bool) -> None:
+def test_a_network_between_hosts_is_refused_on_this_host_alone(
+    launcher: str, where: list[str], is_idle: bool
+) -> None:
     """It was accepted without effect; then it was refused, too, where Spark had placed all workers on one host."""
     algorithm = {"name": "ad-psgd", "network": "lo"}
-    settings = TrainSettings.model_validate({"workers": 2, "launcher": launcher, "algorithm": algorithm})
-    refused = pytest.raises(IdleSettingError, match=r"network: lo has no effect: all 2 workers are on one host")
+    settings = TrainSettings.model_validate(
+        {"workers": 2, "launcher": launcher, "algorithm": algorithm}
+    )
+    refused = pytest.raises(
+        IdleSettingError, match=r"network: lo has no effect: all 2 workers are on one host"
+    )
     with refused if is_idle else nullcontext():
         rank_command(settings, ["true"], where)

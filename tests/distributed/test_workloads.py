@@ -33,7 +33,9 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
     programs = []
     for number, chosen in enumerate(runs):
         (folder / str(number)).mkdir()
-        programs.append(["workloads:train_tiny", {"out": str(folder / str(number)), "chosen": chosen}])
+        programs.append(
+            ["workloads:train_tiny", {"out": str(folder / str(number)), "chosen": chosen}]
+        )
     results_of(
         runs[0]["workers"],
         "several",
@@ -42,10 +44,15 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
         environment={"PYTHONPATH": path},
         programs=programs,
     )
-    return [torch.load(folder / str(number) / "model" / "weights.pt", weights_only=True) for number in range(len(runs))]
+    return [
+        torch.load(folder / str(number) / "model" / "weights.pt", weights_only=True)
+        for number in range(len(runs))
+    ]
 
 
-def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_their_buffers(tmp_path: Path) -> None:
+def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_their_buffers(
+    tmp_path: Path,
+) -> None:
     chosen = {
         "algorithm": "d-psgd",
         "workers": 3,
@@ -65,7 +72,9 @@ def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_
     state, published = on_ranks(tmp_path, chosen, loose)
     found = simulate_workload(TinyImages(), TrainSettings(**chosen), ClusterSettings())
     assert found.best is not None
-    means = np.concatenate([state["3.running_mean"], state["3.running_var"], [state["3.num_batches_tracked"]]])
+    means = np.concatenate(
+        [state["3.running_mean"], state["3.running_var"], [state["3.num_batches_tracked"]]]
+    )
     np.testing.assert_allclose(means, found.best.buffers, rtol=1e-9)
     for ours, theirs in zip(records(tmp_path / "0")[0], found.records[0], strict=True):
         assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-9)
@@ -82,7 +91,9 @@ def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_
 @pytest.mark.minutes
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str) -> None:
-    settings = TrainSettings(algorithm=method, workers=2, epochs=8, batch_size=32, learning_rate=3e-3)
+    settings = TrainSettings(
+        algorithm=method, workers=2, epochs=8, batch_size=32, learning_rate=3e-3
+    )
     spec = RunSpec(MnistSettings(), settings, tmp_path)
     launch(spec, on_progress=lambda _: None)
     workload = spec.workload.open()

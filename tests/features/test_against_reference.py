@@ -64,7 +64,9 @@ def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: flo
 
     def random_track(pt: float, eta: float, phi: float) -> Row:
         pid, charge = int(rng.choice([211, -211, 11, -11, 13, -13])), int(rng.choice([-1, 1]))
-        return track(pt, eta, phi, charge=charge, pid=pid, vertex=tuple(rng.normal(0.0, 5.0, 3).tolist()))
+        return track(
+            pt, eta, phi, charge=charge, pid=pid, vertex=tuple(rng.normal(0.0, 5.0, 3).tolist())
+        )
 
     of_tracks = [random_track(pt, *directions.draw(spread)) for pt in pts(tracks, 0.5, 1.5)]
     of_photons = [tower(et, *directions.draw(spread)) for et in pts(photons, 1.0, 8.0)]
@@ -75,7 +77,9 @@ def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: flo
     leptons: dict[str, list[Row]] = {"electrons": [], "muons": []}
     for of_kind in leptons.values():
         for _ in range(int(rng.integers(3))):
-            pt = float(rng.choice([23.0, 30.0, 45.0]) if rng.random() < 0.2 else rng.uniform(15.0, 80.0))
+            pt = float(
+                rng.choice([23.0, 30.0, 45.0]) if rng.random() < 0.2 else rng.uniform(15.0, 80.0)
+            )
             eta, phi = directions.draw(0.3)
             of_kind.append(lepton(pt, eta, phi, charge=int(rng.choice([-1, 1]))))
             if rng.random() < 0.7 and tracks > 0:
@@ -110,7 +114,9 @@ def random_events(*, with_large: bool) -> list[Row]:
     events = []
     for _ in range(400):
         counts = rng.integers(1, [40, 20, 20]) * (rng.random(3) < 0.85)
-        events.append(random_event(rng, counts.tolist(), spread=float(rng.choice([0.05, 0.3, 1.0]))))
+        events.append(
+            random_event(rng, counts.tolist(), spread=float(rng.choice([0.05, 0.3, 1.0])))
+        )
     for large in [(515, 8, 8), (8, 172, 8), (8, 8, 230), (515, 172, 230)] if with_large else []:
         event = random_event(rng, large, spread=1.2)
         event["muons"] = [*event["muons"], lepton(1e4, *Directions(rng).draw(0.2))]
@@ -128,7 +134,9 @@ def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBloc
     settings = ReferenceSettings(**choices)
     expected = [reference_event(event, settings) for event in table.to_pylist()]
     block = build_features(table, FeatureSettings(**choices))
-    assert block.selected.tolist() == [index for index, found in enumerate(expected) if found is not None]
+    assert block.selected.tolist() == [
+        index for index, found in enumerate(expected) if found is not None
+    ]
     found_all = [found for found in expected if found is not None]
     lengths = [len(rows) for _, rows in found_all]
     assert block.particle_offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
@@ -136,13 +144,22 @@ def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBloc
     for rows, width in ((block.hlf, len(hlf_names())), (particles, NUM_PARTICLE_FEATURES)):
         assert (rows.shape[1], rows.dtype) == (width, np.float32)
     assert_close(block.hlf, [high_level for high_level, _ in found_all], hlf_names(), "events")
-    assert_close(particles, [row for _, rows in found_all for row in rows], PARTICLE_FEATURE_NAMES, "particles")
+    assert_close(
+        particles,
+        [row for _, rows in found_all for row in rows],
+        PARTICLE_FEATURE_NAMES,
+        "particles",
+    )
     return block
 
 
-def assert_close(actual: np.ndarray, expected: list[dict[str, float]], names: Sequence[str], what: str) -> None:
+def assert_close(
+    actual: np.ndarray, expected: list[dict[str, float]], names: Sequence[str], what: str
+) -> None:
     """Rows of numbers, columns of these names, against the features that the reference knows: all published ones."""
-    assert all(len(each) == {"events": 14, "particles": NUM_PARTICLE_FEATURES}[what] for each in expected)
+    assert all(
+        len(each) == {"events": 14, "particles": NUM_PARTICLE_FEATURES}[what] for each in expected
+    )
     for name in expected[0] if expected else ():
         found, wanted = actual[:, names.index(name)], [row[name] for row in expected]
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6, err_msg=f"{name} of {what}")
@@ -178,5 +195,7 @@ def test_nothing_selected_gives_an_empty_block(events: list[Row]) -> None:
 def test_the_defaults_are_those_of_the_reference() -> None:
     settings = FeatureSettings()
     for name, value in dataclasses.asdict(ReferenceSettings()).items():
-        assert getattr(settings, "jet_cleaning" if name == "jet_lepton_cleaning_dr" else name) == value, name
+        assert (
+            getattr(settings, "jet_cleaning" if name == "jet_lepton_cleaning_dr" else name) == value
+        ), name
     assert FeatureSettings(convention="sparkdltrigger", ordering="file").jet_cleaning == 0.0

@@ -9,8 +9,24 @@ from features.distributions import histogrammed
 
 #: Models that were trained elsewhere take these, in this order; what is added comes after them.
 PUBLISHED = (
-    *("ht", "met", "met_phi", "mt", "num_jets", "num_bjets", "lepton_pt", "lepton_eta", "lepton_phi"),
-    *("lepton_iso_charged", "lepton_iso_photon", "lepton_iso_neutral", "lepton_charge", "lepton_is_electron"),
+    *(
+        "ht",
+        "met",
+        "met_phi",
+        "mt",
+        "num_jets",
+        "num_bjets",
+        "lepton_pt",
+        "lepton_eta",
+        "lepton_phi",
+    ),
+    *(
+        "lepton_iso_charged",
+        "lepton_iso_photon",
+        "lepton_iso_neutral",
+        "lepton_charge",
+        "lepton_is_electron",
+    ),
 )
 PUBLISHED_OF_A_PARTICLE = (
     *("energy", "px", "py", "pz", "pt", "eta", "phi", "vertex_x", "vertex_y", "vertex_z"),
@@ -20,7 +36,9 @@ PUBLISHED_OF_A_PARTICLE = (
 
 
 def test_the_published_features_come_first_and_in_order() -> None:
-    assert hlf_names()[:14] == PUBLISHED, "the row of a new feature belongs at the end of HIGH_LEVEL"
+    assert hlf_names()[:14] == PUBLISHED, (
+        "the row of a new feature belongs at the end of HIGH_LEVEL"
+    )
     assert INPUT_COLUMNS["particles"].names == PUBLISHED_OF_A_PARTICLE
     assert INPUT_COLUMNS["particles"].shape == (801, 19)
 

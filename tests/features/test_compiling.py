@@ -50,7 +50,9 @@ def result(package: Path, inner: str) -> tuple[int, int]:
     return found["outer"](3), sum(found["outer"].stats.cache_misses.values())
 
 
-def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_changes(tmp_path: Path) -> None:
+def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_changes(
+    tmp_path: Path,
+) -> None:
     package = tmp_path / "kernels"
     assert result(package, "x + 1") == (4, 1)
     assert [each.name[:8] for each in (package / "__pycache__").iterdir()] == ["kernels-"]
@@ -128,8 +130,14 @@ def shipped(folder: Path, *, source: str = KERNEL) -> Path:
 def run_shipped(archive: Path, home: Path) -> tuple[int, int]:
     """Result of the kernel in another process, and how often it was compiled."""
     program = "from shipped_kernels.kernel import twice; r = twice(3); print(r, sum(twice.stats.cache_misses.values()))"
-    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join([str(archive), str(ROOT)])}
-    out = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "PYTHONPATH": os.pathsep.join([str(archive), str(ROOT)]),
+    }
+    out = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
+    )
     result, compiled = out.stdout.split()
     return int(result), int(compiled)
 
@@ -140,7 +148,10 @@ def test_kernels_of_an_archive_are_compiled_once_whatever_its_path(tmp_path: Pat
     home.mkdir()
     assert run_shipped(shipped(tmp_path / "first"), home) == (6, 1)
     assert run_shipped(shipped(tmp_path / "second"), home) == (6, 0)
-    assert run_shipped(shipped(tmp_path / "edited", source=KERNEL.replace("2 *", "3 *")), home) == (9, 1)
+    assert run_shipped(shipped(tmp_path / "edited", source=KERNEL.replace("2 *", "3 *")), home) == (
+        9,
+        1,
+    )
 
 
 #: Not compiled: then NumPy checks all indices, in a tenth of the time that it takes to compile the checks.

@@ -29,37 +29,61 @@ def rows_of(block: FeatureBlock, index: int) -> np.ndarray:
 
 def compare(files: list[FileInfo]) -> dict[str, int]:
     counts = dict.fromkeys(
-        ["correct", "published", "lacking", "common", "other_lepton", "other_iso", "other_particles"], 0
+        [
+            "correct",
+            "published",
+            "lacking",
+            "common",
+            "other_lepton",
+            "other_iso",
+            "other_particles",
+        ],
+        0,
     )
     counts |= dict.fromkeys(["rows", "rows_other_iso", "rows_other_charge", "lepton_jets"], 0)
     for info in files:
         events = select(info).table
         ours = build_features(events, FeatureSettings(ordering=Ordering.FILE))
-        theirs = build_features(events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE))
+        theirs = build_features(
+            events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE)
+        )
         counts["correct"] += len(ours.selected)
-        uncleaned = build_features(events, FeatureSettings(ordering=Ordering.FILE, jet_lepton_cleaning_dr=0.0))
+        uncleaned = build_features(
+            events, FeatureSettings(ordering=Ordering.FILE, jet_lepton_cleaning_dr=0.0)
+        )
         counts["lepton_jets"] += int((uncleaned.hlf[:, NUM_JETS] > ours.hlf[:, NUM_JETS]).sum())
         counts["published"] += len(theirs.selected)
         counts["lacking"] += int((theirs.outcome == LACKS_A_KIND).sum())
         for event in np.intersect1d(ours.selected, theirs.selected):
-            one, other = np.searchsorted(ours.selected, event), np.searchsorted(theirs.selected, event)
+            one, other = (
+                np.searchsorted(ours.selected, event),
+                np.searchsorted(theirs.selected, event),
+            )
             counts["common"] += 1
             if not np.allclose(ours.hlf[one, LEPTON], theirs.hlf[other, LEPTON]):
                 counts["other_lepton"] += 1
                 continue
-            counts["other_iso"] += not np.allclose(ours.hlf[one, LEPTON_ISO], theirs.hlf[other, LEPTON_ISO], atol=1e-5)
+            counts["other_iso"] += not np.allclose(
+                ours.hlf[one, LEPTON_ISO], theirs.hlf[other, LEPTON_ISO], atol=1e-5
+            )
             mine, published = rows_of(ours, int(one))[1:], rows_of(theirs, int(other))[1:]
-            if mine.shape != published.shape or not np.allclose(mine[:, DIRECTION], published[:, DIRECTION]):
+            if mine.shape != published.shape or not np.allclose(
+                mine[:, DIRECTION], published[:, DIRECTION]
+            ):
                 counts["other_particles"] += 1
                 continue
             counts["rows"] += len(mine)
-            counts["rows_other_iso"] += int((abs(mine[:, ISO] - published[:, ISO]) > 1e-3).any(axis=1).sum())
+            counts["rows_other_iso"] += int(
+                (abs(mine[:, ISO] - published[:, ISO]) > 1e-3).any(axis=1).sum()
+            )
             counts["rows_other_charge"] += int((mine[:, CHARGE] != published[:, CHARGE]).sum())
     return counts
 
 
 @pytest.mark.slow
-def test_every_number_of_the_table_is_what_the_bundled_sample_gives(bundled_files: list[FileInfo]) -> None:
+def test_every_number_of_the_table_is_what_the_bundled_sample_gives(
+    bundled_files: list[FileInfo],
+) -> None:
     c = compare(bundled_files)
     same_lepton = c["common"] - c["other_lepton"]
     table = " ".join(PAGE[PAGE.index("sparkdltrigger` computes") :].split())

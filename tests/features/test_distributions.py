@@ -27,7 +27,9 @@ def test_histograms_count_weights_of_events_and_of_the_particles_of_the_first(
     )
     total = add([fill(*events, ["QCD", "ttbar"])] * 3)
     save(total, tmp_path / "histograms.json")
-    stored = json.loads((tmp_path / "histograms.json").read_text(), object_hook=uhi.io.json.object_hook)
+    stored = json.loads(
+        (tmp_path / "histograms.json").read_text(), object_hook=uhi.io.json.object_hook
+    )
     mt, eta = hist.Hist(stored["hlf.mt"]), hist.Hist(stored["particles.eta"])
     assert mt.axes.name == ("mt", "class")
     assert mt.axes.label == ("mt [GeV]", "QCD, ttbar")

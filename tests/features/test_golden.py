@@ -39,9 +39,12 @@ def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str,
                     "entry": events["entry"][int(block.selected[index])].as_py(),
                     "hlf": dict(zip(hlf_names(), block.hlf[index].tolist(), strict=True)),
                     "num_particles": int(last - first),
-                    "sums": dict(zip(PARTICLE_FEATURE_NAMES, particles.sum(axis=0).tolist(), strict=True)),
+                    "sums": dict(
+                        zip(PARTICLE_FEATURE_NAMES, particles.sum(axis=0).tolist(), strict=True)
+                    ),
                     "first_rows": [
-                        dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in particles[:2].tolist()
+                        dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True))
+                        for row in particles[:2].tolist()
                     ],
                 }
             )
@@ -49,8 +52,12 @@ def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str,
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_features_are_those_of_the_golden_table(name: str, bundled_files: list[FileInfo], update_golden: bool) -> None:
-    found = table_of([info for info in bundled_files if info.path.endswith("_0.root")], CHOICES[name])
+def test_features_are_those_of_the_golden_table(
+    name: str, bundled_files: list[FileInfo], update_golden: bool
+) -> None:
+    found = table_of(
+        [info for info in bundled_files if info.path.endswith("_0.root")], CHOICES[name]
+    )
     path = GOLDEN / f"features_{name}.json"
     if update_golden:
         path.write_text(json.dumps(found, indent=1) + "\n")
@@ -63,7 +70,10 @@ def test_features_are_those_of_the_golden_table(name: str, bundled_files: list[F
         assert event["num_particles"] == golden["num_particles"], place
         assert len(event["first_rows"]) == len(golden["first_rows"])
         pairs = [(event[kind], golden[kind]) for kind in ("hlf", "sums")]
-        for features, expected_features in [*pairs, *zip(event["first_rows"], golden["first_rows"], strict=True)]:
+        for features, expected_features in [
+            *pairs,
+            *zip(event["first_rows"], golden["first_rows"], strict=True),
+        ]:
             # By name: a feature that is new since then is not among them.
             same_names = {name: features[name] for name in expected_features}
             assert same_names == pytest.approx(expected_features, rel=1e-6, abs=1e-6), place

@@ -46,7 +46,9 @@ def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds() -> None:
     assert (hlf["num_jets"], hlf["num_bjets"]) == (3.0, 1.0)
 
 
-@pytest.mark.parametrize(("mask", "expected"), [(0xFFFFFFFF, 4.0), (1, 2.0), (2, 2.0), (4, 0.0), (0x80000000, 1.0)])
+@pytest.mark.parametrize(
+    ("mask", "expected"), [(0xFFFFFFFF, 4.0), (1, 2.0), (2, 2.0), (4, 0.0), (0x80000000, 1.0)]
+)
 def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
     jets = [jet(40.0, 0.0, 1.0, btag=btag) for btag in (0, 1, 2, 3, 0x80000000)]
     (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), btag_mask=mask).hlf
@@ -54,7 +56,11 @@ def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
 
 
 def test_jets_on_the_lepton_count_unless_cleaning_is_on() -> None:
-    jets = [jet(40.0, 0.0, 0.0, btag=1), jet(50.0, 0.0, -0.375, btag=1), jet(60.0, 0.5, 0.0, btag=1)]
+    jets = [
+        jet(40.0, 0.0, 0.0, btag=1),
+        jet(50.0, 0.0, -0.375, btag=1),
+        jet(60.0, 0.5, 0.0, btag=1),
+    ]
     event = made_event(electrons=[ELECTRON], jets=jets)
     (off,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf
     assert (off["ht"], off["num_jets"], off["num_bjets"]) == (150.0, 3.0, 3.0)
@@ -70,7 +76,12 @@ def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
 
 @pytest.mark.parametrize(
     ("values", "is_refused"),
-    [((0.0, 5e-7), False), ((0.0, 1e-5), True), ((100.0, 100.0005), False), ((100.0, 100.01), True)],
+    [
+        ((0.0, 5e-7), False),
+        ((0.0, 1e-5), True),
+        ((100.0, 100.0005), False),
+        ((100.0, 100.01), True),
+    ],
 )
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding(

@@ -68,7 +68,9 @@ def test_own_track_is_found_across_the_phi_seam() -> None:
 
 
 def test_own_track_of_a_lepton_not_selected_is_a_row() -> None:
-    event = made_event(electrons=[ELECTRON], muons=[lepton(30.0, 1.0, 1.0)], tracks=[track(30.0, 1.0, 1.0)])
+    event = made_event(
+        electrons=[ELECTRON], muons=[lepton(30.0, 1.0, 1.0)], tracks=[track(30.0, 1.0, 1.0)]
+    )
     (rows,) = extract(event).particles
     assert column(rows, "pt") == [40.0, 30.0]
     assert column(rows, "is_charged_hadron") == [0.0, 1.0]

@@ -29,14 +29,19 @@ def test_distances_are_those_of_vector() -> None:
     expected = np.asarray(PARTICLES.deltaphi(others))
     np.testing.assert_allclose(delta_phi(PHI, PHI[::-1]), expected, atol=1e-12)
     np.testing.assert_allclose(
-        np.sqrt(delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])), np.asarray(PARTICLES.deltaR(others)), atol=1e-12
+        np.sqrt(delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])),
+        np.asarray(PARTICLES.deltaR(others)),
+        atol=1e-12,
     )
 
 
 def test_transverse_mass_is_that_of_the_transverse_vectors() -> None:
     met, met_phi = PT[::-1], PHI[::-1]
     total = vector.array(
-        {"px": PT * np.cos(PHI) + met * np.cos(met_phi), "py": PT * np.sin(PHI) + met * np.sin(met_phi)}
+        {
+            "px": PT * np.cos(PHI) + met * np.cos(met_phi),
+            "py": PT * np.sin(PHI) + met * np.sin(met_phi),
+        }
     )
     expected = np.sqrt(np.maximum((PT + met) ** 2 - total.rho2, 0))
     np.testing.assert_allclose(transverse_mass(PT, PHI, met, met_phi), expected, atol=1e-5)

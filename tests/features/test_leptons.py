@@ -7,7 +7,9 @@ from made_events import lepton, made_event, tower, track
 
 
 def test_highest_pt_lepton_wins_over_larger_eta() -> None:
-    event = made_event(electrons=[lepton(30.0, 2.0, 0.0)], muons=[lepton(50.0, 0.125, 1.0, charge=1)])
+    event = made_event(
+        electrons=[lepton(30.0, 2.0, 0.0)], muons=[lepton(50.0, 0.125, 1.0, charge=1)]
+    )
     (hlf,), (rows,) = extract(event)[1:]
     assert hlf["lepton_pt"] == 50.0
     assert hlf["lepton_eta"] == 0.125
@@ -18,7 +20,9 @@ def test_highest_pt_lepton_wins_over_larger_eta() -> None:
 
 
 def test_harder_muon_that_is_not_isolated_loses_to_an_isolated_electron() -> None:
-    event = made_event(electrons=[ELECTRON], muons=[lepton(60.0, 1.0, 1.0)], photons=[tower(30.0, 1.0, 1.1)])
+    event = made_event(
+        electrons=[ELECTRON], muons=[lepton(60.0, 1.0, 1.0)], photons=[tower(30.0, 1.0, 1.1)]
+    )
     (hlf,) = extract(event).hlf
     assert hlf["lepton_pt"] == 40.0
     assert hlf["lepton_is_electron"] == 1.0
@@ -43,7 +47,9 @@ def test_electron_wins_a_tie_in_pt() -> None:
 
 
 def test_first_in_the_file_wins_a_tie_in_pt() -> None:
-    event = made_event(muons=[lepton(40.0, -1.0, 1.0), lepton(40.0, 1.0, 1.0), lepton(40.0, -2.0, 1.0)])
+    event = made_event(
+        muons=[lepton(40.0, -1.0, 1.0), lepton(40.0, 1.0, 1.0), lepton(40.0, -2.0, 1.0)]
+    )
     assert extract(event).hlf[0]["lepton_eta"] == -1.0
 
 

@@ -21,13 +21,30 @@ def test_lepton_row_is_massless_at_vertex_zero() -> None:
 
 
 def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
-    eta, phi = -math.asinh(0.75), math.asin(0.6)  # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT
+    eta, phi = (
+        -math.asinh(0.75),
+        math.asin(0.6),
+    )  # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT
     tracks = [track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))]
     event = made_event(electrons=[ELECTRON], tracks=tracks)
     (rows,) = extract(event).particles
     expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
-    expected |= {"energy": 25.0, "px": 16.0, "py": 12.0, "pz": -15.0, "pt": 20.0, "eta": eta, "phi": phi}
-    expected |= {"vertex_x": 1.5, "vertex_y": -2.5, "vertex_z": 3.5, "is_charged_hadron": 1.0, "charge": -1.0}
+    expected |= {
+        "energy": 25.0,
+        "px": 16.0,
+        "py": 12.0,
+        "pz": -15.0,
+        "pt": 20.0,
+        "eta": eta,
+        "phi": phi,
+    }
+    expected |= {
+        "vertex_x": 1.5,
+        "vertex_y": -2.5,
+        "vertex_z": 3.5,
+        "is_charged_hadron": 1.0,
+        "charge": -1.0,
+    }
     assert rows[1] == pytest.approx(expected, rel=1e-6)
 
 
@@ -39,7 +56,9 @@ def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
         ("file", [40.0, 2.0, 4.0, 3.0, 5.0]),
     ],
 )
-def test_rows_after_the_lepton_are_in_the_order_asked_for(ordering: str, expected: list[float]) -> None:
+def test_rows_after_the_lepton_are_in_the_order_asked_for(
+    ordering: str, expected: list[float]
+) -> None:
     event = made_event(
         electrons=[ELECTRON],
         tracks=[track(2.0, 2.0, 0.0), track(4.0, 0.0, -1.0)],
@@ -51,7 +70,9 @@ def test_rows_after_the_lepton_are_in_the_order_asked_for(ordering: str, expecte
 
 
 def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
-    event = made_event(muons=[lepton(40.0, 0.0, 3.0)], photons=[tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)])
+    event = made_event(
+        muons=[lepton(40.0, 0.0, 3.0)], photons=[tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)]
+    )
     assert column(extract(event).particles[0], "pt") == [40.0, 3.0, 2.0]
 
 
@@ -82,7 +103,9 @@ def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(ordering: str) -> 
     ]
 
 
-@pytest.mark.parametrize(("kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)])
+@pytest.mark.parametrize(
+    ("kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)]
+)
 def test_highest_pt_of_each_kind_are_kept_in_file_order(kind: str, cap: int) -> None:
     make = track if kind == "tracks" else tower
     # 11 shares no factor with cap + 3: every pT occurs once.
@@ -92,7 +115,9 @@ def test_highest_pt_of_each_kind_are_kept_in_file_order(kind: str, cap: int) -> 
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
 
 
-@pytest.mark.parametrize(("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"])
+@pytest.mark.parametrize(
+    ("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"]
+)
 def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
     places: int, expected: list[tuple[float, float]]
 ) -> None:

@@ -18,7 +18,10 @@ from features.matrices import model_inputs
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("matrices") / "data", rows={"train": [9, 8], "val": [3], "test": [3]})
+    return write_dataset(
+        tmp_path_factory.mktemp("matrices") / "data",
+        rows={"train": [9, 8], "val": [3], "test": [3]},
+    )
 
 
 def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDataset) -> None:

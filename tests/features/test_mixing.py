@@ -27,22 +27,32 @@ from features.splitting import BALANCE_STREAM, event_hash, uniform
 
 @pytest.mark.slow
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 16))
-def test_there_are_enough_groups_none_too_large(num_events: int, rows_per_group: int, feed_workers: int) -> None:
+def test_there_are_enough_groups_none_too_large(
+    num_events: int, rows_per_group: int, feed_workers: int
+) -> None:
     size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=feed_workers)
     num_groups = -(-num_events // size)
     assert num_groups >= min(feed_workers, num_events)
     assert 1 <= size <= rows_per_group
 
 
-@pytest.mark.parametrize(("num_events", "workers"), [(425, 4), (1000, 8), (100_000, 8), (97, 3), (344, 8), (386, 8)])
-def test_groups_divide_evenly_among_the_fed_workers_where_they_can(num_events: int, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("num_events", "workers"), [(425, 4), (1000, 8), (100_000, 8), (97, 3), (344, 8), (386, 8)]
+)
+def test_groups_divide_evenly_among_the_fed_workers_where_they_can(
+    num_events: int, workers: int
+) -> None:
     for rows_per_group in (20, 512):
         size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=workers)
         assert -(-num_events // size) % workers == 0
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=30, max_size=200, unique=True), st.integers(1, 50))
-def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(keys: list[int], size: int) -> None:
+@given(
+    st.lists(st.integers(0, 2**64 - 1), min_size=30, max_size=200, unique=True), st.integers(1, 50)
+)
+def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(
+    keys: list[int], size: int
+) -> None:
     number = np.arange(len(keys))
     of_events = EventKeys(
         split=(number % 3).astype(np.int8),
@@ -51,20 +61,31 @@ def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(k
         label=(number // 3 % 2).astype(np.int8),
         weight=np.ones(len(keys)),
     )
-    halves = [EventKeys(*(column[chosen] for column in of_events)) for chosen in (number < 13, number >= 13)]
+    halves = [
+        EventKeys(*(column[chosen] for column in of_events))
+        for chosen in (number < 13, number >= 13)
+    ]
     plan = plan_mixing(halves, FeatureSettings(rows_per_group=size, feed_workers=1), ["a", "b"])
     for split in range(3):
         groups = [each for each in plan.groups if each.split == split]
         assert [each.group for each in groups] == list(range(len(groups)))
-        assert {len(each.events) for each in groups[:-1]} <= {max(len(each.events) for each in groups)}
+        assert {len(each.events) for each in groups[:-1]} <= {
+            max(len(each.events) for each in groups)
+        }
         events = np.concatenate([each.events for each in groups])
         assert sorted(events) == np.flatnonzero(of_events.split == split).tolist()
         assert (np.diff(of_events.mixing[events].astype(object)) > 0).all()
-    assert sum(len(each.events) for each in plan.groups) == len(keys) == sum(map(sum, plan.counts.values()))
+    assert (
+        sum(len(each.events) for each in plan.groups)
+        == len(keys)
+        == sum(map(sum, plan.counts.values()))
+    )
 
 
 def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
-    groups = [RowGroupPlan(0, number, np.arange(rows)) for number, rows in enumerate([3, 3, 3, 9, 1])]
+    groups = [
+        RowGroupPlan(0, number, np.arange(rows)) for number, rows in enumerate([3, 3, 3, 9, 1])
+    ]
     tasks = MixingPlan(groups, [], {}).tasks(at_most=6)
     assert [[each.group for each in task] for task in tasks] == [[0, 1], [2], [3], [4]]
 
@@ -73,7 +94,13 @@ def test_a_split_of_fewer_events_than_workers_was_refused() -> None:
     """Row groups are for speed; every number of workers trains on all events."""
     number = np.arange(24)
     split = np.where(number < 4, 2, number % 2).astype(np.int8)
-    keys = EventKeys(split, number.astype(np.uint64), np.zeros(24), (number // 2 % 2).astype(np.int8), np.ones(24))
+    keys = EventKeys(
+        split,
+        number.astype(np.uint64),
+        np.zeros(24),
+        (number // 2 % 2).astype(np.int8),
+        np.ones(24),
+    )
     plan = plan_mixing([keys], FeatureSettings(feed_workers=8), ["a", "b"])
     assert [len(each.events) for each in plan.groups if each.split == 2] == [1] * 4
 
@@ -89,7 +116,9 @@ def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_gr
         label = (names == uuids[0]).astype(np.int8)
         balance = uniform(event_hash(names.tolist(), entries, stream=BALANCE_STREAM))
         zeros = np.zeros(len(names), np.int8)
-        return EventKeys(zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names)))
+        return EventKeys(
+            zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names))
+        )
 
     kept = [kept_by_downsampling(keys(num_files), 2) for num_files in (2, 3, 4)]
     assert [int(each[:500].sum()) for each in kept] == [500] * 3, "the smallest class stays whole"

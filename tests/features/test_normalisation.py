@@ -66,10 +66,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 def rows_of(dataset: FeatureDataset, *splits: str) -> pa.Table:
-    return pa.concat_tables([pq.read_table(file) for split in splits for file in dataset.files(split)])
+    return pa.concat_tables(
+        [pq.read_table(file) for split in splits for file in dataset.files(split)]
+    )
 
 
-def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(dataset: FeatureDataset) -> None:
+def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(
+    dataset: FeatureDataset,
+) -> None:
     sums = rows_of(dataset, *SPLITS).group_by("sample").aggregate([("weight", "sum")]).to_pylist()
     found = {each["sample"]: each["weight_sum"] for each in sums}
     assert found == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
@@ -77,14 +81,21 @@ def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(dat
 
 def test_the_training_mixture_is_that_of_the_cross_sections(dataset: FeatureDataset) -> None:
     train = rows_of(dataset, "train")
-    weights = train["weight"].to_numpy() * np.array(dataset.class_weights)[train["label"].to_numpy()]
-    of = {name: weights[train["sample"].to_numpy() == name].sum() / weights.sum() for name in SLICES}
+    weights = (
+        train["weight"].to_numpy() * np.array(dataset.class_weights)[train["label"].to_numpy()]
+    )
+    of = {
+        name: weights[train["sample"].to_numpy() == name].sum() / weights.sum() for name in SLICES
+    }
     assert of["high"] / of["low"] == pytest.approx(1e-6, rel=0.5)
     assert of["low"] + of["high"] == pytest.approx(0.5)
 
 
 def test_the_dataset_tells_its_normalisation(dataset: FeatureDataset) -> None:
-    assert dataset.normalisation["low"] == {**SLICES["low"]._asdict(), "factor": pytest.approx(2e6 / 9000)}
+    assert dataset.normalisation["low"] == {
+        **SLICES["low"]._asdict(),
+        "factor": pytest.approx(2e6 / 9000),
+    }
 
 
 def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureDataset) -> None:
@@ -92,16 +103,24 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     table = rows_of(dataset, "test")
     samples = table["sample"].to_numpy()
     scores = np.where(samples == "low", 0.1, np.where(samples == "high", 0.9, 0.8))
-    table = table.append_column("probability", pa.array(list(np.stack([1 - scores, scores], axis=1))))
+    table = table.append_column(
+        "probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))
+    )
     events = ScoredEvents.of(table.append_column("hlf", pa.array(list(high_level_in(table)))))
-    before = {"low": Estimate(5000.0, 0.0), "high": Estimate(0.25, 0.0), "ttbar": Estimate(3.0, 0.0)}
+    before = {
+        "low": Estimate(5000.0, 0.0),
+        "high": Estimate(0.25, 0.0),
+        "ttbar": Estimate(3.0, 0.0),
+    }
     rates = Rates(before, {"low": 0, "high": 0, "ttbar": 1})
     task = EvaluationTask(CLASSES, [1], [0.9], rates, NO_LABELS, seed=1)
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=100)
     found = measure(events, None, replicas, task).numbers
     (point,) = found["working_points"]
     assert point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
-    assert {name: each["value"] for name, each in point["rates"].items()} == pytest.approx({"QCD": 0.25, "ttbar": 3.0})
+    assert {name: each["value"] for name, each in point["rates"].items()} == pytest.approx(
+        {"QCD": 0.25, "ttbar": 3.0}
+    )
     assert found["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
 
 
@@ -109,11 +128,17 @@ def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> No
     # One sample without a cross-section is enough, and another class has its own.
     unknown = {**SLICES, "low": SLICES["low"]._replace(cross_section_pb=None)}
     unknown["ttbar"] = SLICES["ttbar"]._replace(stated_sum=400.0)
-    assert physics_factors(unknown, 2.0) == pytest.approx({"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 400})
+    assert physics_factors(unknown, 2.0) == pytest.approx(
+        {"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 400}
+    )
 
 
-@pytest.mark.parametrize("sums", [(0.0, None), (-1.0, 9000.0), (float("nan"), None), (9000.0, 0.0), (9000.0, -1.0)])
-def test_a_sample_whose_weights_add_up_to_nothing_is_named(sums: tuple[float, float | None]) -> None:
+@pytest.mark.parametrize(
+    "sums", [(0.0, None), (-1.0, 9000.0), (float("nan"), None), (9000.0, 0.0), (9000.0, -1.0)]
+)
+def test_a_sample_whose_weights_add_up_to_nothing_is_named(
+    sums: tuple[float, float | None],
+) -> None:
     sample = SLICES["low"]._replace(sum_of_weights=sums[0], stated_sum=sums[1])
     with pytest.raises(FeatureError, match=r"sample 'low' add up to .* over its 3000 events"):
         physics_factors({"low": sample}, 1.0)
@@ -137,7 +162,9 @@ def generated(
     *classes: int, cross_section: float | None = 3.0, stated: float | str | None = None
 ) -> dict[str, GeneratedSample]:
     parts = {f"low.{number}": number for number in classes}
-    return GeneratedSample.of("low", parts, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated)
+    return GeneratedSample.of(
+        "low", parts, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated
+    )
 
 
 def test_copies_count_neither_as_generated_events_nor_with_their_weights() -> None:
@@ -180,7 +207,9 @@ def test_a_stated_sum_below_that_of_the_events_is_refused_unless_negative_weight
     classes: tuple[int, ...], stated: float, is_refused: bool
 ) -> None:
     if is_refused:
-        with pytest.raises(FeatureError, match=r"'low': the weights of the events read add up to 200, more"):
+        with pytest.raises(
+            FeatureError, match=r"'low': the weights of the events read add up to 200, more"
+        ):
             generated(*classes, stated=stated)
     else:
         assert generated(*classes, stated=stated)["low." + str(classes[0])].stated_sum == stated

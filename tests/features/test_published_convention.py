@@ -67,7 +67,12 @@ def test_published_isolation_loses_neighbours_across_the_seam() -> None:
 @pytest.mark.parametrize("kind", ["photons", "neutral_hadrons"])
 def test_published_lepton_is_isolated_from_what_lies_across_the_seam(kind: str) -> None:
     own = track(40.0, 0.0, 3.1)
-    event = made_event(**(FAR | {"muons": [lepton(40.0, 0.0, 3.1)], "tracks": [own], kind: [tower(30.0, 0.0, -3.1)]}))
+    event = made_event(
+        **(
+            FAR
+            | {"muons": [lepton(40.0, 0.0, 3.1)], "tracks": [own], kind: [tower(30.0, 0.0, -3.1)]}
+        )
+    )
     published = published_of(event)
     assert published is not None
     isolations = [published.hlf[f"lepton_iso_{name}"] for name in ("charged", "photon", "neutral")]
@@ -88,7 +93,9 @@ def test_published_lepton_without_own_track_passes_in_a_crowd() -> None:
     event = made_event(**(FAR | {"electrons": [ELECTRON], "photons": [tower(50.0, 0.1, 0.0)]}))
     published = published_of(event)
     assert published is not None  # -1 + 50 / 40 = 0.25 is isolated
-    assert published.hlf["lepton_iso_charged"] + published.hlf["lepton_iso_photon"] == pytest.approx(0.25)
+    assert published.hlf["lepton_iso_charged"] + published.hlf[
+        "lepton_iso_photon"
+    ] == pytest.approx(0.25)
     assert of_one(event) is None  # 1.25 is not
 
 
@@ -177,7 +184,9 @@ def test_published_events_lacking_a_kind_are_rejected(lacking: str) -> None:
         (0.5, 0.5, 0.0, 0.0),
     ],
 )
-def test_published_mt_is_squared(phi: float, met_phi: float, published_mt: float, correct_mt: float) -> None:
+def test_published_mt_is_squared(
+    phi: float, met_phi: float, published_mt: float, correct_mt: float
+) -> None:
     published, correct = both(electrons=[lepton(40.0, 0.0, phi)], met=30.0, met_phi=met_phi)
     assert published.hlf["mt"] == pytest.approx(published_mt, rel=1e-6, abs=1e-6)
     assert correct.hlf["mt"] == pytest.approx(correct_mt, rel=1e-6, abs=1e-6)
@@ -201,7 +210,11 @@ def test_published_track_charge_is_the_sign_of_its_pid() -> None:
 
 def test_published_keeps_the_first_450_tracks() -> None:
     own = track(40.0, 0.0, 0.0)
-    tracks = [own, *[track(1.0, -2.0, -2.0) for _ in range(448)], *[track(pt, 1.0, 1.0) for pt in (2, 3, 5, 6)]]
+    tracks = [
+        own,
+        *[track(1.0, -2.0, -2.0) for _ in range(448)],
+        *[track(pt, 1.0, 1.0) for pt in (2, 3, 5, 6)],
+    ]
     published, correct = both(electrons=[ELECTRON], tracks=tracks)
     # The own track is no row and takes no place.
     assert Counter(published.column("pt")[1:451]) == {1.0: 448, 2.0: 1, 3.0: 1}
@@ -210,12 +223,21 @@ def test_published_keeps_the_first_450_tracks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flag", "most"), [("photons", "is_photon", 150), ("neutral_hadrons", "is_neutral_hadron", 200)]
+    ("kind", "flag", "most"),
+    [("photons", "is_photon", 150), ("neutral_hadrons", "is_neutral_hadron", 200)],
 )
-def test_published_keeps_the_first_photons_and_neutral_hadrons(kind: str, flag: str, most: int) -> None:
-    towers = [*[tower(2.0, -2.0, 1.0) for _ in range(most - 1)], *[tower(et, 1.0, 1.0) for et in (3.0, 5.0, 4.0)]]
+def test_published_keeps_the_first_photons_and_neutral_hadrons(
+    kind: str, flag: str, most: int
+) -> None:
+    towers = [
+        *[tower(2.0, -2.0, 1.0) for _ in range(most - 1)],
+        *[tower(et, 1.0, 1.0) for et in (3.0, 5.0, 4.0)],
+    ]
     published, correct = both(electrons=[ELECTRON], **{kind: towers})
-    kept = [Counter(row["pt"] for row in extracted.rows if row[flag]) for extracted in (published, correct)]
+    kept = [
+        Counter(row["pt"] for row in extracted.rows if row[flag])
+        for extracted in (published, correct)
+    ]
     assert kept[0] == {2.0: most - 1, 3.0: 1}
     assert kept[1] == {2.0: most - 3, 3.0: 1, 5.0: 1, 4.0: 1}
 
@@ -223,7 +245,10 @@ def test_published_keeps_the_first_photons_and_neutral_hadrons(kind: str, flag: 
 def test_published_rows_number_by_number() -> None:
     published, _ = both(
         muons=[lepton(50.0, 0.0, 0.0, charge=1)],
-        tracks=[track(50.0, 0.0, 0.0), track(4.0, 0.0, math.pi / 2, pid=-13, charge=1, vertex=(1.0, -2.0, 3.0))],
+        tracks=[
+            track(50.0, 0.0, 0.0),
+            track(4.0, 0.0, math.pi / 2, pid=-13, charge=1, vertex=(1.0, -2.0, 3.0)),
+        ],
         photons=[tower(2.0, math.asinh(0.75), -math.pi / 2)],
         neutral_hadrons=[tower(8.0, 0.0, math.pi / 2)],
     )
@@ -235,7 +260,9 @@ def test_published_rows_number_by_number() -> None:
         [2.5, 0, -2, 1.5, 2, math.log(2), -quarter, 0, 0, 0, -1, 1, 0, 0, 0, 1, 0, 0, 0],
         [8, 0, 8, 0, 8, 0, quarter, 0, 0, 0, -0.5, 0, 1, 0, 1, 0, 0, 0, 0],
     ]
-    assert [list(row.values()) for row in published.rows] == [pytest.approx(row, abs=1e-5) for row in expected]
+    assert [list(row.values()) for row in published.rows] == [
+        pytest.approx(row, abs=1e-5) for row in expected
+    ]
 
 
 # Settings

@@ -64,15 +64,23 @@ def test_a_logarithmic_column_has_the_statistics_of_its_logarithm() -> None:
     np.testing.assert_allclose(found.std, seen.std(axis=0), rtol=1e-9)
 
 
-def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(bundled_files: list[FileInfo]) -> None:
+def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(
+    bundled_files: list[FileInfo],
+) -> None:
     """With a linear scale a track of 0.1 mm is 0.004, and one of a metre 40: vertex_x has a deviation of 25 mm."""
     column = INPUT_COLUMNS["particles"]
     rows = []
     for info in bundled_files[::2]:
         (raw,) = read_events(info, IngestSettings(), start=0, stop=60)
-        rows.append(particles_of(build_features(select_events(raw, info, IngestSettings()).table, FeatureSettings())))
+        rows.append(
+            particles_of(
+                build_features(select_events(raw, info, IngestSettings()).table, FeatureSettings())
+            )
+        )
     particles = np.concatenate(rows)
-    layer = Standardize(Scaler.of(scaler_json(ColumnStatistics.of(particles, column.log_above), column)))
+    layer = Standardize(
+        Scaler.of(scaler_json(ColumnStatistics.of(particles, column.log_above), column))
+    )
     vertex = column.names.index("vertex_x")
     assert ColumnStatistics.of(particles).std[vertex] > 15
     row = torch.zeros(4, 19)

@@ -31,24 +31,46 @@ def outcomes(events: list[Row], **settings: Any) -> list[str]:
         ({"muons": [MUON]}, {"min_lepton_pt": 50.0}, "no_lepton_in_acceptance"),
         ({"muons": [MUON]}, {"max_lepton_abs_eta": 1.0}, "no_lepton_in_acceptance"),
         ({"muons": [MUON]}, {"max_lepton_abs_eta": 1.01}, "selected"),
-        ({"muons": [lepton(50.0, -2.5, 1.0)]}, {"max_lepton_abs_eta": 2.4}, "no_lepton_in_acceptance"),
+        (
+            {"muons": [lepton(50.0, -2.5, 1.0)]},
+            {"max_lepton_abs_eta": 2.4},
+            "no_lepton_in_acceptance",
+        ),
         ({"muons": [MUON], "tracks": SOFT_AROUND}, {}, "no_isolated_lepton"),
         ({"muons": [MUON], "tracks": SOFT_AROUND}, {"max_lepton_isolation": 0.7}, "selected"),
         ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1}, "number_of_leptons"),
         ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 2}, "selected"),
         ({"muons": [MUON], "electrons": [ELECTRON]}, {"min_leptons": 2}, "selected"),
-        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1, "lepton_flavours": ["muon"]}, "selected"),
-        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1, "min_lepton_pt": 45.0}, "selected"),
-        ({"muons": [MUON], "electrons": [ELECTRON], "tracks": SOFT_AROUND}, {"max_leptons": 1}, "selected"),
+        (
+            {"muons": [MUON], "electrons": [ELECTRON]},
+            {"max_leptons": 1, "lepton_flavours": ["muon"]},
+            "selected",
+        ),
+        (
+            {"muons": [MUON], "electrons": [ELECTRON]},
+            {"max_leptons": 1, "min_lepton_pt": 45.0},
+            "selected",
+        ),
+        (
+            {"muons": [MUON], "electrons": [ELECTRON], "tracks": SOFT_AROUND},
+            {"max_leptons": 1},
+            "selected",
+        ),
         ({"muons": [MUON, MUON]}, {"min_leptons": 3}, "number_of_leptons"),
         ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]}, {"min_jets": 1}, "selected"),
         ({"muons": [MUON], "jets": [jet(29.0, 0.0, 3.0)]}, {"min_jets": 1}, "few_jets"),
         ({"muons": [MUON], "jets": [jet(31.0, 2.7, 3.0)]}, {"min_jets": 1}, "few_jets"),
-        ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]}, {"min_jets": 1, "min_bjets": 1}, "few_bjets"),
+        (
+            {"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]},
+            {"min_jets": 1, "min_bjets": 1},
+            "few_bjets",
+        ),
         ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0, btag=1)]}, {"min_bjets": 1}, "selected"),
     ],
 )
-def test_a_cut_rejects_what_it_says(event: dict[str, Any], settings: dict[str, Any], expected: str) -> None:
+def test_a_cut_rejects_what_it_says(
+    event: dict[str, Any], settings: dict[str, Any], expected: str
+) -> None:
     assert outcomes([made_event(**event)], **settings) == [expected]
 
 
@@ -97,7 +119,9 @@ def test_an_event_whose_energies_or_isolations_exceed_float32_does_not_fit(
 
 
 def test_limits_that_no_event_passes_are_refused() -> None:
-    with pytest.raises(ValidationError, match="max_leptons 1 is below min_leptons 2: no event passes"):
+    with pytest.raises(
+        ValidationError, match="max_leptons 1 is below min_leptons 2: no event passes"
+    ):
         FeatureSettings(min_leptons=2, max_leptons=1)
 
 
@@ -109,7 +133,9 @@ def test_the_particles_of_kept_events_are_theirs_behind_a_cut_on_jets() -> None:
     two = {"jets": [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]}
     events = [
         made_event(
-            muons=[lepton(50.0 + at, 1.0, 1.0)], tracks=[track(2.0 + at, -1.0, -1.0)] * at, **(two if at % 2 else {})
+            muons=[lepton(50.0 + at, 1.0, 1.0)],
+            tracks=[track(2.0 + at, -1.0, -1.0)] * at,
+            **(two if at % 2 else {}),
         )
         for at in range(6)
     ]

@@ -23,7 +23,13 @@ JETS = [jet(29.5, 0.0, 3.0, btag=1), jet(100.0, 1.0, 2.0), jet(30.2, -1.0, -2.0)
 @pytest.fixture
 def part(tmp_path: Path) -> Path:
     events = [
-        made_event(entry=entry, muons=[lepton(40.0, 0.0, 0.0)], jets=JETS if entry != 2 else [], met=50.0, met_phi=1.0)
+        made_event(
+            entry=entry,
+            muons=[lepton(40.0, 0.0, 0.0)],
+            jets=JETS if entry != 2 else [],
+            met=50.0,
+            met_phi=1.0,
+        )
         for entry in range(4)
     ]
     path = tmp_path / "part.parquet"
@@ -41,7 +47,9 @@ def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None
     by_name = [dict(zip(hlf_names(), rows[0], strict=True)) for rows in found]
     assert [each["num_jets"] for each in by_name] == [3, 1, 2]
     assert [each["num_bjets"] for each in by_name] == [1, 0, 0]
-    np.testing.assert_allclose([each["ht"] for each in by_name], [1.02 * 159.7, 98.0, 130.2], rtol=1e-6)
+    np.testing.assert_allclose(
+        [each["ht"] for each in by_name], [1.02 * 159.7, 98.0, 130.2], rtol=1e-6
+    )
     mt = np.sqrt(2 * 40 * 50 * np.array([1, 1, 1.1]) * (1 - np.cos(1.0)))
     np.testing.assert_allclose([each["mt"] for each in by_name], mt, rtol=1e-6)
     np.testing.assert_allclose([each["met"] for each in by_name], [50, 50, 55], rtol=1e-6)
@@ -49,7 +57,9 @@ def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None
         np.testing.assert_array_equal(rows[0], rows[1])
 
 
-def test_events_that_no_longer_pass_are_not_numbers_and_the_order_is_that_of_the_rows(part: Path) -> None:
+def test_events_that_no_longer_pass_are_not_numbers_and_the_order_is_that_of_the_rows(
+    part: Path,
+) -> None:
     settings = FeatureSettings(min_jets=2)
     (found,) = shifted_features([part], identities(1, 2, 0), settings, [EnergyScales()])
     assert np.isnan(found).all(axis=1).tolist() == [False, True, False]

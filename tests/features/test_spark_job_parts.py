@@ -45,7 +45,9 @@ def events(count: int, *, seed: int = 1) -> list[Row]:
     made = []
     for entry in range(count):
         tracks = [track(*rng.uniform([0.6, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 30))]
-        photons = [tower(*rng.uniform([1.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))]
+        photons = [
+            tower(*rng.uniform([1.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))
+        ]
         made.append(
             made_event(
                 file_uuid=FILE,
@@ -60,7 +62,9 @@ def events(count: int, *, seed: int = 1) -> list[Row]:
     return made
 
 
-def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -> tuple[list[KernelOutput], Path]:
+def run_tasks(
+    tables: list[pa.Table], settings: FeatureSettings, folder: Path
+) -> tuple[list[KernelOutput], Path]:
     unmixed, out = folder / "unmixed", folder / "out"
     for each in (unmixed, *(out / split for split in SPLITS)):
         each.mkdir(parents=True)
@@ -71,7 +75,8 @@ def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -
     keys = [keys_of(block.path(folder), settings) for block in blocks]
     first_events = np.cumsum([0, *(len(each.split) for each in keys)])
     files = [
-        KernelFile(str(block.path(folder)), first, 1.0) for block, first in zip(blocks, first_events, strict=False)
+        KernelFile(str(block.path(folder)), first, 1.0)
+        for block, first in zip(blocks, first_events, strict=False)
     ]
     for groups in plan_mixing(keys, settings, CLASSES).tasks(at_most=50):
         write_groups(groups, files, CLASSES, out)
@@ -83,7 +88,10 @@ def kernels_of(path: Path, settings: FeatureSettings, folder: Path) -> KernelOut
 
 
 def content(out: Path) -> dict[str, list[Row]]:
-    return {str(path.relative_to(out)): pq.read_table(path).to_pylist() for path in sorted(out.rglob("*.parquet"))}
+    return {
+        str(path.relative_to(out)): pq.read_table(path).to_pylist()
+        for path in sorted(out.rglob("*.parquet"))
+    }
 
 
 @pytest.mark.slow
@@ -100,16 +108,22 @@ def test_every_selected_event_is_in_exactly_one_row_group(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("particles", [True, False])
-def test_leptons_without_their_own_track_are_counted_and_explained(tmp_path: Path, particles: bool) -> None:
+def test_leptons_without_their_own_track_are_counted_and_explained(
+    tmp_path: Path, particles: bool
+) -> None:
     settings = FeatureSettings(particles=particles)
     rows = [
-        made_event(entry=entry, electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
+        made_event(
+            entry=entry, electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)]
+        )
         for entry, shift in enumerate([0.0, 2e-4, 2e-4])
     ]
     pq.write_table(events_table(rows), tmp_path / "a.parquet")
     output = kernels_of(tmp_path / "a.parquet", settings, tmp_path)
     assert (output.counts["selected"], output.counts[LACKS_OWN_TRACK]) == (1, 2)
-    assert "In 2 of 3 events of 'made' no track is within features.own_track_dr" in track_hint("made", output.counts)
+    assert "In 2 of 3 events of 'made' no track is within features.own_track_dr" in track_hint(
+        "made", output.counts
+    )
     assert track_hint("made", {**output.counts, LACKS_OWN_TRACK: 1}) == ""
 
 
@@ -138,7 +152,9 @@ def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path)
     block = build_features(events_table(made), settings)
     for path in out.rglob("*.parquet"):
         table = pq.read_table(path)
-        made_inputs = model_inputs(table, ["hlf", "particles", "num_particles", "entry", "weight"]).values()
+        made_inputs = model_inputs(
+            table, ["hlf", "particles", "num_particles", "entry", "weight"]
+        ).values()
         for hlf, padded, count, entry, weight in zip(*made_inputs, strict=True):
             first, last = block.particle_offsets[entry : entry + 2]
             np.testing.assert_array_equal(padded[:count], particles_of(block)[first:last])
@@ -171,7 +187,10 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
         FeatureSettings(feed_workers=1, max_tracks=100_000), CLASSES, tmp_path / "out",
         kernels=tmp_path / "kernels", done=context.accumulator(0), num_tasks=int,
     )  # fmt: skip
-    found = [pq.read_table(path)["num_particles"].to_numpy() for path in (tmp_path / "out").rglob("*.parquet")]
+    found = [
+        pq.read_table(path)["num_particles"].to_numpy()
+        for path in (tmp_path / "out").rglob("*.parquet")
+    ]
     assert {each for group in found for each in group.tolist()} == {1 + num_tracks}
     bytes_of_one = (1 + num_tracks) * NUM_CORE * 4
     assert max(len(group) for group in found) * bytes_of_one <= most
@@ -191,7 +210,9 @@ def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path
 
 def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     made = events_table(events(100))
-    output = kernels_of(_written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed"))
+    output = kernels_of(
+        _written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
+    )
     every = np.arange(100)
     table = gathered([PickedRows(partial(read_unmixed, output.path(tmp_path)), every, every)], 100)
     for index, split in enumerate(SPLITS):
@@ -213,8 +234,16 @@ def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
     keys = keys_made_of(events_table(made), tmp_path)
     _, out = run_tasks([events_table(made)], settings, tmp_path / "run")
     for index, split in enumerate(SPLITS):
-        labels = [row["label"] for name, rows in content(out).items() if name.startswith(split) for row in rows]
-        counts, before = np.bincount(labels, minlength=3), np.bincount(keys.label[keys.split == index], minlength=3)
+        labels = [
+            row["label"]
+            for name, rows in content(out).items()
+            if name.startswith(split)
+            for row in rows
+        ]
+        counts, before = (
+            np.bincount(labels, minlength=3),
+            np.bincount(keys.label[keys.split == index], minlength=3),
+        )
         if split == "train":
             assert counts[2] == before[2]
             assert (abs(counts[:2] - before[2]) < 5 * np.sqrt(before[2])).all()
@@ -228,7 +257,9 @@ def _written(table: pa.Table, path: Path) -> Path:
 
 
 def keys_made_of(table: pa.Table, folder: Path) -> EventKeys:
-    output = kernels_of(_written(table, folder / "a.parquet"), FeatureSettings(), _folder(folder / "unmixed"))
+    output = kernels_of(
+        _written(table, folder / "a.parquet"), FeatureSettings(), _folder(folder / "unmixed")
+    )
     return keys_of(output.path(folder), FeatureSettings())
 
 

@@ -7,9 +7,19 @@ import uuid
 import numpy as np
 
 from features.settings import SplitSettings
-from features.splitting import BALANCE_STREAM, MIXING_STREAM, SPLIT_STREAM, event_hash, split_index, uniform
+from features.splitting import (
+    BALANCE_STREAM,
+    MIXING_STREAM,
+    SPLIT_STREAM,
+    event_hash,
+    split_index,
+    uniform,
+)
 
-FILES = [str(uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128)) for number in range(1, 21)]
+FILES = [
+    str(uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128))
+    for number in range(1, 21)
+]
 UUIDS = [name for name in FILES for _ in range(5000)]
 ENTRIES = np.tile(np.arange(5000), 20)
 
@@ -23,7 +33,8 @@ def test_shares_are_met_within_their_statistical_errors() -> None:
 def test_numbers_are_uniform_and_correlated_with_nothing() -> None:
     """So that row groups, which are cut from the order of the mixing stream, are random samples of all files."""
     streams = [
-        uniform(event_hash(UUIDS, ENTRIES, stream=each)) for each in (SPLIT_STREAM, BALANCE_STREAM, MIXING_STREAM)
+        uniform(event_hash(UUIDS, ENTRIES, stream=each))
+        for each in (SPLIT_STREAM, BALANCE_STREAM, MIXING_STREAM)
     ]
     for found in streams:
         histogram, _ = np.histogram(found, 100, (0, 1))

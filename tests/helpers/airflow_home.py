@@ -46,7 +46,11 @@ class AirflowHome:
         ports = free_ports(3)
         self._port = ports[0]
         # Neither this process's packages nor anybody's settings of Airflow.
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIRFLOW", "PYTHON"))
+        }
         self.env = {
             **kept,
             "PATH": os.pathsep.join([str(self.python.parent), kept["PATH"]]),
@@ -113,7 +117,9 @@ class AirflowHome:
         path = self.home / "airflow.db"
         if not path.exists():
             return []
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+        ) as connection:
             try:
                 return connection.execute(query).fetchall()
             except sqlite3.OperationalError:
@@ -148,14 +154,20 @@ class AirflowHome:
 
     def task_logs(self, task: str, run: str) -> list[str]:
         """Of all tries of a task in a run."""
-        paths = sorted((self.home / "logs" / f"dag_id={DAG_ID}" / f"run_id={run}" / f"task_id={task}").glob("*.log"))
+        paths = sorted(
+            (self.home / "logs" / f"dag_id={DAG_ID}" / f"run_id={run}" / f"task_id={task}").glob(
+                "*.log"
+            )
+        )
         return [path.read_text() for path in paths]
 
 
 def pipeline_python(folder: Path) -> Path:
     """An interpreter that finds this checkout wherever it is started, as one with an installed pipeline does."""
     path = folder / "python"
-    path.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n')
+    path.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n'
+    )
     path.chmod(0o755)
     return path
 
@@ -163,5 +175,7 @@ def pipeline_python(folder: Path) -> Path:
 def free_ports(number: int) -> list[int]:
     """Ports of this machine that nobody listens at."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
+        ]
         return [each.getsockname()[1] for each in sockets]

@@ -29,7 +29,9 @@ SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 def write(path: Path, rows: list[Row]) -> Path:
     """A file that is the same every time (the UUID depends on its name), and not compressed."""
-    return write_delphes(path, rows, compression=None, uuid_function=lambda: uuid5(NAMESPACE_URL, path.name))
+    return write_delphes(
+        path, rows, compression=None, uuid_function=lambda: uuid5(NAMESPACE_URL, path.name)
+    )
 
 
 class Analysis:
@@ -56,7 +58,9 @@ class Analysis:
         self.config(**changes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(self.provider))
-            return run_here(self.folder / "config.yaml", *(stages or ("ingest", "features")), force=force)
+            return run_here(
+                self.folder / "config.yaml", *(stages or ("ingest", "features")), force=force
+            )
 
     def runner(self) -> Runner:
         """With the config of the last run."""
@@ -74,16 +78,23 @@ class Analysis:
 
     def parts(self) -> dict[str, bytes]:
         """Events parts by name, as they are on disk."""
-        return {path.name: path.read_bytes() for path in (self.folder_of("ingest") / "events").iterdir()}
+        return {
+            path.name: path.read_bytes() for path in (self.folder_of("ingest") / "events").iterdir()
+        }
 
     def inodes(self, stage: str, folder: str) -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in (self.folder_of(stage) / folder).iterdir()}
+        return {
+            path.name: path.stat().st_ino for path in (self.folder_of(stage) / folder).iterdir()
+        }
 
     def kernel_files(self) -> dict[str, Path]:
         """The kernel outputs that the features in use were made from, by name of the events part."""
         outputs = self.counters("features")["kernel_outputs"]
         folder = self.run_dir / "features" / "kernels"
-        return {each["name"]: folder / each["lies_in"] / Path(each["name"]).with_suffix(".arrow") for each in outputs}
+        return {
+            each["name"]: folder / each["lies_in"] / Path(each["name"]).with_suffix(".arrow")
+            for each in outputs
+        }
 
     def dataset(self) -> dict[str, list[dict[str, Any]]]:
         """All rows of the features, in their order, by row group."""

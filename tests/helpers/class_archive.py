@@ -20,7 +20,9 @@ from pipeline.machine.spark_session import JVM_VARIABLE, SparkProvider
 def write_archive(path: Path) -> None:
     """Start Spark as the tests do, run a job, and let the JVM write its classes at its end."""
     begun = path.with_suffix(".tmp")
-    os.environ[JVM_VARIABLE] = f"{BRIEF_JVM} -XX:ArchiveClassesAtExit={begun} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    os.environ[JVM_VARIABLE] = (
+        f"{BRIEF_JVM} -XX:ArchiveClassesAtExit={begun} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    )
     provider = SparkProvider(SparkSettings(master="local[2]"))
     context = provider.context()
     context.parallelize(range(4), 2).map(lambda number: (number, number)).treeReduce(max)

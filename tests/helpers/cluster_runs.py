@@ -65,7 +65,9 @@ class Local:
             specs.append(RunSpec(features, config.training_of("hlf"), out))
             self._trained[overrides] = out
         if specs:
-            launch_all(specs, self._folder / f"launch-{len(self._trained)}", on_progress=lambda *_: None)
+            launch_all(
+                specs, self._folder / f"launch-{len(self._trained)}", on_progress=lambda *_: None
+            )
 
     def trained(self, *overrides: str) -> Path:
         """Folder of a training with these overrides."""
@@ -114,7 +116,10 @@ class OnHost:
             (folder / ".venv").symlink_to(sys.prefix)
         shutil.copyfile(self.config, folder / "my.yaml")
         lines = [
-            line for block in code_blocks(page) for line in block if line.startswith(".venv/bin/python -m pipeline")
+            line
+            for block in code_blocks(page)
+            for line in block
+            if line.startswith(".venv/bin/python -m pipeline")
         ]
         assert lines
         return "".join(said(self._start(["bash", "-c", line])) for line in lines)
@@ -138,7 +143,9 @@ class OnHost:
         """Wait until a training has left its first checkpoint."""
         train = self.run_dir / "train"
         wait_until(
-            lambda: bool(list(train.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint", seconds=400
+            lambda: bool(list(train.glob("*/hlf/checkpoints/*/complete.json"))),
+            what="a checkpoint",
+            seconds=400,
         )
 
     def version(self, stage: str) -> Path:

@@ -65,10 +65,14 @@ class Ssh:
         for name in (".bashrc", ".profile", ".bash_profile"):
             if (Path.home() / name).exists():
                 # What this user's shell does at its start is no part of the cluster.
-                self._hosts.run_on_host(number, "mount", "--bind", "/dev/null", str(Path.home() / name))
+                self._hosts.run_on_host(
+                    number, "mount", "--bind", "/dev/null", str(Path.home() / name)
+                )
         # Without -D it goes to the background.
         log = self._folder / f"sshd-{number}.log"
-        self._hosts.run_on_host(number, "/usr/sbin/sshd", "-f", str(self._folder / "sshd_config"), "-E", str(log))
+        self._hosts.run_on_host(
+            number, "/usr/sbin/sshd", "-f", str(self._folder / "sshd_config"), "-E", str(log)
+        )
 
 
 class Standalone:
@@ -88,12 +92,18 @@ class Standalone:
         """Start the worker of a host, and wait until the master knows it."""
         before = self._registered()
         self._start(number, _PAGE_OF_WORKER)
-        wait_until(lambda: self._registered() > before, what="the worker is registered", seconds=120)
+        wait_until(
+            lambda: self._registered() > before, what="the worker is registered", seconds=120
+        )
 
     def _start(self, number: int, service: str) -> None:
         """Start the service that a block of the page starts; the page's host2 is each host of a worker."""
-        block = next(block for block in code_blocks(SPARK_PAGE) if any(service in line for line in block))
-        lines = [line.replace("--host host2", f"--host {self._hosts.names[number]}") for line in block]
+        block = next(
+            block for block in code_blocks(SPARK_PAGE) if any(service in line for line in block)
+        )
+        lines = [
+            line.replace("--host host2", f"--host {self._hosts.names[number]}") for line in block
+        ]
         log = self._folder / f"{service.rpartition('.')[2].lower()}-{number}.log"
         settings = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(self._folder / "work")}
         without_spark = {name: value for name, value in os.environ.items() if "SPARK" not in name}
@@ -143,7 +153,9 @@ class Slurm:
         self._hosts, self._folder = hosts, folder
         (folder / "state").mkdir(parents=True)
         conf = folder / "slurm.conf"
-        conf.write_text(_SLURM.format(head=hosts.names[0], folder=folder, nodes=",".join(hosts.names[:nodes])))
+        conf.write_text(
+            _SLURM.format(head=hosts.names[0], folder=folder, nodes=",".join(hosts.names[:nodes]))
+        )
         for name in hosts.names[:nodes]:
             (folder / f"tmp.{name}").mkdir()
         # The hosts have no control groups of their own; nothing here needs them.
@@ -175,7 +187,11 @@ class Slurm:
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of SLURM on the first host; returns its output."""
         done = subprocess.run(
-            self._hosts.on_host(0, *command), env=self.environment, capture_output=True, text=True, check=False
+            self._hosts.on_host(0, *command),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert not check or done.returncode == 0, done.stderr
         return done.stdout

@@ -23,7 +23,10 @@ if _CLASSES.exists():
     # `class_archive` made it; a JVM that it does not fit goes without.
     BRIEF_JVM += f" -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off"
 #: A cluster on this machine, with two executors in processes of their own.
-CLUSTER = {"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.extraJavaOptions": BRIEF_JVM}}
+CLUSTER = {
+    "master": "local-cluster[2,1,1024]",
+    "conf": {"spark.executor.extraJavaOptions": BRIEF_JVM},
+}
 
 
 def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
@@ -33,7 +36,8 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
         "run_dir": str(folder / "run"),
         "classes": ["QCD", "ttbar", "W+jets"],
         "samples": [
-            {"name": name, "label": label, "files": [f"{data}/{name}*.root"]} for label, name in enumerate(names)
+            {"name": name, "label": label, "files": [f"{data}/{name}*.root"]}
+            for label, name in enumerate(names)
         ],
         "features": {"feed_workers": 2},
         "train": {"workers": 2, "epochs": 3, "batch_size": 16},
@@ -47,9 +51,15 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
     return path
 
 
-def pipeline(*arguments: str | Path, figures: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+def pipeline(
+    *arguments: str | Path, figures: bool = True, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """`python -m pipeline ...` to its end, with options of `subprocess.run`; files of figures may stay empty."""
-    program = ["-m", "pipeline"] if figures else [str(Path(__file__).with_name("fault_child.py")), '{"figures": false}']
+    program = (
+        ["-m", "pipeline"]
+        if figures
+        else [str(Path(__file__).with_name("fault_child.py")), '{"figures": false}']
+    )
     command = [sys.executable, *program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 

@@ -38,7 +38,9 @@ DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 def can_suffer(content: bytes, damage: str) -> bool:
     """Whether a damage changes a content."""
-    return len(content) > 0 and (damage != "another digit" or re.search(rb"\d", content) is not None)
+    return len(content) > 0 and (
+        damage != "another digit" or re.search(rb"\d", content) is not None
+    )
 
 
 def damage(path: Path, change: Callable[[bytes], bytes]) -> bytes:
@@ -53,13 +55,23 @@ def damage_page(path: Path, column: str) -> bytes:
     group = pq.read_metadata(path).row_group(0)
     chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
     place = chunks[column].data_page_offset + chunks[column].total_compressed_size // 2
-    return damage(path, lambda content: content[:place] + flipped(content[place : place + 1]) + content[place + 1 :])
+    return damage(
+        path,
+        lambda content: (
+            content[:place] + flipped(content[place : place + 1]) + content[place + 1 :]
+        ),
+    )
 
 
 def damage_end(path: Path) -> bytes:
     """Flip a bit near the end of a file, where Parquet has its footer; returns the old content."""
     place = max(0, path.stat().st_size - 20)
-    return damage(path, lambda content: content[:place] + flipped(content[place : place + 1]) + content[place + 1 :])
+    return damage(
+        path,
+        lambda content: (
+            content[:place] + flipped(content[place : place + 1]) + content[place + 1 :]
+        ),
+    )
 
 
 def put(path: Path, content: bytes, mtime_ns: int) -> None:

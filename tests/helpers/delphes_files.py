@@ -48,7 +48,11 @@ def write_delphes(
         options: Those of `uproot.recreate`.
     """
     columns = columns_of(events, as_type=as_type, flat_scalars=flat_scalars)
-    kept = {(rename or {}).get(branch, branch): values for branch, values in columns.items() if branch not in without}
+    kept = {
+        (rename or {}).get(branch, branch): values
+        for branch, values in columns.items()
+        if branch not in without
+    }
     kept |= more or {}
     with uproot.recreate(path, **options) as file:
         writable = file.mktree(tree, kinds_of(kept))
@@ -71,7 +75,10 @@ def damage(path: Path, branch: str = "EFlowTrack.PT", *, tree: str = "Delphes") 
 
 
 def columns_of(
-    events: Sequence[Row], *, as_type: Mapping[str, tuple[str, float]] | None = None, flat_scalars: bool = False
+    events: Sequence[Row],
+    *,
+    as_type: Mapping[str, tuple[str, float]] | None = None,
+    flat_scalars: bool = False,
 ) -> dict[str, Any]:
     """The branches of a Delphes file of some events; see `write_delphes`."""
     columns: dict[str, Any] = {}
@@ -84,28 +91,40 @@ def columns_of(
             columns[field.branch] = jagged(offsets, np.array(content, dtype=kind))
     for name, field in SCALARS.items():
         scalars = np.array([event[name] for event in events], dtype=field.dtype)
-        columns[field.branch] = scalars if flat_scalars else jagged(np.arange(len(events) + 1), scalars)
+        columns[field.branch] = (
+            scalars if flat_scalars else jagged(np.arange(len(events) + 1), scalars)
+        )
     return columns
 
 
 def kinds_of(columns: Mapping[str, Any]) -> dict[str, Any]:
     """The types of branches, as `mktree` takes them."""
     return {
-        name: np.dtype((each.dtype, each.shape[1:])) if isinstance(each, np.ndarray) else each.type.content
+        name: np.dtype((each.dtype, each.shape[1:]))
+        if isinstance(each, np.ndarray)
+        else each.type.content
         for name, each in columns.items()
     }
 
 
 def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Array:
     """One list per event."""
-    return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), ak.contents.NumpyArray(values)))
+    return ak.Array(
+        ak.contents.ListOffsetArray(ak.index.Index64(offsets), ak.contents.NumpyArray(values))
+    )
 
 
 def checked(
-    *paths: Path | str, settings: IngestSettings | None = None, needs_particles: bool = True, **stated: Any
+    *paths: Path | str,
+    settings: IngestSettings | None = None,
+    needs_particles: bool = True,
+    **stated: Any,
 ) -> list[FileInfo]:
     """The files of the sample `made` of class 0, with what else it states."""
-    sources = [source_of("made", 0, str(path), **stated)._replace(needs_particles=needs_particles) for path in paths]
+    sources = [
+        source_of("made", 0, str(path), **stated)._replace(needs_particles=needs_particles)
+        for path in paths
+    ]
     return inventory(sources, settings or IngestSettings()).infos
 
 
@@ -117,7 +136,9 @@ def read(file: FileInfo | Path, settings: IngestSettings | None = None, **stated
     return raw
 
 
-def select(file: FileInfo | Path, settings: IngestSettings | None = None, **stated: Any) -> Selection:
+def select(
+    file: FileInfo | Path, settings: IngestSettings | None = None, **stated: Any
+) -> Selection:
     """What ingest takes of a file."""
     settings = settings or IngestSettings()
     info = file if isinstance(file, FileInfo) else checked(file, settings=settings, **stated)[0]

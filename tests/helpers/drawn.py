@@ -22,7 +22,9 @@ def outside(figure: Figure) -> list[str]:
             inside = _inside(points[:, 0], axes.get_xlim(), axes.get_xscale())
             inside &= _inside(points[:, 1], axes.get_ylim(), axes.get_yscale())
             if not inside.all():
-                found.append(f"panel {number}: {kind} {points[~inside][:3].tolist()} outside {axes.viewLim.extents}")
+                found.append(
+                    f"panel {number}: {kind} {points[~inside][:3].tolist()} outside {axes.viewLim.extents}"
+                )
     return found
 
 
@@ -35,9 +37,16 @@ def without_style(make: Callable[[], Figure]) -> list[str]:
     for number, axes in enumerate(figure.axes):
         label = axes.xaxis.label
         if axes.axison and axes.get_xlabel():
-            is_right, tick = label.get_horizontalalignment() == "right", axes.xaxis.get_major_ticks()[0]
-            found += [] if is_right else [f"panel {number}: the label is not at the end of the axis"]
-            found += [] if float(label.get_fontsize()) >= 10 else [f"panel {number}: the label is small"]
+            is_right, tick = (
+                label.get_horizontalalignment() == "right",
+                axes.xaxis.get_major_ticks()[0],
+            )
+            found += (
+                [] if is_right else [f"panel {number}: the label is not at the end of the axis"]
+            )
+            found += (
+                [] if float(label.get_fontsize()) >= 10 else [f"panel {number}: the label is small"]
+            )
             found += [] if tick.get_tickdir() == "in" else [f"panel {number}: ticks are outside"]
     legends = [*figure.legends, *(each.get_legend() for each in figure.axes)]
     for legend in filter(None, legends):

@@ -59,7 +59,9 @@ def kill_at(number: int) -> None:
         if steps["is_publishing"]:
             steps["is_publishing"] = False
             step()
-            assert steps["done"] == len(STEPS), f"publishing has {steps['done']} steps now; name them in STEPS"
+            assert steps["done"] == len(STEPS), (
+                f"publishing has {steps['done']} steps now; name them in STEPS"
+            )
         return version
 
     store.StageStore.commit = watched_commit  # type: ignore[method-assign]

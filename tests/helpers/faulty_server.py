@@ -96,13 +96,23 @@ class Handler(BaseHTTPRequestHandler):
             if asked is None:
                 self._send(200, content)
                 return
-            first, last = (int(number) for number in re.fullmatch(r"bytes=(\d+)-(\d+)", asked).groups())  # type: ignore[union-attr]
+            match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
+            assert match is not None
+            first, last = int(match[1]), int(match[2])
             last = min(last, len(content) - 1)
-            self._send(206, content[first : last + 1], {"Content-Range": f"bytes {first}-{last}/{len(content)}"})
+            self._send(
+                206,
+                content[first : last + 1],
+                {"Content-Range": f"bytes {first}-{last}/{len(content)}"},
+            )
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **self.server.headers, **(headers or {})}.items():
+        for name, value in {
+            "Content-Length": str(len(body)),
+            **self.server.headers,
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

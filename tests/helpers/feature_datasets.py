@@ -56,7 +56,9 @@ def write_dataset(
     hlf, core = (np.concatenate([group[name] for group in train]) for name in ("hlf", "core"))
     dataset.save(
         columns={
-            name: scaler_json(ColumnStatistics.of(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name])
+            name: scaler_json(
+                ColumnStatistics.of(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name]
+            )
             for name, rows in {"hlf": hlf, "particles": features_of(of_columns(core.T))}.items()
         }
     )
@@ -75,7 +77,9 @@ def _made_group(
     labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
     lengths = particle_rng.integers(1, most_particles + 1, num_rows)
     return {
-        "hlf": (100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, len(hlf_names()))))).astype(np.float32),
+        "hlf": (
+            100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, len(hlf_names()))))
+        ).astype(np.float32),
         "core": made_core(particle_rng, labels, lengths),
         "num_particles": lengths,
         "label": labels,
@@ -107,7 +111,9 @@ def made_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray)
     eta, phi = rng.uniform(-2.5, 2.5, shape), rng.uniform(-np.pi, np.pi, shape)
     is_track = ~is_lepton & (kind == 0)
     is_electron = is_lepton & rng.integers(0, 2, (shape[0], 1)).astype(bool)
-    hadron = np.array([PARTICLE_KINDS.index(name) for name in ("track", "neutral hadron", "photon")])[kind]
+    hadron = np.array(
+        [PARTICLE_KINDS.index(name) for name in ("track", "neutral hadron", "photon")]
+    )[kind]
     flavour = np.where(is_electron, PARTICLE_KINDS.index("electron"), PARTICLE_KINDS.index("muon"))
     values = {
         "kind": np.where(is_lepton, flavour, hadron),
@@ -131,5 +137,7 @@ def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
         "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
         "sample": [CLASSES[label] for label in columns["label"]],
     }
-    table = pa.table({name: given[name] for name in features_schema().names}).cast(features_schema())
+    table = pa.table({name: given[name] for name in features_schema().names}).cast(
+        features_schema()
+    )
     pq.write_table(table, path, row_group_size=max(1, num_rows))

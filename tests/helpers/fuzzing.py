@@ -59,7 +59,9 @@ def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcom
             ended = f"the child was not done within {seconds} s"
     found = [Outcome(*json.loads(line)) for line in said.read_text().splitlines()]
     if len(found) < count:
-        found.append(Outcome(first + len(found), "failed", f"{ended}\n{errors.read_text()[-1500:]}"))
+        found.append(
+            Outcome(first + len(found), "failed", f"{ended}\n{errors.read_text()[-1500:]}")
+        )
     return found
 
 
@@ -107,7 +109,10 @@ def judge(work: Callable[[], None]) -> tuple[str, str]:
         if _memory_ran_out(error):
             return "failed", f"out of memory, called {type(error).__name__}: {message[:500]}"
         if "spoiled." not in message or len(message) > 20_000:
-            return "failed", f"a message of {len(message)} letters that names no file: {message[:500]}"
+            return (
+                "failed",
+                f"a message of {len(message)} letters that names no file: {message[:500]}",
+            )
         verdict, words = "refused", f"{type(error).__name__}: {message[:500]}"
     except BaseException:  # noqa: BLE001 - the parent reports any error
         return "failed", traceback.format_exc()[-2500:]
@@ -178,11 +183,27 @@ def with_plain_tree(path: Path) -> tuple[bytes, int]:
     content = bytearray(path.read_bytes())
     head = bytearray(content[old : old + key_length])
     new = len(content)
-    _nbytes, version, length, date, _keylen, cycle, _seek, parent = struct.unpack_from(_KEY_HEAD, head)
+    _nbytes, version, length, date, _keylen, cycle, _seek, parent = struct.unpack_from(
+        _KEY_HEAD, head
+    )
     plain = plain[:length]
-    struct.pack_into(_KEY_HEAD, head, 0, key_length + length, version, length, date, key_length, cycle, new, parent)
+    struct.pack_into(
+        _KEY_HEAD,
+        head,
+        0,
+        key_length + length,
+        version,
+        length,
+        date,
+        key_length,
+        cycle,
+        new,
+        parent,
+    )
     # The directory's own copy of the key, with the old place in it.
-    copies = [at for at in _found(bytes(content), content[old + 18 : old + key_length]) if at != old + 18]
+    copies = [
+        at for at in _found(bytes(content), content[old + 18 : old + key_length]) if at != old + 18
+    ]
     for at in copies:
         content[at - 18 : at - 18 + key_length] = head
     content += head + plain
@@ -241,7 +262,10 @@ def _inserted_block(content: bytearray, rng: Generator, low: int, high: int) -> 
 def _swapped_blocks(content: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
     other = int(rng.integers(low, high - size + 1))
-    content[at : at + size], content[other : other + size] = content[other : other + size], content[at : at + size]
+    content[at : at + size], content[other : other + size] = (
+        content[other : other + size],
+        content[at : at + size],
+    )
 
 
 def _cut_off(content: bytearray, rng: Generator, low: int, high: int) -> None:
@@ -254,7 +278,12 @@ def _cut_off(content: bytearray, rng: Generator, low: int, high: int) -> None:
 def _header_field(content: bytearray, rng: Generator, low: int, high: int) -> None:
     """Version, fBEGIN, fEND, fSeekFree, fNbytesFree, nfree, fNbytesName, fUnits, fCompress, fSeekInfo, fNbytesInfo."""
     at = (4, 8, 12, 16, 20, 24, 28, 32, 33, 37, 41)[rng.integers(11)]
-    struct.pack_into(">i", content, at, int(rng.integers(-(2**31), 2**31 - 1, dtype=np.int64)) >> int(rng.integers(31)))
+    struct.pack_into(
+        ">i",
+        content,
+        at,
+        int(rng.integers(-(2**31), 2**31 - 1, dtype=np.int64)) >> int(rng.integers(31)),
+    )
 
 
 def _block(rng: Generator, low: int, high: int) -> tuple[int, int]:

@@ -14,13 +14,17 @@ POINTS = [0.75, 0.9]
 WORDS = {"all backgrounds": "91 % QCD, 9 % W+jets, by rate"}
 
 
-def made_curve(separation: float, *, lightest: float = 1.0, background: int = 300) -> EfficiencyCurve:
+def made_curve(
+    separation: float, *, lightest: float = 1.0, background: int = 300
+) -> EfficiencyCurve:
     """Curves of events whose signal lies a number of widths above the background."""
     rng = np.random.default_rng(1)
     labels = np.repeat([0, 1], [background, 300])
     weights = np.where(rng.random(len(labels)) < 0.1, lightest, 1.0)
     replicas = Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=60)
-    return background_curve(Scored(replicas, rng.normal(separation * labels, 1.0), {1: 1.0}, GRID), {0: 1.0})
+    return background_curve(
+        Scored(replicas, rng.normal(separation * labels, 1.0), {1: 1.0}, GRID), {0: 1.0}
+    )
 
 
 CURVES: Curves = {

@@ -18,7 +18,9 @@ _SIDE_BY_SIDE = ("background_efficiency", "rejection", "importance")
 _OF_RUN = ("learning_curve", "confusion", "scores", "calibration", "efficiencies")
 
 
-def page_of(made: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **given: Any) -> Page:
+def page_of(
+    made: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **given: Any
+) -> Page:
     return Page(render(made, report or REPORT, folder / "card", **given))
 
 
@@ -65,7 +67,9 @@ def made_versions(
     }
     places = {folder / "card": ("hlf", "particles"), folder / "evaluate" / "plots": _SIDE_BY_SIDE}
     places[folder / "gridsearch" / "plots"] = ("pareto", "speed_up")
-    places |= {folder / "evaluate" / name / "plots": _OF_RUN for name in counters["evaluate"]["runs"]}
+    places |= {
+        folder / "evaluate" / name / "plots": _OF_RUN for name in counters["evaluate"]["runs"]
+    }
     for place, names in places.items():
         place.mkdir(parents=True)
         for name in names:
@@ -84,7 +88,10 @@ def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) ->
         "seconds": 1.5,
         "checks": [{"name": f"sum{after}", "passed": True, "detail": f"1 = 1{after}"}],
         "config": {
-            "samples": [{"name": name, "label": label, "cross_section_pb": None} for label, name in enumerate(samples)],
+            "samples": [
+                {"name": name, "label": label, "cross_section_pb": None}
+                for label, name in enumerate(samples)
+            ],
             "classes": list(classes),
             "ingest": {"min_lepton_pt": 23.0},
             "features": {
@@ -124,7 +131,12 @@ def _ingested(samples: tuple[str, str], after: str) -> dict[str, Any]:
         "events_of_negative_weight": 0,
         "events_with_wrapped_azimuths": 0,
     }
-    bad = {"sample": samples[0], "path": f"/data/bad{after}", "reason": f"DamagedFileError{after}", "message": after}
+    bad = {
+        "sample": samples[0],
+        "path": f"/data/bad{after}",
+        "reason": f"DamagedFileError{after}",
+        "message": after,
+    }
     return {**_counted(samples, counts), "bad_files": [bad] if after else []}
 
 
@@ -158,7 +170,10 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
 def _counted(samples: tuple[str, str], counts: Mapping[str, int]) -> dict[str, Any]:
     return {
         "samples": {name: dict(counts) for name in samples},
-        "weights": {name: {step: [float(each), float(each)] for step, each in counts.items()} for name in samples},
+        "weights": {
+            name: {step: [float(each), float(each)] for step, each in counts.items()}
+            for name in samples
+        },
     }
 
 
@@ -204,7 +219,10 @@ def _exported() -> dict[str, Any]:
     forms = {"model.onnx": (53431, 1.2e-7), "one_event.onnx": (60_000, 3e-6)}
     return {
         "tolerance": 1e-5,
-        "forms": {file: {"bytes": size, "largest_difference": other} for file, (size, other) in forms.items()},
+        "forms": {
+            file: {"bytes": size, "largest_difference": other}
+            for file, (size, other) in forms.items()
+        },
         "firmware": [],
         "latency_us": {"p50": 8.693, "p90": 10.5, "p99": 13.1, "p99_9": 57.8},
         "events_per_second": 3276569.1,
@@ -232,9 +250,17 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
         "auc": {classes[1]: area},
         "measurable_to": 0.996,
         "auc_against": {classes[0]: area},
-        "background_points": [point | {"wanted": 1e-3}, point | {"wanted": 1e-4, "measurable": False}],
-        "working_points": [point, {**point, "wanted": 0.999, "measurable": False, "num_failing": 2.5}],
-        "train_against_test": {classes[1]: {truth: {"distance": 0.1, "p_value": 0.02} for truth in classes}},
+        "background_points": [
+            point | {"wanted": 1e-3},
+            point | {"wanted": 1e-4, "measurable": False},
+        ],
+        "working_points": [
+            point,
+            {**point, "wanted": 0.999, "measurable": False, "num_failing": 2.5},
+        ],
+        "train_against_test": {
+            classes[1]: {truth: {"distance": 0.1, "p_value": 0.02} for truth in classes}
+        },
     }
     return {
         "classes": list(classes),
@@ -274,7 +300,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, [name for name, _ in attrs]))
-        self.loaded += [value or "" for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
+        self.loaded += [
+            value or ""
+            for name, value in attrs
+            if name in {"src", "href", "srcset", "data", "action"}
+        ]
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":

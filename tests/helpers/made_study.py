@@ -37,7 +37,9 @@ def made_study(**changes: Any) -> StudySettings:
     return StudySettings.model_validate({**STUDY, **changes})
 
 
-def made_runs(subject: Subject, folder: Path, *, base: Any = None, code: str = "1", **study: Any) -> list[PlannedRun]:
+def made_runs(
+    subject: Subject, folder: Path, *, base: Any = None, code: str = "1", **study: Any
+) -> list[PlannedRun]:
     """The planned runs of a study; `base`: the section `train` of the config."""
     train = TrainSettings.model_validate(base or {})
     return planned_runs(made_study(**study), subject, train, folder, code_of=lambda *_: code)
@@ -49,7 +51,12 @@ def made_check(method: str, measured: float, simulated: float) -> TimeCheck:
 
 
 def made_run(
-    method: str, seed: int, *, correct: int = 900, values: Mapping[str, Any] | None = None, seconds: float = 0.2
+    method: str,
+    seed: int,
+    *,
+    correct: int = 900,
+    values: Mapping[str, Any] | None = None,
+    seconds: float = 0.2,
 ) -> RunResult:
     """A run that predicts a number of the 1000 test events correctly, the first ones."""
     rising = (0.9 - 0.4 * np.exp(-np.arange(EPOCHS)) + 1e-3 * seed).tolist()
@@ -59,18 +66,31 @@ def made_run(
         "val_loss": loss,
         "train_loss": loss,
         "train_accuracy": rising,
-        "consensus_distance": [0.0 if method != "ad-psgd" else 0.01 * (epoch + 1) for epoch in range(EPOCHS)],
+        "consensus_distance": [
+            0.0 if method != "ad-psgd" else 0.01 * (epoch + 1) for epoch in range(EPOCHS)
+        ],
         "seconds": [seconds * (1 + 0.01 * seed)] * EPOCHS,
         "communicate": [0.05] * EPOCHS,
         "staleness": [0.0] * EPOCHS,
     }
-    numbers = {"diverged": 0.0, "best_epoch": EPOCHS - 1, "seconds_per_batch": seconds / 10, "bytes_sent": 8000.0}
-    numbers |= {"samples_per_second": 100 / seconds, "worker_val_accuracy": 0.8, "averages_begun": 8.0}
+    numbers = {
+        "diverged": 0.0,
+        "best_epoch": EPOCHS - 1,
+        "seconds_per_batch": seconds / 10,
+        "bytes_sent": 8000.0,
+    }
+    numbers |= {
+        "samples_per_second": 100 / seconds,
+        "worker_val_accuracy": 0.8,
+        "averages_begun": 8.0,
+    }
     counts = Counts.of(np.arange(NUM_EVENTS) < correct, correct / NUM_EVENTS)
     return RunResult(method, dict(values or {}), seed, "commit 1", counts, curves, numbers)
 
 
-def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[TimeCheck] = ()) -> StudyResult:
+def made_result(
+    study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[TimeCheck] = ()
+) -> StudyResult:
     return StudyResult(
         name="made",
         form="small",

@@ -78,7 +78,9 @@ def main() -> None:
                     peers[other].recv(round(length), socket.MSG_WAITALL)
             seconds.append(time.perf_counter() - started)
         # A rank that begins early waits longer, and then begins late.
-        medians[nbytes] = statistics.median((first + second) / 2 for first, second in itertools.pairwise(seconds[1:]))
+        medians[nbytes] = statistics.median(
+            (first + second) / 2 for first, second in itertools.pairwise(seconds[1:])
+        )
     sys.stdout.write(json.dumps(medians) + "\n")
 
 

@@ -11,7 +11,9 @@ from training.topology import Topology
 def mixing_matrix(graph: Topology) -> NDArray[np.float64]:
     """W, (world_size, world_size): after one step of gossip, worker i holds sum_j W_ij x_j."""
     matrix = np.zeros((len(graph.neighbours), len(graph.neighbours)))
-    for rank, (others, (own, *given)) in enumerate(zip(graph.neighbours, graph.weights, strict=True)):
+    for rank, (others, (own, *given)) in enumerate(
+        zip(graph.neighbours, graph.weights, strict=True)
+    ):
         matrix[rank, rank] = own
         matrix[rank, others] = given
     return matrix

@@ -46,11 +46,15 @@ class Network(NamedTuple):
         """Run a command on a host to its good end; returns what it printed."""
         return _run(*self.on_host(number, *command))
 
-    def serve(self, number: int, log: Path, *command: str, env: Mapping[str, str] | None = None) -> None:
+    def serve(
+        self, number: int, log: Path, *command: str, env: Mapping[str, str] | None = None
+    ) -> None:
         """Start a service on a host; it ends with the host."""
         with log.open("ab") as output:
             words = ["setsid", "--fork", *self.on_host(number, *command)]
-            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env)
+            subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env
+            )
 
     def processes(self, number: int, word: str) -> list[psutil.Process]:
         """The processes of a host with a word in their command lines."""
@@ -74,12 +78,16 @@ class Network(NamedTuple):
         hosts = ",".join(f"{address}:1" for address in self.addresses)
         return ["--prtemca", "plm_ssh_agent", str(self.agent), "--host", hosts]
 
-    def messages(self, kind: str, sizes: Sequence[int], *, repeats: int = 8) -> list[dict[str, float]]:
+    def messages(
+        self, kind: str, sizes: Sequence[int], *, repeats: int = 8
+    ) -> list[dict[str, float]]:
         """Times [s] of the messages of an all-reduce of each size, as each host measures them: `message_programs`."""
         words = (kind, str(repeats), ",".join(map(str, sizes)), *self.addresses)
         running = [
             subprocess.Popen(
-                self.on_host(rank, sys.executable, str(_MESSAGES), str(rank), *words), stdout=subprocess.PIPE, text=True
+                self.on_host(rank, sys.executable, str(_MESSAGES), str(rank), *words),
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for rank in range(len(self.addresses))
         ]
@@ -106,7 +114,9 @@ def why_not() -> str:
 
 
 @contextmanager
-def network(count: int, folder: Path, *, delay: float = 0.0, rate: float = 0.0) -> Iterator[Network]:
+def network(
+    count: int, folder: Path, *, delay: float = 0.0, rate: float = 0.0
+) -> Iterator[Network]:
     """Hosts, each with a delay [s] and a rate [bits/s] of what it sends; 0: none."""
     prefix = f"h{os.getpid()}"
     spaces = [f"{prefix}-{number}" for number in range(count)]
@@ -148,7 +158,19 @@ exec sleep infinity < /dev/null > /dev/null 2>&1
 def _boot(folder: Path, name: str, space: str) -> None:
     pid = folder / f"{name}.pid"
     pid.unlink(missing_ok=True)
-    command = ["ip", "netns", "exec", space, "unshare", "--uts", "--ipc", "--mount", "sh", "-ec", _BOOT]
+    command = [
+        "ip",
+        "netns",
+        "exec",
+        space,
+        "unshare",
+        "--uts",
+        "--ipc",
+        "--mount",
+        "sh",
+        "-ec",
+        _BOOT,
+    ]
     # A process that nobody has to wait for.
     _run("setsid", "--fork", *command, name, str(folder))
     wait_until(pid.exists, what=f"{name} is up", seconds=10)
@@ -177,8 +199,34 @@ def _connect_by_bridge(bridge: str, names: list[str]) -> None:
     _run("ip", "-n", bridge, "link", "set", "bridge", "up")
     for number, name in enumerate(names):
         port = f"port{number}"
-        _run("ip", "-n", bridge, "link", "add", port, "type", "veth", "peer", "name", "net0", "netns", name)
-        _run("ip", "-n", bridge, "link", "set", port, "mtu", str(_FRAME_BYTES), "master", "bridge", "up")
+        _run(
+            "ip",
+            "-n",
+            bridge,
+            "link",
+            "add",
+            port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "net0",
+            "netns",
+            name,
+        )
+        _run(
+            "ip",
+            "-n",
+            bridge,
+            "link",
+            "set",
+            port,
+            "mtu",
+            str(_FRAME_BYTES),
+            "master",
+            "bridge",
+            "up",
+        )
 
 
 @contextmanager

@@ -30,15 +30,20 @@ VARIANTS: list[tuple[ModelName, dict[str, Any]]] = [
     ("deepsets", {"pooling": "sum"}),
 ]
 SCALERS = {
-    "hlf": Scaler(np.linspace(-50, 200, len(hlf_names())).tolist(), np.linspace(0.1, 60, len(hlf_names())).tolist()),
+    "hlf": Scaler(
+        np.linspace(-50, 200, len(hlf_names())).tolist(),
+        np.linspace(0.1, 60, len(hlf_names())).tolist(),
+    ),
     "particles": Scaler(
-        np.linspace(-5, 20, NUM_PARTICLE_FEATURES).tolist(), np.linspace(0.1, 30, NUM_PARTICLE_FEATURES).tolist()
+        np.linspace(-5, 20, NUM_PARTICLE_FEATURES).tolist(),
+        np.linspace(0.1, 30, NUM_PARTICLE_FEATURES).tolist(),
     ),
 }
 #: The same, with every third column logarithmic above a size of its own, and the limit of the features.
 ROBUST_SCALERS = {
     name: scaler._replace(
-        log_above=[0.0 if place % 3 else 0.1 + place for place in range(len(scaler.mean))], limit=SCALED_LIMIT
+        log_above=[0.0 if place % 3 else 0.1 + place for place in range(len(scaler.mean))],
+        limit=SCALED_LIMIT,
     )
     for name, scaler in SCALERS.items()
 }
@@ -54,7 +59,11 @@ def made_spec(name: ModelName, **settings: Any) -> ModelSpec:
 
 
 def made_network(
-    kind: ModelName | ModelSpec, *, dtype: torch.dtype = torch.float64, seed: int = 1, **settings: Any
+    kind: ModelName | ModelSpec,
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 1,
+    **settings: Any,
 ) -> Classifier:
     """A network of that name or spec with weights from the seed."""
     spec = kind if isinstance(kind, ModelSpec) else made_spec(kind, **settings)
@@ -77,20 +86,28 @@ def onnx_file(name: ModelName, *, dtype: torch.dtype = torch.float32, **settings
 
 
 def random_events(
-    lengths: Sequence[int], *, rows: int | None = None, dtype: torch.dtype = torch.float64, seed: int = 1
+    lengths: Sequence[int],
+    *,
+    rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 1,
 ) -> dict[str, Tensor]:
     """Raw events with given numbers of particles; lists have `rows` rows (default: longest event); random padding."""
     rng = np.random.default_rng(seed)
     rows = max(1, *lengths) if rows is None else rows
     events = {
         "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), len(hlf_names()))),
-        "particles": rng.normal(*SCALERS["particles"][:2], (len(lengths), rows, NUM_PARTICLE_FEATURES)),
+        "particles": rng.normal(
+            *SCALERS["particles"][:2], (len(lengths), rows, NUM_PARTICLE_FEATURES)
+        ),
     }
     tensors = {name: torch.from_numpy(values).to(dtype) for name, values in events.items()}
     return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}
 
 
-def made_columns(lengths: Sequence[int] | NDArray[Any], *, seed: int = 1) -> dict[str, NDArray[Any]]:
+def made_columns(
+    lengths: Sequence[int] | NDArray[Any], *, seed: int = 1
+) -> dict[str, NDArray[Any]]:
     """Events with given numbers of particles, as they lie in the features Parquet."""
     rng, counts = np.random.default_rng(seed), np.array(lengths, dtype=int)
     return {

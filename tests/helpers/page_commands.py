@@ -62,5 +62,7 @@ def _commands(page: Path, pattern: re.Pattern[str]) -> list[PageCommand]:
         words = shlex.split(match[1], comments=True)
         ends = [number for number, word in enumerate(words) if word in _ENDS]
         own_words = words[: min(ends, default=len(words))]
-        commands.append(PageCommand(str(page.relative_to(CHECKOUT)), line, tuple(own_words), "||" in words))
+        commands.append(
+            PageCommand(str(page.relative_to(CHECKOUT)), line, tuple(own_words), "||" in words)
+        )
     return commands

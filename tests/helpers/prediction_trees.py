@@ -21,7 +21,11 @@ def read_root(path: Path) -> pa.Table:
     """Read predictions that `write_root` wrote, with the columns of `models.prediction.predict`."""
     with uproot.open({path: TREE_NAME}) as tree:
         branches = probability_branches(json.loads(tree.title))
-        plain = [name for name in tree.keys() if name not in {*TEXT, *UUID_HALVES, "predicted", *branches}]  # noqa: SIM118
+        plain = [
+            name
+            for name in tree.keys()  # noqa: SIM118
+            if name not in {*TEXT, *UUID_HALVES, "predicted", *branches}
+        ]
         columns = tree.arrays([*TEXT, *plain, *branches], library="np")
     scores = np.stack([columns[name] for name in branches], axis=1)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), len(branches))
@@ -36,7 +40,9 @@ def read_root(path: Path) -> pa.Table:
 
 def probabilities(table: Any) -> NDArray[np.float32]:
     """(num_events, num_classes) scores of a table, a frame or a dict, by the columns of `probability_branches`."""
-    names = [name for name in getattr(table, "column_names", table) if name.startswith("probability_")]
+    names = [
+        name for name in getattr(table, "column_names", table) if name.startswith("probability_")
+    ]
     return np.column_stack([np.asarray(table[name]) for name in names])
 
 

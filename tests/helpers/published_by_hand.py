@@ -48,7 +48,9 @@ def made_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: str = "", **manifest: Any) -> Version:
+def publish(
+    run_dir: Path, stage: str, folder: Path | None = None, *, content: str = "", **manifest: Any
+) -> Version:
     """Publish a version that was made from those in use of the stages that it reads.
 
     `folder`: with its files; None: a new one. `content`: of its files; another makes what is made from it stale.
@@ -57,12 +59,16 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
     if folder is None:
         folder = store.next_folder("00" * 8)
         store.begin(folder)
-    for pattern in () if content == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json"):
+    for pattern in (
+        () if content == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json")
+    ):
         (folder / pattern).parent.mkdir(parents=True, exist_ok=True)
         (folder / pattern).write_text(content)
     made = {name: StageStore(run_dir, name).current() for name in STAGE_OF[stage].reads}
     found = {name: version for name, version in made.items() if version is not None}
-    inputs = {name: Input(name, STAGE_OF[stage].content_read(version)) for name, version in found.items()}
+    inputs = {
+        name: Input(name, STAGE_OF[stage].content_read(version)) for name, version in found.items()
+    }
     known = {
         "counters": {"networks": {"hlf": {}}, "further": {}} if stage == "train" else {},
         "fingerprint": asdict(Fingerprint(inputs, {}, {})),
@@ -72,7 +78,11 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
 
 
 def made_features(
-    run_dir: Path, *, rows: Mapping[str, Sequence[int]], config: Mapping[str, Any] | None = None, **dataset: Any
+    run_dir: Path,
+    *,
+    rows: Mapping[str, Sequence[int]],
+    config: Mapping[str, Any] | None = None,
+    **dataset: Any,
 ) -> FeatureDataset:
     """Publish a dataset of `feature_datasets.write_dataset`, whose arguments these are, as the output of `features`."""
     store = StageStore(run_dir, "features")
@@ -87,4 +97,6 @@ def record_as_written(store: StageStore, version: Version) -> None:
     """Name the files of a version in its manifest as they are now, as if they had been published so."""
     but = {"manifest.json", own_folders.MARKER}
     files = written_files(version.folder, but, earlier=(version.folder, ()))
-    store.rewrite_manifest(version, version.manifest | {"outputs": [file._asdict() for file in files]})
+    store.rewrite_manifest(
+        version, version.manifest | {"outputs": [file._asdict() for file in files]}
+    )

@@ -18,7 +18,10 @@ from training.settings import TrainSettings
 PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 #: What mpirun says when no rank has begun, and the program is started once more: a busy host did not start its daemon
 #: in time, or a killed mpirun of the same process id left files, which are removed then.
-_NOT_BEGUN = ("A daemon failed to report back after being spawned", "PMIx server's listener thread failed to start")
+_NOT_BEGUN = (
+    "A daemon failed to report back after being spawned",
+    "PMIx server's listener thread failed to start",
+)
 
 
 class Outcome(NamedTuple):
@@ -95,7 +98,9 @@ class Case(NamedTuple):
 class Cases:
     """Programs whose ranks are started once for all of one number of ranks, since a start takes seconds."""
 
-    def __init__(self, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150) -> None:
+    def __init__(
+        self, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150
+    ) -> None:
         self._folder, self._cases, self._seconds = folder, cases, seconds
         self._found: dict[int, dict[Hashable, list[Any]] | AssertionError] = {}
 
@@ -113,7 +118,15 @@ class Cases:
         return found[name]
 
     def _run(self, ranks: int) -> dict[Hashable, list[Any]]:
-        chosen = {name: [case.program, case.arguments] for name, case in self._cases.items() if case.ranks == ranks}
+        chosen = {
+            name: [case.program, case.arguments]
+            for name, case in self._cases.items()
+            if case.ranks == ranks
+        }
         folder = self._folder / f"{ranks}-ranks"
-        found = results_of(ranks, "several", folder, seconds=self._seconds, programs=list(chosen.values()))
-        return {name: list(each) for name, each in zip(chosen, zip(*found, strict=True), strict=True)}
+        found = results_of(
+            ranks, "several", folder, seconds=self._seconds, programs=list(chosen.values())
+        )
+        return {
+            name: list(each) for name, each in zip(chosen, zip(*found, strict=True), strict=True)
+        }

@@ -15,7 +15,10 @@ def processes_of(marker: Path | str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
-        if any(str(marker) in word for word in words) and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if (
+            any(str(marker) in word for word in words)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ):
             found.append(process)
     return found
 

@@ -91,12 +91,20 @@ def delta_r(a: Particle, b: Particle) -> float:
     return math.sqrt(deta * deta + dphi * dphi)
 
 
-def select_lepton(event: dict[str, Any], candidates: Candidates, settings: ReferenceSettings) -> Particle | None:
+def select_lepton(
+    event: dict[str, Any], candidates: Candidates, settings: ReferenceSettings
+) -> Particle | None:
     """The passing lepton of highest pT; of equals the first, electrons before muons."""
     best: Particle | None = None
     for lepton in [*particles(event, "electrons"), *particles(event, "muons")]:
-        is_isolated = sum(isolation(lepton, candidates, settings).values()) < settings.max_lepton_isolation
-        if lepton.pt > settings.min_lepton_pt and is_isolated and (best is None or lepton.pt > best.pt):
+        is_isolated = (
+            sum(isolation(lepton, candidates, settings).values()) < settings.max_lepton_isolation
+        )
+        if (
+            lepton.pt > settings.min_lepton_pt
+            and is_isolated
+            and (best is None or lepton.pt > best.pt)
+        ):
             best = lepton
     return best
 
@@ -108,7 +116,9 @@ def isolation(at: Particle, candidates: Candidates, settings: ReferenceSettings)
         total = 0.0
         for other in others:
             distance = delta_r(at, other)
-            is_own = at.collection in LEPTONS and name == "tracks" and distance < settings.own_track_dr
+            is_own = (
+                at.collection in LEPTONS and name == "tracks" and distance < settings.own_track_dr
+            )
             if other is not at and not is_own and distance < settings.isolation_cone:
                 total += other.pt
         found[CANDIDATES[name][3]] = total / at.pt
@@ -120,8 +130,15 @@ def high_level(
 ) -> Features:
     ht, num_jets, num_bjets = 0.0, 0, 0
     for jet, row in zip(particles(event, "jets"), event["jets"], strict=True):
-        is_lepton = settings.jet_lepton_cleaning_dr > 0.0 and delta_r(lepton, jet) < settings.jet_lepton_cleaning_dr
-        if jet.pt > settings.min_jet_pt and abs(jet.eta) < settings.max_jet_abs_eta and not is_lepton:
+        is_lepton = (
+            settings.jet_lepton_cleaning_dr > 0.0
+            and delta_r(lepton, jet) < settings.jet_lepton_cleaning_dr
+        )
+        if (
+            jet.pt > settings.min_jet_pt
+            and abs(jet.eta) < settings.max_jet_abs_eta
+            and not is_lepton
+        ):
             ht += jet.pt
             num_jets += 1
             num_bjets += row["btag"] & settings.btag_mask != 0
@@ -136,7 +153,10 @@ def high_level(
         "lepton_pt": lepton.pt,
         "lepton_eta": lepton.eta,
         "lepton_phi": lepton.phi,
-        **{f"lepton_{name}": value for name, value in isolation(lepton, candidates, settings).items()},
+        **{
+            f"lepton_{name}": value
+            for name, value in isolation(lepton, candidates, settings).items()
+        },
         "lepton_charge": lepton.charge,
         "lepton_is_electron": float(lepton.collection == "electrons"),
     }
@@ -150,7 +170,9 @@ def kept(lepton: Particle, candidates: Candidates, settings: ReferenceSettings) 
     found = []
     for name, (most, *_) in CANDIDATES.items():
         foreign = [
-            each for each in candidates[name] if name != "tracks" or delta_r(lepton, each) >= settings.own_track_dr
+            each
+            for each in candidates[name]
+            if name != "tracks" or delta_r(lepton, each) >= settings.own_track_dr
         ]
         by_pt = sorted(foreign, key=lambda each: (-each.pt, each.eta, each.phi))
         found += sorted(by_pt[:most], key=lambda each: each.place)
@@ -164,7 +186,13 @@ def ordered(found: list[Particle], lepton: Particle, ordering: str) -> list[Part
     sign, kinds = {"increasing": 1.0, "decreasing": -1.0}[ordering], list(CANDIDATES)
 
     def key(each: Particle) -> tuple[float, int, float, float, float]:
-        return sign * delta_r(lepton, each), kinds.index(each.collection), -each.pt, each.eta, each.phi
+        return (
+            sign * delta_r(lepton, each),
+            kinds.index(each.collection),
+            -each.pt,
+            each.eta,
+            each.phi,
+        )
 
     return sorted(found, key=key)
 

@@ -36,7 +36,14 @@ def sleeping(seconds: float, **more: object) -> ClusterSettings:
 #: Steps take a virtual millisecond, messages a microsecond.
 CLUSTER = sleeping(1e-3, latency_seconds=1e-6)
 #: Steps of very unequal length, pauses, and slow messages: workers get far apart.
-ROUGH = sleeping(1e-3, jitter=0.4, slow_ranks={0: 2.5}, pause_probability=0.1, pause_seconds=3e-3, latency_seconds=2e-4)
+ROUGH = sleeping(
+    1e-3,
+    jitter=0.4,
+    slow_ranks={0: 2.5},
+    pause_probability=0.1,
+    pause_seconds=3e-3,
+    latency_seconds=2e-4,
+)
 
 #: Every method on several workers.
 METHODS: dict[str, dict[str, Any]] = {
@@ -52,10 +59,21 @@ METHODS: dict[str, dict[str, Any]] = {
     "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},
     "ad-psgd on a host": {"algorithm": "ad-psgd", "exchange": "memory"},
     "swarm-sgd on a host": {"algorithm": "swarm-sgd", "exchange": "memory"},
-    "mpca": {"algorithm": "mpca", "alpha": 0.4, "alpha_free": 1, "alpha_ramp": 2, "beta_ramp": 2, "gamma_ramp": 2},
+    "mpca": {
+        "algorithm": "mpca",
+        "alpha": 0.4,
+        "alpha_free": 1,
+        "alpha_ramp": 2,
+        "beta_ramp": 2,
+        "gamma_ramp": 2,
+    },
 }
 #: Those of them that gossip.
-GOSSIP = {name: chosen for name, chosen in METHODS.items() if chosen["algorithm"] in ("ad-psgd", "swarm-sgd")}
+GOSSIP = {
+    name: chosen
+    for name, chosen in METHODS.items()
+    if chosen["algorithm"] in ("ad-psgd", "swarm-sgd")
+}
 #: Methods with a server.
 SERVERS: dict[str, dict[str, Any]] = {
     "downpour": {"algorithm": "downpour"},
@@ -68,7 +86,12 @@ SERVERS: dict[str, dict[str, Any]] = {
     "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
     "eamsgd": {"algorithm": "eamsgd", "local_steps": 3, "delta": 0.5},
     "sharded": {"algorithm": "sharded"},
-    "sharded sparse beside": {"algorithm": "sharded", "overlap": "thread", "bound": 2, "drop_rate": 0.5},
+    "sharded sparse beside": {
+        "algorithm": "sharded",
+        "overlap": "thread",
+        "bound": 2,
+        "drop_rate": 0.5,
+    },
     "sharded with own steps": {
         "algorithm": "sharded",
         "overlap": "thread",
@@ -80,10 +103,16 @@ SERVERS: dict[str, dict[str, Any]] = {
 SEVERAL = METHODS | SERVERS
 EVERY = SEVERAL | {"sgd": {"algorithm": "sgd", "workers": 1}}
 #: Those of them without a joint model, around which SlowMo goes.
-WITH_SLOWMO = [name for name, chosen in EVERY.items() if not registry.METHODS[chosen["algorithm"]].traits.joint_model]
+WITH_SLOWMO = [
+    name
+    for name, chosen in EVERY.items()
+    if not registry.METHODS[chosen["algorithm"]].traits.joint_model
+]
 
 
-def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:
+def toy_rows(
+    num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> MemoryRows:
     """Events of three classes of equal size, but for some noise divided by planes; four features."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(num_rows, 4))
@@ -91,7 +120,11 @@ def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtyp
     planes = np.stack([np.cos(angles), np.sin(angles)])
     labels = (features[:, 1:3] @ planes + 0.1 * rng.normal(size=(num_rows, 3))).argmax(axis=1)
     weights = rng.uniform(0.5, 1.5, num_rows)
-    rows = Rows((torch.tensor(features, dtype=dtype),), torch.tensor(labels), torch.tensor(weights, dtype=dtype))
+    rows = Rows(
+        (torch.tensor(features, dtype=dtype),),
+        torch.tensor(labels),
+        torch.tensor(weights, dtype=dtype),
+    )
     bounds = np.arange(groups + 1) * num_rows // groups
     return MemoryRows(rows, 1, np.diff(bounds).tolist())
 
@@ -105,7 +138,13 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
 def settings(**chosen: Any) -> TrainSettings:
     """Short runs in double precision; keys of the method may stand beside it, as may `exchange`, which is none."""
     chosen.pop("exchange", None)
-    defaults = {"workers": 4, "epochs": 2, "batch_size": 10, "learning_rate": 0.05, "precision": "float64"}
+    defaults = {
+        "workers": 4,
+        "epochs": 2,
+        "batch_size": 10,
+        "learning_rate": 0.05,
+        "precision": "float64",
+    }
     if chosen.get("algorithm") in ("qg-dsgdm", "eamsgd"):
         # They have a momentum of their own.
         chosen |= {"momentum": 0.0}
@@ -122,16 +161,27 @@ def run(
     **chosen: Any,
 ) -> Simulated:
     """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
-    passed_on: dict[str, Any] = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
+    passed_on: dict[str, Any] = {
+        name: chosen.pop(name) for name in ("files", "resume") if name in chosen
+    }
     if chosen.pop("exchange", "") == "memory":
         cluster = cluster.model_copy(update={"workers_per_host": 100})
     train, how = toy_rows(320) if train is None else train, settings(**chosen)
     if how.skew is not None:
         passed_on["owners"] = Owners(
-            train.rows.labels.numpy(), train.group_rows, world_size=how.workers, alpha=how.skew.dirichlet, seed=how.seed
+            train.rows.labels.numpy(),
+            train.group_rows,
+            world_size=how.workers,
+            alpha=how.skew.dirichlet,
+            seed=how.seed,
         )
     return simulate(
-        toy_network() if module is None else module, train, toy_rows(60, groups=1, seed=1), how, cluster, **passed_on
+        toy_network() if module is None else module,
+        train,
+        toy_rows(60, groups=1, seed=1),
+        how,
+        cluster,
+        **passed_on,
     )
 
 
@@ -168,7 +218,9 @@ class VectorRow(FlatVectors):
         self.parameters = flat.numpy()
 
 
-def matched(rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min) -> Callable[[int], Pairs]:
+def matched(
+    rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min
+) -> Callable[[int], Pairs]:
     """Partners from a list of matchings, one for each step, again and again; `begins` picks who begins an average."""
 
     def partners(rank: int) -> Pairs:
@@ -206,7 +258,9 @@ class KeptCheckpoints:
 
         return SimpleNamespace(epoch=epoch, step=step, world_size=len(parts), load=load)
 
-    def write_rank(self, positions: Sequence[tuple[int, int]], _: int, rank: int, content: dict[str, Any]) -> None:
+    def write_rank(
+        self, positions: Sequence[tuple[int, int]], _: int, rank: int, content: dict[str, Any]
+    ) -> None:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         for position in positions:
@@ -234,7 +288,14 @@ class LinearGradients:
     """
 
     def __init__(
-        self, *, workers: int, steps: int, seed: int, size: int = 5, hessian: float = 0.7, noise: float = 0.7
+        self,
+        *,
+        workers: int,
+        steps: int,
+        seed: int,
+        size: int = 5,
+        hessian: float = 0.7,
+        noise: float = 0.7,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.workers, self.steps, self.hessian = workers, steps, hessian

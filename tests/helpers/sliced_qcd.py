@@ -29,10 +29,24 @@ def write_slices(folder: Path, paths: Sequence[Path], keep: Sequence[int]) -> li
     for place, one_of in enumerate(keep):
         inside = np.flatnonzero(number == place)
         chosen = events[inside[::one_of]]
-        path, identity = folder / f"slice-{place}.root", uuid.uuid5(uuid.NAMESPACE_OID, f"{place} of {keep}")
-        with uproot.recreate(path, compression=None, uuid_function=lambda name=identity: name) as file:
+        path, identity = (
+            folder / f"slice-{place}.root",
+            uuid.uuid5(uuid.NAMESPACE_OID, f"{place} of {keep}"),
+        )
+        with uproot.recreate(
+            path, compression=None, uuid_function=lambda name=identity: name
+        ) as file:
             columns = {name: chosen[name] for name in branches}
-            file.mktree("Delphes", {name: each.type.content for name, each in columns.items()}).extend(columns)
+            file.mktree(
+                "Delphes", {name: each.type.content for name, each in columns.items()}
+            ).extend(columns)
         cross_section = WHOLE * len(inside) / len(events)
-        samples.append({"name": f"qcd-{place}", "label": 0, "files": [str(path)], "cross_section_pb": cross_section})
+        samples.append(
+            {
+                "name": f"qcd-{place}",
+                "label": 0,
+                "files": [str(path)],
+                "cross_section_pb": cross_section,
+            }
+        )
     return samples

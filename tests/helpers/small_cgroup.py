@@ -17,7 +17,9 @@ _PERIOD_US = 100_000
 
 
 @contextmanager
-def cgroup_with(*, cores: int | None = None, memory_bytes: int | None = None) -> Iterator[list[str]]:
+def cgroup_with(
+    *, cores: int | None = None, memory_bytes: int | None = None
+) -> Iterator[list[str]]:
     """A cgroup below that of this process.
 
     Yields:

@@ -34,4 +34,6 @@ class Here:
 
 
 #: In the place of a `SparkProvider`.
-WITHOUT_SPARK: Final[Any] = SimpleNamespace(context=lambda **_: Here(), num_tasks=int, stop=lambda: None)
+WITHOUT_SPARK: Final[Any] = SimpleNamespace(
+    context=lambda **_: Here(), num_tasks=int, stop=lambda: None
+)

@@ -40,7 +40,9 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
 def run_here(config: Path, *stages: str, **options: Any) -> str:
     """Run stages; returns what is printed."""
     shown = StringIO()
-    Runner(RunFolder(load_config(str(config)), Console(file=shown, width=1000))).run(stages, **options)
+    Runner(RunFolder(load_config(str(config)), Console(file=shown, width=1000))).run(
+        stages, **options
+    )
     return shown.getvalue()
 
 

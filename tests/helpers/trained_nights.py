@@ -28,13 +28,17 @@ class TrainedNights:
     """A run folder whose stages are published by hand: what is trained is up to the test."""
 
     def __init__(self, folder: Path) -> None:
-        self.run_folder = RunFolder(load_config(str(small_config(folder, SAMPLES))), Console(quiet=True))
+        self.run_folder = RunFolder(
+            load_config(str(small_config(folder, SAMPLES))), Console(quiet=True)
+        )
         self.run_dir = self.run_folder.config.run_dir
         self.made: dict[str, str] = {}
         self.config = self.run_folder.config.model_dump(mode="json")
         self.publish("ingest", {})
         rows = {"train": [40], "val": [8], "test": [300]}
-        self.dataset = made_features(self.run_dir, rows=rows, config=self.config, separation=0.2, most_particles=2)
+        self.dataset = made_features(
+            self.run_dir, rows=rows, config=self.config, separation=0.2, most_particles=2
+        )
 
     def publish(self, stage: str, counters: dict[str, Any]) -> None:
         self.made[stage] = publish(self.run_dir, stage, counters=counters, config=self.config).name

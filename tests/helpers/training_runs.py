@@ -43,8 +43,16 @@ def make_spec(
     Ranks need a second to load petastorm, and get the same batches from Arrow.
     """
     out.mkdir(exist_ok=True)
-    chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8, "reader": "arrow"} | train
-    network = settings_of(model if model and "name" in model else {"name": "hlf", "hidden": [10, 5]} | (model or {}))
+    chosen = {
+        "algorithm": "ar-sgd",
+        "workers": 2,
+        "epochs": 4,
+        "batch_size": 8,
+        "reader": "arrow",
+    } | train
+    network = settings_of(
+        model if model and "name" in model else {"name": "hlf", "hidden": [10, 5]} | (model or {})
+    )
     workload = HepSettings(folder=dataset.folder, network=network)
     return RunSpec(workload, TrainSettings(**nested(chosen)), out)
 
@@ -61,5 +69,7 @@ def summary(out_dir: Path) -> dict[str, Any]:
 def flat_weights(out_dir: Path) -> NDArray[Any]:
     """All parameters of the saved model in one vector."""
     model, _ = load_model(out_dir / "model")
-    flat: NDArray[Any] = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
+    flat: NDArray[Any] = torch.cat(
+        [parameter.detach().reshape(-1) for parameter in model.parameters()]
+    ).numpy()
     return flat

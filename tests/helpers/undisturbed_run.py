@@ -168,7 +168,12 @@ class Undisturbed:
             AssertionError: It is not so; says what differs.
         """
         here, there = version_of(self.run_dir, stage), version_of(self._saved, stage)
-        assert_same(here, there, stage, tests=sorted(version_of(self._saved, "features").glob("test/*.parquet")))
+        assert_same(
+            here,
+            there,
+            stage,
+            tests=sorted(version_of(self._saved, "features").glob("test/*.parquet")),
+        )
         folders = sorted(path.name for path in (self.run_dir / stage).iterdir())
         kernels = [KERNELS] if stage == "features" else []
         assert folders == sorted([here.name, "current.json", *kernels])
@@ -194,7 +199,9 @@ class Undisturbed:
         return found
 
 
-def finish(process: subprocess.Popen[str], *, seconds: float = 240) -> subprocess.CompletedProcess[str]:
+def finish(
+    process: subprocess.Popen[str], *, seconds: float = 240
+) -> subprocess.CompletedProcess[str]:
     """Wait for a command; one that takes too long is killed with all its processes, and the test fails."""
     try:
         out, errors = process.communicate(timeout=seconds)
@@ -206,7 +213,9 @@ def finish(process: subprocess.Popen[str], *, seconds: float = 240) -> subproces
 
 def tree(folder: Path) -> dict[str, int]:
     """All files and folders with the time at which each was changed."""
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))
+    }
 
 
 def assert_same(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -> None:
@@ -227,12 +236,18 @@ def assert_same(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -
         elif first.name == "model.onnx":
             assert _probabilities(first, tests).equals(_probabilities(second, tests)), what
         elif first.suffix == ".json" and first.name not in {"manifest.json", "run.json"}:
-            assert without_times(json.loads(first.read_text())) == without_times(json.loads(second.read_text())), what
+            assert without_times(json.loads(first.read_text())) == without_times(
+                json.loads(second.read_text())
+            ), what
 
 
 def files_of(folder: Path, stage: str) -> list[str]:
     """Files of a version by relative path; of a training those that others read."""
-    patterns = ["*/model/*", "*/summary.json", "*/run.json", "manifest.json"] if stage == "train" else ["**/*"]
+    patterns = (
+        ["*/model/*", "*/summary.json", "*/run.json", "manifest.json"]
+        if stage == "train"
+        else ["**/*"]
+    )
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return sorted(str(path.relative_to(folder)) for path in found)
 

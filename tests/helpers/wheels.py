@@ -22,7 +22,12 @@ def built_wheel(folder: Path, files: Iterable[str]) -> Path:
     for name in [*files, *samples, "pyproject.toml", "README.md"]:
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / "copy" / name)
-    subprocess.run([sys.executable, "-c", _BUILD, str(folder)], cwd=folder / "copy", check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", _BUILD, str(folder)],
+        cwd=folder / "copy",
+        check=True,
+        capture_output=True,
+    )
     shutil.rmtree(folder / "copy")
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -30,7 +35,12 @@ def built_wheel(folder: Path, files: Iterable[str]) -> Path:
 
 def installed_wheel(folder: Path) -> Path:
     """Programs of an environment with the wheel of this checkout, and the packages of the present environment."""
-    files = [path.relative_to(ROOT) for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file()]
+    files = [
+        path.relative_to(ROOT)
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
+        if path.is_file()
+    ]
     named = [str(path) for path in files if "__pycache__" not in path.parts]
     wheel = built_wheel(folder, [*named, "hep_pipeline.py"])
     venv.create(folder / "env", with_pip=False, symlinks=True)
@@ -40,5 +50,7 @@ def installed_wheel(folder: Path) -> Path:
     (site / "present.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     words = ("uv", "--quiet", "pip", "install", "--offline", "--no-deps", "--python")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run([*words, programs / "python", wheel], check=True, env={**os.environ, "PATH": path})
+    subprocess.run(
+        [*words, programs / "python", wheel], check=True, env={**os.environ, "PATH": path}
+    )
     return programs

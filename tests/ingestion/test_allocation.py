@@ -22,7 +22,9 @@ def write_proc(root: Path, *, groups: str, mounts: dict[str, str]) -> Path:
     proc.mkdir(parents=True)
     (proc / "cgroup").write_text(groups)
     lines = [f"31 24 0:27 {where} rw,nosuid shared:9 - {what}" for where, what in mounts.items()]
-    (proc / "mountinfo").write_text("24 1 0:22 / / rw - ext4 /dev/vda rw\n" + "\n".join(lines) + "\n")
+    (proc / "mountinfo").write_text(
+        "24 1 0:22 / / rw - ext4 /dev/vda rw\n" + "\n".join(lines) + "\n"
+    )
     (root / "proc" / "meminfo").write_text("MemTotal:       16384000 kB\nMemFree: 1 kB\n")
     return proc
 
@@ -38,11 +40,15 @@ def write_files(folder: Path, **contents: str) -> None:
 def version_2(tmp_path: Path) -> Path:
     """A job of two steps under systemd; the process is in the second step."""
     mount = tmp_path / "cgroup"
-    proc = write_proc(tmp_path, groups="0::/batch/job_7/step_1\n", mounts={f"/ {mount}": "cgroup2 cgroup2 rw"})
+    proc = write_proc(
+        tmp_path, groups="0::/batch/job_7/step_1\n", mounts={f"/ {mount}": "cgroup2 cgroup2 rw"}
+    )
     write_files(mount / "batch", cpu_max="max 100000", memory_max="max", memory_events="oom_kill 9")
     write_files(mount / "batch/job_7", cpu_max="max 100000", memory_max=str(3 * GIB))
     step = mount / "batch/job_7/step_1"
-    write_files(step, cpu_max="max 100000", memory_max="max", memory_events="low 0\noom 3\noom_kill 2")
+    write_files(
+        step, cpu_max="max 100000", memory_max="max", memory_events="low 0\noom 3\noom_kill 2"
+    )
     return proc
 
 
@@ -71,7 +77,8 @@ def test_without_cgroups_the_affinity_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("150000 100000", 2), ("99900000 100000", None)]
+    ("quota", "cores"),
+    [("100000 100000", 1), ("50000 100000", 1), ("150000 100000", 2), ("99900000 100000", None)],
 )
 def test_the_quota_of_a_group_above_limits_the_cores(
     version_2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int | None
@@ -92,7 +99,9 @@ def test_the_quota_of_version_1_limits_the_cores(
 
 
 def test_the_lowest_limit_of_memory_names_its_cgroup(version_2: Path, tmp_path: Path) -> None:
-    assert str(memory_limit(version_2)) == f"the cgroup {tmp_path}/cgroup/batch/job_7 allows 3,072 MiB"
+    assert (
+        str(memory_limit(version_2)) == f"the cgroup {tmp_path}/cgroup/batch/job_7 allows 3,072 MiB"
+    )
 
 
 def test_the_limit_of_version_1_names_its_cgroup(version_1: Path, tmp_path: Path) -> None:
@@ -122,7 +131,9 @@ def test_a_limit_of_the_address_space_is_named() -> None:
 def test_a_real_cgroup_limits_the_cores() -> None:
     program = "from ingestion.allocation import usable_cores; print(usable_cores())"
     with cgroup_with(cores=1) as enter:
-        done = subprocess.run([*enter, sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*enter, sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
     assert done.stdout == "1\n"
 
 
@@ -135,6 +146,8 @@ killed = subprocess.run([sys.executable, "-c", "bytearray({300 * MIB})"])
 print(killed.returncode, killed_for_memory() - before, memory_limit())
 """
     with cgroup_with(memory_bytes=100 * MIB) as enter:
-        done = subprocess.run([*enter, sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*enter, sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
     assert done.stdout.startswith("-9 1 the cgroup ")
     assert done.stdout.endswith(" allows 100 MiB\n")

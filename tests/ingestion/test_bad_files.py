@@ -96,11 +96,15 @@ def three_bad(analysis: Incoming) -> Incoming:
 
 
 def bad_of(counters: dict[str, Any]) -> list[tuple[str, str, str]]:
-    return [(each["sample"], Path(each["path"]).name, each["reason"]) for each in counters["bad_files"]]
+    return [
+        (each["sample"], Path(each["path"]).name, each["reason"]) for each in counters["bad_files"]
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(analysis: Incoming, kind: str) -> None:
+def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(
+    analysis: Incoming, kind: str
+) -> None:
     make, error, words = KINDS[kind]
     make(analysis.data / "qcd_bad.root")
     with pytest.raises(error, match=rf"qcd_bad\.root {words}"):
@@ -109,7 +113,9 @@ def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(analysis: In
 
 
 @pytest.mark.parametrize("kinds", [("text", "truncated"), ("damaged", "damaged")])
-def test_by_default_all_bad_files_are_listed_at_once(analysis: Incoming, kinds: tuple[str, str]) -> None:
+def test_by_default_all_bad_files_are_listed_at_once(
+    analysis: Incoming, kinds: tuple[str, str]
+) -> None:
     for name, kind in zip(NAMES, kinds, strict=False):
         KINDS[kind][0](analysis.data / f"{name}_bad.root")
     with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad:.*qcd_bad.*ttbar_bad"):
@@ -124,13 +130,17 @@ def test_skipped_files_are_listed_with_sample_path_and_reason(three_bad: Incomin
         ("ttbar", "ttbar_bad.root", "TruncatedFileError"),
         ("wjets", "wjets_bad.root", "DamagedFileError"),
     ]
-    for each, (_, _, words) in zip(sorted(counters["bad_files"], key=lambda e: e["path"]), KINDS.values(), strict=True):
+    for each, (_, _, words) in zip(
+        sorted(counters["bad_files"], key=lambda e: e["path"]), KINDS.values(), strict=True
+    ):
         assert words in each["message"]
         assert f"skipped: {each['message']}" in shown
     assert "3 bad files skipped" in shown
 
 
-def test_counters_add_up_and_are_those_of_the_good_files_alone(three_bad: Incoming, tmp_path: Path) -> None:
+def test_counters_add_up_and_are_those_of_the_good_files_alone(
+    three_bad: Incoming, tmp_path: Path
+) -> None:
     three_bad.ingest(on_bad_file="skip")
     counters = three_bad.counters("ingest")
     for name in NAMES:
@@ -140,7 +150,13 @@ def test_counters_add_up_and_are_those_of_the_good_files_alone(three_bad: Incomi
     assert counters["files_read"] == 3
     files = {path.name for path in (three_bad.folder_of("ingest") / "events").iterdir()}
     assert files == {part["name"] for part in counters["parts"]}
-    assert sum(pq.read_metadata(three_bad.folder_of("ingest") / "events" / name).num_rows for name in files) == 12
+    assert (
+        sum(
+            pq.read_metadata(three_bad.folder_of("ingest") / "events" / name).num_rows
+            for name in files
+        )
+        == 12
+    )
     three_bad.run_dir = tmp_path / "without"
     for path in three_bad.data.glob("*_bad.root"):
         path.unlink()
@@ -168,7 +184,11 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
 ) -> None:
     three_bad.ingest(on_bad_file="skip")
     before = three_bad.folder_of("ingest")
-    bad = {each["path"] for each in three_bad.counters("ingest")["bad_files"] if not each["found_while_reading"]}
+    bad = {
+        each["path"]
+        for each in three_bad.counters("ingest")["bad_files"]
+        if not each["found_while_reading"]
+    }
     assert len(bad) == 2
 
     def only_bad_ones(source: SourceFile, *rest: Any, **options: Any) -> FileInfo:
@@ -195,10 +215,14 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
 
 def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Incoming) -> None:
     # Two are found when files are checked, the third when events are read.
-    with pytest.raises(BadFilesError, match=r"3 input files are bad, more than ingest.max_bad_files allows \(2\)") as e:
+    with pytest.raises(
+        BadFilesError, match=r"3 input files are bad, more than ingest.max_bad_files allows \(2\)"
+    ) as e:
         three_bad.ingest(on_bad_file="skip", max_bad_files=2)
     assert all(f"{name}_bad.root" in str(e.value) for name in NAMES)
-    with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad.*allows \(1\).*qcd_bad.*ttbar_bad"):
+    with pytest.raises(
+        BadFilesError, match=r"(?s)2 input files are bad.*allows \(1\).*qcd_bad.*ttbar_bad"
+    ):
         three_bad.ingest(on_bad_file="skip", max_bad_files=1)
     assert list((three_bad.run_dir / "ingest").glob("*")) == []
     three_bad.ingest(on_bad_file="skip", max_bad_files=3)
@@ -211,7 +235,8 @@ def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Incoming, kind: s
     make, _, words = KINDS[kind]
     make(analysis.data / "qcd_0.root")
     with pytest.raises(
-        EmptySampleError, match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {words}"
+        EmptySampleError,
+        match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {words}",
     ):
         analysis.ingest(on_bad_file="skip")
 
@@ -262,7 +287,10 @@ def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
         analysis.ingest(on_bad_file="skip")
     assert bad_of(analysis.counters("ingest")) == [("qcd", "qcd_1.root", "UnreachableFileError")]
     analysis.ingest(on_bad_file="skip")
-    assert (analysis.counters("ingest")["files_read"], analysis.counters("ingest")["bad_files"]) == (1, [])
+    assert (
+        analysis.counters("ingest")["files_read"],
+        analysis.counters("ingest")["bad_files"],
+    ) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -287,12 +315,18 @@ def test_a_lack_of_memory_is_no_damage_of_the_file(
         inventory([source], IngestSettings(on_bad_file="skip"))
 
 
-def test_a_damaged_file_is_read_again_with_other_packages(analysis: Incoming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_read_again_with_other_packages(
+    analysis: Incoming, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damage(write_good(analysis.data / "qcd_1.root"))
     analysis.ingest(on_bad_file="skip")
     opened: list[str] = []
     real = uproot.open
-    monkeypatch.setattr(uproot, "open", lambda *args, **kwargs: (opened.append(str(args[0])), real(*args, **kwargs))[1])
+    monkeypatch.setattr(
+        uproot,
+        "open",
+        lambda *args, **kwargs: (opened.append(str(args[0])), real(*args, **kwargs))[1],
+    )
     analysis.ingest(on_bad_file="skip")
     assert opened == []
     monkeypatch.setattr("pipeline.stages.ingest.package_versions", lambda: {"uproot": "another"})
@@ -301,7 +335,9 @@ def test_a_damaged_file_is_read_again_with_other_packages(analysis: Incoming, mo
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Incoming, place: int) -> None:
+def test_parts_of_a_version_whose_files_were_deleted_are_read_again(
+    analysis: Incoming, place: int
+) -> None:
     analysis.ingest()
     uuids = sorted({part["file_uuid"] for part in analysis.counters("ingest")["parts"]})
     (gone,) = (analysis.folder_of("ingest") / "events").glob(f"{uuids[place]}*")

@@ -45,7 +45,9 @@ def cuts(draw: st.DrawFn) -> Cut:
 
 
 @given(cut=cuts())
-def test_pieces_cover_every_entry_once_and_are_cut_between_baskets_as_far_as_these_are_small(cut: Cut) -> None:
+def test_pieces_cover_every_entry_once_and_are_cut_between_baskets_as_far_as_these_are_small(
+    cut: Cut,
+) -> None:
     edges = chunk_edges(*cut)
     assert (edges[0], edges[-1]) == (cut.start, cut.stop)
     whole = {cut.start, cut.stop, *cut.boundaries}
@@ -57,7 +59,9 @@ def test_pieces_cover_every_entry_once_and_are_cut_between_baskets_as_far_as_the
         if {first, last} <= whole and last < cut.stop:
             assert min(each for each in whole if each > last) - first > cut.chunk
     for edge in set(edges) - whole:
-        ((low, high),) = [basket for basket in pairwise(cut.boundaries) if basket[0] < edge < basket[1]]
+        ((low, high),) = [
+            basket for basket in pairwise(cut.boundaries) if basket[0] < edge < basket[1]
+        ]
         assert min(high, cut.stop) - max(low, cut.start) > 4 * cut.chunk
 
 
@@ -88,23 +92,33 @@ def path_of_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("entries_per_task", [1, 3, 10, 25])
-def test_files_are_cut_into_parts_where_baskets_end(path_of_many: Path, entries_per_task: int) -> None:
+def test_files_are_cut_into_parts_where_baskets_end(
+    path_of_many: Path, entries_per_task: int
+) -> None:
     (info,) = checked(path_of_many, settings=IngestSettings(entries_per_task=entries_per_task))
     with uproot.open(path_of_many) as file:
-        boundaries = basket_boundaries([file["Delphes"]["EFlowTrack.PT"], file["Delphes"]["MissingET.MET"]])
+        boundaries = basket_boundaries(
+            [file["Delphes"]["EFlowTrack.PT"], file["Delphes"]["MissingET.MET"]]
+        )
     assert boundaries == np.cumsum([0, *BASKETS]).tolist()
     assert info.edges == tuple(chunk_edges(boundaries, 0, sum(BASKETS), entries_per_task))
     assert len(info.edges) > 2
 
 
 @pytest.mark.parametrize("kind", ["mktree", "mkrntuple"])
-def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: Path, kind: str) -> None:
+def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(
+    tmp_path: Path, kind: str
+) -> None:
     """They had the number of entries of the mean size: of a TTree 190 MB instead of 40, of an RNTuple 224."""
     path = tmp_path / "a.root"
     with uproot.recreate(path) as file:
-        tree = getattr(file, kind)("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        tree = getattr(file, kind)(
+            "t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content}
+        )
         for length in (1, 1, 1, 1, 1, 1, 500, 500, 1, 5000):
-            tree.extend({"x": jagged(np.arange(101) * length, np.arange(100 * length, dtype=np.float32))})
+            tree.extend(
+                {"x": jagged(np.arange(101) * length, np.arange(100 * length, dtype=np.float32))}
+            )
     with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
         patch.setattr(baskets, "_READ_BYTES", 300_000)
         # Light baskets go together; a heavy one has 200 kB, and the last 2 MB.
@@ -112,11 +126,15 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: 
         assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
-def test_clusters_from_before_a_field_was_added_ended_as_an_error_of_this_program(tmp_path: Path) -> None:
+def test_clusters_from_before_a_field_was_added_ended_as_an_error_of_this_program(
+    tmp_path: Path,
+) -> None:
     """Their lists of pages end before its columns."""
     path = tmp_path / "a.root"
     with uproot.recreate(path) as file:
-        tree = file.mkrntuple("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        tree = file.mkrntuple(
+            "t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content}
+        )
         for _ in range(3):
             tree.extend({"x": jagged(np.arange(101) * 500, np.arange(50_000, dtype=np.float32))})
     with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
@@ -139,9 +157,15 @@ def test_parts_of_a_file_hold_the_same_events_as_one_part(
         out.mkdir()
         ranges = split_entries(checked(path_of_many, settings=settings))
         parts = [part for work in ranges for part in ingest_range(work, settings, out)]
-        tables.append(pa.concat_tables([pq.read_table(out / part.name) for part in parts if part.name]))
+        tables.append(
+            pa.concat_tables([pq.read_table(out / part.name) for part in parts if part.name])
+        )
         counted.append({step: sum(part.counts[step] for part in parts) for step in parts[0].counts})
     assert len(list((tmp_path / "4").iterdir())) > len(list((tmp_path / "1000").iterdir())) == 1
     assert tables[0].combine_chunks().equals(tables[1].combine_chunks())
     assert counted[0] == counted[1]
-    assert (counted[0]["entries"], counted[0]["rejected_no_lepton"], counted[0]["events"]) == (70, 14, 56)
+    assert (counted[0]["entries"], counted[0]["rejected_no_lepton"], counted[0]["events"]) == (
+        70,
+        14,
+        56,
+    )

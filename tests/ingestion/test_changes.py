@@ -23,13 +23,20 @@ MET, OTHER_MET = 123.4375, 125.5
 
 
 def events(count: int = 3) -> list[Row]:
-    return [made_event(met=MET if n == 0 else 50.0 + n, electrons=[lepton(40.0 + n, 0, 0)]) for n in range(count)]
+    return [
+        made_event(met=MET if n == 0 else 50.0 + n, electrons=[lepton(40.0 + n, 0, 0)])
+        for n in range(count)
+    ]
 
 
 def write_plain(path: Path, rows: list[Row], *, uuid: UUID) -> Path:
     """A file of a known UUID, not compressed: its numbers can be found in it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
+        patch.setattr(
+            uproot,
+            "recreate",
+            partial(uproot.recreate, compression=None, uuid_function=lambda: uuid),
+        )
         return write_delphes(path, rows)
 
 
@@ -63,7 +70,10 @@ def longer(path: Path) -> Path:
 
 def as_read(*paths: Path, earlier: list[FileInfo] | None = None) -> list[FileInfo]:
     """What a manifest says after the files have been read."""
-    return [info._replace(digest=content_digest(info.path)) for info in recognise(checked(*paths), earlier or [])]
+    return [
+        info._replace(digest=content_digest(info.path))
+        for info in recognise(checked(*paths), earlier or [])
+    ]
 
 
 @pytest.fixture
@@ -105,8 +115,12 @@ def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(pat
     assert not is_unchanged(info, None)
 
 
-@pytest.mark.parametrize("change", [{"size": 1}, {"entries": 1}, {"revision": "of another day"}], ids=str)
-def test_a_file_of_another_size_number_of_entries_or_revision_is_changed(path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"size": 1}, {"entries": 1}, {"revision": "of another day"}], ids=str
+)
+def test_a_file_of_another_size_number_of_entries_or_revision_is_changed(
+    path: Path, change: dict[str, Any]
+) -> None:
     (before,) = as_read(path)
     after = before._replace(**change)
     assert not is_unchanged(after, before)
@@ -139,11 +153,15 @@ def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
 
 
 def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
-    before = as_read(path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty")))
+    before = as_read(
+        path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
+    )
     assert is_unchanged(recognise(checked(touch(path)), before)[0], before[0])
 
 
-def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(path: Path) -> None:
+def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(
+    path: Path,
+) -> None:
     before = recognise(checked(path), [])
     assert not is_unchanged(recognise(checked(touch(path)), before)[0], before[0])
     # The server of a remote file tells nothing but its size and its time, which may be unknown.
@@ -156,7 +174,9 @@ def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differ
     assert not is_unchanged(info, unknown)
 
 
-def test_content_that_is_gone_or_out_of_reach_names_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_that_is_gone_or_out_of_reach_names_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UnreadableFileError, match=r"gone\.root cannot be opened any more"):
         content_digest(str(path.with_name("gone.root")))
 
@@ -164,5 +184,7 @@ def test_content_that_is_gone_or_out_of_reach_names_the_file(path: Path, monkeyp
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Path, "open", unreachable)
-    with pytest.raises(UnreachableFileError, match=r"a\.root: its content could not be read \(OSError"):
+    with pytest.raises(
+        UnreachableFileError, match=r"a\.root: its content could not be read \(OSError"
+    ):
         content_digest(str(path))

@@ -22,14 +22,19 @@ def events_table(scale: float = 1.0) -> pa.Table:
     """Numbers, text, lists and lists of records; some lists are empty."""
     random = np.random.default_rng(seed=3)
     lengths = random.integers(0, 20, NUM_EVENTS)
-    particles = [[{"pt": float(pt) * scale, "charge": int(pt > 0)} for pt in random.normal(size=n)] for n in lengths]
+    particles = [
+        [{"pt": float(pt) * scale, "charge": int(pt > 0)} for pt in random.normal(size=n)]
+        for n in lengths
+    ]
     energies = [random.normal(size=n).astype(np.float32) * np.float32(scale) for n in lengths]
     return pa.table(
         {
             "entry": np.arange(NUM_EVENTS),
             "sample": ["qcd", "ttbar", "wjets"] * (NUM_EVENTS // 3),
             "energy": pa.array(energies, pa.list_(pa.float32())),
-            "particles": pa.array(particles, pa.list_(pa.struct([("pt", pa.float32()), ("charge", pa.int8())]))),
+            "particles": pa.array(
+                particles, pa.list_(pa.struct([("pt", pa.float32()), ("charge", pa.int8())]))
+            ),
         }
     )
 
@@ -71,7 +76,9 @@ def test_a_list_that_a_page_header_cuts_is_noticed(tmp_path: Path, name: str) ->
     metadata = pq.read_metadata(path)
     leaves = range(metadata.num_columns)
     column = next(
-        chunk for leaf in leaves if (chunk := metadata.row_group(0).column(leaf)).path_in_schema.startswith(name)
+        chunk
+        for leaf in leaves
+        if (chunk := metadata.row_group(0).column(leaf)).path_in_schema.startswith(name)
     )
     start = column.data_page_offset
     cuts = []
@@ -140,7 +147,9 @@ def test_an_error_of_the_reader_is_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 64 failed")])
-def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_lack_of_memory_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     path = tmp_path / "events.parquet"
     write_events(path, events_table())
 

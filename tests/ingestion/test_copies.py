@@ -18,19 +18,30 @@ from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
 from ingestion.spark_job import EarlierParts, IngestResult, ingest
 from ingestion.tally import by_sample
 
-SAMPLES = [SampleSettings(name=name, label=label, files=["-"]) for name, label in {"a": 0, "b": 0, "other": 1}.items()]
+SAMPLES = [
+    SampleSettings(name=name, label=label, files=["-"])
+    for name, label in {"a": 0, "b": 0, "other": 1}.items()
+]
 
 
 def event(number: int) -> Row:
     """Every third has no lepton; weights differ."""
     leptons = [lepton(40.0 + number, 0.5, 0.1)] if number % 3 else []
-    return made_event(electrons=leptons, tracks=[track(2.0 + number, 0.1, 0.2)], weight=1.0 + number)
+    return made_event(
+        electrons=leptons, tracks=[track(2.0 + number, 0.1, 0.2)], weight=1.0 + number
+    )
 
 
-def run(out: Path, *files: tuple[str, Path], earlier: EarlierParts | None = None, drop: bool = True) -> IngestResult:
-    settings = IngestSettings(on_duplicate=OnDuplicate.DROP if drop else OnDuplicate.FAIL, entries_per_task=4)
+def run(
+    out: Path, *files: tuple[str, Path], earlier: EarlierParts | None = None, drop: bool = True
+) -> IngestResult:
+    settings = IngestSettings(
+        on_duplicate=OnDuplicate.DROP if drop else OnDuplicate.FAIL, entries_per_task=4
+    )
     labels = {sample.name: sample.label for sample in SAMPLES}
-    infos = inventory([source_of(sample, labels[sample], str(path)) for sample, path in files], settings).infos
+    infos = inventory(
+        [source_of(sample, labels[sample], str(path)) for sample, path in files], settings
+    ).infos
     out.mkdir(parents=True)
     here: Any = Here()
     samples = [sample for sample in SAMPLES if sample.name in dict(files) or not sample.label]
@@ -71,11 +82,14 @@ def test_copies_in_another_file_are_an_error_that_names_both(
     assert "on_duplicate: drop" in words
 
 
-def test_the_order_of_the_samples_chose_the_class_of_an_event_in_two(whole: Path, merged: Path, tmp_path: Path) -> None:
+def test_the_order_of_the_samples_chose_the_class_of_an_event_in_two(
+    whole: Path, merged: Path, tmp_path: Path
+) -> None:
     for number, names in enumerate((("a", "other"), ("other", "a"))):
         pairs = zip(names, (whole, merged), strict=True)
         with pytest.raises(
-            ConflictingFilesError, match=r"equals entry 5 of .*the order of the samples would choose one"
+            ConflictingFilesError,
+            match=r"equals entry 5 of .*the order of the samples would choose one",
         ):
             run(tmp_path / str(number), *pairs)
 
@@ -86,7 +100,9 @@ def test_dropped_copies_leave_every_event_and_every_weight_once(
     found = run(tmp_path / "out" / "events", ("a", whole), ("b", other), ("b", merged))
     counts = by_sample(found.parts)["samples"]["b"]
     assert (counts["entries"], counts["rejected_copy"], counts["events"]) == (32, 17, 7 + 4)
-    weights = [sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")]
+    weights = [
+        sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")
+    ]
     different = {*range(12), *range(50, 60), *range(70, 75)}
     assert weights[0] - weights[1] == sum(1.0 + number for number in different)
     files = list((tmp_path / "out" / "events").iterdir())
@@ -109,8 +125,12 @@ def full_event(number: int, *, slim: bool) -> Row:
 
 
 def test_copies_in_a_slimmed_skim_were_not_found(tmp_path: Path) -> None:
-    whole = write_delphes(tmp_path / "whole.root", [full_event(number, slim=False) for number in range(6)])
-    skim = write_delphes(tmp_path / "skim.root", [full_event(number, slim=True) for number in range(2, 8)])
+    whole = write_delphes(
+        tmp_path / "whole.root", [full_event(number, slim=False) for number in range(6)]
+    )
+    skim = write_delphes(
+        tmp_path / "skim.root", [full_event(number, slim=True) for number in range(2, 8)]
+    )
     found = run(tmp_path / "out" / "events", ("a", whole), ("b", skim))
     assert sum(part.counts["rejected_copy"] for part in found.parts) == 4
 
@@ -118,7 +138,11 @@ def test_copies_in_a_slimmed_skim_were_not_found(tmp_path: Path) -> None:
 def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
     """Leptons alone, in the reduced precision of NanoAOD, do not; soft candidates are not there either."""
     rows = [
-        made_event(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(0.4, 0.0, 0.0)], jets=[jet(50.0 + n, 0.1, 0.2)])
+        made_event(
+            electrons=[lepton(40.0, 0.5, 0.1)],
+            tracks=[track(0.4, 0.0, 0.0)],
+            jets=[jet(50.0 + n, 0.1, 0.2)],
+        )
         for n in (0, 1, 2, 0)
     ]
     path = write_delphes(tmp_path / "x.root", rows)
@@ -127,11 +151,15 @@ def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
     assert sum(part.counts["rejected_copy"] for part in found.parts) == 1
 
 
-def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_not(tmp_path: Path) -> None:
+def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_not(
+    tmp_path: Path,
+) -> None:
     rows = [*(event(number) for number in range(1, 6)), event(1), *[made_event()] * 5]
     path = write_delphes(tmp_path / "x.root", rows)
     other = write_delphes(tmp_path / "y.root", [event(30 + number) for number in range(3)])
-    with pytest.raises(ConflictingFilesError, match=r"1 event is there twice: entry 5 of .* equals entry 0 of"):
+    with pytest.raises(
+        ConflictingFilesError, match=r"1 event is there twice: entry 5 of .* equals entry 0 of"
+    ):
         run(tmp_path / "out", ("a", path), ("b", other), drop=False)
 
 
@@ -140,17 +168,34 @@ def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_go
 ) -> None:
     first = run(tmp_path / "1" / "events", ("a", whole), ("b", other))
     second = run(
-        tmp_path / "2" / "events", ("a", whole), ("b", other), ("b", merged), earlier=parts_of(first, tmp_path / "1")
+        tmp_path / "2" / "events",
+        ("a", whole),
+        ("b", other),
+        ("b", merged),
+        earlier=parts_of(first, tmp_path / "1"),
     )
     assert second.num_read == 1
     assert sum(part.counts["rejected_copy"] for part in second.parts) == 17
-    third = run(tmp_path / "3" / "events", ("a", whole), ("b", merged), earlier=parts_of(second, tmp_path / "2"))
+    third = run(
+        tmp_path / "3" / "events",
+        ("a", whole),
+        ("b", merged),
+        earlier=parts_of(second, tmp_path / "2"),
+    )
     assert sum(part.counts["rejected_copy"] for part in third.parts) == 7
-    last = run(tmp_path / "5" / "events", ("a", other), ("b", merged), earlier=parts_of(third, tmp_path / "3"))
+    last = run(
+        tmp_path / "5" / "events",
+        ("a", other),
+        ("b", merged),
+        earlier=parts_of(third, tmp_path / "3"),
+    )
     assert sum(part.counts["rejected_copy"] for part in last.parts) == 10
     # A reused file whose events are copies now is read again, and counts.
     files = (("a", whole), ("b", merged), ("b", other))
-    assert run(tmp_path / "4" / "events", *files, earlier=parts_of(first, tmp_path / "1")).num_read == 2
+    assert (
+        run(tmp_path / "4" / "events", *files, earlier=parts_of(first, tmp_path / "1")).num_read
+        == 2
+    )
 
 
 def parts_of(result: IngestResult, folder: Path) -> EarlierParts:
@@ -161,4 +206,6 @@ def parts_of(result: IngestResult, folder: Path) -> EarlierParts:
 
 
 def lepton_pts(path: Path) -> list[float]:
-    return [each["pt"] for leptons in pq.read_table(path)["electrons"].to_pylist() for each in leptons]
+    return [
+        each["pt"] for leptons in pq.read_table(path)["electrons"].to_pylist() for each in leptons
+    ]

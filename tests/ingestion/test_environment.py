@@ -44,7 +44,11 @@ def test_each_row_ignores_what_it_names() -> None:
 
 
 def test_on_a_cluster_the_settings_of_the_site_count() -> None:
-    site = {"SPARK_CONF_DIR": "/etc/spark", "HADOOP_CONF_DIR": "/etc/hadoop", "JAVA_TOOL_OPTIONS": "-Xss4m"}
+    site = {
+        "SPARK_CONF_DIR": "/etc/spark",
+        "HADOOP_CONF_DIR": "/etc/hadoop",
+        "JAVA_TOOL_OPTIONS": "-Xss4m",
+    }
     assert site.items() <= cleaned(site).items()
     assert set(ignored(LOCAL_SPARK, site)) == set(site)
 
@@ -61,7 +65,12 @@ def run_program(folder: Path, env: Mapping[str, str]) -> list[object]:
 def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None:
     (tmp_path / "features.py").touch()
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "2", "OMPI_COMM_WORLD_RANK": "1", "HOME": str(tmp_path)}
+    own = {
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "2",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "HOME": str(tmp_path),
+    }
     foreign = {
         "PYTHONOPTIMIZE": "1",
         "PYTHONUTF8": "0",
@@ -79,10 +88,18 @@ def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("way", [["-m", "pipeline"], [str(ROOT / "hep_pipeline.py")]])
-def test_modules_of_users_with_the_names_of_ours_are_not_imported(way: list[str], tmp_path: Path) -> None:
+def test_modules_of_users_with_the_names_of_ours_are_not_imported(
+    way: list[str], tmp_path: Path
+) -> None:
     for folder in ("here", "path"):
         (tmp_path / folder / "models").mkdir(parents=True)
-        for name in ("features.py", "ingestion.py", "training.py", "signal.py", "models/__init__.py"):
+        for name in (
+            "features.py",
+            "ingestion.py",
+            "training.py",
+            "signal.py",
+            "models/__init__.py",
+        ):
             (tmp_path / folder / name).write_text("raise SystemExit('not ours')\n")
     path = os.pathsep.join([str(tmp_path / "path"), str(ROOT)])
     done = subprocess.run(

@@ -31,7 +31,9 @@ def rows(seed: int) -> list[Row]:
     angles = np.random.default_rng(seed).uniform([-2.4, -3.1], [2.4, 3.1], (NUM_EVENTS, 2))
     events = [
         made_event(
-            electrons=[lepton(40.0, *angle), lepton(25.0, 0.1, 0.2)], jets=[jet(50.0, 0.3, 0.4)], met=30.0 + number
+            electrons=[lepton(40.0, *angle), lepton(25.0, 0.1, 0.2)],
+            jets=[jet(50.0, 0.3, 0.4)],
+            met=30.0 + number,
         )
         for number, angle in enumerate(angles)
     ]
@@ -43,7 +45,9 @@ def num_copies(tmp_path: Path, *files: tuple[int, list[Row], dict[str, Any]]) ->
     settings = IngestSettings(on_duplicate=OnDuplicate.DROP, entries_per_task=10)
     sources, samples = [], []
     for place, (label, events, numbers) in enumerate(files):
-        path = write_delphes(tmp_path / f"{place}.root", events, more=numbers, baskets=[10] * (len(events) // 10))
+        path = write_delphes(
+            tmp_path / f"{place}.root", events, more=numbers, baskets=[10] * (len(events) // 10)
+        )
         sources.append(source_of(f"s{place}", label, str(path)))
         samples.append(SampleSettings(name=f"s{place}", label=label, files=[str(path)]))
     others = write_delphes(tmp_path / "others.root", rows(99))
@@ -63,7 +67,8 @@ def with_other_met(event: Row) -> Row:
 def with_other_momenta(event: Row) -> Row:
     """As by other scales of electrons, muons and jets."""
     scaled = {
-        name: [{**each, "pt": each["pt"] * 1.02} for each in event[name]] for name in ("electrons", "muons", "jets")
+        name: [{**each, "pt": each["pt"] * 1.02} for each in event[name]]
+        for name in ("electrons", "muons", "jets")
     }
     return {**with_other_met(event), **scaled}
 
@@ -81,12 +86,18 @@ def with_positive_azimuths(event: Row) -> Row:
     return {**event, "electrons": leptons}
 
 
-@pytest.mark.parametrize("change", [with_other_met, with_other_momenta, in_reduced_precision, with_positive_azimuths])
-def test_an_event_that_was_made_again_is_a_copy(tmp_path: Path, change: Callable[[Row], Row]) -> None:
+@pytest.mark.parametrize(
+    "change", [with_other_met, with_other_momenta, in_reduced_precision, with_positive_azimuths]
+)
+def test_an_event_that_was_made_again_is_a_copy(
+    tmp_path: Path, change: Callable[[Row], Row]
+) -> None:
     events = rows(1)
     later = [change(event) for event in events[10:]]
     later_numbers = {name: values[10:] for name, values in RUN_NUMBERS.items()}
-    assert num_copies(tmp_path, (0, events, RUN_NUMBERS), (0, later, later_numbers)) == NUM_EVENTS - 10
+    assert (
+        num_copies(tmp_path, (0, events, RUN_NUMBERS), (0, later, later_numbers)) == NUM_EVENTS - 10
+    )
 
 
 @pytest.mark.parametrize("name", ["Event.Number", "eventNumber"])
@@ -108,7 +119,15 @@ def test_copies_in_another_class_are_refused(tmp_path: Path) -> None:
 
 
 def test_samples_that_count_their_events_alike_hold_no_copies(tmp_path: Path) -> None:
-    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (1, rows(2), RUN_NUMBERS), (0, rows(3), RUN_NUMBERS)) == 0
+    assert (
+        num_copies(
+            tmp_path,
+            (0, rows(1), RUN_NUMBERS),
+            (1, rows(2), RUN_NUMBERS),
+            (0, rows(3), RUN_NUMBERS),
+        )
+        == 0
+    )
 
 
 def test_a_few_equal_directions_of_many_shared_numbers_are_chance(tmp_path: Path) -> None:
@@ -133,7 +152,9 @@ def test_each_of_the_numbers_tells_events_apart(tmp_path: Path, other: str) -> N
 def test_an_event_that_one_file_holds_twice_is_a_copy(tmp_path: Path) -> None:
     events = rows(1)
     doubled = [*events[:20], *(with_other_met(event) for event in events[:20])]
-    numbers = {name: np.concatenate([values[:20], values[:20]]) for name, values in RUN_NUMBERS.items()}
+    numbers = {
+        name: np.concatenate([values[:20], values[:20]]) for name, values in RUN_NUMBERS.items()
+    }
     assert num_copies(tmp_path, (0, doubled, numbers)) == 20
 
 
@@ -143,7 +164,9 @@ def test_copies_whose_hardest_lepton_is_another_follow_most_events_of_the_file()
     events["eta"] = np.tile(np.arange(10), 2)
     events["eta"][15:] += np.array([0, 0, 0, 0.5, np.nan])
     pairs = same_events(np.repeat([0, 1], 10), events)
-    assert sorted(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)) == [(n, n + 10) for n in range(10)]
+    assert sorted(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)) == [
+        (n, n + 10) for n in range(10)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +177,8 @@ def test_copies_whose_hardest_lepton_is_another_follow_most_events_of_the_file()
         {"run": np.full(NUM_EVENTS, 1)},
     ],
 )
-def test_other_branches_of_these_names_are_left_alone(tmp_path: Path, numbers: dict[str, Any]) -> None:
+def test_other_branches_of_these_names_are_left_alone(
+    tmp_path: Path, numbers: dict[str, Any]
+) -> None:
     again = [with_other_met(event) for event in rows(1)]
     assert num_copies(tmp_path, (0, rows(1), numbers), (0, again, numbers)) == 0

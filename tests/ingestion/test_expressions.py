@@ -95,16 +95,23 @@ def test_other_words_than_a_condition_are_refused(condition: str, reason: str) -
 
 
 def test_each_branch_and_number_of_a_list_is_read_once() -> None:
-    rule = LabelRule.of({"Top.n[1] == 1": 1, "Top.n[1] == 0 and Event.n > 2": 0, "Top.n[1] < 0": None})
+    rule = LabelRule.of(
+        {"Top.n[1] == 1": 1, "Top.n[1] == 0 and Event.n > 2": 0, "Top.n[1] < 0": None}
+    )
     assert [each.words for each in rule.sources.values()] == ["Top.n[1]", "Event.n"]
-    columns = {"_label_by_0": np.array([1.0, 0, 0, -1, np.nan]), "_label_by_1": np.array([3, 3, 2, 3, 3])}
+    columns = {
+        "_label_by_0": np.array([1.0, 0, 0, -1, np.nan]),
+        "_label_by_1": np.array([3, 3, 2, 3, 3]),
+    }
     labels, num_held = rule.labels(columns)
     assert num_held.tolist() == [1, 1, 0, 1, 0]
     assert labels[num_held == 1].tolist() == [1, 0, -1]
 
 
 def test_no_condition_holds_for_a_number_that_is_not_finite() -> None:
-    assert LabelRule.of({"f != 5": 1}).labels({"_label_by_0": np.array([np.nan, np.inf, 4.0])})[1].tolist() == [0, 0, 1]
+    assert LabelRule.of({"f != 5": 1}).labels({"_label_by_0": np.array([np.nan, np.inf, 4.0])})[
+        1
+    ].tolist() == [0, 0, 1]
 
 
 def holds_for(condition: str, **columns: NDArray[np.generic]) -> list[bool]:
@@ -121,25 +128,44 @@ EVENTS: Final = np.array([3, 123_457, 2**31 - 1, 2**31 - 19], np.int64)
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ("n * 6364136223846793005 % 10 < 5", [n * 6364136223846793005 % 10 < 5 for n in EVENTS.tolist()]),
+        (
+            "n * 6364136223846793005 % 10 < 5",
+            [n * 6364136223846793005 % 10 < 5 for n in EVENTS.tolist()],
+        ),
         ("n ** 5 % 10 < 5", [n**5 % 10 < 5 for n in EVENTS.tolist()]),
         ("n * n * n % 7 == 1", [n**3 % 7 == 1 for n in EVENTS.tolist()]),
         ("n + 9223372036854775807 > 0", [True] * 4),
         ("0 - n - 9223372036854775807 < 0", [True] * 4),
     ],
 )
-def test_powers_products_and_large_constants_are_exact(kind: str, condition: str, expected: list[bool]) -> None:
+def test_powers_products_and_large_constants_are_exact(
+    kind: str, condition: str, expected: list[bool]
+) -> None:
     assert holds_for(condition, n=EVENTS.astype(kind)) == expected
 
 
 @pytest.mark.parametrize(
     "condition",
-    ["n / m > 1e300", "n ** 0.5 < 40000", "n ** -1 < 1e-8", "2 ** m > 1", "n * 0.1 == n / 10", "-n / 3 < 0 and n > 2"],
+    [
+        "n / m > 1e300",
+        "n ** 0.5 < 40000",
+        "n ** -1 < 1e-8",
+        "2 ** m > 1",
+        "n * 0.1 == n / 10",
+        "-n / 3 < 0 and n > 2",
+    ],
 )
 @pytest.mark.parametrize("others", [[0], [2**40]])
-def test_an_event_has_one_answer_whatever_is_read_with_it(condition: str, others: list[int]) -> None:
-    numbers, divisors = np.array([0, 4, 7, -5, 2**30], np.int64), np.array([0, 0, 2, -1, 3], np.int64)
-    alone = [holds_for(condition, n=numbers[[at]], m=divisors[[at]])[0] for at in range(len(numbers))]
+def test_an_event_has_one_answer_whatever_is_read_with_it(
+    condition: str, others: list[int]
+) -> None:
+    numbers, divisors = (
+        np.array([0, 4, 7, -5, 2**30], np.int64),
+        np.array([0, 0, 2, -1, 3], np.int64),
+    )
+    alone = [
+        holds_for(condition, n=numbers[[at]], m=divisors[[at]])[0] for at in range(len(numbers))
+    ]
     together = holds_for(condition, n=np.append(numbers, others), m=np.append(divisors, 1))
     assert together[: len(alone)] == alone
 

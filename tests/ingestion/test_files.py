@@ -44,11 +44,27 @@ def qcd(*patterns: Path | str) -> list[SampleSettings]:
     ("patterns", "is_listening", "words"),
     [
         (["ttbar_*.root"], True, r"sample 'qcd': no file matches '[^']*ttbar_\*\.root'\..*a\.root"),
-        (["*.root", "incoming/*.root"], False, r"no file matches '[^']*incoming/\*\.root'\. Nearest: [^ ]*a\.root\."),
+        (
+            ["*.root", "incoming/*.root"],
+            False,
+            r"no file matches '[^']*incoming/\*\.root'\. Nearest: [^ ]*a\.root\.",
+        ),
         # A file that is named must be there.
-        (["*.root", "x*.root", "b.root"], True, r"no file matches '[^']*b\.root'\. Nearest: [^ ]*a\.root\."),
-        (["*.root", "incoming/b.root"], True, r"no file matches '[^']*incoming/b\.root'\. Nearest: [^ ]*a\.root\."),
-        (["w1*.root", "w2*.root"], True, r"no file matches '[^']*/w1\*\.root' or '[^']*/w2\*\.root'"),
+        (
+            ["*.root", "x*.root", "b.root"],
+            True,
+            r"no file matches '[^']*b\.root'\. Nearest: [^ ]*a\.root\.",
+        ),
+        (
+            ["*.root", "incoming/b.root"],
+            True,
+            r"no file matches '[^']*incoming/b\.root'\. Nearest: [^ ]*a\.root\.",
+        ),
+        (
+            ["w1*.root", "w2*.root"],
+            True,
+            r"no file matches '[^']*/w1\*\.root' or '[^']*/w2\*\.root'",
+        ),
         (["absent/x/*.root"], True, r"Nearest: [^ ]*a\.root\."),
     ],
 )
@@ -80,7 +96,9 @@ def test_a_folder_with_brackets_in_its_name_made_a_named_file_a_glob(
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_good_file_gives_uuid_entries_and_size_and_keeps_its_identity(tmp_path: Path, count: int) -> None:
+def test_a_good_file_gives_uuid_entries_and_size_and_keeps_its_identity(
+    tmp_path: Path, count: int
+) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event()] * count)
     (info,) = checked(path)
     assert (info.entries, info.size, len(info.uuid)) == (count, path.stat().st_size, 36)
@@ -96,7 +114,9 @@ def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
     assert (again.entries, again.sample, again.label) == (12345, "other", 1)
     path.touch()
     changed_time = remembered._replace(modified="long ago")
-    assert inventory(source, IngestSettings(), known={str(path): changed_time}).infos[0].entries == 1
+    assert (
+        inventory(source, IngestSettings(), known={str(path): changed_time}).infos[0].entries == 1
+    )
 
 
 def histogram(path: Path) -> None:
@@ -127,12 +147,16 @@ def test_a_path_that_is_not_an_input_file_is_named(
     tmp_path: Path, make: Callable[[Path], object], error: type[Exception], words: str
 ) -> None:
     make(tmp_path / "a.root")
-    with pytest.raises(error, match=rf"a\.root.*{words}" if error is UnreadableFileError else words):
+    with pytest.raises(
+        error, match=rf"a\.root.*{words}" if error is UnreadableFileError else words
+    ):
         checked(tmp_path / "a.root")
 
 
 @pytest.mark.parametrize("url", ["root://host//a.root", "nonsense://host/a.root"])
-def test_a_url_without_its_plug_in_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_without_its_plug_in_says_what_to_install(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Where it is installed, it cannot be imported here.
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "root", raising=False)
     for module in ("fsspec_xrootd", "fsspec_xrootd.xrootd"):
@@ -164,13 +188,20 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
             # The scale of a class is its own.
             assert len(inventory(sources, IngestSettings()).infos) == 2
     stated = [source_of("a", 0, str(present)), source_of("b", 0, str(absent), weight="none")]
-    assert [info.weight for info in inventory(stated, IngestSettings()).infos] == ["Event.Weight", "none"]
+    assert [info.weight for info in inventory(stated, IngestSettings()).infos] == [
+        "Event.Weight",
+        "none",
+    ]
     empty = write_delphes(tmp_path / "empty.root", [], without=["Event.Weight"])
     assert [info.entries for info in checked(present, empty)] == [1, 0]
 
 
-def test_files_of_zero_uuid_are_known_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uproot, "recreate", partial(uproot.recreate, uuid_function=lambda: UUID(int=0)))
+def test_files_of_zero_uuid_are_known_by_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        uproot, "recreate", partial(uproot.recreate, uuid_function=lambda: UUID(int=0))
+    )
     first = write_delphes(tmp_path / "a.root", [made_event()])
     second = write_delphes(tmp_path / "b.root", [made_event()] * 2)
     uuids = {info.uuid for info in checked(first, second)}

@@ -15,10 +15,18 @@ from ingestion.errors import MissingBranchError, MissingTreeError, WrongBranchTy
 from ingestion.known_layouts import BranchLayout
 from ingestion.settings import IngestSettings
 
-CMS_FILE: Final = Path(__file__).resolve().parents[1] / "data" / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
-TTBAR_FILE: Final = Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod" / "ttbar.root"
+CMS_FILE: Final = (
+    Path(__file__).resolve().parents[1] / "data" / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
+)
+TTBAR_FILE: Final = (
+    Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod" / "ttbar.root"
+)
 EVENTS: Final = [
-    made_event(electrons=[lepton(40.0, 0.5, 1.0)], muons=[lepton(9.0, 1.5, 2.0)], jets=[jet(90.0, 0.1, 0.2, btag=1)]),
+    made_event(
+        electrons=[lepton(40.0, 0.5, 1.0)],
+        muons=[lepton(9.0, 1.5, 2.0)],
+        jets=[jet(90.0, 0.1, 0.2, btag=1)],
+    ),
     made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)], weight=-2.0),
 ]
 PARTICLES: Final = ("EFlowTrack", "EFlowPhoton", "EFlowNeutralHadron")
@@ -27,7 +35,11 @@ PARTICLES: Final = ("EFlowTrack", "EFlowPhoton", "EFlowNeutralHadron")
 def ntuple(path: Path, tree: str, names: dict[str, str]) -> Path:
     """A file of `EVENTS` without particles, whose branches have other names."""
     columns = columns_of(EVENTS, flat_scalars=True)
-    kept = {names.get(name, name): values for name, values in columns.items() if not name.startswith(PARTICLES)}
+    kept = {
+        names.get(name, name): values
+        for name, values in columns.items()
+        if not name.startswith(PARTICLES)
+    }
     with uproot.recreate(path) as file:
         file.mktree(tree, kinds_of(kept)).extend(kept)
     return path
@@ -36,13 +48,21 @@ def ntuple(path: Path, tree: str, names: dict[str, str]) -> Path:
 def names_of(stems: dict[str, str], separator: str = "_", **scalars: str) -> dict[str, str]:
     members = {"PT": "pt", "Eta": "eta", "Phi": "phi", "Charge": "charge", "BTag": "btagDeepFlavB"}
     names = {
-        f"{stem}.{member}": f"{stems[stem]}{separator}{lower}" for stem in stems for member, lower in members.items()
+        f"{stem}.{member}": f"{stems[stem]}{separator}{lower}"
+        for stem in stems
+        for member, lower in members.items()
     }
     return names | scalars
 
 
-SCALAR_NAMES: Final = {"MissingET.MET": "MET_pt", "MissingET.Phi": "MET_phi", "Event.Weight": "genWeight"}
-NANOAOD: Final = names_of({"Electron": "Electron", "MuonTight": "Muon", "Jet": "Jet"}) | SCALAR_NAMES
+SCALAR_NAMES: Final = {
+    "MissingET.MET": "MET_pt",
+    "MissingET.Phi": "MET_phi",
+    "Event.Weight": "genWeight",
+}
+NANOAOD: Final = (
+    names_of({"Electron": "Electron", "MuonTight": "Muon", "Jet": "Jet"}) | SCALAR_NAMES
+)
 
 
 def test_nanoaod_is_read_without_a_map(tmp_path: Path) -> None:
@@ -70,7 +90,9 @@ def test_a_file_of_cms_is_read_without_a_map() -> None:
 
 
 @pytest.mark.parametrize("branch_map", [{}, {"jets.btag": "Jet_btagDeepFlavB"}])
-def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(branch_map: dict[str, str]) -> None:
+def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(
+    branch_map: dict[str, str],
+) -> None:
     settings = IngestSettings(layout=BranchLayout.NANOAOD, branch_map=branch_map)
     words = r"branch 'Jet_btagDeepFlavB' holds {}, .*set its threshold, ingest\.min_btag"
     with pytest.raises(WrongBranchTypeError, match=words.format(r"-3000\.0")):
@@ -80,7 +102,9 @@ def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(br
 
 
 @pytest.mark.parametrize("separator", ["_", "."])
-def test_a_mapped_collection_finds_branches_in_small_letters(tmp_path: Path, separator: str) -> None:
+def test_a_mapped_collection_finds_branches_in_small_letters(
+    tmp_path: Path, separator: str
+) -> None:
     names = names_of({"Electron": "goodEl"}, separator) | {"MissingET.MET": "missinget_met"}
     path = ntuple(tmp_path / "a.root", "Delphes", names)
     settings = IngestSettings(branch_map={"electrons": "goodEl"})
@@ -101,7 +125,11 @@ def test_a_branch_in_the_letters_of_the_config_comes_before_others(tmp_path: Pat
 @pytest.mark.parametrize(
     ("stems", "scalars", "lines"),
     [
-        ({"Electron": "Electron", "MuonTight": "Muon", "Jet": "Jet"}, SCALAR_NAMES, "\n  ingest: {layout: nanoaod}"),
+        (
+            {"Electron": "Electron", "MuonTight": "Muon", "Jet": "Jet"},
+            SCALAR_NAMES,
+            "\n  ingest: {layout: nanoaod}",
+        ),
         (
             {"Electron": "goodEl", "MuonTight": "goodMu", "Jet": "cleanJet"},
             {},
@@ -135,5 +163,7 @@ def test_the_error_about_missing_branches_gives_the_lines_to_paste(
 
 def test_a_tree_of_another_layout_is_named_with_the_layout(tmp_path: Path) -> None:
     path = ntuple(tmp_path / "a.root", "Events", NANOAOD)
-    with pytest.raises(MissingTreeError, match=r"For the tree 'Events' there is `ingest: {layout: nanoaod}`"):
+    with pytest.raises(
+        MissingTreeError, match=r"For the tree 'Events' there is `ingest: {layout: nanoaod}`"
+    ):
         checked(path, needs_particles=False)

@@ -32,12 +32,16 @@ from ingestion.settings import IngestSettings, SampleSettings
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 #: Two jets in the first event, one in the second.
 EVENTS: Final = [
-    made_event(electrons=[lepton(40.0, 0.5, 1.0)], jets=[jet(90.0, 0.1, 0.2, btag=1), jet(50.0, 1.1, 1.2)]),
+    made_event(
+        electrons=[lepton(40.0, 0.5, 1.0)], jets=[jet(90.0, 0.1, 0.2, btag=1), jet(50.0, 1.1, 1.2)]
+    ),
     made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)]),
 ]
 
 
-def found(paths: Path | list[Path], settings: IngestSettings | None = None, **sample: Any) -> Inventory:
+def found(
+    paths: Path | list[Path], settings: IngestSettings | None = None, **sample: Any
+) -> Inventory:
     files = [str(path) for path in ([paths] if isinstance(paths, Path) else paths)]
     samples = [SampleSettings(name="made", label=0, files=files, **sample)]
     return inventory(expand(samples), settings or IngestSettings())
@@ -65,10 +69,17 @@ def fixed(fill: float, *, stale: bool = False) -> dict[str, Any]:
     """Jets in four slots; the free ones hold `fill`, or what earlier events left there."""
     rest = [50.0, 1.1, 1.2, 0] if stale else [fill, fill, fill, 0]
     values = zip(
-        (90.0, 0.1, 0.2, 1), (50.0, 1.1, 1.2, 0), (70.0, 2.1, 2.2, 0), rest, (fill, fill, fill, 0), strict=True
+        (90.0, 0.1, 0.2, 1),
+        (50.0, 1.1, 1.2, 0),
+        (70.0, 2.1, 2.2, 0),
+        rest,
+        (fill, fill, fill, 0),
+        strict=True,
     )
     return {
-        f"Jet_{name}": slots([a, b, free, free], [c, other, free, free], kind="i4" if name == "BTag" else "f4")
+        f"Jet_{name}": slots(
+            [a, b, free, free], [c, other, free, free], kind="i4" if name == "BTag" else "f4"
+        )
         for name, (a, b, c, other, free) in zip(("PT", "Eta", "Phi", "BTag"), values, strict=True)
     }
 
@@ -83,7 +94,9 @@ def test_stale_slots_behind_a_counter_became_jets(tmp_path: Path, name: str) -> 
     assert jet_pts(select(path)) == TWO_AND_ONE
 
 
-@pytest.mark.parametrize("counts", [COUNTS, COUNTS.astype("u1"), COUNTS.astype("f8"), COUNTS.astype("i8")[:, None]])
+@pytest.mark.parametrize(
+    "counts", [COUNTS, COUNTS.astype("u1"), COUNTS.astype("f8"), COUNTS.astype("i8")[:, None]]
+)
 def test_a_counter_of_any_name_and_type_is_mapped(tmp_path: Path, counts: Any) -> None:
     path = rewritten(tmp_path / "a.root", {**fixed(0, stale=True), "how_many": counts})
     assert jet_pts(select(path, branch_map={"jets.count": "how_many"})) == TWO_AND_ONE
@@ -92,7 +105,9 @@ def test_a_counter_of_any_name_and_type_is_mapped(tmp_path: Path, counts: Any) -
 @pytest.mark.parametrize("fill", [-999, np.nan, 0])
 def test_padded_slots_without_a_counter(tmp_path: Path, fill: float) -> None:
     path = rewritten(tmp_path / "a.root", fixed(fill))
-    with pytest.raises(MissingBranchError, match=r"'Jet_PT' .* arrays of 4 slots .*set `jets\.count`.* `filled`"):
+    with pytest.raises(
+        MissingBranchError, match=r"'Jet_PT' .* arrays of 4 slots .*set `jets\.count`.* `filled`"
+    ):
         found(path)
     assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
 
@@ -111,15 +126,44 @@ def test_an_array_beside_lists_has_their_lengths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "count", "error", "words"),
     [
-        ({"nJet": np.array([2, 5], "i4")}, None, WrongBranchTypeError, r"has 4 slots in entry 1.* counter says 5"),
-        ({"nJet": np.array([-1, 1], "i4")}, None, WrongBranchTypeError, r"entry 0, but its counter says -1"),
-        ({"nJet": COUNTS, "Jet_n": COUNTS}, None, MissingBranchError, r"nJet and Jet_n may both count"),
-        ({"nJet": COUNTS}, "njets", MissingBranchError, r"no branch 'njets' .*jets\.count.*Nearest: nJet"),
-        ({"nJet": fixed(0)["Jet_PT"]}, None, WrongBranchTypeError, r"branch 'nJet' holds 4 numbers in entry 0"),
+        (
+            {"nJet": np.array([2, 5], "i4")},
+            None,
+            WrongBranchTypeError,
+            r"has 4 slots in entry 1.* counter says 5",
+        ),
+        (
+            {"nJet": np.array([-1, 1], "i4")},
+            None,
+            WrongBranchTypeError,
+            r"entry 0, but its counter says -1",
+        ),
+        (
+            {"nJet": COUNTS, "Jet_n": COUNTS},
+            None,
+            MissingBranchError,
+            r"nJet and Jet_n may both count",
+        ),
+        (
+            {"nJet": COUNTS},
+            "njets",
+            MissingBranchError,
+            r"no branch 'njets' .*jets\.count.*Nearest: nJet",
+        ),
+        (
+            {"nJet": fixed(0)["Jet_PT"]},
+            None,
+            WrongBranchTypeError,
+            r"branch 'nJet' holds 4 numbers in entry 0",
+        ),
     ],
 )
 def test_a_counter_that_cannot_be_right_is_named(
-    tmp_path: Path, changes: dict[str, Any], count: str | None, error: type[IngestionError], words: str
+    tmp_path: Path,
+    changes: dict[str, Any],
+    count: str | None,
+    error: type[IngestionError],
+    words: str,
 ) -> None:
     path = rewritten(tmp_path / "a.root", fixed(0, stale=True) | changes)
     with pytest.raises(error, match=words):
@@ -141,11 +185,19 @@ def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> 
 @pytest.mark.parametrize(
     ("branch_map", "words"),
     [
-        ({"muons": "Electron"}, "'electrons.pt' and 'muons.pt' would both be read from branch 'Electron.PT'"),
-        ({"jets.phi": "Jet_Eta"}, "'jets.eta' and 'jets.phi' would both be read from branch 'Jet.Eta'"),
+        (
+            {"muons": "Electron"},
+            "'electrons.pt' and 'muons.pt' would both be read from branch 'Electron.PT'",
+        ),
+        (
+            {"jets.phi": "Jet_Eta"},
+            "'jets.eta' and 'jets.phi' would both be read from branch 'Jet.Eta'",
+        ),
     ],
 )
-def test_one_branch_for_two_momenta_is_refused(tmp_path: Path, branch_map: dict[str, str], words: str) -> None:
+def test_one_branch_for_two_momenta_is_refused(
+    tmp_path: Path, branch_map: dict[str, str], words: str
+) -> None:
     with pytest.raises(WrongBranchTypeError, match=words):
         found(write_delphes(tmp_path / "a.root", EVENTS), IngestSettings(branch_map=branch_map))
 
@@ -153,7 +205,9 @@ def test_one_branch_for_two_momenta_is_refused(tmp_path: Path, branch_map: dict[
 def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_path: Path) -> None:
     below = [track(0.0, np.inf, 0), track(0.2, 0, 720.0), track(-999.0, -999.0, -999.0)]
     photons = [tower(0.0, np.inf, 0), tower(5.0, 0, 0)]
-    event = made_event(electrons=[lepton(40, 0, 0)], tracks=[*below, track(9.0, 0, 0)], photons=photons)
+    event = made_event(
+        electrons=[lepton(40, 0, 0)], tracks=[*below, track(9.0, 0, 0)], photons=photons
+    )
     (row,) = select(write_delphes(tmp_path / "a.root", [event])).table.to_pylist()
     assert [each["pt"] for each in row["tracks"]] == [9.0]
     assert [each["et"] for each in row["photons"]] == [5.0]
@@ -161,11 +215,17 @@ def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_p
 
 def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
     good = made_event(electrons=[lepton(40, 0, 0)])
-    events = [good, {**good, "tracks": [track(9.0, np.inf, 0)]}, {**good, "tracks": [track(np.nan, np.nan, 0)]}]
+    events = [
+        good,
+        {**good, "tracks": [track(9.0, np.inf, 0)]},
+        {**good, "tracks": [track(np.nan, np.nan, 0)]},
+    ]
     counts = select(write_delphes(tmp_path / "a.root", events)).tally().counts
     assert (counts["rejected_nonfinite"], counts["events"]) == (2, 1)
     (words,) = unusual_content({"made": counts})
-    assert words.startswith("2 events of made rejected: EFlowTrack.PT of 1, EFlowTrack.Eta of 2 not finite.")
+    assert words.startswith(
+        "2 events of made rejected: EFlowTrack.PT of 1, EFlowTrack.Eta of 2 not finite."
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +248,11 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
 def test_units_charges_and_tags_that_look_wrong_are_named(
     tmp_path: Path, change: Mapping[str, Any], words: list[str]
 ) -> None:
-    scale, charge, btags = change.get("scale", 1.0), change.get("charge", -1), change.get("btags", [1, 0])
+    scale, charge, btags = (
+        change.get("scale", 1.0),
+        change.get("charge", -1),
+        change.get("btags", [1, 0]),
+    )
 
     def row(number: int) -> Row:
         jets = [jet(25.0 * scale, 0.1, place, btag=btag) for place, btag in enumerate(btags)]
@@ -203,10 +267,16 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
         row["muons"] = [lepton(40.0, 0.4, 0.3)] * (number % 3 == 0)
         for name in COLLECTIONS.keys() & change.keys():
             size = "et" if "et" in COLLECTIONS[name] else "pt"
-            row[name] = [{**candidate, size: candidate[size] * change[name]} for candidate in row[name]]
+            row[name] = [
+                {**candidate, size: candidate[size] * change[name]} for candidate in row[name]
+            ]
         return row
 
-    counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).tally().counts
+    counts = (
+        select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)]))
+        .tally()
+        .counts
+    )
     unusual = list(unusual_content({"made": counts}))
     assert len(unusual) == len(words)
     assert all(word in note for word, note in zip(words, unusual, strict=True))
@@ -224,14 +294,20 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
         (-3.1, 4.0, []),
     ],
 )
-def test_swapped_eta_and_phi_are_named(tmp_path: Path, lowest_eta: float, highest_eta: float, words: list[str]) -> None:
+def test_swapped_eta_and_phi_are_named(
+    tmp_path: Path, lowest_eta: float, highest_eta: float, words: list[str]
+) -> None:
     rng = np.random.default_rng(2)
     angles = rng.uniform([lowest_eta, -np.pi], [highest_eta, np.pi], (400, 2))
     events = [
-        made_event(electrons=[lepton(40.0 + n, *angle)], jets=[jet(50.0, *angle, btag=n % 2)], met=float(n))
+        made_event(
+            electrons=[lepton(40.0 + n, *angle)], jets=[jet(50.0, *angle, btag=n % 2)], met=float(n)
+        )
         for n, angle in enumerate(angles)
     ]
-    found = list(unusual_content({"made": select(write_delphes(tmp_path / "a.root", events)).tally().counts}))
+    found = list(
+        unusual_content({"made": select(write_delphes(tmp_path / "a.root", events)).tally().counts})
+    )
     assert [each[: len(word)] for each, word in zip(found, words, strict=True)] == words
 
 
@@ -250,7 +326,10 @@ def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
     infos = inventory(expand(samples), settings).infos
     assert len({info.uuid for info in infos}) == 2
     read = [delphes_files.read(info, settings) for info in infos]
-    assert [raw.collections["electrons"].fields["pt"].tolist() for raw in read] == [[40.0, 41.0], [80.0, 82.0]]
+    assert [raw.collections["electrons"].fields["pt"].tolist() for raw in read] == [
+        [40.0, 41.0],
+        [80.0, 82.0],
+    ]
     # A tree that all samples have belongs to the file itself.
     named = inventory(expand(samples[:1]), IngestSettings(tree="signal")).infos
     with uproot.open(path) as file:
@@ -282,14 +361,18 @@ def names_of(file: str) -> BranchNames:
         ("Jet_tag", "Jet_tag", [[0], [0, 1]]),
     ],
 )
-def test_objects_and_leaves_are_read_by_their_full_path(name: str, path: str, content: list[Any]) -> None:
+def test_objects_and_leaves_are_read_by_their_full_path(
+    name: str, path: str, content: list[Any]
+) -> None:
     source = names_of("types_of_root.root")[name]
     assert source.path == path
     assert source.read(0, 2).tolist() == content
 
 
 def test_a_short_name_read_the_electrons_for_the_muons() -> None:
-    with pytest.raises(MissingBranchError, match=r"'PT' is the name of 2 branches: 'electron/PT', 'muon/PT'"):
+    with pytest.raises(
+        MissingBranchError, match=r"'PT' is the name of 2 branches: 'electron/PT', 'muon/PT'"
+    ):
         names_of("types_of_root.root")["PT"]
 
 
@@ -297,40 +380,58 @@ def test_a_short_name_read_the_electrons_for_the_muons() -> None:
     ("field", "name", "words"),
     [
         ("met", "met", r"holds several numbers: map 'met/met' or 'met/phi'"),
-        ("electrons.pt", "electron", r"holds several numbers: map 'electron/PT' or 'electron/Charge'"),
+        (
+            "electrons.pt",
+            "electron",
+            r"holds several numbers: map 'electron/PT' or 'electron/Charge'",
+        ),
         ("jets.pt", "nJet", r"holds 'int32' per event; a list of numbers is needed"),
         ("met", "name", r"holds 'string'"),
         ("jets.pt", "p4", r"holds objects \(TLorentzVector\)"),
     ],
 )
-def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(field: str, name: str, words: str) -> None:
+def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(
+    field: str, name: str, words: str
+) -> None:
     names = names_of("types_of_root.root")
     with pytest.raises(WrongBranchTypeError, match=words):
         sources_of(names, {field: name}, {})
 
 
 def test_a_merge_behind_an_empty_file_was_called_a_damaged_copy() -> None:
-    with pytest.raises(DamagedFileError, match=r"first file of the merge .* had no entries.*Merge again without"):
+    with pytest.raises(
+        DamagedFileError, match=r"first file of the merge .* had no entries.*Merge again without"
+    ):
         found(DATA / "hadd_after_an_empty_file.root")
 
 
 def test_samples_state_their_tree_and_branches(tmp_path: Path) -> None:
     plain = write_delphes(tmp_path / "plain.root", EVENTS)
-    other = write_delphes(tmp_path / "other.root", EVENTS, tree="ntuple", rename={"Electron.PT": "Electron.P_T"})
+    other = write_delphes(
+        tmp_path / "other.root", EVENTS, tree="ntuple", rename={"Electron.PT": "Electron.P_T"}
+    )
     samples = [
         SampleSettings(name="a", label=0, files=[str(plain)]),
         SampleSettings(
-            name="b", label=1, files=[str(other)], tree="ntuple", branch_map={"electrons.pt": "Electron.P_T"}
+            name="b",
+            label=1,
+            files=[str(other)],
+            tree="ntuple",
+            branch_map={"electrons.pt": "Electron.P_T"},
         ),
     ]
     settings = IngestSettings(branch_map={"muons": "MuonTight"})
     infos = inventory(expand(samples), settings).infos
-    first, second = (delphes_files.select(info, settings).table["electrons"].to_pylist() for info in infos)
+    first, second = (
+        delphes_files.select(info, settings).table["electrons"].to_pylist() for info in infos
+    )
     assert first == second
 
 
 def test_a_collection_of_a_sample_comes_before_a_field_of_all() -> None:
-    (source,) = expand([SampleSettings(name="a", label=0, files=[__file__], branch_map={"muons": "Muon"})])
+    (source,) = expand(
+        [SampleSettings(name="a", label=0, files=[__file__], branch_map={"muons": "Muon"})]
+    )
     settings = IngestSettings(branch_map={"muons.pt": "mu_pt", "jets": "AK4"}).of(
         source.sample.tree, source.sample.branch_map
     )
@@ -339,7 +440,15 @@ def test_a_collection_of_a_sample_comes_before_a_field_of_all() -> None:
 
 def test_every_letter_may_be_in_a_name(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "plain.root", EVENTS)
-    for name in ("a::b.root", "a:b.root", "a#b?c.root", "a b%20.root", "ü.root", "[a]*.root", "a;1"):
+    for name in (
+        "a::b.root",
+        "a:b.root",
+        "a#b?c.root",
+        "a b%20.root",
+        "ü.root",
+        "[a]*.root",
+        "a;1",
+    ):
         path = path.rename(tmp_path / name)
         assert jet_pts(select(path)) == TWO_AND_ONE, name
 
@@ -354,7 +463,11 @@ def test_a_tree_without_entries_may_lack_branches(tmp_path: Path) -> None:
 def test_files_of_one_uuid_are_known_by_their_content(tmp_path: Path) -> None:
     same = uuid.uuid1()
     a, b = (
-        rewritten(tmp_path / f"{name}.root", {"MissingET_MET": np.array([met, 9.0], "f4")}, uuid_function=lambda: same)
+        rewritten(
+            tmp_path / f"{name}.root",
+            {"MissingET_MET": np.array([met, 9.0], "f4")},
+            uuid_function=lambda: same,
+        )
         for name, met in (("a", 1.0), ("b", 2.0))
     )
     first, second = found([a, b]).infos
@@ -363,7 +476,9 @@ def test_files_of_one_uuid_are_known_by_their_content(tmp_path: Path) -> None:
     # The identity stays, whatever comes later and however the files are ordered.
     known = {info.path: info for info in (first, second)}
     again = inventory(
-        expand([SampleSettings(name="s", label=0, files=[str(b), str(a)])]), IngestSettings(), known=known
+        expand([SampleSettings(name="s", label=0, files=[str(b), str(a)])]),
+        IngestSettings(),
+        known=known,
     )
     assert [info.uuid for info in again.infos] == [second.uuid, first.uuid]
     (tmp_path / "c.root").write_bytes(a.read_bytes())
@@ -385,5 +500,7 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
 
 def test_padding_was_taken_for_missing_energy(tmp_path: Path) -> None:
     path = rewritten(tmp_path / "a.root", {"MissingET_MET": np.array([20.0, -999.0], "f4")})
-    with pytest.raises(WrongBranchTypeError, match=r"'met' is -999 in entry 1; no missing energy is negative"):
+    with pytest.raises(
+        WrongBranchTypeError, match=r"'met' is -999 in entry 1; no missing energy is negative"
+    ):
         select(path)

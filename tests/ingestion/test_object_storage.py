@@ -26,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def local_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    events = [made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)]
+    events = [
+        made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
+    ]
     return write_delphes(tmp_path_factory.mktemp("local") / "a.root", events)
 
 
@@ -41,7 +43,9 @@ def server(local_file: Path) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def credentials(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lead_to(server.url, monkeypatch)
-    monkeypatch.setattr("tenacity.nap.time", type("Clock", (), {"sleep": staticmethod(lambda _: None)}))
+    monkeypatch.setattr(
+        "tenacity.nap.time", type("Clock", (), {"sleep": staticmethod(lambda _: None)})
+    )
 
 
 def sample(url: str) -> SampleSettings:
@@ -49,7 +53,9 @@ def sample(url: str) -> SampleSettings:
 
 
 def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -> None:
-    assert [source.path for source in expand([sample("s3://bucket/*.root")])] == ["s3://bucket/a.root"]
+    assert [source.path for source in expand([sample("s3://bucket/*.root")])] == [
+        "s3://bucket/a.root"
+    ]
     tables = [select(info).table for info in checked("s3://bucket/a.root") + checked(local_file)]
     assert tables[0].num_rows == 13
     assert tables[0].equals(tables[1])
@@ -61,7 +67,9 @@ def write_interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
 
-def test_a_new_file_arrives_whole_or_not_at_all_and_can_be_read(tmp_path: Path, server: Server) -> None:
+def test_a_new_file_arrives_whole_or_not_at_all_and_can_be_read(
+    tmp_path: Path, server: Server
+) -> None:
     table = pa.table({"number": [1, 2, 3]})
     for folder in (place("s3://bucket/new"), tmp_path):
         with new_file(folder / "a.parquet") as unfinished:
@@ -80,7 +88,9 @@ def test_a_new_file_arrives_whole_or_not_at_all_and_can_be_read(tmp_path: Path, 
 def test_missing_credentials_are_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(RefusedFileError, match=r"NoCredentialsError.*Correct the URL, the credentials"):
+    with pytest.raises(
+        RefusedFileError, match=r"NoCredentialsError.*Correct the URL, the credentials"
+    ):
         expand([sample(f"s3://bucket/{name}")])
 
 

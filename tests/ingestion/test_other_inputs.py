@@ -51,7 +51,11 @@ STEMS: Final = {
 #: Stems of the candidates that NanoAOD lacks.
 CANDIDATES: Final = ("Track_", "Photon_", "NeutralHadron_")
 FLAT_MAP: Final = {
-    **{f"{name}.{field}": f"{STEMS[name]}_{field}" for name, fields in COLLECTIONS.items() for field in fields},
+    **{
+        f"{name}.{field}": f"{STEMS[name]}_{field}"
+        for name, fields in COLLECTIONS.items()
+        for field in fields
+    },
     "met": "MET",
     "met_phi": "MET_phi",
 }
@@ -72,13 +76,17 @@ def without_file(table: pa.Table) -> list[Row]:
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.root")), ids=lambda path: path.name)
 def test_the_provenance_of_every_real_file_is_written_down(path: Path) -> None:
     row = next(
-        line for line in (DATA / "README.md").read_text(encoding="utf-8").splitlines() if f"| `{path.name}`" in line
+        line
+        for line in (DATA / "README.md").read_text(encoding="utf-8").splitlines()
+        if f"| `{path.name}`" in line
     )
     content = path.read_bytes()
     assert f"| {len(content)} | `{hashlib.sha256(content).hexdigest()}` |" in row
 
 
-@pytest.mark.parametrize(("threshold", "expected"), [(23.0, [14]), (3.0, [11, 14]), (0.8, [0, 11, 14])])
+@pytest.mark.parametrize(
+    ("threshold", "expected"), [(23.0, [14]), (3.0, [11, 14]), (0.8, [0, 11, 14])]
+)
 def test_a_100_tev_file_is_read_through_a_branch_map(threshold: float, expected: list[int]) -> None:
     with uproot.open(FCC) as file:
         arrays = file["Delphes"].arrays(["Electron.PT", "Muon.PT", "EFlowTrack.PT", "Jet.PT"])
@@ -90,10 +98,12 @@ def test_a_100_tev_file_is_read_through_a_branch_map(threshold: float, expected:
     assert selection.tally().counts["events"] == int(ak.sum(passing))
     assert selection.table["entry"].to_pylist() == expected
     tracks = arrays["EFlowTrack.PT"][passing]
-    assert [len(each) for each in selection.table["tracks"].to_pylist()] == ak.sum(tracks > 0.5, axis=1).to_list()
-    assert [[each["pt"] for each in jets] for jets in selection.table["jets"].to_pylist()] == arrays["Jet.PT"][
-        passing
-    ].to_list()
+    assert [len(each) for each in selection.table["tracks"].to_pylist()] == ak.sum(
+        tracks > 0.5, axis=1
+    ).to_list()
+    assert [
+        [each["pt"] for each in jets] for jets in selection.table["jets"].to_pylist()
+    ] == arrays["Jet.PT"][passing].to_list()
 
 
 def test_without_the_map_the_missing_branches_and_the_cure_are_named() -> None:
@@ -101,14 +111,19 @@ def test_without_the_map_the_missing_branches_and_the_cure_are_named() -> None:
     assert str(FCC) in message
     assert "tree 'Delphes' lacks 4 needed branches" in message
     for field, member in {"pt": "PT", "eta": "Eta", "phi": "Phi", "charge": "Charge"}.items():
-        assert re.search(rf"'MuonTight\.{member}' \(for muons\.{field}\)\. Nearest: Muon\.{member}\b", message)
+        assert re.search(
+            rf"'MuonTight\.{member}' \(for muons\.{field}\)\. Nearest: Muon\.{member}\b", message
+        )
     assert "ingest.branch_map" in message
     assert "`muons: Muon`" in message
 
 
 def test_a_file_that_was_never_closed_was_called_empty() -> None:
     message = message_of(NO_KEYS, IngestSettings(), UnclosedFileError)
-    assert f"{NO_KEYS} was never closed: the job that wrote its 970 bytes ended before it saved a tree." in message
+    assert (
+        f"{NO_KEYS} was never closed: the job that wrote its 970 bytes ended before it saved a tree."
+        in message
+    )
     assert "Run the job again" in message
 
 
@@ -163,8 +178,12 @@ def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path
     offsets = np.array([len(event["jets"]) for event in events])
     flat = np.linspace(0.0, 1.0, offsets.sum())
     flat[-1] = np.nan
-    path = write_flat(tmp_path / "flat.root", events, more={"Jet_btag": ak.unflatten(flat, offsets)})
-    found = select(path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0))
+    path = write_flat(
+        tmp_path / "flat.root", events, more={"Jet_btag": ak.unflatten(flat, offsets)}
+    )
+    found = select(
+        path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0)
+    )
     last = int(np.flatnonzero(offsets)[-1])
     assert found.tally().counts["rejected_nonfinite"] == 1
     assert last not in found.table["entry"].to_pylist()
@@ -175,7 +194,9 @@ def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path
 
 @pytest.mark.slow
 def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_lists() -> None:
-    settings = IngestSettings(tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8)
+    settings = IngestSettings(
+        tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8
+    )
     with pytest.raises(IngestionError, match=r"for tracks\.pt"):
         checked(NANO, settings=settings, needs_particles=False)
 
@@ -183,16 +204,21 @@ def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_l
 def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     events = some_events()
     whole = write_flat(tmp_path / "whole.root", events)
-    candidates = [each.branch for name in PARTICLE_COLLECTIONS for each in COLLECTIONS[name].values()]
+    candidates = [
+        each.branch for name in PARTICLE_COLLECTIONS for each in COLLECTIONS[name].values()
+    ]
     bare = write_flat(tmp_path / "bare.root", events, without=candidates)
     settings = IngestSettings(
-        tree="ntuple", branch_map={k: v for k, v in FLAT_MAP.items() if not v.startswith(CANDIDATES)}
+        tree="ntuple",
+        branch_map={k: v for k, v in FLAT_MAP.items() if not v.startswith(CANDIDATES)},
     )
     (info,) = checked(bare, settings=settings, needs_particles=False)
     assert info.lacks_particles
     (found,) = checked(whole, settings=IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
     assert not found.lacks_particles
-    sources = [source_of("other", 0, str(each))._replace(needs_particles=False) for each in (whole, bare)]
+    sources = [
+        source_of("other", 0, str(each))._replace(needs_particles=False) for each in (whole, bare)
+    ]
     with pytest.raises(ConflictingFilesError, match=r"whole\.root has tracks.*bare\.root has none"):
         inventory(sources, settings, known={str(whole): found})
 
@@ -210,7 +236,12 @@ def some_events() -> list[Row]:
         events.append(
             made_event(
                 tracks=[
-                    track(rng.exponential(2), *angles(), charge=1 - 2 * int(rng.integers(2)), vertex=(0.1, -0.2, 30.0))
+                    track(
+                        rng.exponential(2),
+                        *angles(),
+                        charge=1 - 2 * int(rng.integers(2)),
+                        vertex=(0.1, -0.2, 30.0),
+                    )
                     for _ in range(many)
                 ],
                 photons=[tower(rng.exponential(2), *angles()) for _ in range(few)],
@@ -229,7 +260,8 @@ def some_events() -> list[Row]:
 def write_flat(path: Path, events: Sequence[Row], **options: Any) -> Path:
     """An ntuple as `FLAT_MAP` names it: lists such as `Track_pt`, and plain numbers such as `MET`."""
     names = {
-        branch: FLAT_MAP.get(field, "genWeight") for field, branch in LAYOUTS[BranchLayout.DELPHES].branches({}).items()
+        branch: FLAT_MAP.get(field, "genWeight")
+        for field, branch in LAYOUTS[BranchLayout.DELPHES].branches({}).items()
     }
     return write_delphes(path, events, tree="ntuple", rename=names, flat_scalars=True, **options)
 
@@ -254,7 +286,8 @@ def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> No
 @pytest.mark.parametrize("wrong", ["muon", "muons.PT", "tracks.energy", "Muon", ""])
 def test_a_branch_map_that_names_an_unknown_field_is_refused(wrong: str) -> None:
     with pytest.raises(
-        ValidationError, match=rf"'{re.escape(wrong)}' is no collection or field of the events.*muons\.pt"
+        ValidationError,
+        match=rf"'{re.escape(wrong)}' is no collection or field of the events.*muons\.pt",
     ):
         IngestSettings(branch_map={wrong: "Muon"})
 
@@ -263,7 +296,9 @@ def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path
     jets = [field.branch for field in COLLECTIONS["jets"].values()]
     path = write_delphes(tmp_path / "a.root", some_events(), without=jets)
     with uproot.update(path) as file:
-        columns = {branch: each for branch, each in columns_of(some_events()).items() if branch in jets}
+        columns = {
+            branch: each for branch, each in columns_of(some_events()).items() if branch in jets
+        }
         file.mktree("friend", kinds_of(columns)).extend(columns)
     message = message_of(path, IngestSettings(), MissingBranchError)
     assert "lacks 4 needed branches" in message
@@ -273,7 +308,10 @@ def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path
 def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     delphes = write_delphes(tmp_path / "delphes.root", some_events())
     branches = columns_of(some_events(), flat_scalars=True)
-    columns: dict[str, Any] = {"MissingET_MET": branches["MissingET.MET"], "MissingET_Phi": branches["MissingET.Phi"]}
+    columns: dict[str, Any] = {
+        "MissingET_MET": branches["MissingET.MET"],
+        "MissingET_Phi": branches["MissingET.Phi"],
+    }
     columns["Weight"] = branches["Event.Weight"]
     for fields in COLLECTIONS.values():
         members = {field.branch.split(".")[1]: branches[field.branch] for field in fields.values()}
@@ -298,4 +336,6 @@ def test_of_several_cycles_the_highest_is_read(tmp_path: Path) -> None:
         file.mktree("Delphes", kinds_of(columns)).extend(columns)
     with uproot.open(path) as file:
         assert sorted(file.keys()) == ["Delphes;1", "Delphes;2"]
-    assert without_file(select(path, IngestSettings()).table) == without_file(select(whole, IngestSettings()).table)
+    assert without_file(select(path, IngestSettings()).table) == without_file(
+        select(whole, IngestSettings()).table
+    )

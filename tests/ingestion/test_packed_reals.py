@@ -42,7 +42,9 @@ def test_every_packed_branch_holds_the_numbers_that_root_reads(names: BranchName
     assert len(expected) > 70
 
 
-@pytest.mark.parametrize("path", ["list2", "fixed9", "list14", "split.many", "split.half_list", "Part.phi", "hits.iso"])
+@pytest.mark.parametrize(
+    "path", ["list2", "fixed9", "list14", "split.many", "split.half_list", "Part.phi", "hits.iso"]
+)
 def test_a_range_of_entries_across_baskets_is_read_right(names: BranchNames, path: str) -> None:
     assert lists(names[path].read(2, 6)) == read_by_root()[path][2:6]
 
@@ -70,14 +72,22 @@ def test_a_range_is_found_where_root_finds_it(title: str, packing: Packing) -> N
 
 
 @pytest.mark.parametrize("branch", ["lv", "lvs", "slv.", "whits", "p4w."])
-def test_a_branch_of_objects_says_that_only_numbers_are_read(names: BranchNames, branch: str) -> None:
-    with pytest.raises(WrongBranchTypeError, match=r"holds objects \(.*\), and only branches of numbers .*Define"):
+def test_a_branch_of_objects_says_that_only_numbers_are_read(
+    names: BranchNames, branch: str
+) -> None:
+    with pytest.raises(
+        WrongBranchTypeError, match=r"holds objects \(.*\), and only branches of numbers .*Define"
+    ):
         sources_of(names, {"electrons.pt": branch}, {})
 
 
 @pytest.mark.parametrize("branch", ["whole.", "Unsplit"])
-def test_an_unsplit_class_says_that_its_type_cannot_be_read(names: BranchNames, branch: str) -> None:
-    with pytest.raises(WrongBranchTypeError, match=rf"branch '{branch}' has a type that cannot be read"):
+def test_an_unsplit_class_says_that_its_type_cannot_be_read(
+    names: BranchNames, branch: str
+) -> None:
+    with pytest.raises(
+        WrongBranchTypeError, match=rf"branch '{branch}' has a type that cannot be read"
+    ):
         sources_of(names, {"electrons.pt": branch}, {})
 
 
@@ -86,8 +96,12 @@ def test_an_object_of_several_branches_names_them(names: BranchNames) -> None:
         sources_of(names, {"electrons.pt": "p4s"}, {})
 
 
-def test_a_branch_that_is_booked_late_is_named_with_its_number_of_entries(names: BranchNames) -> None:
-    with pytest.raises(DamagedFileError, match="branch 'late' has 4 of the 7 entries of its tree") as caught:
+def test_a_branch_that_is_booked_late_is_named_with_its_number_of_entries(
+    names: BranchNames,
+) -> None:
+    with pytest.raises(
+        DamagedFileError, match="branch 'late' has 4 of the 7 entries of its tree"
+    ) as caught:
         sources_of(names, {"met": "late"}, {})
     assert "Copy it again" not in str(caught.value)
 
@@ -96,5 +110,7 @@ def test_a_member_without_a_description_of_its_range_is_refused(
     names: BranchNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uproot.behaviors.TBranch.TBranch.streamer", None)
-    with pytest.raises(WrongBranchTypeError, match=r"branch 'hits/hits.pt' has a type that cannot be read"):
+    with pytest.raises(
+        WrongBranchTypeError, match=r"branch 'hits/hits.pt' has a type that cannot be read"
+    ):
         sources_of(names, {"electrons.pt": "hits.pt"}, {})

@@ -37,10 +37,16 @@ PASS_THROUGH = IngestSettings(pass_through=["Event.Number", "ScalarHT.HT"])
 
 
 def written(
-    path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] | None = None, is_empty: bool = False
+    path: Path,
+    *,
+    numbers: type = np.int64,
+    further: Mapping[str, Any] | None = None,
+    is_empty: bool = False,
 ) -> Path:
     """A Delphes file with two more branches, of lists with one number as Delphes writes them and of plain numbers."""
-    rows = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)])
+    rows = distinct(
+        [made_event(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)]
+    )
     more = {"Event.Number": jagged(np.arange(7), (NUMBER + np.arange(6)).astype(numbers))}
     more |= {"ScalarHT.HT": np.arange(6) / 4}
     more |= {name: ak.Array(values) for name, values in (further or {}).items()}
@@ -55,11 +61,22 @@ def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -
         (folder / name).mkdir()
     samples = [SampleSettings(name="a", label=1, files=["-"])]
     made = ingest(here, [info], samples, settings, folder / "events", done=here, num_tasks=int)
-    parts = [EventsFile(part.name, "a", "", str(folder / "events" / part.name)) for part in made.parts]
+    parts = [
+        EventsFile(part.name, "a", "", str(folder / "events" / part.name)) for part in made.parts
+    ]
     features = make_unsplit(
-        here, parts, {"a": sample}, FeatureSettings(), CLASSES, folder / "features", done=here, num_tasks=int
+        here,
+        parts,
+        {"a": sample},
+        FeatureSettings(),
+        CLASSES,
+        folder / "features",
+        done=here,
+        num_tasks=int,
     )
-    assert pq.read_schema(features.files[0]).names[-len(info.pass_through) :] == list(info.pass_through)
+    assert pq.read_schema(features.files[0]).names[-len(info.pass_through) :] == list(
+        info.pass_through
+    )
     return predict(made_network("hlf"), features.files)
 
 
@@ -68,11 +85,18 @@ def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
     assert found["Event.Number"].to_pylist() == [NUMBER + 1, NUMBER + 3, NUMBER + 5]
     assert found["ScalarHT.HT"].to_pylist() == [0.25, 0.75, 1.25]
     write_root(found, CLASSES, tmp_path / "p.root")
-    assert read_root(tmp_path / "p.root")["Event.Number"].to_pylist() == found["Event.Number"].to_pylist()
+    assert (
+        read_root(tmp_path / "p.root")["Event.Number"].to_pylist()
+        == found["Event.Number"].to_pylist()
+    )
 
 
 def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_path: Path) -> None:
-    found = predicted(tmp_path, IngestSettings(weights={"scale_up": "ScalarHT.HT"}), GeneratedSample(1, None, 6, 3.0))
+    found = predicted(
+        tmp_path,
+        IngestSettings(weights={"scale_up": "ScalarHT.HT"}),
+        GeneratedSample(1, None, 6, 3.0),
+    )
     assert found["weight"].to_pylist() == [2.0] * 3
     assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
@@ -86,7 +110,11 @@ def listed(path: Path, *, short: int | None = None, is_empty: bool = False) -> P
 
 def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path) -> None:
     path = listed(tmp_path / "a.root")
-    weights = {"up": "WeightLHEF.Weight[7]", "factor": "weight * WeightLHEF.Weight[0]", "fixed": "Fixed[1]"}
+    weights = {
+        "up": "WeightLHEF.Weight[7]",
+        "factor": "weight * WeightLHEF.Weight[0]",
+        "fixed": "Fixed[1]",
+    }
     settings = IngestSettings(weights=weights)
     found = read(path, settings, weight="ScalarHT.HT").pass_through
     assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
@@ -116,7 +144,10 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
             {"weights": {"up": "WeightLHEF.Weight"}},
             r"9 numbers in entry 0; .* ingest.weights, from 0: '\S+Weight\[0\]'",
         ),
-        ({"weights": {"up": "WeightLHEF.Weight[9]"}}, r"9 numbers in entry 0; \[9\] \(from 0\) is not there"),
+        (
+            {"weights": {"up": "WeightLHEF.Weight[9]"}},
+            r"9 numbers in entry 0; \[9\] \(from 0\) is not there",
+        ),
         (
             {"weights": {"up": "ScalarHT.HT[0]"}},
             r"no list of numbers per event\. Leave \[0\] out under ingest\.weights",
@@ -127,33 +158,47 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
         ),
     ],
 )
-def test_lists_are_seen_when_files_are_checked(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+def test_lists_are_seen_when_files_are_checked(
+    tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
     """Of a range of Spark tasks, the entry was counted from its begin, and the advice was ingest.branch_map."""
     with pytest.raises(WrongBranchTypeError, match=words):
         inventory([source_of("a", 0, str(listed(tmp_path / "a.root")))], IngestSettings(**settings))
 
 
 def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
-    with pytest.raises(ValidationError, match="'weight_up': columns that begin with 'weight_' are those of"):
+    with pytest.raises(
+        ValidationError, match="'weight_up': columns that begin with 'weight_' are those of"
+    ):
         IngestSettings(pass_through=["weight_up"])
 
 
 def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_path: Path) -> None:
     first = written(tmp_path / "a.root")
     with pytest.raises(
-        MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.pass_through: .*Nearest: Event\.Number"
+        MissingBranchError,
+        match=r"'Event\.Numbr' \(for ingest\.pass_through: .*Nearest: Event\.Number",
     ):
         inventory([source_of("a", 0, str(first))], IngestSettings(pass_through=["Event.Numbr"]))
-    sources = [source_of("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
-    with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
+    sources = [
+        source_of("a", 0, str(path))
+        for path in (first, written(tmp_path / "b.root", numbers=np.float64))
+    ]
+    with pytest.raises(
+        WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"
+    ):
         inventory(sources, PASS_THROUGH)
 
 
-def test_several_numbers_of_one_list_read_their_branch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_numbers_of_one_list_read_their_branch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of a hundred weights of a generator decompressed all of them."""
     lists = {"WeightLHEF.Weight": [[1.0, 2.0, 3.0]] * 6}
     path = written(tmp_path / "a.root", further=lists)
-    settings = IngestSettings(weights={f"w{number}": f"WeightLHEF.Weight[{number}]" for number in range(3)})
+    settings = IngestSettings(
+        weights={f"w{number}": f"WeightLHEF.Weight[{number}]" for number in range(3)}
+    )
     (info,) = inventory([source_of("a", 1, str(path))], settings).infos
     read: list[str] = []
     array = uproot.TBranch.array

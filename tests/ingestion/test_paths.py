@@ -15,8 +15,26 @@ from ingestion.paths import Located, PathError, located, matching_here
 from ingestion.storage import matching
 
 NAMES = (
-    *("a.root", "b c.root", "d/e.root", "d/f/g.root", "d/.hidden.root", ".dot/h.root", "d[1]/i.root", "x::y.root"),
-    *("p%20q.root", "r#s.root", "ü.root", "new\nline.root", "q?.root", "d/.deep/j.root", "k.txt", "-dash.root"),
+    *(
+        "a.root",
+        "b c.root",
+        "d/e.root",
+        "d/f/g.root",
+        "d/.hidden.root",
+        ".dot/h.root",
+        "d[1]/i.root",
+        "x::y.root",
+    ),
+    *(
+        "p%20q.root",
+        "r#s.root",
+        "ü.root",
+        "new\nline.root",
+        "q?.root",
+        "d/.deep/j.root",
+        "k.txt",
+        "-dash.root",
+    ),
 )
 PATTERNS = (
     *("*.root", "**.root", "**/*.root", "d/**", "d/**/g.root", "**/f/**/*.root", "./**/e.root", "**/**/e.root"),
@@ -36,7 +54,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_pattern_matches_what_it_matches_in_a_shell(tree: Path, pattern: str, absolute: bool) -> None:
+def test_a_pattern_matches_what_it_matches_in_a_shell(
+    tree: Path, pattern: str, absolute: bool
+) -> None:
     bash = shutil.which("bash")
     assert bash
     if absolute:
@@ -64,9 +84,15 @@ def test_a_name_that_is_there_is_no_pattern(tree: Path, name: str) -> None:
     assert matching(f"{tree}/{name}") == [f"{tree}/{name}"]
 
 
-def test_two_stars_beside_letters_are_one_on_servers_too(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_stars_beside_letters_are_one_on_servers_too(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fsspec.filesystem("memory").pipe("/night/a.root", b"x")
-    assert matching("memory://night/**.root") == matching("memory://**/*.root") == ["memory:///night/a.root"]
+    assert (
+        matching("memory://night/**.root")
+        == matching("memory://**/*.root")
+        == ["memory:///night/a.root"]
+    )
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -106,13 +132,21 @@ def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("$NIGHTS/a.root", r"'\$NIGHTS/a.root': the environment has no variable 'NIGHTS'. Nearest: NIGHT\b"),
+        (
+            "$NIGHTS/a.root",
+            r"'\$NIGHTS/a.root': the environment has no variable 'NIGHTS'. Nearest: NIGHT\b",
+        ),
         ("${NIGHT:-x}/a.root", r"no variable 'NIGHT:-x'.* A variable is \$NAME or \$\{NAME\}"),
         ("${NIGHT/a.root", "no variable"),
-        ("~nobody-of-this-name/a.root", "no home folder of '~nobody-of-this-name'; write the whole path"),
+        (
+            "~nobody-of-this-name/a.root",
+            "no home folder of '~nobody-of-this-name'; write the whole path",
+        ),
     ],
 )
-def test_what_is_unknown_is_named(monkeypatch: pytest.MonkeyPatch, words: str, message: str) -> None:
+def test_what_is_unknown_is_named(
+    monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
     monkeypatch.setenv("NIGHT", "7")
     with pytest.raises(PathError, match=message):
         located(words)

@@ -88,7 +88,9 @@ def test_the_function_behind_a_callable_says_name_and_module(
     assert module_of(given) == __name__
 
 
-@pytest.mark.parametrize("given", [len, np.sqrt, partial(len), np.add.reduce], ids=["len", "sqrt", "partial", "reduce"])
+@pytest.mark.parametrize(
+    "given", [len, np.sqrt, partial(len), np.add.reduce], ids=["len", "sqrt", "partial", "reduce"]
+)
 def test_a_callable_without_a_python_function_is_refused(given: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="is no Python function; write `def` around it"):
         function_behind(given)
@@ -99,12 +101,18 @@ def test_a_lambda_has_no_name_for_a_column() -> None:
         name_of(lambda events: events)
 
 
-@pytest.mark.parametrize("callable_text", ["partial(jets.name_of, 1)", "np.vectorize(np.median)", "partial(np.median)"])
+@pytest.mark.parametrize(
+    "callable_text", ["partial(jets.name_of, 1)", "np.vectorize(np.median)", "partial(np.median)"]
+)
 def test_a_callable_of_another_module_belongs_to_the_plugin_that_registers_it(
     tmp_path: Path, callable_text: str
 ) -> None:
     """`plugin.py` was in no fingerprint, or `plan` found no file of numpy's module."""
-    lines = ["from functools import partial", "import numpy as np", "import ingestion.plugin_functions as jets"]
+    lines = [
+        "from functools import partial",
+        "import numpy as np",
+        "import ingestion.plugin_functions as jets",
+    ]
     lines += [f"registered = {callable_text}", "jets.note_plugin(registered)"]
     (tmp_path / "registers.py").write_text("\n".join(lines))
 

@@ -56,7 +56,11 @@ def feature(value: str = "events.met", *, name: str = "own", unit: str = "GeV") 
 
 def registered(callable_text: str, *definitions: str) -> str:
     """A plugin that registers something else than a plain function."""
-    lines = ["from functools import partial", "from features.functions import high_level_feature", *definitions]
+    lines = [
+        "from functools import partial",
+        "from features.functions import high_level_feature",
+        *definitions,
+    ]
     return "\n".join([*lines, f'high_level_feature(unit="1", meaning="x")({callable_text})', ""])
 
 
@@ -90,7 +94,11 @@ class A: ...
     ),
     "has_no_unit": (feature(unit=""), "PluginError", ("line 4", "'own'", "unit")),
     "imports_torch": ("import numpy\nimport torch\n", "PluginError", ("line 2", "torch")),
-    "imports_a_network": ("from models.networks.classifier import Classifier\n", "PluginError", ("line 1", "torch")),
+    "imports_a_network": (
+        "from models.networks.classifier import Classifier\n",
+        "PluginError",
+        ("line 1", "torch"),
+    ),
     "has_a_setting_without_default": (
         """from models.networks.network_settings import NetworkSettings, network
 @network('mine')
@@ -112,15 +120,26 @@ class Mine(NetworkSettings):
     "gives_nan": (feature("events.met * np.nan"), "FeatureError", ("'own'", "not finite")),
     "gives_another_length": (feature("events.met[1:]"), "FeatureError", ("'own'", "shape")),
     "fails_at_work": (feature("events.mett"), "FeatureError", ("'own'", "line 6", "mett")),
-    "depends_on_other_events": (feature("events.met - events.met.mean()"), "FeatureError", ("'own'", "other events")),
-    "depends_on_the_order": (feature("np.arange(len(events.met))"), "FeatureError", ("'own'", "other events")),
+    "depends_on_other_events": (
+        feature("events.met - events.met.mean()"),
+        "FeatureError",
+        ("'own'", "other events"),
+    ),
+    "depends_on_the_order": (
+        feature("np.arange(len(events.met))"),
+        "FeatureError",
+        ("'own'", "other events"),
+    ),
     "is_compiled_for_arrays": (
-        feature().replace("\ndef", "\n@numba.njit\ndef").replace("import numpy as np", "import numba"),
+        feature()
+        .replace("\ndef", "\n@numba.njit\ndef")
+        .replace("import numpy as np", "import numba"),
         "FeatureError",
         ("'own'", "fails: TypingError"),
     ),
     "is_compiled_within": (
-        feature("doubled(events.met)") + "import numba\n@numba.njit\ndef doubled(met):\n    return 2 * met\n",
+        feature("doubled(events.met)")
+        + "import numba\n@numba.njit\ndef doubled(met):\n    return 2 * met\n",
         "no error",
         (),
     ),
@@ -144,7 +163,11 @@ class Mine(NetworkSettings):
         "no error",
         (),
     ),
-    "is_a_lambda": (registered("lambda events: events.met"), "PluginError", ("line 3", "<lambda>", "`def`")),
+    "is_a_lambda": (
+        registered("lambda events: events.met"),
+        "PluginError",
+        ("line 3", "<lambda>", "`def`"),
+    ),
     "is_built_in": (registered("len"), "PluginError", ("line 3", "len", "`def`")),
     "is_fine": (feature("events.records().met"), "no error", ()),
 }
@@ -161,7 +184,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("[", '"'))]
-    return {name: (each, "") if isinstance(each, str) else each for name, each in zip(BAD, found, strict=True)}
+    return {
+        name: (each, "") if isinstance(each, str) else each
+        for name, each in zip(BAD, found, strict=True)
+    }
 
 
 @pytest.mark.slow

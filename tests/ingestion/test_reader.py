@@ -37,7 +37,13 @@ def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
     assert columns["tracks"]["x"] == {"unit": "mm", "branch": "EFlowTrack.X"}
     assert columns["met"]["unit"] == "GeV"
     (row,) = table.select(["file_uuid", "entry", "sample", "label", "weight"]).to_pylist()
-    assert row == {"file_uuid": checked(path)[0].uuid, "entry": 0, "sample": "made", "label": 0, "weight": -2.0}
+    assert row == {
+        "file_uuid": checked(path)[0].uuid,
+        "entry": 0,
+        "sample": "made",
+        "label": 0,
+        "weight": -2.0,
+    }
 
 
 def test_every_value_arrives_where_it_belongs(tmp_path: Path) -> None:
@@ -65,8 +71,14 @@ def test_thresholds_are_strict_and_keep_the_rest_in_order(tmp_path: Path) -> Non
         neutral_hadrons=[tower(1.5, 0, 0), tower(0.5, 0, 0)],
     )
     table = select(write_delphes(tmp_path / "a.root", [event])).table
-    kept = {name: [c.get("pt", c.get("et")) for c in table[name][0].as_py()] for name in COLLECTIONS}
-    assert (kept["tracks"], kept["photons"], kept["neutral_hadrons"]) == ([0.75, 9.0], [1.25], [1.5])
+    kept = {
+        name: [c.get("pt", c.get("et")) for c in table[name][0].as_py()] for name in COLLECTIONS
+    }
+    assert (kept["tracks"], kept["photons"], kept["neutral_hadrons"]) == (
+        [0.75, 9.0],
+        [1.25],
+        [1.5],
+    )
 
 
 def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_path: Path) -> None:
@@ -138,14 +150,18 @@ def test_a_missing_weight_becomes_one(tmp_path: Path) -> None:
 def test_a_scalar_where_a_list_is_needed_is_named(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON])], flat_scalars=True)
     settings = IngestSettings(branch_map={"muons.pt": "MissingET.MET"})
-    with pytest.raises(WrongBranchTypeError, match=r"branch 'MissingET\.MET' holds 'float32' per event.*branch_map"):
+    with pytest.raises(
+        WrongBranchTypeError, match=r"branch 'MissingET\.MET' holds 'float32' per event.*branch_map"
+    ):
         select(path, settings)
 
 
 def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
     event = made_event(electrons=[ELECTRON], muons=[], jets=[jet(1, 2, 3)])
     settings = IngestSettings(branch_map={"muons.charge": "Jet.BTag"})
-    with pytest.raises(WrongBranchTypeError, match=r"'muons\.pt' and 'muons\.charge' have different numbers"):
+    with pytest.raises(
+        WrongBranchTypeError, match=r"'muons\.pt' and 'muons\.charge' have different numbers"
+    ):
         select(write_delphes(tmp_path / "a.root", [event]), settings)
 
 
@@ -153,15 +169,23 @@ def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
     ("kind", "value", "key"),
     [("int32", -1, "branch_map"), ("float32", 0.5, "min_btag"), ("int64", 2**33, "branch_map")],
 )
-def test_integers_that_would_change_are_refused(tmp_path: Path, kind: str, value: float, key: str) -> None:
+def test_integers_that_would_change_are_refused(
+    tmp_path: Path, kind: str, value: float, key: str
+) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
-    with pytest.raises(WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.{key}"):
+    with pytest.raises(
+        WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.{key}"
+    ):
         select(path)
 
 
-@pytest.mark.parametrize(("kind", "value", "expected"), [("bool", True, 1), ("int8", 3, 3), ("float64", 2.0, 2)])
-def test_integers_of_other_types_are_taken(tmp_path: Path, kind: str, value: float, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"), [("bool", True, 1), ("int8", 3, 3), ("float64", 2.0, 2)]
+)
+def test_integers_of_other_types_are_taken(
+    tmp_path: Path, kind: str, value: float, expected: int
+) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
     assert select(path).table["jets"][0][0]["btag"].as_py() == expected
@@ -176,17 +200,23 @@ def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
 def test_a_real_file_against_a_plain_uproot_loop(ttbar_source: SourceFile) -> None:
     selection = select(Path(ttbar_source.path))
     with uproot.open(ttbar_source.path) as file:
-        arrays = file["Delphes"].arrays(["EFlowTrack.PT", "Electron.PT", "MuonTight.PT", "MissingET.MET"])
+        arrays = file["Delphes"].arrays(
+            ["EFlowTrack.PT", "Electron.PT", "MuonTight.PT", "MissingET.MET"]
+        )
     expected = [
         (entry, [pt for pt in event["EFlowTrack.PT"] if pt > 0.5], event["MissingET.MET"][0])
         for entry, event in enumerate(ak.to_list(arrays))
         if any(pt > 23 for pt in event["Electron.PT"] + event["MuonTight.PT"])
     ]
     rows = selection.table.to_pylist()
-    assert [(row["entry"], [t["pt"] for t in row["tracks"]], row["met"]) for row in rows] == expected
+    assert [
+        (row["entry"], [t["pt"] for t in row["tracks"]], row["met"]) for row in rows
+    ] == expected
 
 
-def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(tmp_path: Path) -> None:
+def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(
+    tmp_path: Path,
+) -> None:
     """Bitwise where nothing is wrapped; the events with a wrapped azimuth are counted."""
 
     def row(met_phi: float, phi: float, turn: float) -> Row:
@@ -211,5 +241,7 @@ def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(tmp
 
 def test_azimuths_in_degrees_are_refused(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0.5, 90.0)])])
-    with pytest.raises(WrongBranchTypeError, match=r"an azimuth of 'electrons' is 90; radians are needed"):
+    with pytest.raises(
+        WrongBranchTypeError, match=r"an azimuth of 'electrons' is 90; radians are needed"
+    ):
         select(path)

@@ -43,8 +43,12 @@ def some_events(count: int = 60) -> list[Row]:
     return [
         made_event(
             electrons=[lepton(10.0 + entry, 0.5, 1.0)],
-            tracks=[track(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 40))],
-            photons=[tower(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))],
+            tracks=[
+                track(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 40))
+            ],
+            photons=[
+                tower(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))
+            ],
             jets=[jet(40.0, 1.0, 2.0, btag=entry % 8)],
             met=float(entry),
         )
@@ -61,7 +65,9 @@ def served_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(served_file: Path) -> Iterator[FaultyServer]:
     with FaultyServer(served_file.parent) as started:
-        thread = threading.Thread(target=started.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread = threading.Thread(
+            target=started.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
         yield started
         started.ended.set()
@@ -95,12 +101,16 @@ def ingested(info: FileInfo, folder: Path) -> EventsPart:
     return part
 
 
-def test_a_remote_file_gives_the_table_of_the_local_one(server: FaultyServer, served_file: Path) -> None:
+def test_a_remote_file_gives_the_table_of_the_local_one(
+    server: FaultyServer, served_file: Path
+) -> None:
     (source,) = expand([sample(f"{server.url}/a.root")])
     assert source == source_of("remote", 1, f"{server.url}/a.root")
     (remote,) = inventory([source], SETTINGS).infos
     (local,) = checked(served_file)
-    assert remote._replace(path=local.path, modified=local.modified, sample="made", label=0) == local
+    assert (
+        remote._replace(path=local.path, modified=local.modified, sample="made", label=0) == local
+    )
     expected = select(local).table
     assert 10 <= expected.num_rows < 60
     assert select(remote._replace(sample="made", label=0)).table.equals(expected)
@@ -114,7 +124,9 @@ def test_a_url_that_is_not_there_is_named(server: FaultyServer) -> None:
 
 
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
-def test_a_remote_file_that_changes_in_place_is_checked_again(server: FaultyServer, header: str) -> None:
+def test_a_remote_file_that_changes_in_place_is_checked_again(
+    server: FaultyServer, header: str
+) -> None:
     url = f"{server.url}/a.root"
     server.headers = {header: "Sat, 01 Nov 2025 10:00:00 GMT"}
     remembered = checked(url)[0]._replace(entries=12345)
@@ -125,9 +137,14 @@ def test_a_remote_file_that_changes_in_place_is_checked_again(server: FaultyServ
 
 
 @pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
-def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(server: FaultyServer, fault: str) -> None:
+def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(
+    server: FaultyServer, fault: str
+) -> None:
     url = f"{server.url}/a.root"
-    for ask in (lambda: expand([sample(url)])[0].path == url, lambda: checked(url)[0].entries == 60):
+    for ask in (
+        lambda: expand([sample(url)])[0].path == url,
+        lambda: checked(url)[0].entries == 60,
+    ):
         server.fail(fault, FAILURES[fault])
         assert ask()
         assert server.faults_left == 0
@@ -168,12 +185,19 @@ def test_a_file_skipped_because_its_server_was_down_is_checked_again(server: Fau
 
 
 @pytest.mark.parametrize("name", ["a.root", "*.root"])
-def test_a_server_that_refuses_access_asks_for_credentials(server: FaultyServer, name: str, waits: list[float]) -> None:
+def test_a_server_that_refuses_access_asks_for_credentials(
+    server: FaultyServer, name: str, waits: list[float]
+) -> None:
     server.fail(REFUSED, FOR_EVER)
-    with pytest.raises(RefusedFileError, match=rf"{re.escape(name)}: the server refuses .*credentials"):
+    with pytest.raises(
+        RefusedFileError, match=rf"{re.escape(name)}: the server refuses .*credentials"
+    ):
         expand([sample(f"{server.url}/{name}")])
     with pytest.raises(RefusedFileError, match="refuses its size"):
-        inventory([source_of("remote", 1, f"{server.url}/a.root")], IngestSettings(on_bad_file=OnBadFile.SKIP))
+        inventory(
+            [source_of("remote", 1, f"{server.url}/a.root")],
+            IngestSettings(on_bad_file=OnBadFile.SKIP),
+        )
     assert waits == []
 
 
@@ -192,7 +216,9 @@ def test_a_certificate_that_is_not_trusted_is_named(
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     url = server.url.replace("http:", "https:")
-    with pytest.raises(RefusedFileError, match=rf"{re.escape(name)}: the server refuses .*certificate"):
+    with pytest.raises(
+        RefusedFileError, match=rf"{re.escape(name)}: the server refuses .*certificate"
+    ):
         expand([sample(f"{url}/{name}")])
     # What the message advises works; the library reads the variable when it is imported.
     code = "import sys; from ingestion.storage import matching; print(matching(sys.argv[1]))"
@@ -211,12 +237,18 @@ def test_a_server_that_never_answers_is_given_up(
     monkeypatch.setattr("ingestion.storage.READ_SECONDS", 0.2)
     limit_waiting.cache_clear()
     server.fail(SILENT, FOR_EVER)
-    for read in (lambda: expand([sample(info.path)]), lambda: checked(info.path)[0], lambda: ingested(info, tmp_path)):
+    for read in (
+        lambda: expand([sample(info.path)]),
+        lambda: checked(info.path)[0],
+        lambda: ingested(info, tmp_path),
+    ):
         with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
             read()
 
 
-def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("XRD_CONNECTIONWINDOW", "XRD_CONNECTIONRETRY", "XRD_STREAMERRORWINDOW"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XRD_REQUESTTIMEOUT", "7")

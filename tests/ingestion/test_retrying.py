@@ -64,21 +64,35 @@ def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
     for path, passing in ((LOCAL, here), (REMOTE, there)):
         refused = path == REMOTE and isinstance(cause, PermissionError)
         gone = isinstance(cause, FileNotFoundError | PermissionError)
-        kind = UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
-        assert type(read_error(path, where="its index", cause=cause)) is (RefusedFileError if refused else kind)
+        kind = (
+            UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
+        )
+        assert type(read_error(path, where="its index", cause=cause)) is (
+            RefusedFileError if refused else kind
+        )
 
 
-@pytest.mark.parametrize("name", ["NoSuchBucket", "NoCredentialsError", "ClientConnectorCertificateError"])
+@pytest.mark.parametrize(
+    "name", ["NoSuchBucket", "NoCredentialsError", "ClientConnectorCertificateError"]
+)
 def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: str) -> None:
     cause = FileNotFoundError("The specified bucket does not exist")
     cause.__cause__ = type(name, (Exception,), {})("not for you")
     problem = read_error("s3://bucket/a.root", where="its size", cause=cause)
-    assert f"s3://bucket/a.root: the server refuses its size ({name}: not for you). Correct the URL" in str(problem)
+    assert (
+        f"s3://bucket/a.root: the server refuses its size ({name}: not for you). Correct the URL"
+        in str(problem)
+    )
     assert not problem.is_of_the_file
-    assert read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).is_of_the_file is False
+    assert (
+        read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).is_of_the_file
+        is False
+    )
     for status in (401, 403, 407):
         denied = type("ClientResponseError", (Exception,), {"status": status})()
-        assert isinstance(read_error("https://host/a.root", where="it", cause=denied), RefusedFileError)
+        assert isinstance(
+            read_error("https://host/a.root", where="it", cause=denied), RefusedFileError
+        )
 
 
 def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
@@ -115,7 +129,9 @@ class Flaky:
         after: Calls that work before the first failure.
     """
 
-    def __init__(self, works: Callable[..., Any], error: Exception, *, times: int = 1000, after: int = 0) -> None:
+    def __init__(
+        self, works: Callable[..., Any], error: Exception, *, times: int = 1000, after: int = 0
+    ) -> None:
         self.works = works
         self.error = error
         self.failing = range(after, after + times)
@@ -152,12 +168,16 @@ def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    events = [made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)]
+    events = [
+        made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
+    ]
     return write_delphes(tmp_path / "a.root", events)
 
 
 @pytest.mark.usefixtures("waits")
-@pytest.mark.parametrize("place", [(uproot, "open"), (LocalFileSystem, "open"), (LocalFileSystem, "info")])
+@pytest.mark.parametrize(
+    "place", [(uproot, "open"), (LocalFileSystem, "open"), (LocalFileSystem, "info")]
+)
 def test_a_file_that_opens_at_the_third_attempt_is_fine(
     path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
 ) -> None:

@@ -84,7 +84,10 @@ def test_the_rest_stays_as_it_is(text: str) -> None:
     [
         ("s3://AKIA:ab/cd@bucket/f is truncated", "s3://***@bucket/f is truncated"),
         ("(https://me:a/b@store/a.root?token=a,b).", "(https://***@store/a.root?token=***)."),
-        ("https://store/signature=tt/a.root?x=1&Signature=a", "https://store/signature=tt/a.root?x=1&Signature=***"),
+        (
+            "https://store/signature=tt/a.root?x=1&Signature=a",
+            "https://store/signature=tt/a.root?x=1&Signature=***",
+        ),
         ("https://store/a?token=x, https://store/b", "https://store/a?token=***, https://store/b"),
     ],
 )
@@ -100,7 +103,12 @@ def test_passwords_of_urls_may_hold_anything_but_blanks(password: str) -> None:
 
 
 def test_credentials_of_the_config_are_hidden_wherever_they_stand() -> None:
-    keep_secret({"spark": {"conf": {"a": SecretStr(SECRET), "b": "plain text"}}, "list": [SecretStr(f"{SECRET}+more")]})
+    keep_secret(
+        {
+            "spark": {"conf": {"a": SecretStr(SECRET), "b": "plain text"}},
+            "list": [SecretStr(f"{SECRET}+more")],
+        }
+    )
     assert redact_all({f"why {SECRET}": [f"'{SECRET}+more' is refused", "plain text"]}) == {
         "why ***": ["'***' is refused", "plain text"]
     }

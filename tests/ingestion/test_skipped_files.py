@@ -24,12 +24,16 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("good", "other"):
-        write_delphes(folder / f"{name}.root", distinct([made_event(electrons=[lepton(40.0, 0, 0)])] * 12))
+        write_delphes(
+            folder / f"{name}.root", distinct([made_event(electrons=[lepton(40.0, 0, 0)])] * 12)
+        )
     return folder
 
 
 def found(data: Path, **known: Any) -> Inventory:
-    return inventory([source_of("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **known)
+    return inventory(
+        [source_of("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **known
+    )
 
 
 def read(inventory: Inventory, out: Path) -> IngestResult:
@@ -57,13 +61,17 @@ def test_a_file_that_changes_while_it_is_read_is_not_believed(
 
 def test_a_file_repaired_without_a_trace_in_size_or_time_is_read_again(data: Path) -> None:
     wrong = found(data)
-    bad = job.BadFile("qcd", wrong.infos[0].path, "UnreadableFileError", "no permission", *wrong.infos[0][5:7])
+    bad = job.BadFile(
+        "qcd", wrong.infos[0].path, "UnreadableFileError", "no permission", *wrong.infos[0][5:7]
+    )
     assert found(data, known={bad.path: bad}).bad == []
     damaged = bad._replace(reason="DamagedFileError", found_while_reading=True)
     assert found(data, known={bad.path: damaged}).bad == [damaged]
 
 
-def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Server:
         def info(self, _: str) -> dict[str, Any]:
             raise OSError("File stat request failed")
@@ -79,4 +87,7 @@ def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(monkeypa
 
     monkeypatch.setattr("ingestion.storage.file_system", lambda _: (Server(), "/*.root"))
     sample = SampleSettings(name="qcd", label=0, files=["root://server//*.root"])
-    assert [each.path for each in expand([sample])] == ["root://server//a.root", "root://server//b.root"]
+    assert [each.path for each in expand([sample])] == [
+        "root://server//a.root",
+        "root://server//b.root",
+    ]

@@ -45,15 +45,23 @@ def test_each_choice_in_braces_needs_a_file(tmp_path: Path) -> None:
     touched(tmp_path, "a1.root", "b1.root", "{a,b}.root")
     paths = [Path(source.path).name for source in expand([sample("x", tmp_path / "{b,a}*.root")])]
     assert paths == ["b1.root", "a1.root"]
-    assert [Path(source.path).name for source in expand([sample("x", tmp_path / "{a,b}.root")])] == ["{a,b}.root"]
+    assert [
+        Path(source.path).name for source in expand([sample("x", tmp_path / "{a,b}.root")])
+    ] == ["{a,b}.root"]
     with pytest.raises(FilesToComeError, match=r"no file matches '.*/c\*\.root'"):
         expand([sample("x", tmp_path / "{a,c}*.root")])
 
 
 def test_what_several_samples_lack_is_said_at_once(tmp_path: Path) -> None:
     touched(tmp_path, "a.root")
-    samples = [sample("x", tmp_path / "a1.root"), sample("y", tmp_path / "a.root"), sample("z", tmp_path / "b*.root")]
-    with pytest.raises(NoFilesError, match=r"(?s)^sample 'x': .*a1\.root.*\nsample 'z': .*b\*\.root") as caught:
+    samples = [
+        sample("x", tmp_path / "a1.root"),
+        sample("y", tmp_path / "a.root"),
+        sample("z", tmp_path / "b*.root"),
+    ]
+    with pytest.raises(
+        NoFilesError, match=r"(?s)^sample 'x': .*a1\.root.*\nsample 'z': .*b\*\.root"
+    ) as caught:
         expand(samples)
     assert not isinstance(caught.value, FilesToComeError)
     with pytest.raises(FilesToComeError):
@@ -61,26 +69,36 @@ def test_what_several_samples_lack_is_said_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["link.root", "l*.root"])
-def test_a_link_to_nothing_is_named_beside_the_faults_of_other_files(tmp_path: Path, pattern: str) -> None:
+def test_a_link_to_nothing_is_named_beside_the_faults_of_other_files(
+    tmp_path: Path, pattern: str
+) -> None:
     (tmp_path / "link.root").symlink_to(tmp_path / "gone.root")
     (tmp_path / "text.root").write_text("no ROOT file, but text")
     sources = expand([sample("x", tmp_path / pattern), sample("y", tmp_path / "text.root")])
     with pytest.raises(BadFilesError) as caught:
         inventory(sources, IngestSettings())
     message = str(caught.value)
-    assert f"link.root is a link to '{tmp_path / 'gone.root'}', which is not there. Correct or remove" in message
+    assert (
+        f"link.root is a link to '{tmp_path / 'gone.root'}', which is not there. Correct or remove"
+        in message
+    )
     assert "text.root is not a ROOT file" in message
 
 
 def test_a_link_to_nothing_is_skipped_like_other_bad_files(tmp_path: Path) -> None:
     (tmp_path / "link.root").symlink_to("link.root")
     good = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0, 0)])])
-    found = inventory(expand([sample("x", good, tmp_path / "link.root")]), IngestSettings(on_bad_file=OnBadFile.SKIP))
+    found = inventory(
+        expand([sample("x", good, tmp_path / "link.root")]),
+        IngestSettings(on_bad_file=OnBadFile.SKIP),
+    )
     assert [Path(file.path).name for file in found.bad] == ["link.root"]
 
 
 @pytest.mark.parametrize("pattern", ["data/*.root", "data/x/a.root"])
 def test_a_folder_that_is_a_link_to_nothing_is_named(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "data").symlink_to("disk2")
-    with pytest.raises(NoFilesError, match=r"'[^']*/data' is a link to 'disk2', which is not there"):
+    with pytest.raises(
+        NoFilesError, match=r"'[^']*/data' is a link to 'disk2', which is not there"
+    ):
         expand([sample("x", tmp_path / pattern)])

@@ -28,7 +28,14 @@ def test_any_per_event_is_any_of_each_event(events: list[list[bool]]) -> None:
 
 
 def test_padding_is_a_negative_pt_or_one_number_in_eta_and_phi() -> None:
-    padded = [(0, 0, 0), (-999, -999, -999), (999, 999, 999), (-1, 5, 0), (0, -9, -9), (30, 999, 999)]
+    padded = [
+        (0, 0, 0),
+        (-999, -999, -999),
+        (999, 999, 999),
+        (-1, 5, 0),
+        (0, -9, -9),
+        (30, 999, 999),
+    ]
     good = [(30, 1, 2), (0, 1, 0), (30, 1, 1), (30, 4, 4), (np.nan,) * 3, (-np.inf, 1, 2)]
     pt, eta, phi = np.array([*padded, *good], np.float32).T
     jets = Jagged(np.array([0, len(pt)]), {"pt": pt, "eta": eta, "phi": phi})

@@ -55,7 +55,9 @@ def test_a_file_that_is_being_written_waits(data: Path) -> None:
     assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
     assert "may still be being written" in found.waiting[0].reason
     assert "truncated" in found.waiting[0].reason
-    assert [line.partition(": it may")[0] for line in said] == [f"left for another run: {data / 'half.root'}"]
+    assert [line.partition(": it may")[0] for line in said] == [
+        f"left for another run: {data / 'half.root'}"
+    ]
 
 
 def test_files_that_wait_for_the_same_reason_are_named_in_one_line(data: Path) -> None:
@@ -82,7 +84,9 @@ def test_what_stays_as_it_is_counts_as_damaged_and_at_once_without_the_setting(d
     assert names(look(data, settle_seconds=60))["read"] == ["half.root", "whole.root"]
 
 
-def test_a_file_that_grows_during_its_check_waits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_during_its_check_waits(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (data / "half.root").unlink()
     inspect = module.inspect
 
@@ -125,7 +129,9 @@ def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
     sample = sample.model_copy(update={"files": [*sample.files, str(data / "late*.root")]})
     said: list[str] = []
     found_files([sample], IngestSettings(), said.append)
-    assert said == [f"note: sample 'qcd': no file matches '{data / 'late*.root'}' (yet?); its other files are taken"]
+    assert said == [
+        f"note: sample 'qcd': no file matches '{data / 'late*.root'}' (yet?); its other files are taken"
+    ]
     with pytest.raises(FilesToComeError, match=r"no file matches .*late"):
         found_files([sample], IngestSettings(), said.append, strict=True)
 

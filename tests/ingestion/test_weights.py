@@ -52,7 +52,9 @@ def test_the_weight_is_what_the_sample_states(
     found = select(written(tmp_path / "a.root", {branch: values}), weight=weight)
     assert found.table["weight"].to_pylist() == expected
     squares = [number**2 for number in expected]
-    assert found.tally().weights["entries"] == pytest.approx([sum(expected), sum(squares)], rel=1e-15)
+    assert found.tally().weights["entries"] == pytest.approx(
+        [sum(expected), sum(squares)], rel=1e-15
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,11 @@ def test_the_weight_is_what_the_sample_states(
             WrongBranchTypeError,
             r"holds 3 numbers in entry 0; \[3\] \(from 0\) .* `weight` of the sample",
         ),
-        ("genWeight", MissingBranchError, r"'genWeight' \(for `weight` of the sample\).*Nearest: Event.Weight"),
+        (
+            "genWeight",
+            MissingBranchError,
+            r"'genWeight' \(for `weight` of the sample\).*Nearest: Event.Weight",
+        ),
     ],
 )
 def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
@@ -80,7 +86,9 @@ def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
 
 
 def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_path: Path) -> None:
-    names = {name: np.ones(4) for name in ("genWeight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
+    names = {
+        name: np.ones(4) for name in ("genWeight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")
+    }
     (info,) = checked(written(tmp_path / "a.root", names))
     assert info.like_weights == ("genWeight", "xsec", "LHEWeight_originalXWGTUP")
     (words,) = notes_of(info)
@@ -96,14 +104,23 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     data = written(tmp_path / "data.root", {"run": np.arange(4)})
     made = written(tmp_path / "made.root", {"genWeight": np.arange(4.0), "LHEWeight": THREE})
     ones = [1.0] * 4
-    for path, weight, up in ((data, "none", ones), (made, "none", [1, 4, 7, 10]), (made, "genWeight", [1, 4, 7, 10])):
+    for path, weight, up in (
+        (data, "none", ones),
+        (made, "none", [1, 4, 7, 10]),
+        (made, "genWeight", [1, 4, 7, 10]),
+    ):
         table = select(path, settings, weight=weight).table
         assert table["weight_up"].to_pylist() == up
         assert table["weight"].to_pylist() == (ones if weight == "none" else [0, 1, 2, 3])
-    with pytest.raises(MissingBranchError, match=r"(?s)for `weight` of the sample.*for ingest\.weights: up"):
+    with pytest.raises(
+        MissingBranchError, match=r"(?s)for `weight` of the sample.*for ingest\.weights: up"
+    ):
         checked(data, settings=settings, weight="genWeight")
     # Events without true classes may be of either kind.
-    samples = [SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight") for each in (data, made)]
+    samples = [
+        SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight")
+        for each in (data, made)
+    ]
     found = found_files(samples, settings, lambda _: None, needs_weights=False)
     assert [info.weight for info in found.infos] == ["none", "genWeight"]
     assert notes_of(*found.infos) == []
@@ -134,7 +151,9 @@ def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> Non
         ),
     ],
 )
-def test_other_words_than_a_branch_are_no_weight(kind: Any, stated: dict[str, Any], words: str) -> None:
+def test_other_words_than_a_branch_are_no_weight(
+    kind: Any, stated: dict[str, Any], words: str
+) -> None:
     sample = {"name": "a", "label": 0, "files": ["a.root"]} if kind is SampleSettings else {}
     with pytest.raises(ValidationError) as caught:
         kind(**sample, **stated)
@@ -143,14 +162,21 @@ def test_other_words_than_a_branch_are_no_weight(kind: Any, stated: dict[str, An
 
 @pytest.mark.parametrize(
     ("before", "after", "is_known"),
-    [(None, None, True), (None, "Event.Weight", True), ("Event.Weight", None, True), (None, "none", False)],
+    [
+        (None, None, True),
+        (None, "Event.Weight", True),
+        ("Event.Weight", None, True),
+        (None, "none", False),
+    ],
 )
 def test_files_are_checked_again_when_the_statement_changes(
     tmp_path: Path, before: str | None, after: str | None, is_known: bool
 ) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
     remembered = {str(path): checked(path, weight=before)[0]._replace(entries=12345, sample="a")}
-    (info,) = inventory([source_of("a", 0, str(path), weight=after)], IngestSettings(), known=remembered).infos
+    (info,) = inventory(
+        [source_of("a", 0, str(path), weight=after)], IngestSettings(), known=remembered
+    ).infos
     assert (info.entries == 12345) is is_known
 
 
@@ -159,10 +185,17 @@ NUMBERS = np.arange(0, 400, 100)
 
 
 def counted(
-    path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any = None, *, is_ntuple: bool = False
+    path: Path,
+    histogram: list[float] | None,
+    runs: dict[str, Any],
+    numbers: Any = None,
+    *,
+    is_ntuple: bool = False,
 ) -> Path:
     """A file of four events with what may count the generated ones."""
-    written(path, {"genWeight": np.ones(4)} | ({} if numbers is None else {"Event.Number": numbers}))
+    written(
+        path, {"genWeight": np.ones(4)} | ({} if numbers is None else {"Event.Number": numbers})
+    )
     with uproot.update(path) as file:
         if histogram is not None:
             file["counts/h_genWeight"] = (np.array(histogram), np.arange(len(histogram) + 1.0))
@@ -185,19 +218,31 @@ def counted(
         ),
         ("Runs.genEventSumW2", "Nearest: Runs.genEventSumw, Runs.genEventCount"),
         ("Run.genEventSumw", "It holds: Delphes, Runs, counts, counts/h_genWeight. Nearest: "),
-        ("Delphes.Jet.PT", "exactly one is needed. State another one as sum_of_weights of the sample"),
+        (
+            "Delphes.Jet.PT",
+            "exactly one is needed. State another one as sum_of_weights of the sample",
+        ),
         ("Runs.bad", "'Runs.bad', the sum_of_weights of the sample, is not finite"),
     ],
 )
-def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(tmp_path: Path, words: str, expected: float | str) -> None:
+def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(
+    tmp_path: Path, words: str, expected: float | str
+) -> None:
     runs = {**RUNS, "bad": np.array([1.0, np.nan])} if words == "Runs.bad" else RUNS
     path = counted(tmp_path / "a.root", [12.0, 5.0], runs)
-    stated: dict[str, Any] = {"name": "a", "label": 0, "files": [str(path)], "cross_section_pb": 1.0}
+    stated: dict[str, Any] = {
+        "name": "a",
+        "label": 0,
+        "files": [str(path)],
+        "cross_section_pb": 1.0,
+    }
     sample = SampleSettings(**stated, weight="genWeight", sum_of_weights=words)
     if isinstance(expected, float):
         (info,) = inventory(expand([sample]), IngestSettings()).infos
         assert info.generated == {words: expected}
-        (again,) = inventory(expand([sample]), IngestSettings(), known={str(path): info._replace(size=info.size)}).infos
+        (again,) = inventory(
+            expand([sample]), IngestSettings(), known={str(path): info._replace(size=info.size)}
+        ).infos
         assert again == info
         return
     with pytest.raises(IngestionError) as caught:
@@ -213,13 +258,22 @@ def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(tmp_path: Path, wor
         (None, {}, np.array([7, 9, 8, 6]), ""),
         (None, {}, NUMBERS, "the numbers 'Event.Number' of its events have gaps: 100 %"),
         ([4.0, 2.0], {}, NUMBERS, ""),
-        ([12.0, 4.0], {}, None, "the histogram 'counts/h_genWeight' holds 12, its tree has 4 entries"),
+        (
+            [12.0, 4.0],
+            {},
+            None,
+            "the histogram 'counts/h_genWeight' holds 12, its tree has 4 entries",
+        ),
         ([1e9], RUNS, np.arange(4), "Runs.genEventCount is 50, its tree has 4 entries"),
         ([1e9], {"genEventCount_": np.array([4])}, NUMBERS, ""),
     ],
 )
 def test_what_counts_the_generated_events_shows_a_skim(
-    tmp_path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any, sign: str | None
+    tmp_path: Path,
+    histogram: list[float] | None,
+    runs: dict[str, Any],
+    numbers: Any,
+    sign: str | None,
 ) -> None:
     (info,) = checked(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
     assert info.skim == sign
@@ -227,7 +281,9 @@ def test_what_counts_the_generated_events_shows_a_skim(
     found = notes([info._asdict()], [known])
     assert len(found) == (sign != "")
     for note in found:
-        assert (sign or "Nothing in the files of made shows whether they hold all generated events") in note
+        assert (
+            sign or "Nothing in the files of made shows whether they hold all generated events"
+        ) in note
         assert "`sum_of_weights" in note
     assert notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
     assert notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
@@ -242,11 +298,15 @@ def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
     tmp_path: Path, weight: str | None, words: str, is_right: bool
 ) -> None:
     path = counted(tmp_path / "a.root", [12.0, 5.0], RUNS)
-    (source,) = expand([SampleSettings(name="a", label=0, files=[str(path)], weight=weight, sum_of_weights=words)])
+    (source,) = expand(
+        [SampleSettings(name="a", label=0, files=[str(path)], weight=weight, sum_of_weights=words)]
+    )
     if is_right:
         assert inventory([source], IngestSettings()).infos[0].generated == {words: 50.0}
         return
-    with pytest.raises(WrongBranchTypeError, match=r"every event has weight 1\. State their branch as `weight`"):
+    with pytest.raises(
+        WrongBranchTypeError, match=r"every event has weight 1\. State their branch as `weight`"
+    ):
         inventory([source], IngestSettings())
 
 

@@ -67,12 +67,15 @@ def test_bad_files_get_a_clear_error_and_nothing_is_written(
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting it is a bug."""
     monkeypatch.setattr(
-        "pipeline.machine.spark_session.SparkProvider.context", lambda _: pytest.fail("Spark was started")
+        "pipeline.machine.spark_session.SparkProvider.context",
+        lambda _: pytest.fail("Spark was started"),
     )
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(tmp_path: Path, data: Path) -> None:
+def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
+    tmp_path: Path, data: Path
+) -> None:
     for path in data.iterdir():
         os.utime(path, (10**9, 10**9))
     truncated(data / "qcd.root")
@@ -125,7 +128,9 @@ def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:
     assert "cannot be written" in done.stderr
 
 
-def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 

@@ -54,7 +54,9 @@ def run_and_kill_executors(config: Path, results: Sequence[str]) -> None:
     for result in results:
         # Executors compile the kernels first: their code lies where this application put it.
         wait_until(
-            lambda result=result: any((config.parent / "run").glob(result)) or process.poll() is not None,  # type: ignore[misc]
+            lambda result=result: (
+                any((config.parent / "run").glob(result)) or process.poll() is not None
+            ),  # type: ignore[misc]
             what=f"{result} has its first part",
             seconds=300,
         )
@@ -67,12 +69,17 @@ def run_and_kill_executors(config: Path, results: Sequence[str]) -> None:
     assert process.returncode == 0, words
 
 
-def test_killed_executors_cost_a_retry_not_the_result_and_duplicate_no_row(undisturbed: Path, tmp_path: Path) -> None:
+def test_killed_executors_cost_a_retry_not_the_result_and_duplicate_no_row(
+    undisturbed: Path, tmp_path: Path
+) -> None:
     config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark=CLUSTER)
     # While files are read, while kernels run, and while rows are mixed.
     run_and_kill_executors(
-        config, ["ingest/*/events/*.parquet", "features/kernels/*/*.arrow", "features/*/train/*.parquet"]
+        config,
+        ["ingest/*/events/*.parquet", "features/kernels/*/*.arrow", "features/*/train/*.parquet"],
     )
     for stage in ("ingest", "features"):
-        assert_same(version_of(tmp_path / "run", stage), version_of(undisturbed, stage), stage, tests=[])
+        assert_same(
+            version_of(tmp_path / "run", stage), version_of(undisturbed, stage), stage, tests=[]
+        )
     assert len(list(undisturbed.glob("ingest/*/events/*.parquet"))) == 18

@@ -23,7 +23,11 @@ def finished(undisturbed: Undisturbed) -> Undisturbed:
 
 
 def stages_shown(plan: str) -> dict[str, str]:
-    return {line.split()[0]: " ".join(line.split()[1:]) for line in plan.splitlines() if not line.startswith(" ")}
+    return {
+        line.split()[0]: " ".join(line.split()[1:])
+        for line in plan.splitlines()
+        if not line.startswith(" ")
+    }
 
 
 def test_counters_in_the_manifests_add_up_along_the_chain(finished: Undisturbed) -> None:
@@ -36,10 +40,15 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Undisturbed)
         ingested = manifests["ingest"]["counters"]["samples"][sample]
         chosen = manifests["features"]["counters"]["samples"][sample]
         assert ingested["entries"] == 150
-        assert ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"] == 150
+        assert (
+            ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"]
+            == 150
+        )
         assert chosen["events"] == ingested["events"]
     splits = manifests["features"]["counters"]["splits"]
-    selected = sum(each["selected"] for each in manifests["features"]["counters"]["samples"].values())
+    selected = sum(
+        each["selected"] for each in manifests["features"]["counters"]["samples"].values()
+    )
     assert sum(map(sum, splits.values())) == selected
     assert manifests["evaluate"]["counters"]["runs"]["hlf"]["num_events"] == sum(splits["test"])
     assert manifests["evaluate"]["upstream"] == {
@@ -61,9 +70,17 @@ def test_the_second_run_does_nothing_and_says_so(finished: Undisturbed) -> None:
 @pytest.mark.parametrize(
     ("change", "reason", "stale"),
     [
-        ("features.isolation_cone=0.4", "config features.isolation_cone changed (0.3 -> 0.4)", STAGES[1:]),
+        (
+            "features.isolation_cone=0.4",
+            "config features.isolation_cone changed (0.3 -> 0.4)",
+            STAGES[1:],
+        ),
         ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
-        ("evaluate.train_events=9", "config evaluate.train_events changed (20000 -> 9)", STAGES[3:]),
+        (
+            "evaluate.train_events=9",
+            "config evaluate.train_events changed (20000 -> 9)",
+            STAGES[3:],
+        ),
         ("report.energy_tev=14", "config report.energy_tev changed (None -> 14.0)", STAGES[3:]),
         ("ingest.entries_per_task=7", "", ()),
     ],
@@ -89,12 +106,16 @@ def test_status_tells_what_is_there(finished: Undisturbed, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: Undisturbed) -> None:
+def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(
+    finished: Undisturbed,
+) -> None:
     note = "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
     assert note in finished.told("evaluate", "--set", "train.seed=7", "--force")
 
 
-def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: Undisturbed) -> None:
+def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(
+    finished: Undisturbed,
+) -> None:
     for path in finished.run_dir.glob("features/*/test/part-00001.parquet"):
         path.unlink()
     done = invoke("evaluate", "--config", finished.config, "--force")
@@ -116,7 +137,10 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) 
     contents = {file.path: file.content for file in features.files}
     store = StageStore(finished.run_dir, "features")
     record_as_written(store, features)
-    files = [file._replace(content=contents[file.path]) for file in in_use(finished.run_dir, "features").files]
+    files = [
+        file._replace(content=contents[file.path])
+        for file in in_use(finished.run_dir, "features").files
+    ]
     outputs = [file._asdict() for file in files]
     store.rewrite_manifest(features, features.manifest | {"outputs": outputs})
     before = versions(finished.run_dir)
@@ -126,7 +150,9 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) 
     assert versions(finished.run_dir) == before
 
 
-def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(finished: Undisturbed) -> None:
+def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(
+    finished: Undisturbed,
+) -> None:
     before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
     done = invoke("train", "--workers", "999", "--config", finished.config)
     assert done.exit_code == Exit.USER_ERROR

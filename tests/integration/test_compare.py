@@ -43,8 +43,16 @@ STUDY: dict[str, Any] = {
     "best_of": ["train.learning_rate"],
     "reference": "ar-sgd",
     "seeds": 2,
-    "claims": [{"says": "It is faster.", "better": "swarm", "than": "ar-sgd", "measure": "seconds", **BEST}],
-    "tables": [{"title": "Accuracy", "measures": ["test_accuracy", "temporal_efficiency"], "given": {"sgd": "90 %"}}],
+    "claims": [
+        {"says": "It is faster.", "better": "swarm", "than": "ar-sgd", "measure": "seconds", **BEST}
+    ],
+    "tables": [
+        {
+            "title": "Accuracy",
+            "measures": ["test_accuracy", "temporal_efficiency"],
+            "given": {"sgd": "90 %"},
+        }
+    ],
     "figures": [
         {"name": "fig_1", "title": "Accuracy", "panels": [{"y": "val_accuracy", "x": "epoch"}]},
         {"name": "fig_2", "title": "Times", "panels": [{"y": "communicate"}, {"y": "seconds"}]},
@@ -57,7 +65,9 @@ class Compared:
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
         rows = {"train": [24] * 4, "val": [30], "test": [60]}
-        self.dataset: FeatureDataset = made_features(self.run_dir, rows=rows, separation=0.6, most_particles=5)
+        self.dataset: FeatureDataset = made_features(
+            self.run_dir, rows=rows, separation=0.6, most_particles=5
+        )
         self.config = write(folder, run_dir=str(self.run_dir), model={"hlf": {"hidden": [10]}})
         self.study = folder / "small.yaml"
         self.study.write_text(write_yaml(STUDY))
@@ -67,7 +77,10 @@ class Compared:
     def again(self, *arguments: str | Path) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             # Processes take seconds to start; `test_run_in_simulator` does it.
-            patch.setattr("training.studies.run_in_simulator.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+            patch.setattr(
+                "training.studies.run_in_simulator.ProcessPoolExecutor",
+                lambda *_: ThreadPoolExecutor(1),
+            )
             # As of a clean commit: only such code publishes.
             patch.setattr("pipeline.commands.compare.code_version", lambda: "commit 1")
             return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
@@ -83,9 +96,14 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     return made
 
 
-def test_every_method_is_simulated_at_every_rate_with_every_seed_on_the_same_events(compared: Compared) -> None:
+def test_every_method_is_simulated_at_every_rate_with_every_seed_on_the_same_events(
+    compared: Compared,
+) -> None:
     runs = compared.result().runs
-    first = {(run.method, run.values["train.learning_rate"], run.seed): run.curves["train_loss"][0] for run in runs}
+    first = {
+        (run.method, run.values["train.learning_rate"], run.seed): run.curves["train_loss"][0]
+        for run in runs
+    }
     assert first.keys() == {
         (name, rate, seed) for name in STUDY["methods"] for rate in (0.003, 0.01) for seed in (1, 2)
     }
@@ -99,7 +117,10 @@ def test_every_method_is_simulated_at_every_rate_with_every_seed_on_the_same_eve
 
 def test_the_simulator_is_checked_on_this_machine(compared: Compared) -> None:
     result = compared.result()
-    assert {(check.method, check.workers) for check in result.checks} >= {("ar-sgd", 2), ("swarm", 2)}
+    assert {(check.method, check.workers) for check in result.checks} >= {
+        ("ar-sgd", 2),
+        ("swarm", 2),
+    }
     assert all(check.measured > 0 and check.simulated > 0 for check in result.checks)
     assert len(list(compared.folder.glob("timing/times-*.json"))) == 1
 
@@ -109,7 +130,9 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     links = re.findall(r"\]\((figures/[^)]+)\)", page)
     assert len(links) == 2
     assert all((compared.folder / link).exists() for link in links)
-    assert "python -m pipeline compare --study small.yaml --form small --config config.yaml`" in page
+    assert (
+        "python -m pipeline compare --study small.yaml --form small --config config.yaml`" in page
+    )
     assert "|It is faster.||time of the run [s], best|SwarmSGD against AR-SGD: x" in page
     assert "60 test events, which count as N = " in page
     # For the report of the run.
@@ -156,7 +179,9 @@ def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
 
 
 @pytest.mark.minutes
-def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(compared: Compared) -> None:
+def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(
+    compared: Compared,
+) -> None:
     page = (compared.folder / "page.md").read_bytes()
     done = compared.again("--form", "full")
     assert done.exit_code == 0, done.stderr
@@ -180,7 +205,13 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
 
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
-    done = invoke("compare", "--study", "thesis-hlf", "--config", write(tmp_path, run_dir=str(tmp_path / "run")))
+    done = invoke(
+        "compare",
+        "--study",
+        "thesis-hlf",
+        "--config",
+        write(tmp_path, run_dir=str(tmp_path / "run")),
+    )
     assert done.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in done.output
 

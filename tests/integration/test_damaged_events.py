@@ -58,7 +58,9 @@ def states(analysis: Analysis) -> dict[str, tuple[State, list[str]]]:
     return {plan.stage.name: (plan.state, plan.reasons) for plan in analysis.runner().plan()[:2]}
 
 
-def test_a_run_reads_the_file_of_damaged_events_again_and_continues(analysis: Analysis, good_content: bytes) -> None:
+def test_a_run_reads_the_file_of_damaged_events_again_and_continues(
+    analysis: Analysis, good_content: bytes
+) -> None:
     damaged_events = first_events(analysis)
     shown = analysis.run(**OTHER_KERNELS)
     assert f"note: {damaged_events} is not what was written" in shown
@@ -67,7 +69,10 @@ def test_a_run_reads_the_file_of_damaged_events_again_and_continues(analysis: An
     again = analysis.folder_of("ingest") / "events" / damaged_events.name
     assert again.read_bytes() == good_content
     features = analysis.dataset()
-    assert analysis.run(**OTHER_KERNELS).splitlines()[:2] == ["ingest: up to date", "features: up to date"]
+    assert analysis.run(**OTHER_KERNELS).splitlines()[:2] == [
+        "ingest: up to date",
+        "features: up to date",
+    ]
     analysis.run(force=True, **OTHER_KERNELS)
     assert analysis.dataset() == features
 
@@ -77,14 +82,21 @@ def test_damaged_events_are_stale_once_a_reader_has_found_it_and_fresh_when_they
 ) -> None:
     damaged_events = first_events(analysis)
     assert states(analysis)["ingest"] == (State.FRESH, [])
-    words = rf"{damaged_events.name} is not what was written.*python -m pipeline ingest.*stage ingest"
+    words = (
+        rf"{damaged_events.name} is not what was written.*python -m pipeline ingest.*stage ingest"
+    )
     with pytest.raises(DamagedOutputError, match=words):
         analysis.run("features", **OTHER_KERNELS)
     state, reasons = states(analysis)["ingest"]
-    assert (state, reasons) == (State.STALE, [f"output is gone or damaged: events/{damaged_events.name}"])
+    assert (state, reasons) == (
+        State.STALE,
+        [f"output is gone or damaged: events/{damaged_events.name}"],
+    )
     put(damaged_events, good_content, damaged_events.stat().st_mtime_ns)
     assert states(analysis)["ingest"] == (State.FRESH, [])
-    assert "features: config features.min_jet_pt changed" in analysis.run("features", **OTHER_KERNELS)
+    assert "features: config features.min_jet_pt changed" in analysis.run(
+        "features", **OTHER_KERNELS
+    )
 
 
 @pytest.mark.usefixtures("good_content")
@@ -105,7 +117,9 @@ def test_a_file_that_is_damaged_again_after_its_repair_ends_the_run(
     name = first_events(analysis).name
 
     def failing(*_: Any) -> None:
-        raise DamagedOutputError(analysis.folder_of("ingest") / "events" / name, "a page is damaged")
+        raise DamagedOutputError(
+            analysis.folder_of("ingest") / "events" / name, "a page is damaged"
+        )
 
     monkeypatch.setattr("pipeline.stages.features.Features.run", failing)
     with pytest.raises(DamagedOutputError, match=name):
@@ -126,10 +140,14 @@ def test_a_damaged_kernel_output_is_computed_again(analysis: Analysis) -> None:
 
 
 @pytest.mark.spark
-def test_damage_that_a_task_of_spark_finds_is_named_and_remembered(tmp_path: Path, provider: SparkProvider) -> None:
+def test_damage_that_a_task_of_spark_finds_is_named_and_remembered(
+    tmp_path: Path, provider: SparkProvider
+) -> None:
     analysis = with_files(Analysis(tmp_path, provider))
     path = first_events(analysis)
     damage_page(path, "met")
-    with pytest.raises(DamagedOutputError, match=rf"{path.name} is not what was written.*stage ingest"):
+    with pytest.raises(
+        DamagedOutputError, match=rf"{path.name} is not what was written.*stage ingest"
+    ):
         analysis.run("features", **OTHER_KERNELS)
     assert suspected_files(analysis.folder_of("ingest")) == {f"events/{path.name}"}

@@ -85,12 +85,16 @@ def files_of_each_kind(finished: Undisturbed) -> list[tuple[Version, Path]]:
     return list(found.values())
 
 
-def test_each_file_of_a_run_folder_is_named_by_a_manifest_or_has_a_reason(finished: Undisturbed) -> None:
+def test_each_file_of_a_run_folder_is_named_by_a_manifest_or_has_a_reason(
+    finished: Undisturbed,
+) -> None:
     named = {version.folder / file.path for version in versions(finished) for file in version.files}
     for path in finished.run_dir.rglob("*"):
         if path.is_file() and path not in named:
             inside = path.relative_to(finished.run_dir)
-            assert any(path.match(pattern) or inside.match(pattern) for pattern in NAMED_BY_NO_MANIFEST), inside
+            assert any(
+                path.match(pattern) or inside.match(pattern) for pattern in NAMED_BY_NO_MANIFEST
+            ), inside
 
 
 def test_each_kind_of_file_is_noticed_after_each_damage(finished: Undisturbed) -> None:
@@ -106,7 +110,9 @@ def test_each_kind_of_file_is_noticed_after_each_damage(finished: Undisturbed) -
             if damaged == content:
                 continue
             put(path, damaged, path.stat().st_mtime_ns)
-            found = [version.folder / file.path for file in damaged_files(version.folder, version.files)]
+            found = [
+                version.folder / file.path for file in damaged_files(version.folder, version.files)
+            ]
             in_pages = path.suffix == ".parquet" and bool(damage_of_parquet(path))
             if found != [path] and not in_pages:
                 silent.append(f"{path}: {name}")
@@ -131,7 +137,9 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
     run_folder = run_folder_of(finished)
     users = [reader for reader in READERS if stage in reader.upstream_of(run_folder.config)]
     files = [file for file in version.files if file.size > 2]
-    files_of_users = [file for file in files if any(is_read(file, user.reads[stage]) for user in users)]
+    files_of_users = [
+        file for file in files if any(is_read(file, user.reads[stage]) for user in users)
+    ]
     smallest = min(files_of_users or files, key=lambda file: file.size)
     # Some use only the counters of the stage.
     readers = [user for user in users if is_read(smallest, user.reads[stage])]
@@ -146,7 +154,9 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
             assert plans[stage].state is State.STALE
             assert plans[stage].reasons == [f"output is gone or damaged: {smallest.path}"]
         for reader in readers:
-            with pytest.raises(DamagedOutputError, match=f"{path.name} is not what was written.*{stage}"):
+            with pytest.raises(
+                DamagedOutputError, match=f"{path.name} is not what was written.*{stage}"
+            ):
                 run_folder.upstream(reader)
         with pytest.raises(DamagedOutputError, match=path.name):
             load_run(finished.run_dir).output(stage)
@@ -180,7 +190,9 @@ def with_larger_scale(content: bytes) -> bytes:
     return json.dumps(scaler, indent=1).encode()
 
 
-def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(finished: Undisturbed) -> None:
+def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(
+    finished: Undisturbed,
+) -> None:
     """It trained, and stayed up to date for ever after the file was put back."""
 
     def loss() -> float:

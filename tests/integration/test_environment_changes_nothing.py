@@ -44,7 +44,9 @@ HOSTILE = {
     "TZ": "Pacific/Auckland",
 }
 #: Settings of a user's matplotlib; there is no LaTeX.
-MATPLOTLIBRC = "text.usetex: True\naxes.grid: True\nsavefig.facecolor: red\npdf.fonttype: 42\nfont.size: 30\n"
+MATPLOTLIBRC = (
+    "text.usetex: True\naxes.grid: True\nsavefig.facecolor: red\npdf.fonttype: 42\nfont.size: 30\n"
+)
 
 
 @pytest.fixture
@@ -60,9 +62,17 @@ def hostile(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "site" / "spark-defaults.conf").write_text(
         "spark.eventLog.enabled true\nspark.eventLog.dir hdfs://no.such.host:9000/\n"
     )
-    folders = dict.fromkeys(("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"), str(tmp_path / "site"))
+    folders = dict.fromkeys(
+        ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"), str(tmp_path / "site")
+    )
     path = os.pathsep.join([str(ROOT), str(tmp_path / "path")])
-    return {**os.environ, **HOSTILE, **folders, "PYTHONPATH": path, "MATPLOTLIBRC": str(tmp_path / "here")}
+    return {
+        **os.environ,
+        **HOSTILE,
+        **folders,
+        "PYTHONPATH": path,
+        "MATPLOTLIBRC": str(tmp_path / "here"),
+    }
 
 
 def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
@@ -86,10 +96,14 @@ def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
     figures = [path.relative_to(plain) for path in plain.rglob("*.p[dn][fg]")]
     assert figures
     here = version_of(undisturbed.run_dir, "evaluate")
-    assert [name for name in figures if (here / name).read_bytes() != (plain / name).read_bytes()] == []
+    assert [
+        name for name in figures if (here / name).read_bytes() != (plain / name).read_bytes()
+    ] == []
 
 
-def test_a_package_named_pipeline_on_the_path_does_not_stop_the_console_script(tmp_path: Path) -> None:
+def test_a_package_named_pipeline_on_the_path_does_not_stop_the_console_script(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "pipeline.py").write_text("raise SystemExit('not ours')\n")
     done = subprocess.run(
         [sys.executable, ROOT / "hep_pipeline.py", "--version"],

@@ -78,7 +78,9 @@ class Trained:
 
     def left(self) -> list[str]:
         """Names of what lies beside the lock of the job."""
-        return sorted(path.name for path in (self.run_dir / "evaluations").glob("*") if path.name != ".lock")
+        return sorted(
+            path.name for path in (self.run_dir / "evaluations").glob("*") if path.name != ".lock"
+        )
 
     def events(self, *splits: str, file: Path | None = None) -> set[Keys]:
         """Identities of the selected events of some splits."""
@@ -88,12 +90,16 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(
+    provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
     return Trained(provider, tmp_path_factory.mktemp("trained") / "with space", undisturbed)
 
 
 @pytest.fixture(scope="module")
-def normal(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> dict[Keys, NDArray[np.float32]]:
+def normal(
+    trained: Trained, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Keys, NDArray[np.float32]]:
     """The high-level features of all events of all files, as the normal stages make them."""
     folder = tmp_path_factory.mktemp("normal")
     config = small_config(folder, SAMPLES)
@@ -104,11 +110,19 @@ def normal(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> dict[K
 
 
 def rows(folder: Path, *splits: str) -> dict[Keys, NDArray[np.float32]]:
-    tables = [pq.read_table(path) for split in splits for path in sorted((folder / split).iterdir())]
-    return {key: hlf for table in tables for key, hlf in zip(keys_of(table), high_level_in(table), strict=True)}
+    tables = [
+        pq.read_table(path) for split in splits for path in sorted((folder / split).iterdir())
+    ]
+    return {
+        key: hlf
+        for table in tables
+        for key, hlf in zip(keys_of(table), high_level_in(table), strict=True)
+    }
 
 
-def scores_of(folder: Path, features: dict[Keys, NDArray[np.float32]], keys: list[Keys]) -> NDArray[np.float32]:
+def scores_of(
+    folder: Path, features: dict[Keys, NDArray[np.float32]], keys: list[Keys]
+) -> NDArray[np.float32]:
     """What a trained network makes of events."""
     model, _ = load_model(folder / "model")
     return model.probabilities({"hlf": np.stack([features[key] for key in keys])})
@@ -130,7 +144,9 @@ def test_new_events_of_known_classes_get_metrics(
     assert set(keys_of(table)) == {key for key in normal if key[0] in label_of}
     labels = np.array([label_of[uuid] for uuid, _ in keys_of(table)])
     np.testing.assert_array_equal(table["label"].to_numpy(), labels)
-    np.testing.assert_allclose(probabilities(table), scores_of(trained.second, normal, keys_of(table)), atol=1e-6)
+    np.testing.assert_allclose(
+        probabilities(table), scores_of(trained.second, normal, keys_of(table)), atol=1e-6
+    )
     with uproot.open({folder / "hlf" / "predictions.root": "predictions"}) as tree:
         found = tree.arrays(["file_uuid", "entry", "label", "predicted"], library="np")
     assert list(zip(found["file_uuid"], found["entry"].tolist(), strict=True)) == keys_of(table)
@@ -138,7 +154,9 @@ def test_new_events_of_known_classes_get_metrics(
     np.testing.assert_array_equal(found["predicted"], probabilities(table).argmax(axis=1))
     hits = (probabilities(table).argmax(axis=1) == labels).astype(float)
     weights = table["weight"].to_numpy()
-    of_classes = [np.average(hits[labels == each], weights=weights[labels == each]) for each in range(3)]
+    of_classes = [
+        np.average(hits[labels == each], weights=weights[labels == each]) for each in range(3)
+    ]
     assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(np.mean(of_classes))
     assert metrics["num_events"] == len(labels)
     # Features of new events need not stay; nor are the scores compared with those of training events.
@@ -153,7 +171,9 @@ def test_slices_count_by_the_cross_sections_of_the_config(trained: Trained, tmp_
         {"name": name, "label": label, "files": ["-"], "cross_section_pb": cross_section}
         for label, (name, cross_section) in enumerate(known.items(), start=1)
     ]
-    config = small_config(tmp_path, trained.data, samples=[*slices, *others], evaluate={"reference": False})
+    config = small_config(
+        tmp_path, trained.data, samples=[*slices, *others], evaluate={"reference": False}
+    )
     plain = ("evaluate-files", "--config", config, "--model", f"net={trained.exported}")
     new = ("--inputs", f"ttbar={NEW['ttbar']}", "--inputs", f"W+jets={NEW['W+jets']}")
     named = [word for each in slices for word in ("--inputs", f"{each['name']}={each['files'][0]}")]
@@ -164,7 +184,9 @@ def test_slices_count_by_the_cross_sections_of_the_config(trained: Trained, tmp_
     expected = []
     for each in slices:
         with uproot.open({each["files"][0]: "Delphes"}) as tree:
-            expected.append(each["cross_section_pb"] * (samples == each["name"]).sum() / tree.num_entries)
+            expected.append(
+                each["cross_section_pb"] * (samples == each["name"]).sum() / tree.num_entries
+            )
     found = [weights[samples == each["name"]].sum() for each in slices]
     assert found == pytest.approx(expected)
     metrics = strict_json(tmp_path / "by sample" / "metrics.json")
@@ -173,14 +195,21 @@ def test_slices_count_by_the_cross_sections_of_the_config(trained: Trained, tmp_
     assert set(metrics["rates_before"]) == set(CLASSES)
     done = command(trained.provider, *plain, *named[2:], *new, "--out", tmp_path / "two slices")
     assert done.exit_code == 0, done.stderr
-    assert f"There are no rates: --inputs names no files of {slices[0]['name']} (SAMPLE=GLOB)." in done.stderr
+    assert (
+        f"There are no rates: --inputs names no files of {slices[0]['name']} (SAMPLE=GLOB)."
+        in done.stderr
+    )
     assert strict_json(tmp_path / "two slices" / "metrics.json")["rates_before"] is None
 
 
-def test_two_models_side_by_side_on_the_test_split(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
+def test_two_models_side_by_side_on_the_test_split(
+    trained: Trained, normal: dict[Keys, NDArray[np.float32]]
+) -> None:
     out = trained.folder / "side_by_side"
     pair = {"first": trained.first, "second": trained.second}
-    done = trained.evaluate(*(w for name, path in pair.items() for w in ("--model", f"{name}={path}")), "--out", out)
+    done = trained.evaluate(
+        *(w for name, path in pair.items() for w in ("--model", f"{name}={path}")), "--out", out
+    )
     assert done.exit_code == 0, done.stderr
     assert list(strict_json(out / "metrics.json")["runs"]) == ["first", "second"]
     scores = {}
@@ -219,7 +248,8 @@ def test_events_that_were_trained_on_had_another_identity_in_a_skim(
 ) -> None:
     (file,) = trained.data.glob("ttbar*")
     seen, whole = (
-        sum(entry % 2 == 0 for _, entry in trained.events(*splits, file=file)) for splits in (("train", "val"), SPLITS)
+        sum(entry % 2 == 0 for _, entry in trained.events(*splits, file=file))
+        for splits in (("train", "val"), SPLITS)
     )
     assert whole > seen > 25
     words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={skim}")
@@ -230,7 +260,9 @@ def test_events_that_were_trained_on_had_another_identity_in_a_skim(
         Exit.USER_ERROR, *other, "--inputs", f"ttbar={skim}"
     )
     # So does an exported network; a file of it alone does not.
-    words = trained.refused(Exit.USER_ERROR, "--model", f"net={trained.exported}", "--inputs", f"ttbar={skim}")
+    words = trained.refused(
+        Exit.USER_ERROR, "--model", f"net={trained.exported}", "--inputs", f"ttbar={skim}"
+    )
     assert f"net was trained on {seen} of these {whole} events" in words
     alone = shutil.copy(trained.exported, tmp_path / "alone.onnx")
     out = tmp_path / "seen"
@@ -263,19 +295,38 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     spoil(manifest, version)
     (version / "manifest.json").write_text(json.dumps(sealed_manifest(manifest)))
     done = trained.evaluate(
-        *("--inputs", f"ttbar={skim}", *ALL_NEW, "--out", tmp_path / "out", "--set", f"run_dir={run_dir}"),
+        *(
+            "--inputs",
+            f"ttbar={skim}",
+            *ALL_NEW,
+            "--out",
+            tmp_path / "out",
+            "--set",
+            f"run_dir={run_dir}",
+        ),
         *("--set", "evaluate.reference=true"),
     )
     assert done.exit_code == 0, done.stderr
     assert "whether hlf was trained on these events or on copies of them" in done.stderr
-    assert "no boosted trees: the training and validation splits may hold copies of these events" in done.stderr
+    assert (
+        "no boosted trees: the training and validation splits may hold copies of these events"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("inputs", "code", "words"),
     [
-        (["ttbra={new}"], Exit.USAGE, "there is no sample 'ttbra', and no class of one sample. Did you mean 'ttbar'?"),
-        (["ttbar={new}", "{new}"], Exit.USAGE, "`python -m pipeline predict` scores files whose classes are unknown"),
+        (
+            ["ttbra={new}"],
+            Exit.USAGE,
+            "there is no sample 'ttbra', and no class of one sample. Did you mean 'ttbar'?",
+        ),
+        (
+            ["ttbar={new}", "{new}"],
+            Exit.USAGE,
+            "`python -m pipeline predict` scores files whose classes are unknown",
+        ),
         (["QCD={tmp}/soft.root"], Exit.USER_ERROR, "none of its events passes"),
         (["QCD={tmp}/jets.root"], Exit.USER_ERROR, "no event of these files passes the selection"),
         (["ttbar={new}"], Exit.USER_ERROR, "QCD"),
@@ -287,28 +338,44 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     write_delphes(tmp_path / "soft.root", [made_event()] * 3)
     jets = made_event(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])
     write_delphes(tmp_path / "jets.root", distinct([jets] * 3))
-    options = [word for each in inputs for word in ("--inputs", each.format(tmp=tmp_path, new=NEW["ttbar"]))]
+    options = [
+        word
+        for each in inputs
+        for word in ("--inputs", each.format(tmp=tmp_path, new=NEW["ttbar"]))
+    ]
     out = tmp_path / "out"
     assert words in trained.refused(code, *options, "--out", out)
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
 
 
 def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
-    words = trained.refused(Exit.NOT_THERE_YET, *ALL_NEW, "--set", "ingest.until=2000-01-01T00:00:00Z")
-    assert f"  left for another run: {NEW['QCD']}: it was modified at or after ingest.until, 2000" in words
+    words = trained.refused(
+        Exit.NOT_THERE_YET, *ALL_NEW, "--set", "ingest.until=2000-01-01T00:00:00Z"
+    )
+    assert (
+        f"  left for another run: {NEW['QCD']}: it was modified at or after ingest.until, 2000"
+        in words
+    )
 
 
 def test_other_settings_than_those_of_the_features_are_refused(trained: Trained) -> None:
     other = ("--set", "features.isolation_cone=0.4")
     words = trained.refused(Exit.USER_ERROR, *ALL_NEW, *other)
     assert "isolation_cone 0.3 instead of 0.4" in words
-    for change in (other, ("--set", "classes=[QCD,ttbar,others]", "--set", "evaluate.signal=ttbar")):
-        assert "made with other settings" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *change)
+    for change in (
+        other,
+        ("--set", "classes=[QCD,ttbar,others]", "--set", "evaluate.signal=ttbar"),
+    ):
+        assert "made with other settings" in trained.refused(
+            Exit.USER_ERROR, "--model", trained.first, *change
+        )
 
 
 def test_without_a_run_there_must_be_models_and_inputs(trained: Trained, tmp_path: Path) -> None:
     empty = ("--set", f"run_dir={tmp_path / 'empty'}")
-    assert "there is no test split" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *empty)
+    assert "there is no test split" in trained.refused(
+        Exit.USER_ERROR, "--model", trained.first, *empty
+    )
     assert "there are no trained networks" in trained.refused(Exit.USER_ERROR, *ALL_NEW, *empty)
     done = trained.evaluate("--model", trained.exported, *ALL_NEW, *empty)
     assert done.exit_code == 0, done.stderr

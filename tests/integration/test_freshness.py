@@ -50,7 +50,11 @@ class Plans:
         """Of the stages that would run; the reasons that only pass on what happens upstream are left out."""
         plans = Runner(self.run_folder).plan()
         return {
-            each.stage.name: [reason for reason in each.reasons if "would run, and its result may change" not in reason]
+            each.stage.name: [
+                reason
+                for reason in each.reasons
+                if "would run, and its result may change" not in reason
+            ]
             for each in plans
             if each.state is not State.FRESH
         }
@@ -68,7 +72,11 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the code."""
     root = tmp_path_factory.mktemp("code")
     for package in code_meaning.PACKAGES:
-        shutil.copytree(code_meaning.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            code_meaning.ROOT / package,
+            root / package,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     return root
 
 
@@ -93,17 +101,30 @@ def edit(code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
 def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit) -> None:
     """Comments and docstrings anywhere; code that starts, stores or prints; other networks and methods."""
     for name in (
-        *("models/evaluation/figures.py", "ingestion/secrets.py", "features/errors.py", "training/launching/mpirun.py"),
+        *(
+            "models/evaluation/figures.py",
+            "ingestion/secrets.py",
+            "features/errors.py",
+            "training/launching/mpirun.py",
+        ),
         *("features/kernels.py", "models/networks/hlf.py", "pipeline/reporting/page.py"),
     ):
         edit(name, '"""', '"""Said differently. ')
         edit(name, "\nfrom __future__", "\n# A comment.\nfrom __future__")
     for name in (
         *("pipeline/terminal/tables.py", "pipeline/runs/lock.py", "training/launching/launcher.py"),
-        *("models/networks/particles.py", "training/algorithms/swarm_sgd.py", "training/algorithms/slowmo.py"),
+        *(
+            "models/networks/particles.py",
+            "training/algorithms/swarm_sgd.py",
+            "training/algorithms/slowmo.py",
+        ),
         *("training/algorithms/server.py", "training/algorithms/stale_synchronous.py"),
     ):
-        edit(name, "from __future__ import annotations\n", "from __future__ import annotations\n\n_NEW = 1\n")
+        edit(
+            name,
+            "from __future__ import annotations\n",
+            "from __future__ import annotations\n\n_NEW = 1\n",
+        )
     assert plans.reasons() == {}
 
 
@@ -123,7 +144,9 @@ def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans)
     content["packages"]["numpy"] = "1.0"
     manifest.write_text(json.dumps(sealed_manifest(content)), encoding="utf-8")
     assert plans.reasons() == {}
-    assert f"            note: made with numpy 1.0; installed is {now}" in list(lines(plan(plans.run_folder)))
+    assert f"            note: made with numpy 1.0; installed is {now}" in list(
+        lines(plan(plans.run_folder))
+    )
 
 
 def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
@@ -138,14 +161,21 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     plans: Plans, undisturbed: Undisturbed
 ) -> None:
     plans.change(train={"seeds": 2})
-    assert plans.reasons() == {"train": ["hlf-seed-2 is new"], "evaluate": [], "export": [], "report": []}
+    assert plans.reasons() == {
+        "train": ["hlf-seed-2 is new"],
+        "evaluate": [],
+        "export": [],
+        "report": [],
+    }
     two, store = ["--set", "train.seeds=2"], StageStore(plans.run_dir, "train")
     assert "hlf: nothing changed, taken over" in undisturbed.told("train", *two)
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
     version = in_use(plans.run_dir, "train")
     (further,) = version.manifest["counters"]["further"]["hlf"].values()
-    assert further["best_val_loss"] != version.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
+    assert (
+        further["best_val_loss"] != version.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
+    )
     # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in use.
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
@@ -154,12 +184,17 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in said
     again = in_use(plans.run_dir, "train")
     weights = Path("hlf-seed-2", "model", "weights.pt")
-    assert again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"] == further["best_val_loss"]
+    assert (
+        again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
+        == further["best_val_loss"]
+    )
     assert (again.folder / weights).is_file()
     assert "mean and spread over trainings" in undisturbed.told("evaluate", *two)
 
 
-def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: Plans, undisturbed: Undisturbed) -> None:
+def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
+    plans: Plans, undisturbed: Undisturbed
+) -> None:
     # As a kill leaves it: a checkpoint, no manifest.
     interrupted = plans.run_dir / "train" / "0007-0123abcd"
     shutil.copytree(version_of(plans.run_dir, "train"), interrupted)
@@ -175,6 +210,10 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     assert "a run with its settings and code continues it" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
-    assert "hlf: training continues from the checkpoint of an interrupted run" in undisturbed.told("train")
-    assert (version_of(plans.run_dir, "train") / "hlf" / "made-from").read_text(encoding="utf-8") == digest
+    assert "hlf: training continues from the checkpoint of an interrupted run" in undisturbed.told(
+        "train"
+    )
+    assert (version_of(plans.run_dir, "train") / "hlf" / "made-from").read_text(
+        encoding="utf-8"
+    ) == digest
     assert not interrupted.exists()

@@ -36,7 +36,9 @@ class Analysis:
         folder.mkdir(exist_ok=True)
         self.provider, self.said = provider, ""
         self.run_dir = folder / "run"
-        made_features(self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5)
+        made_features(
+            self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5
+        )
         self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 
     def done(self, stage: str, *options: str, figures: bool = False) -> str:
@@ -53,7 +55,10 @@ class Analysis:
 
     def scores(self) -> list[dict[str, Any]]:
         """Of the search, but for the measured times, by setting."""
-        kept = [{key: value for key, value in each.items() if key != "latency"} for each in self.found()["scores"]]
+        kept = [
+            {key: value for key, value in each.items() if key != "latency"}
+            for each in self.found()["scores"]
+        ]
         return sorted(kept, key=lambda each: str(each["trial"]))
 
 
@@ -87,7 +92,10 @@ def test_a_search_leaves_its_result_in_files(searched: Analysis) -> None:
 def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Analysis) -> None:
     failed = searched.found()["failed"]
     assert {each["trial"]["learning_rate"] for each in failed} == {1e30}
-    assert all("validation loss of a fold was never finite; lower the learning rate" in x["reason"] for x in failed)
+    assert all(
+        "validation loss of a fold was never finite; lower the learning rate" in x["reason"]
+        for x in failed
+    )
     assert searched.said.count("failed: ") == len(failed)
     assert "failed: 6-4_batch-16_rate-1e+30_epochs-4: the validation loss" in searched.said
     assert "best of 32 settings" in searched.said
@@ -110,14 +118,22 @@ def test_a_search_never_reads_an_event_of_the_other_splits(
     assert other.scores() == searched.scores()
 
 
-def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searched: Analysis) -> None:
+def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(
+    searched: Analysis,
+) -> None:
     taken = ("--set", "model.hlf.from_gridsearch=true")
     best = strict_json(searched.current("gridsearch") / "best.json")
     said = searched.done("train", *taken)
-    assert f"from the grid search: layers {'-'.join(map(str, best['hidden']))}, learning rate 0.01" in said
+    assert (
+        f"from the grid search: layers {'-'.join(map(str, best['hidden']))}, learning rate 0.01"
+        in said
+    )
     run = strict_json(searched.current("train") / "hlf" / "run.json")
     assert run["model"]["hidden"] == best["hidden"]
-    kept = {key: run["train"][key] for key in ("batch_size", "learning_rate", "epochs", "workers", "algorithm")}
+    kept = {
+        key: run["train"][key]
+        for key in ("batch_size", "learning_rate", "epochs", "workers", "algorithm")
+    }
     assert kept == {
         "batch_size": best["batch_size"] // 2,
         "learning_rate": best["learning_rate"],
@@ -126,13 +142,24 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
         "algorithm": {"name": "ar-sgd"},
     }
     summary = strict_json(searched.current("train") / "hlf" / "summary.json")
-    (size,) = {each["num_parameters"] for each in searched.found()["scores"] if each["trial"] == best}
+    (size,) = {
+        each["num_parameters"] for each in searched.found()["scores"] if each["trial"] == best
+    }
     assert (summary["epochs"], summary["num_parameters"]) == (best["epochs"], size)
-    state = torch.load(searched.current("train") / "hlf" / "model" / "weights.pt", weights_only=True)
+    state = torch.load(
+        searched.current("train") / "hlf" / "model" / "weights.pt", weights_only=True
+    )
     assert sum(each.numel() for name, each in state.items() if not name.startswith("scale")) >= size
     assert "train: up to date" in searched.done("train", *taken)
     # One worker now: ranks take seconds to start.
-    other = ("--set", "gridsearch.hidden=[[5]]", "--set", "gridsearch.depths=[1]", "--set", "gridsearch.epochs=[3]")
+    other = (
+        "--set",
+        "gridsearch.hidden=[[5]]",
+        "--set",
+        "gridsearch.depths=[1]",
+        "--set",
+        "gridsearch.epochs=[3]",
+    )
     searched.done("gridsearch", *other)
     said = searched.done("train", *taken, *other, "--set", "train.workers=1")
     assert "output of gridsearch" in said

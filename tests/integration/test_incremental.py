@@ -94,7 +94,9 @@ def uuid_of(name: str) -> str:
     return str(uuid5(NAMESPACE_URL, name))
 
 
-def test_moving_and_touching_all_files_and_moving_the_run_folder_changes_nothing(analysis: Analysis) -> None:
+def test_moving_and_touching_all_files_and_moving_the_run_folder_changes_nothing(
+    analysis: Analysis,
+) -> None:
     for path in list(analysis.data.iterdir()):
         later(path)
         path.rename(path.with_name(path.name.replace("_0", "_renamed")))
@@ -102,7 +104,9 @@ def test_moving_and_touching_all_files_and_moving_the_run_folder_changes_nothing
     assert shown.splitlines()[:-1] == ["ingest: up to date", "features: up to date"]
 
 
-def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(on_spark: Analysis) -> None:
+def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(
+    on_spark: Analysis,
+) -> None:
     splits, kernels = on_spark.splits(), on_spark.kernel_files()
     old_parts, old_inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
     added = add_file(on_spark)
@@ -125,19 +129,26 @@ def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(on_spa
     assert {uuid for uuid, _ in new.keys() - splits.keys()} == {uuid_of("qcd_1.root")}
     fresh = on_spark.fresh()
     assert fresh.parts() == parts
-    assert (on_spark.counters("ingest")["files_read"], fresh.counters("ingest")["files_read"]) == (1, 4)
+    assert (on_spark.counters("ingest")["files_read"], fresh.counters("ingest")["files_read"]) == (
+        1,
+        4,
+    )
     assert {**on_spark.counters("ingest"), "files_read": 4} == fresh.counters("ingest")
     assert fresh.counters("features")["kernel_outputs_taken_over"] == 0
     assert fresh.dataset() == on_spark.dataset()
     for name in ("dataset.json", "scaler.json", "cutflow.json"):
-        assert (fresh.folder_of("features") / name).read_bytes() == (on_spark.folder_of("features") / name).read_bytes()
+        assert (fresh.folder_of("features") / name).read_bytes() == (
+            on_spark.folder_of("features") / name
+        ).read_bytes()
     incremental, anew = on_spark.counters("features"), fresh.counters("features")
     for each in incremental["kernel_outputs"] + anew["kernel_outputs"]:
         del each["lies_in"]
     assert {**incremental, "kernel_outputs_taken_over": 0} == anew
 
 
-def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_from(analysis: Analysis) -> None:
+def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_from(
+    analysis: Analysis,
+) -> None:
     before = analysis.kernel_files()
     analysis.run("features", features={"isolation_cone": 0.4})
     after = analysis.kernel_files()
@@ -191,7 +202,9 @@ def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Anal
     assert analysis.splits() == splits
 
 
-def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(analysis: Analysis) -> None:
+def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(
+    analysis: Analysis,
+) -> None:
     path = analysis.data / "ttbar_0.root"
     before, parts = path.stat(), analysis.parts()
     change_in_place(path)
@@ -200,9 +213,16 @@ def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(analysi
     assert f"input changed: {path}" in shown
     assert analysis.counters("ingest")["files_read"] == 1
     after = analysis.parts()
-    assert {name.rsplit("-", 1)[0] for name in parts if parts[name] != after[name]} == {uuid_of("ttbar_0.root")}
+    assert {name.rsplit("-", 1)[0] for name in parts if parts[name] != after[name]} == {
+        uuid_of("ttbar_0.root")
+    }
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 2
-    met = {row["met"] for row in pq.read_table(analysis.folder_of("ingest") / "events", columns=["met"]).to_pylist()}
+    met = {
+        row["met"]
+        for row in pq.read_table(
+            analysis.folder_of("ingest") / "events", columns=["met"]
+        ).to_pylist()
+    }
     assert {MET, OTHER_MET} <= met
     assert analysis.fresh().dataset() == analysis.dataset()
     # It has been read: touching it now changes nothing.
@@ -245,7 +265,9 @@ def test_a_file_given_to_another_sample_is_read_again(analysis: Analysis) -> Non
     (analysis.data / "qcd_1.root").rename(analysis.data / "ttbar_1.root")
     analysis.run("ingest")
     assert analysis.counters("ingest")["files_read"] == 1
-    table = pq.read_table(analysis.folder_of("ingest") / "events", columns=["file_uuid", "sample", "label"])
+    table = pq.read_table(
+        analysis.folder_of("ingest") / "events", columns=["file_uuid", "sample", "label"]
+    )
     moved = [row for row in table.to_pylist() if row["file_uuid"] == uuid_of("qcd_1.root")]
     assert {(row["sample"], row["label"]) for row in moved} == {("ttbar", 1)}
 
@@ -272,5 +294,7 @@ def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysi
     analysis.run("ingest", **stricter)
     assert analysis.counters("ingest")["files_read"] == 4
     for path in (analysis.folder_of("ingest") / "events").iterdir():
-        kept = [each["pt"] for tracks in pq.read_table(path)["tracks"].to_pylist() for each in tracks]
+        kept = [
+            each["pt"] for tracks in pq.read_table(path)["tracks"].to_pylist() for each in tracks
+        ]
         assert min(kept) > 2.5

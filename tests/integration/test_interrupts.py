@@ -24,7 +24,9 @@ def test_killing_only_the_driver_takes_spark_and_ranks_along(
     undisturbed.restore()
     process = undisturbed.start_and_wait_for_work(stage, "--force")
     driver = psutil.Process(process.pid)
-    wait_until(lambda: len(driver.children(recursive=True)) > 1, what="Spark or the ranks have started")
+    wait_until(
+        lambda: len(driver.children(recursive=True)) > 1, what="Spark or the ranks have started"
+    )
     children = driver.children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
@@ -35,7 +37,9 @@ def test_killing_only_the_driver_takes_spark_and_ranks_along(
 
 
 @pytest.mark.parametrize("started", ["java", "pyspark.daemon"])
-def test_ctrl_c_while_spark_starts_or_works_is_quiet(undisturbed: Undisturbed, started: str) -> None:
+def test_ctrl_c_while_spark_starts_or_works_is_quiet(
+    undisturbed: Undisturbed, started: str
+) -> None:
     undisturbed.restore()
     process = undisturbed.start_and_wait_for_work("features", "--force")
     wait_until(lambda: has_started(process.pid, started), what=f"{started} has started")

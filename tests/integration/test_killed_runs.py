@@ -98,7 +98,9 @@ def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goe
     first = store.current()
     assert first is not None
     retrain(run_dir, 1.0)
-    assert undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
+    assert (
+        undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
+    )
     assert len(store.complete()) == 2
     assert store.current() == first
     retrain(run_dir, 2.0)
@@ -123,7 +125,9 @@ def retrain(run_dir: Path, shift: float) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_killed_in_the_middle_of_evaluating_elsewhere(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
     run_dir = undisturbed.restore()
     out = tmp_path / "out"
     arguments = ("evaluate-files", "--out", str(out))
@@ -140,6 +144,8 @@ def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, 
     (here,) = out.glob("*/predictions.parquet")
     (there,) = evaluated.glob("*/predictions.parquet")
     assert pq.read_table(here).equals(pq.read_table(there))
-    numbers: list[Any] = [json.loads((folder / "metrics.json").read_text())["runs"] for folder in (out, evaluated)]
+    numbers: list[Any] = [
+        json.loads((folder / "metrics.json").read_text())["runs"] for folder in (out, evaluated)
+    ]
     assert list(numbers[0].values()) == list(numbers[1].values())
     undisturbed.assert_nothing_left()

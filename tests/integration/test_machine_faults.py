@@ -33,7 +33,9 @@ def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
-def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(undisturbed: Undisturbed) -> None:
+def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(
+    undisturbed: Undisturbed,
+) -> None:
     with disk_at(undisturbed.run_dir, DISK_MIB):
         undisturbed.restore("train")
         filler = undisturbed.run_dir / "filler"
@@ -81,7 +83,9 @@ def write_protected(folder: Path) -> Iterator[None]:
 AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
 
 
-def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(undisturbed: Undisturbed) -> None:
+def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
+    undisturbed: Undisturbed,
+) -> None:
     run_dir = undisturbed.restore()
     (run_dir / ".lock").unlink()
     before = tree(run_dir)
@@ -96,7 +100,9 @@ def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(undisturb
         assert done.returncode == 0, done.stderr
 
 
-def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_of_two_that_start_at_the_same_moment_one_runs(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
     run_dir = undisturbed.restore("export")
     before = set(run_dir.glob("logs/*"))
     gate = tmp_path / "gate"

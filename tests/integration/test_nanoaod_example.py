@@ -25,7 +25,10 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
     script.main(tmp_path)
     assert [each.name for each in FILES] == ["data.root", "ttbar.root", "wjets.root"]
     for path in FILES:
-        with uproot.open({path: "Events"}) as bundled, uproot.open({tmp_path / path.name: "Events"}) as made:
+        with (
+            uproot.open({path: "Events"}) as bundled,
+            uproot.open({tmp_path / path.name: "Events"}) as made,
+        ):
             assert bundled.arrays().tolist() == made.arrays().tolist()
         assert path.stat().st_size < 100_000
 
@@ -33,8 +36,12 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
 @pytest.mark.minutes
 @pytest.mark.end_to_end
 @pytest.mark.timeout(900)
-def test_signal_against_background_on_nanoaod_by_one_command(provider: SparkProvider, tmp_path: Path) -> None:
-    done = command(provider, "run", "--config", FOLDER / "config.yaml", "--set", f"run_dir={tmp_path}")
+def test_signal_against_background_on_nanoaod_by_one_command(
+    provider: SparkProvider, tmp_path: Path
+) -> None:
+    done = command(
+        provider, "run", "--config", FOLDER / "config.yaml", "--set", f"run_dir={tmp_path}"
+    )
     assert done.exit_code == 0, done.output
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("evaluate/*/metrics.json"))
     assert (metrics["classes"], metrics["signals"]) == (["background", "signal"], {"signal": 1.0})
@@ -43,7 +50,9 @@ def test_signal_against_background_on_nanoaod_by_one_command(provider: SparkProv
         measurable = {each["wanted"]: each["measurable"] for each in run["background_points"]}
         assert measurable == {0.1: True, 0.001: False}
         (point,) = (each for each in run["background_points"] if each["measurable"])
-        assert 0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
+        assert (
+            0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
+        )
         # The data are a mixture of both samples, so they agree with the simulation; the score is blinded by default.
         data = run["data"]
         assert (300 < data["num_events"] < 1000, data["blind_above"]) == (True, 0.5)

@@ -19,7 +19,9 @@ RUN = "../../runs/demo"
 @pytest.mark.minutes
 @pytest.mark.spark
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.ipynb")))
-def test_the_notebook_failed_on_a_fresh_run(undisturbed: Undisturbed, tmp_path: Path, name: str) -> None:
+def test_the_notebook_failed_on_a_fresh_run(
+    undisturbed: Undisturbed, tmp_path: Path, name: str
+) -> None:
     undisturbed.restore()
     cells = json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -18,7 +18,12 @@ from training_runs import flat_weights
 
 from pipeline.machine.spark_session import SparkProvider
 
-pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.minutes,
+    pytest.mark.end_to_end,
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+]
 
 SETTINGS = {
     "model": {"names": ["hlf"]},
@@ -38,13 +43,22 @@ class Finished(NamedTuple):
     run_dir: Path
 
 
-def finished(provider: SparkProvider, folder: Path, data: Path, readers: tuple[str, ...], **changes: Any) -> Finished:
+def finished(
+    provider: SparkProvider, folder: Path, data: Path, readers: tuple[str, ...], **changes: Any
+) -> Finished:
     """A run to `evaluate`, trained again for each further reader."""
     config = small_config(folder, data, **SETTINGS, **changes)
     weights = {}
     for reader in readers:
         for stage in ("train",) if weights else ("ingest", "features", "train", "evaluate"):
-            words = [stage, "--config", config, "--set", f"train.reader={reader}", *(["--force"] if weights else [])]
+            words = [
+                stage,
+                "--config",
+                config,
+                "--set",
+                f"train.reader={reader}",
+                *(["--force"] if weights else []),
+            ]
             done = command(provider, *words)
             assert done.exit_code == 0, done.stderr
         weights[reader] = flat_weights(version_of(folder / "run", "train") / "hlf")
@@ -54,12 +68,16 @@ def finished(provider: SparkProvider, folder: Path, data: Path, readers: tuple[s
     left_out = ("dataset.json", "hlf/predictions.root")
     for stage in ("ingest", "features", "evaluate"):
         files = in_use(folder / "run", stage).files
-        contents |= {f"{stage}/{each.path}": each.content for each in files if each.path not in left_out}
+        contents |= {
+            f"{stage}/{each.path}": each.content for each in files if each.path not in left_out
+        }
     return Finished(contents, weights, folder / "run")
 
 
 @pytest.fixture(scope="module")
-def runs(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Finished]]:
+def runs(
+    provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Finished]]:
     """On disk and on a server."""
     folder = tmp_path_factory.mktemp("object-storage")
     for name in ("data", "disk", "server"):
@@ -74,7 +92,11 @@ def runs(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> I
         yield [
             finished(provider, folder / "disk", folder / "data", ("arrow",)),
             finished(
-                provider, folder / "server", folder / "data", ("petastorm", "arrow"), storage="s3://bucket/tests/run"
+                provider,
+                folder / "server",
+                folder / "data",
+                ("petastorm", "arrow"),
+                storage="s3://bucket/tests/run",
             ),
         ]
 

@@ -49,7 +49,9 @@ def test_own_features_are_columns_in_every_product(analysis: Analysis) -> None:
     centrality = features["track_centrality"].to_numpy()
     assert ((centrality > 0) & (centrality < 1)).all()
     assert features["num_vertices"].to_numpy() == pytest.approx(features["Vertex_size"].to_numpy())
-    histograms = json.loads((analysis.output("features") / "histograms.json").read_text(encoding="utf-8"))
+    histograms = json.loads(
+        (analysis.output("features") / "histograms.json").read_text(encoding="utf-8")
+    )
     assert {"hlf.met_significance", "hlf.track_centrality", "hlf.num_vertices"} <= histograms.keys()
     session = onnxruntime.InferenceSession(analysis.output("export") / "residual" / "model.onnx")
     inputs = json.loads(session.get_modelmeta().custom_metadata_map["inputs"])
@@ -59,7 +61,12 @@ def test_own_features_are_columns_in_every_product(analysis: Analysis) -> None:
 def test_the_own_method_trains_the_own_network_on_two_ranks(analysis: Analysis) -> None:
     trained = analysis.output("train") / "residual"
     settings = json.loads((trained / "run.json").read_text(encoding="utf-8"))
-    assert settings["train"]["algorithm"] == {"name": "lazy-gossip", "patience": 2, "topology": "star", "network": None}
+    assert settings["train"]["algorithm"] == {
+        "name": "lazy-gossip",
+        "patience": 2,
+        "topology": "star",
+        "network": None,
+    }
     assert settings["model"] == {"name": "residual", "width": 24, "depth": 2}
     ranks = json.loads((trained / "summary.json").read_text(encoding="utf-8"))["per_rank"]
     begun, steps = (sum(rank[name] for rank in ranks) for name in ("averages_begun", "steps"))
@@ -67,29 +74,51 @@ def test_the_own_method_trains_the_own_network_on_two_ranks(analysis: Analysis) 
 
 
 def test_the_report_shows_the_own_figure(analysis: Analysis) -> None:
-    assert (analysis.output("evaluate") / "residual" / "plots" / "own_certainty.png").stat().st_size > 5_000
-    assert "Events by the probability of their true class." in (analysis.output("report") / "report.html").read_text()
+    assert (
+        analysis.output("evaluate") / "residual" / "plots" / "own_certainty.png"
+    ).stat().st_size > 5_000
+    assert (
+        "Events by the probability of their true class."
+        in (analysis.output("report") / "report.html").read_text()
+    )
 
 
 def test_predict_needs_the_plugin_and_then_gives_the_scores_of_the_evaluation(
     analysis: Analysis, tmp_path: Path
 ) -> None:
     model = str(analysis.output("export") / "residual" / "model.onnx")
-    words = ("predict", str(SAMPLES / "ttbar_13TeV_PU20_0.root"), "--model", model, "--parquet", "--out")
+    words = (
+        "predict",
+        str(SAMPLES / "ttbar_13TeV_PU20_0.root"),
+        "--model",
+        model,
+        "--parquet",
+        "--out",
+    )
     without = analysis.do(*words, str(tmp_path / "no"), config=False)
     assert without.returncode == 1
     assert "'residual'" in without.stderr
     assert "Its training had plugin.py: name it in `plugins`" in " ".join(without.stderr.split())
     load = "import sys; from pipeline.api import load_classifier; load_classifier(sys.argv[1], plugins=sys.argv[2:])"
     for plugins, code in ([], 1), (["plugin.py"], 0):
-        command = [analysis.programs / "python", "-c", load, analysis.output("train") / "residual", *plugins]
-        done = subprocess.run(command, cwd=analysis.folder, capture_output=True, text=True, check=False)
+        command = [
+            analysis.programs / "python",
+            "-c",
+            load,
+            analysis.output("train") / "residual",
+            *plugins,
+        ]
+        done = subprocess.run(
+            command, cwd=analysis.folder, capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stderr
         assert ("plugins=[...]" in done.stderr) == (code == 1)
     done = analysis.do(*words, str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     scores = pq.read_table(next((tmp_path / "out").iterdir())).to_pandas()
-    known = pq.read_table(analysis.output("evaluate") / "residual" / "predictions.parquet").to_pandas()
+    known = pq.read_table(
+        analysis.output("evaluate") / "residual" / "predictions.parquet"
+    ).to_pandas()
     both = known[known["sample"] == "ttbar"].merge(scores, on="entry", suffixes=("", "_now"))
     same = np.isclose(both.probability_ttbar, both.probability_ttbar_now, atol=1e-5)
     # Entries of both files of the sample have these numbers.
@@ -101,9 +130,13 @@ def test_a_plugin_counts_by_what_it_means(analysis: Analysis) -> None:
     analysis.plugin.write_text(f"{text}\n# Words.\n", encoding="utf-8")
     assert "stale" not in analysis.do("plan").stdout
     analysis.plugin.write_text(text.replace("+ 1)", "+ 2)"), encoding="utf-8")
-    stale = [line.split()[0] for line in analysis.do("plan").stdout.splitlines() if " stale " in line]
+    stale = [
+        line.split()[0] for line in analysis.do("plan").stdout.splitlines() if " stale " in line
+    ]
     assert stale[:2] == ["features", "train"]
-    analysis.plugin.write_text(text.replace("return range(world_size) if", "return range(1 // 0) if"), encoding="utf-8")
+    analysis.plugin.write_text(
+        text.replace("return range(world_size) if", "return range(1 // 0) if"), encoding="utf-8"
+    )
     failed = analysis.do("train", "--force")
     assert failed.returncode == 1
     assert "plugin.py, line" in failed.stderr
@@ -115,7 +148,9 @@ def test_the_own_method_trains_the_own_network_in_the_simulator(analysis: Analys
     # The report is stale after it.
     done = analysis.do("compare", "--study", "study.yaml")
     assert done.returncode == 0, done.stderr
-    result = json.loads((analysis.run_dir / "compare" / "study" / "result.json").read_text(encoding="utf-8"))
+    result = json.loads(
+        (analysis.run_dir / "compare" / "study" / "result.json").read_text(encoding="utf-8")
+    )
     averages = {run["method"]: run["numbers"]["averages_begun"] for run in result["runs"]}
     assert averages["lazy"] == pytest.approx(averages["ad-psgd"] / 2, rel=0.1)
     assert len(result["runs"]) == 4

@@ -45,7 +45,9 @@ class Finished:
         self.run_dir = folder / "run"
         self.model = self.current("train") / "hlf"
         self.exported = self.current("export") / "hlf" / "model.onnx"
-        self.evaluated = pq.read_table(self.current("evaluate") / "hlf" / "predictions.parquet").to_pandas()
+        self.evaluated = pq.read_table(
+            self.current("evaluate") / "hlf" / "predictions.parquet"
+        ).to_pandas()
 
     def current(self, stage: str) -> Path:
         return version_of(self.run_dir, stage)
@@ -53,15 +55,21 @@ class Finished:
     def predict(self, *arguments: str | Path) -> Any:
         return command(self.provider, "predict", "--set", f"run_dir={self.run_dir}", *arguments)
 
-    def scores(self, out: Path, *files: str | Path, model: Path | None = None) -> dict[str, pa.Table]:
+    def scores(
+        self, out: Path, *files: str | Path, model: Path | None = None
+    ) -> dict[str, pa.Table]:
         """The tables of files by their stems, by default of the trained network."""
         done = self.predict(*files, "--model", model or self.model, "--out", out, "--parquet")
         assert done.exit_code == Exit.OK, done.stderr
-        return {path.name.removesuffix(".scores.parquet"): pq.read_table(path) for path in out.iterdir()}
+        return {
+            path.name.removesuffix(".scores.parquet"): pq.read_table(path) for path in out.iterdir()
+        }
 
 
 @pytest.fixture(scope="module")
-def finished(provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(
+    provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory
+) -> Finished:
     return Finished(provider, tmp_path_factory.mktemp("finished"), undisturbed)
 
 
@@ -72,13 +80,20 @@ def check_rows(table: Any, entries: int) -> None:
     assert np.isfinite(scores).all(axis=1).tolist() == (flag == 0).tolist()
     assert np.isnan(scores[flag != 0]).all()
     assert scores[flag == 0].sum(axis=1) == pytest.approx(1, abs=1e-5)
-    assert np.asarray(table["predicted"])[flag == 0].tolist() == scores[flag == 0].argmax(axis=1).tolist()
+    assert (
+        np.asarray(table["predicted"])[flag == 0].tolist()
+        == scores[flag == 0].argmax(axis=1).tolist()
+    )
     assert (np.asarray(table["predicted"])[flag != 0] == -1).all()
 
 
-def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(finished: Finished, tmp_path: Path) -> None:
+def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(
+    finished: Finished, tmp_path: Path
+) -> None:
     files = sorted(SAMPLES.glob("*_0.root"))
-    done = finished.predict(SAMPLES / "*_0.root", "--model", finished.model, "--out", tmp_path / "out", "--parquet")
+    done = finished.predict(
+        SAMPLES / "*_0.root", "--model", finished.model, "--out", tmp_path / "out", "--parquet"
+    )
     assert done.exit_code == Exit.OK, done.stderr
     compared = 0
     for file in files:
@@ -90,16 +105,29 @@ def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(finished:
         assert scores == pytest.approx(probabilities(events), abs=1e-6)
         compared += len(events)
         scored = np.count_nonzero(found["flag"].to_numpy() == 0)
-        assert f"{file.stem}.scores.parquet: {scored} of {len(found)} events have scores (" in done.stdout
+        assert (
+            f"{file.stem}.scores.parquet: {scored} of {len(found)} events have scores ("
+            in done.stdout
+        )
     assert compared == len(finished.evaluated) > 30
 
 
-def test_a_friend_tree_joins_its_file_by_the_entry_and_keeps_branches(finished: Finished, tmp_path: Path) -> None:
-    done = finished.predict(FILE, "--model", finished.exported, "--out", tmp_path / "out", "--keep", "Event.Number")
+def test_a_friend_tree_joins_its_file_by_the_entry_and_keeps_branches(
+    finished: Finished, tmp_path: Path
+) -> None:
+    done = finished.predict(
+        FILE, "--model", finished.exported, "--out", tmp_path / "out", "--keep", "Event.Number"
+    )
     assert done.exit_code == Exit.OK, done.stderr
-    with uproot.open(tmp_path / "out" / f"{FILE.stem}.scores.root") as root, uproot.open(FILE) as events:
+    with (
+        uproot.open(tmp_path / "out" / f"{FILE.stem}.scores.root") as root,
+        uproot.open(FILE) as events,
+    ):
         tree = root["predictions"]
-        assert json.loads(tree.title) == {"classes": ["QCD", "ttbar", "W+jets"], "flags": list(FLAGS)}
+        assert json.loads(tree.title) == {
+            "classes": ["QCD", "ttbar", "W+jets"],
+            "flags": list(FLAGS),
+        }
         found = tree.arrays(library="np")
         check_rows(found, events["Delphes"].num_entries)
         number = ak.flatten(events["Delphes/Event/Event.Number"].array())
@@ -110,22 +138,41 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
     promoted = command(finished.provider, "promote", "--config", finished.config)
     assert promoted.exit_code == Exit.OK, promoted.stderr
     done = command(
-        finished.provider, "predict", FILE, "--config", finished.config, "--out", tmp_path / "used", "--parquet"
+        finished.provider,
+        "predict",
+        FILE,
+        "--config",
+        finished.config,
+        "--out",
+        tmp_path / "used",
+        "--parquet",
     )
     assert done.exit_code == Exit.OK, done.stderr
     used = pq.read_table(tmp_path / "used" / f"{FILE.stem}.scores.parquet")
     named = finished.scores(tmp_path / "named", FILE)[FILE.stem]
     np.testing.assert_array_equal(probabilities(used), probabilities(named))
     other = command(
-        finished.provider, "predict", FILE, "--config", finished.config, "--out", tmp_path / "no", "--network", "hfl"
+        finished.provider,
+        "predict",
+        FILE,
+        "--config",
+        finished.config,
+        "--out",
+        tmp_path / "no",
+        "--network",
+        "hfl",
     )
     assert other.exit_code == Exit.USAGE
     assert "Did you mean 'hlf'?" in other.stderr
 
 
-def test_scores_of_training_events_looked_like_those_of_new_ones(finished: Finished, tmp_path: Path) -> None:
+def test_scores_of_training_events_looked_like_those_of_new_ones(
+    finished: Finished, tmp_path: Path
+) -> None:
     """`predict` said nothing where the model had learnt from the files; also a copy of the run knows them."""
-    splits = [pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")]
+    splits = [
+        pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")
+    ]
     known = sum(table["file_uuid"].to_pylist().count(uuid_of(FILE)) for table in splits)
     new = write_delphes(tmp_path / "new.root", [made_event()])
     for number, model in enumerate((finished.model, finished.exported)):
@@ -149,7 +196,9 @@ def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) 
     assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == flags
 
 
-def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(finished: Finished, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(
+    finished: Finished, tmp_path: Path
+) -> None:
     lacking = write_delphes(tmp_path / "lacking.root", [made_event()], without=["MissingET.MET"])
     (tmp_path / "there").mkdir()
     before = sorted(tmp_path.iterdir())
@@ -165,20 +214,27 @@ def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(finished: 
         (FILE, "--model", tmp_path / "none", *out): "there is no",
     }.items():
         done = finished.predict(*arguments)
-        assert done.exit_code == (Exit.USAGE if "flag" in arguments else Exit.USER_ERROR), (words, done.stderr)
+        assert done.exit_code == (Exit.USAGE if "flag" in arguments else Exit.USER_ERROR), (
+            words,
+            done.stderr,
+        )
         assert words in done.stderr
         assert "Traceback" not in done.stderr
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_branches_and_selection_are_those_of_the_training(finished: Finished, tmp_path: Path) -> None:
+def test_branches_and_selection_are_those_of_the_training(
+    finished: Finished, tmp_path: Path
+) -> None:
     model = tmp_path / "renamed"
     shutil.copytree(finished.model, model)
     content = json.loads((model / "model" / "model.json").read_text())
     content["reading"] |= {"tree": "Events", "branch_map": {"met": "MET_pt"}, "min_lepton_pt": 60.0}
     (model / "model" / "model.json").write_text(json.dumps(sealed(content)))
     events = [made_event(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
-    file = write_delphes(tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"})
+    file = write_delphes(
+        tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"}
+    )
     found = finished.scores(tmp_path / "out", file, model=model)["events"]
     assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == ["scored", "rejected_no_lepton"]
 
@@ -197,7 +253,10 @@ def test_a_damaged_model_marks_no_event_as_scored(finished: Finished, tmp_path: 
     classifier = load_classifier(finished.model)
     for weights in classifier.model.parameters():  # type: ignore[attr-defined]
         weights.data.fill_(float("nan"))
-    for events in (pq.read_table(next(finished.current("ingest").glob("events/*.parquet"))), features_of(finished)):
+    for events in (
+        pq.read_table(next(finished.current("ingest").glob("events/*.parquet"))),
+        features_of(finished),
+    ):
         with pytest.raises(ModelError, match="probabilities that are not"):
             classifier.scores(events)
 
@@ -215,7 +274,9 @@ def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_
 
 
 def features_of(finished: Finished) -> pa.Table:
-    return pa.concat_tables(pq.read_table(path) for path in sorted(finished.current("features").glob("test/*.parquet")))
+    return pa.concat_tables(
+        pq.read_table(path) for path in sorted(finished.current("features").glob("test/*.parquet"))
+    )
 
 
 def in_order(table: pa.Table, evaluated: Any) -> NDArray[np.float32]:
@@ -230,7 +291,9 @@ def test_a_notebook_gets_scores_of_arrow_pandas_and_awkward_events(finished: Fin
     needed = table.select(columns_of(classifier.model.inputs))
     forms: Sequence[Any] = (table, needed, needed.to_pandas(), ak.from_arrow(needed))
     for events in forms:
-        assert classifier.scores(events) == pytest.approx(in_order(table, finished.evaluated), abs=1e-6)
+        assert classifier.scores(events) == pytest.approx(
+            in_order(table, finished.evaluated), abs=1e-6
+        )
 
 
 def test_features_of_another_selection_got_scores(finished: Finished) -> None:
@@ -243,7 +306,11 @@ def test_features_of_another_selection_got_scores(finished: Finished) -> None:
     for features, changed, words in (
         (table, classifier._replace(reading=reading), "ingest.min_track_pt 0.7 instead of 0.5"),
         (table, classifier._replace(selection=other), "features.isolation_cone 0.4 instead of 0.3"),
-        (scoring.features_of(events, other), classifier, "features.isolation_cone 0.3 instead of 0.4"),
+        (
+            scoring.features_of(events, other),
+            classifier,
+            "features.isolation_cone 0.3 instead of 0.4",
+        ),
     ):
         with pytest.raises(ModelError, match=words):
             changed.scores(features)
@@ -261,13 +328,21 @@ def test_lists_of_particles_have_the_same_scores_from_files_and_from_features(
     known = json.loads((finished.current("features") / "scaler.json").read_text())
     scalers = {name: Scaler.of(known[name]) for name in ("hlf", "particles")}
     spec = ModelSpec(
-        settings_of({"name": "inclusive"}), trained["classes"], scalers, trained["definitions"], trained["reading"]
+        settings_of({"name": "inclusive"}),
+        trained["classes"],
+        scalers,
+        trained["definitions"],
+        trained["reading"],
     )
     save_model(build(spec), spec, tmp_path / "model")
     classifier = load_classifier(tmp_path)
     table = features_of(finished)
     by_key = {}
-    for stem, found in finished.scores(tmp_path / "out", SAMPLES / "*_0.root", model=tmp_path).items():
+    for stem, found in finished.scores(
+        tmp_path / "out", SAMPLES / "*_0.root", model=tmp_path
+    ).items():
         uuid = uuid_of(SAMPLES / f"{stem}.root")
         by_key |= {(uuid, entry): row for entry, row in enumerate(probabilities(found))}
-    assert classifier.scores(table) == pytest.approx(np.array([by_key[key] for key in keys_of(table)]), abs=1e-6)
+    assert classifier.scores(table) == pytest.approx(
+        np.array([by_key[key] for key in keys_of(table)]), abs=1e-6
+    )

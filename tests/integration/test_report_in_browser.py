@@ -102,12 +102,22 @@ class Browser:
         names = ("chromium", "chromium-browser", "google-chrome")
         self.command = next(filter(None, map(shutil.which, names)), None)
         if self.command is None:
-            pytest.fail("no browser: none of " + ", ".join(names) + " is on the PATH. `make browser` installs one.")
+            pytest.fail(
+                "no browser: none of "
+                + ", ".join(names)
+                + " is on the PATH. `make browser` installs one."
+            )
         self.folder = folder
 
     def open(self, page: Path, *flags: str) -> Seen:
         """Load a page; the flags say what to make of it."""
-        always = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000"]
+        always = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--virtual-time-budget=10000",
+        ]
         size, profile = f"--window-size={DESK},1500", f"--user-data-dir={self.folder}"
         log = ["--enable-logging=stderr", "--v=0"]
         done = subprocess.run(
@@ -152,7 +162,9 @@ def framed(page: Path, width: int) -> Path:
     return path
 
 
-def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Browser, report: Path) -> None:
+def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(
+    browser: Browser, report: Path
+) -> None:
     seen = browser.open(report.with_name("measured.html"), "--dump-dom")
     assert seen.console == []
     assert seen.measured["window"] == DESK
@@ -168,7 +180,9 @@ def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Br
     assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", words) == []
 
 
-def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(browser: Browser, report: Path) -> None:
+def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(
+    browser: Browser, report: Path
+) -> None:
     seen = browser.open(framed(report.with_name("measured.html"), PHONE), "--dump-dom")
     assert seen.console == []
     assert seen.measured["window"] == PHONE

@@ -32,11 +32,19 @@ def server(tmp_path: Path) -> Iterator[FaultyServer]:
 
 def leaks(folder: Path, *outputs: str) -> list[str]:
     secrets = [secret.encode() for secret in (PASSWORD, TOKEN, KEY)]
-    found = [str(path) for path in folder.rglob("*") if path.is_file() and any(s in path.read_bytes() for s in secrets)]
-    return found + [words for words in outputs if any(secret.decode() in words for secret in secrets)]
+    found = [
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and any(s in path.read_bytes() for s in secrets)
+    ]
+    return found + [
+        words for words in outputs if any(secret.decode() in words for secret in secrets)
+    ]
 
 
-def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: FaultyServer) -> None:
+def test_nothing_that_is_written_or_said_holds_a_secret(
+    tmp_path: Path, server: FaultyServer
+) -> None:
     address = server.url.replace("http://", f"http://me:{PASSWORD}@")
     samples = [
         # One that is called like a secret: its counts are read again.

@@ -22,7 +22,9 @@ from pipeline.stages.base import Part
 from pipeline.stages.simulate import Simulate
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if find_spec(name) is None]
-needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
+needs_generator = pytest.mark.skipif(
+    bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed"
+)
 
 
 def config_of(folder: Path, **changes: Any) -> Path:
@@ -46,18 +48,25 @@ def config_of(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_sample_of_an_unknown_process_is_refused(tmp_path: Path) -> None:
-    samples = [{"name": "a", "label": 0, "files": ["simulate://wjet"]}, {"name": "b", "label": 1, "files": ["b.root"]}]
+    samples = [
+        {"name": "a", "label": 0, "files": ["simulate://wjet"]},
+        {"name": "b", "label": 1, "files": ["b.root"]},
+    ]
     with pytest.raises(ConfigError, match=r"simulate.processes has no 'wjet'.*wjets"):
         load_config(str(config_of(tmp_path, samples=samples)))
 
 
 @pytest.mark.parametrize("other", ["simulate://ttbar", "more.root"])
-def test_processes_of_other_luminosities_were_normalised_as_one_sample(tmp_path: Path, other: str) -> None:
+def test_processes_of_other_luminosities_were_normalised_as_one_sample(
+    tmp_path: Path, other: str
+) -> None:
     samples = [
         {"name": "a", "label": 0, "files": ["simulate://wjets", other]},
         {"name": "b", "label": 1, "files": ["b.root"]},
     ]
-    with pytest.raises(ConfigError, match=r"'a' reads simulate://wjets and files of another luminosity"):
+    with pytest.raises(
+        ConfigError, match=r"'a' reads simulate://wjets and files of another luminosity"
+    ):
         load_config(str(config_of(tmp_path, samples=samples)))
 
 
@@ -68,7 +77,10 @@ def test_before_simulate_has_run_the_samples_stay_names(tmp_path: Path) -> None:
 
 def test_validate_says_what_simulate_will_make(tmp_path: Path) -> None:
     lines = list(validate(load_config(str(config_of(tmp_path))), Console(quiet=True)))
-    assert lines[:2] == ["wjets: made by simulate, class W+jets", "top: made by simulate, class ttbar"]
+    assert lines[:2] == [
+        "wjets: made by simulate, class W+jets",
+        "top: made by simulate, class ttbar",
+    ]
 
 
 def test_files_with_settings_start_at_the_folder_of_the_config(tmp_path: Path) -> None:
@@ -99,7 +111,9 @@ def test_other_events_in_a_file_of_the_same_name_were_not_simulated(tmp_path: Pa
 @needs_generator
 @pytest.mark.minutes
 @pytest.mark.spark
-def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp_path: Path) -> None:
+def test_files_and_cross_sections_reach_the_samples(
+    provider: SparkProvider, tmp_path: Path
+) -> None:
     path = config_of(tmp_path)
 
     def run(*words: str) -> str:
@@ -115,7 +129,9 @@ def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp
     config = with_simulated_samples(load_config(str(path)))
     made = in_use(tmp_path / "run", "simulate").manifest["counters"]["processes"]
     assert [sample.cross_section_pb for sample in config.samples] == [
-        pytest.approx(made[name]["cross_section_before_filter_pb"] * made[name]["filter_efficiency"])
+        pytest.approx(
+            made[name]["cross_section_before_filter_pb"] * made[name]["filter_efficiency"]
+        )
         for name in ("wjets", "ttbar")
     ]
     errors = [sample.cross_section_error_pb for sample in config.samples]
@@ -126,7 +142,9 @@ def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp
     # The same events again, in new files.
     plans = {each["stage"]: each for each in json.loads(run("plan", "--json"))}
     assert not plans["simulate"]["would_run"]
-    assert [reason for reason in plans["ingest"]["reasons"] if "code" in reason or "output" in reason] == []
+    assert [
+        reason for reason in plans["ingest"]["reasons"] if "code" in reason or "output" in reason
+    ] == []
     # Another setting of one process leaves the files of the other.
     kept = {file.name: file.stat().st_ino for file in _files(tmp_path, "ttbar")}
     more = [{"name": "wjets", "events": 6}, {"name": "ttbar", "events": 4}]

@@ -64,7 +64,9 @@ def run_ingest(
 
 def parts_of(events: Path, result: IngestResult) -> list[EventsFile]:
     return [
-        EventsFile(part.name, part.sample, part.digest, str(events / part.name)) for part in result.parts if part.name
+        EventsFile(part.name, part.sample, part.digest, str(events / part.name))
+        for part in result.parts
+        if part.name
     ]
 
 
@@ -103,18 +105,25 @@ def made(
 ) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("bundled")
     ingested = run_ingest(provider, bundled_samples, folder / "events", entries_per_task=15)
-    features = run_features(provider, folder / "events", ingested, folder / "features", feed_workers=4)
+    features = run_features(
+        provider, folder / "events", ingested, folder / "features", feed_workers=4
+    )
     return Made(folder, ingested, features)
 
 
 def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
     made: Made, bundled_samples: list[SampleSettings]
 ) -> None:
-    all_ingested, all_chosen = (by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs))
+    all_ingested, all_chosen = (
+        by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs)
+    )
     for sample, (entries, selected) in BUNDLED.items():
         ingested, chosen = all_ingested[sample], all_chosen[sample]
         assert ingested["entries"] == entries
-        assert ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"] == entries
+        assert (
+            ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"]
+            == entries
+        )
         assert chosen["events"] == ingested["events"]
         assert chosen["selected"] == selected
 
@@ -146,7 +155,9 @@ def as_networks_see(rows: np.ndarray, column: str) -> np.ndarray:
     return np.where(units > 0, np.arcsinh(rows / np.where(units > 0, units, 1)), rows)
 
 
-def test_scalers_are_those_of_the_training_rows_and_of_a_sample_of_their_particles_without_padding(made: Made) -> None:
+def test_scalers_are_those_of_the_training_rows_and_of_a_sample_of_their_particles_without_padding(
+    made: Made,
+) -> None:
     dataset = made.features.dataset
     hlf, particles = [], []
     assert any(group.rows > EVENTS_FOR_PARTICLES for group in dataset.splits["train"])
@@ -155,7 +166,10 @@ def test_scalers_are_those_of_the_training_rows_and_of_a_sample_of_their_particl
         hlf.append(high_level_in(table))
         sample = table.slice(0, EVENTS_FOR_PARTICLES)
         padded = model_inputs(sample, ["particles"])["particles"]
-        particles += [event[:count] for event, count in zip(padded, sample["num_particles"].to_pylist(), strict=True)]
+        particles += [
+            event[:count]
+            for event, count in zip(padded, sample["num_particles"].to_pylist(), strict=True)
+        ]
     for name, rows in {"hlf": hlf, "particles": particles}.items():
         flat, scaler = np.concatenate(rows).astype(float), dataset.scaler()[name]
         assert scaler["rows"] == len(flat)
@@ -172,7 +186,14 @@ class Unmixed:
         self.folder = folder
         done = provider.context().accumulator(0)
         self.result: Unsplit = make_unsplit(
-            provider.context(), parts, GENERATED, SETTINGS, CLASSES, folder, done=done, num_tasks=provider.num_tasks
+            provider.context(),
+            parts,
+            GENERATED,
+            SETTINGS,
+            CLASSES,
+            folder,
+            done=done,
+            num_tasks=provider.num_tasks,
         )
         self.num_done: int = done.value
 
@@ -183,7 +204,11 @@ class Unmixed:
 def by_event(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
     """All columns of all events."""
     tables = [pq.read_table(file) for file in files]
-    found = {key: row for table in tables for key, row in zip(keys_of(table), table.to_pylist(), strict=True)}
+    found = {
+        key: row
+        for table in tables
+        for key, row in zip(keys_of(table), table.to_pylist(), strict=True)
+    }
     assert len(found) == sum(table.num_rows for table in tables)
     return found
 
@@ -194,7 +219,9 @@ def parts(made: Made) -> list[EventsFile]:
 
 
 @pytest.fixture(scope="module")
-def unmixed(provider: SparkProvider, parts: list[EventsFile], tmp_path_factory: pytest.TempPathFactory) -> Unmixed:
+def unmixed(
+    provider: SparkProvider, parts: list[EventsFile], tmp_path_factory: pytest.TempPathFactory
+) -> Unmixed:
     return Unmixed(provider, parts, tmp_path_factory.mktemp("unsplit") / "made")
 
 
@@ -206,17 +233,23 @@ def test_every_event_has_unsplit_what_the_normal_job_gives_it(made: Made, unmixe
     assert unmixed.num_done == sum(each.counts["events"] for each in unmixed.result.outputs)
 
 
-def test_the_order_of_unsplit_events_is_that_of_the_input(parts: list[EventsFile], unmixed: Unmixed) -> None:
+def test_the_order_of_unsplit_events_is_that_of_the_input(
+    parts: list[EventsFile], unmixed: Unmixed
+) -> None:
     assert len(parts) > 6
     expected = []
     for part in parts:
         table = pq.read_table(part.path)
-        expected += keys_of(table.select(["file_uuid", "entry"]).take(build_features(table, SETTINGS).selected))
+        expected += keys_of(
+            table.select(["file_uuid", "entry"]).take(build_features(table, SETTINGS).selected)
+        )
     assert unmixed.keys() == expected
 
 
 def test_unsplit_files_are_those_of_a_test_split_and_nothing_else_is_left(unmixed: Unmixed) -> None:
-    left = {path.relative_to(unmixed.folder) for path in unmixed.folder.rglob("*") if path.is_file()}
+    left = {
+        path.relative_to(unmixed.folder) for path in unmixed.folder.rglob("*") if path.is_file()
+    }
     assert left == {file.relative_to(unmixed.folder) for file in unmixed.result.files}
     assert [path.name for path in unmixed.folder.iterdir()] == ["test"]
     schema = pq.read_schema(unmixed.result.files[0])
@@ -227,7 +260,10 @@ def test_unsplit_files_are_those_of_a_test_split_and_nothing_else_is_left(unmixe
 
 @pytest.mark.parametrize(
     ("rows", "selected"),
-    [({"none": "--", "some": "+-+", "empty": ""}, [("some", 0), ("some", 2)]), ({"none": "--"}, [])],
+    [
+        ({"none": "--", "some": "+-+", "empty": ""}, [("some", 0), ("some", 2)]),
+        ({"none": "--"}, []),
+    ],
 )
 def test_unsplit_parts_without_selected_events_are_fine(
     provider: SparkProvider, tmp_path: Path, rows: dict[str, str], selected: list[tuple[str, int]]
@@ -235,7 +271,8 @@ def test_unsplit_parts_without_selected_events_are_fine(
     parts = []
     for name, kinds in rows.items():
         made = [
-            (GOOD if kind == "+" else NOT_ISOLATED) | {"file_uuid": name, "entry": n} for n, kind in enumerate(kinds)
+            (GOOD if kind == "+" else NOT_ISOLATED) | {"file_uuid": name, "entry": n}
+            for n, kind in enumerate(kinds)
         ]
         pq.write_table(events_table(made), tmp_path / f"{name}.parquet")
         parts.append(EventsFile(f"{name}.parquet", "qcd", "", str(tmp_path / f"{name}.parquet")))
@@ -259,10 +296,14 @@ SOFT = made_event(electrons=[lepton(10.0, 0, 0)])
 NOT_ISOLATED = made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
 
 
-def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:
+def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(
+    provider: SparkProvider, tmp_path: Path
+) -> None:
     samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[NOT_ISOLATED] * 3)
     ingested = run_ingest(provider, samples, tmp_path / "events")
-    with pytest.raises(FeatureError, match=r"(?s)'ttbar': no event is left.*no_isolated_lepton\s+3"):
+    with pytest.raises(
+        FeatureError, match=r"(?s)'ttbar': no event is left.*no_isolated_lepton\s+3"
+    ):
         run_features(provider, tmp_path / "events", ingested, tmp_path / "features")
 
 

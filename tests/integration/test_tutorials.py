@@ -12,12 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 #: A block with the paragraph before it, which names the file that the block is.
-BLOCK = re.compile(r"^(?P<before>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?P<before>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL
+)
 
 
 def shown(lines: list[str]) -> str:
     """Expected lines as a regular expression: in this order, others between them; `...` is anything in a line."""
-    kept = [re.escape(line).replace(re.escape("..."), ".*").replace(r"\ ", r"\s+") for line in lines]
+    kept = [
+        re.escape(line).replace(re.escape("..."), ".*").replace(r"\ ", r"\s+") for line in lines
+    ]
     return r"(?s:.*?)".join(rf"(?m:^[ ]*{line.strip()})" for line in kept)
 
 
@@ -35,7 +39,12 @@ def run_by_cron(page: Path, checkout: Path) -> subprocess.CompletedProcess[str]:
     variables = dict(CRON_VARIABLE.findall(text.partition(line)[0]))
     environment = {**variables, "HOME": str(checkout.parent), "PATH": os.environ["PATH"]}
     return subprocess.run(
-        ["/bin/sh", "-c", line], cwd="/", env=environment, capture_output=True, text=True, check=False
+        ["/bin/sh", "-c", line],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -43,7 +52,9 @@ def run_by_cron(page: Path, checkout: Path) -> subprocess.CompletedProcess[str]:
     ("page", "config"),
     [("tutorials/every-night.md", "night/nightly.yaml"), ("operations.md", "nightly.yaml")],
 )
-def test_the_commands_of_a_cron_line_take_the_config_of_the_page(page: str, config: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_cron_line_take_the_config_of_the_page(
+    page: str, config: str, tmp_path: Path
+) -> None:
     checkout = tmp_path / "checkout"
     (checkout / ".venv" / "bin").mkdir(parents=True)
     python = checkout / ".venv" / "bin" / "python"
@@ -80,10 +91,16 @@ def test_a_tutorial_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
         for part in re.split(r"^\$ ", block["lines"], flags=re.MULTILINE)[1:]:
             command, *expected = part.splitlines()
             done = subprocess.run(
-                ["/bin/bash", "-c", command], cwd=checkout, capture_output=True, text=True, check=False
+                ["/bin/bash", "-c", command],
+                cwd=checkout,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             # The lines of both streams; a terminal shows them together.
-            assert re.search(shown(expected), done.stderr + done.stdout), f"{command}\n{done.stderr}{done.stdout}"
+            assert re.search(shown(expected), done.stderr + done.stdout), (
+                f"{command}\n{done.stderr}{done.stdout}"
+            )
             ran += 1
     assert ran > 3

@@ -39,11 +39,22 @@ def weighted(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     made.data.mkdir()
     made.samples = [
         # Cross-section / sum of weights: 2 and 0.5.
-        {"name": name, "label": label, "files": [str(made.data / f"{name}.root")], "cross_section_pb": known}
-        for name, label, known in zip(WEIGHT_FILES, (0, 0, 1, 2), (118.0, 33.0, None, None), strict=True)
+        {
+            "name": name,
+            "label": label,
+            "files": [str(made.data / f"{name}.root")],
+            "cross_section_pb": known,
+        }
+        for name, label, known in zip(
+            WEIGHT_FILES, (0, 0, 1, 2), (118.0, 33.0, None, None), strict=True
+        )
     ]
     for name, groups in WEIGHT_FILES.items():
-        rows = [made_event(**KINDS[kind], weight=weight) for kind, weight, count in groups for _ in range(count)]
+        rows = [
+            made_event(**KINDS[kind], weight=weight)
+            for kind, weight, count in groups
+            for _ in range(count)
+        ]
         write(made.data / f"{name}.root", distinct(rows))
     # Small parts: their sums must be added up.
     made.run(ingest={"entries_per_task": 4})
@@ -52,7 +63,9 @@ def weighted(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 def test_ingest_sums_weights_and_their_squares(weighted: Analysis) -> None:
     weights = weighted.counters("ingest")["weights"]
-    found = {name: {step: weights[name][step] for step in ("entries", "events")} for name in WEIGHT_FILES}
+    found = {
+        name: {step: weights[name][step] for step in ("entries", "events")} for name in WEIGHT_FILES
+    }
     assert found == {
         # 30 x 2, 5 x -1, 4 x -1, 3 x 2, 1 x 2
         "qcd_a": {"entries": [59.0, 145.0], "events": [61.0, 137.0]},
@@ -70,7 +83,9 @@ def steps_of(weighted: Analysis, column: str, *, by: str = "classes") -> list[di
 
 
 def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> None:
-    found = [(each["events"], each["weight"], each["weight2"]) for each in steps_of(weighted, "QCD")]
+    found = [
+        (each["events"], each["weight"], each["weight2"]) for each in steps_of(weighted, "QCD")
+    ]
     assert found == [
         # Both samples: 43 + 33 entries; less 1 not finite; less 4 + 8 soft; less 3 not isolated.
         # The weights of the first count twice, those of the second half.

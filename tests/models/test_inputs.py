@@ -17,7 +17,9 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
     columns = made_columns([4, 1, 7])
-    hlf, particles, num_particles = input_arrays(columns, ["hlf", "particles", "num_particles"]).values()
+    hlf, particles, num_particles = input_arrays(
+        columns, ["hlf", "particles", "num_particles"]
+    ).values()
     assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
     assert hlf.dtype == particles.dtype == np.float32
     assert (num_particles.dtype, num_particles.tolist()) == (np.int64, [4, 1, 7])
@@ -40,7 +42,10 @@ def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
 @pytest.mark.parametrize("rows", [MAX_PARTICLES, 0])
 def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) -> None:
     shape = (len(lengths), rows, NUM_PARTICLE_FEATURES)
-    columns = {"particles": np.zeros(shape, np.float32), "num_particles": np.array(lengths, np.int32)}
+    columns = {
+        "particles": np.zeros(shape, np.float32),
+        "num_particles": np.array(lengths, np.int32),
+    }
     particles, _ = input_arrays(columns, ["particles", "num_particles"]).values()
     assert particles.shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
 
@@ -54,10 +59,19 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
             {"hlf": np.zeros((2, 1), np.float32)},
             r"hlf has events of shape \(1,\); networks take \(14,\)",
         ),
-        ({"particles": np.zeros((2, 801 * 19), np.float32)}, r"shape \(15219,\); networks take \(801, 19\)"),
+        (
+            {"particles": np.zeros((2, 801 * 19), np.float32)},
+            r"shape \(15219,\); networks take \(801, 19\)",
+        ),
         # Features and particles in the other order have as many numbers.
-        ({"particles": np.zeros((2, 19, 801), np.float32)}, r"shape \(19, 801\); networks take \(801, 19\)"),
-        ({"num_particles": np.array([3])}, "different numbers of events: hlf 2, particles 2, num_particles 1"),
+        (
+            {"particles": np.zeros((2, 19, 801), np.float32)},
+            r"shape \(19, 801\); networks take \(801, 19\)",
+        ),
+        (
+            {"num_particles": np.array([3])},
+            "different numbers of events: hlf 2, particles 2, num_particles 1",
+        ),
     ],
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:

@@ -26,7 +26,9 @@ every_network = pytest.mark.parametrize("name", NAMES)
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [20], "val": [5], "test": [30, 17]})
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", rows={"train": [20], "val": [5], "test": [30, 17]}
+    )
 
 
 @every_network
@@ -39,7 +41,9 @@ def test_predictions_are_those_of_the_network_event_by_event(
     rows = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
     assert predictions.num_rows == rows.num_rows == 47
     inputs = model_inputs(rows, ["hlf", "particles"])
-    for place, (row, predicted) in enumerate(zip(rows.to_pylist(), predictions.to_pylist(), strict=True)):
+    for place, (row, predicted) in enumerate(
+        zip(rows.to_pylist(), predictions.to_pylist(), strict=True)
+    ):
         count = row["num_particles"]
         event = {
             "hlf": torch.tensor(inputs["hlf"][None, place], dtype=dtype),
@@ -51,7 +55,9 @@ def test_predictions_are_those_of_the_network_event_by_event(
         assert all(predicted[key] == row[key] for key in ("file_uuid", "entry", "label", "weight"))
 
 
-def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(dataset: FeatureDataset) -> None:
+def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
+    dataset: FeatureDataset,
+) -> None:
     model = made_network("particles", dtype=torch.float32)
     shapes = []
 
@@ -75,7 +81,9 @@ def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: Featur
         np.testing.assert_array_equal(values, expected[name])
 
 
-def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(dataset: FeatureDataset) -> None:
+def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(
+    dataset: FeatureDataset,
+) -> None:
     model = made_network("inclusive", dtype=torch.float32).train()
     predict(model, dataset.files("test"))
     assert not model.training
@@ -85,15 +93,24 @@ def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(dataset: 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("hlf", r"gives 2 of 30 events no finite .* entry 28 of the input file \S+: its hlf are not finite"),
-        ("model", r"gives 30 of 30 events no .* entry 25 of .*: its features are finite, so the model is damaged"),
+        (
+            "hlf",
+            r"gives 2 of 30 events no finite .* entry 28 of the input file \S+: its hlf are not finite",
+        ),
+        (
+            "model",
+            r"gives 30 of 30 events no .* entry 25 of .*: its features are finite, so the model is damaged",
+        ),
     ],
 )
 def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
     dataset: FeatureDataset, damage: str, message: str
 ) -> None:
     """The place of the largest of three NaN is 0."""
-    model, hlf = made_network("hlf", dtype=torch.float32), np.zeros((47, len(hlf_names())), np.float32)
+    model, hlf = (
+        made_network("hlf", dtype=torch.float32),
+        np.zeros((47, len(hlf_names())), np.float32),
+    )
     if damage == "hlf":
         hlf[[3, 20], [1, 2]] = np.nan, np.inf
     else:
@@ -114,21 +131,34 @@ def test_no_events_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("mt", pa.array([1.0, None], pa.float32()), "column 'mt' of the features has 1 empty values"),
+        (
+            "mt",
+            pa.array([1.0, None], pa.float32()),
+            "column 'mt' of the features has 1 empty values",
+        ),
         ("num_particles", pa.array([1, 802], pa.int32()), "differ from num_particles in length"),
-        ("particle_pt", pa.array([[1.0] * 802, [1.0]], pa.list_(pa.float32())), "differ from num_particles in length"),
+        (
+            "particle_pt",
+            pa.array([[1.0] * 802, [1.0]], pa.list_(pa.float32())),
+            "differ from num_particles in length",
+        ),
     ],
 )
 def test_damaged_features_are_an_error(
     dataset: FeatureDataset, tmp_path: Path, column: str, values: pa.Array, message: str
 ) -> None:
     table = pq.read_table(dataset.files("test")[0]).slice(0, 2)
-    pq.write_table(table.set_column(table.schema.get_field_index(column), column, values), tmp_path / "a.parquet")
+    pq.write_table(
+        table.set_column(table.schema.get_field_index(column), column, values),
+        tmp_path / "a.parquet",
+    )
     with pytest.raises(DatasetError, match=message):
         predict(made_network("inclusive"), [tmp_path / "a.parquet"])
 
 
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"hlf": pa.array([[0.0] * len(hlf_names())])}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"):
+    with pytest.raises(
+        InputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"
+    ):
         predict(made_network("hlf"), [tmp_path / "a.parquet"])

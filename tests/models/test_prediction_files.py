@@ -45,7 +45,9 @@ def predictions() -> pa.Table:
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 40, 250, 10_000])
-def test_what_is_written_in_chunks_is_read_back_whole(tmp_path: Path, predictions: pa.Table, chunk_rows: int) -> None:
+def test_what_is_written_in_chunks_is_read_back_whole(
+    tmp_path: Path, predictions: pa.Table, chunk_rows: int
+) -> None:
     some = predictions.slice(0, 60) if chunk_rows == 1 else predictions
     write_root(some, CLASSES, tmp_path / "a.root", chunk_rows=chunk_rows)
     back = read_root(tmp_path / "a.root")
@@ -75,18 +77,25 @@ def test_the_tree_says_all_of_each_event(tmp_path: Path, predictions: pa.Table) 
     np.testing.assert_array_equal(columns["weight"], predictions["weight"].to_numpy())
 
 
-def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events(tmp_path: Path) -> None:
+def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events(
+    tmp_path: Path,
+) -> None:
     sources = sorted(SAMPLES.glob("*_0.root"))
     uuids = []
     for source in sources:
         with uproot.open(source) as file:
             uuids.append(str(file.file.uuid))
-    predictions = pa.concat_tables([made([uuid] * 50, seed=seed) for seed, uuid in enumerate(uuids)])
+    predictions = pa.concat_tables(
+        [made([uuid] * 50, seed=seed) for seed, uuid in enumerate(uuids)]
+    )
     write_parquet(predictions, CLASSES, tmp_path / "p.parquet")
     write_root(predictions, CLASSES, tmp_path / "p.root", chunk_rows=70)
     with uproot.open(tmp_path / "p.root") as file:
         rows = file["predictions"].arrays()
-    parquet = {(row["file_uuid"], row["entry"]): row for row in pq.read_table(tmp_path / "p.parquet").to_pylist()}
+    parquet = {
+        (row["file_uuid"], row["entry"]): row
+        for row in pq.read_table(tmp_path / "p.parquet").to_pylist()
+    }
     assert len(parquet) == len(rows) == 150
     for row in rows.to_list():
         match = parquet[row["file_uuid"], row["entry"]]
@@ -102,7 +111,9 @@ def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events
             assert ak.num(met).to_list() == [1] * 50
 
 
-def test_parquet_says_in_its_metadata_what_its_columns_are(tmp_path: Path, predictions: pa.Table) -> None:
+def test_parquet_says_in_its_metadata_what_its_columns_are(
+    tmp_path: Path, predictions: pa.Table
+) -> None:
     write_parquet(predictions, CLASSES, tmp_path / "a.parquet")
     table = pq.read_table(tmp_path / "a.parquet")
     assert table.column_names == [
@@ -128,7 +139,9 @@ def test_a_file_without_events_is_a_file(tmp_path: Path, predictions: pa.Table) 
     assert back.schema == predictions.schema
 
 
-def test_an_older_file_is_replaced_whole_or_not_at_all(tmp_path: Path, predictions: pa.Table) -> None:
+def test_an_older_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, predictions: pa.Table
+) -> None:
     path = tmp_path / "a:b.root"
     write_root(predictions, CLASSES, path)
     write_root(predictions.slice(0, 10), CLASSES, path)
@@ -140,7 +153,9 @@ def test_an_older_file_is_replaced_whole_or_not_at_all(tmp_path: Path, predictio
     assert read_root(path).num_rows == 10
 
 
-@pytest.mark.parametrize("classes", [["W+jets", "W-jets"], ["Wjets", "W jets"], ["QCD", "+"], ["QCD", "QCD"]])
+@pytest.mark.parametrize(
+    "classes", [["W+jets", "W-jets"], ["Wjets", "W jets"], ["QCD", "+"], ["QCD", "QCD"]]
+)
 def test_classes_that_root_cannot_tell_apart_are_refused(
     tmp_path: Path, predictions: pa.Table, classes: list[str]
 ) -> None:

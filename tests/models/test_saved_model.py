@@ -26,7 +26,9 @@ every_network = pytest.mark.parametrize("name", NAMES)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A saved network that takes all inputs."""
-    save_model(made_network("inclusive", dtype=torch.float32), made_spec("inclusive"), tmp_path / "model")
+    save_model(
+        made_network("inclusive", dtype=torch.float32), made_spec("inclusive"), tmp_path / "model"
+    )
     return tmp_path / "model"
 
 
@@ -53,12 +55,19 @@ def test_a_model_trained_in_double_precision_is_loaded_in_single(tmp_path: Path)
     save_model(model, made_spec("inclusive"), tmp_path / "model")
     loaded, _ = load_model(tmp_path / "model")
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
-    single = {name: value.float() if value.is_floating_point() else value for name, value in random_events([4]).items()}
-    torch.testing.assert_close(run(loaded, single), run(model, random_events([4])).float(), rtol=1e-4, atol=1e-4)
+    single = {
+        name: value.float() if value.is_floating_point() else value
+        for name, value in random_events([4]).items()
+    }
+    torch.testing.assert_close(
+        run(loaded, single), run(model, random_events([4])).float(), rtol=1e-4, atol=1e-4
+    )
 
 
 @every_network
-def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(tmp_path: Path, name: ModelName) -> None:
+def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(
+    tmp_path: Path, name: ModelName
+) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [5], "test": [5]})
     spec = model_spec(NETWORKS[name](), dataset)
     assert spec.classes == dataset.classes
@@ -71,9 +80,16 @@ def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(tmp_path: Path,
 
 def test_a_model_of_an_earlier_version_keeps_its_linear_scaling(folder: Path) -> None:
     scalers = json.loads((folder / "model.json").read_text())["scalers"]
-    change(folder, scalers={name: {key: each[key] for key in ("mean", "std")} for name, each in scalers.items()})
+    change(
+        folder,
+        scalers={
+            name: {key: each[key] for key in ("mean", "std")} for name, each in scalers.items()
+        },
+    )
     _, spec = load_model(folder)
-    assert spec.scalers == {name: Scaler(each["mean"], each["std"]) for name, each in scalers.items()}
+    assert spec.scalers == {
+        name: Scaler(each["mean"], each["std"]) for name, each in scalers.items()
+    }
 
 
 def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
@@ -91,13 +107,17 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
 def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: float) -> None:
     content = (folder / file).read_bytes()
     (folder / file).write_bytes(content[: int(share * len(content))])
-    with pytest.raises(SavedModelError, match=r"no readable model|weights\.pt is not what was written"):
+    with pytest.raises(
+        SavedModelError, match=r"no readable model|weights\.pt is not what was written"
+    ):
         load_model(folder)
 
 
 @pytest.mark.parametrize("key", ["settings", "classes", "inputs", "scalers"])
 @pytest.mark.parametrize("value", [None, {"hlf": {"mean": [0.0]}}])
-def test_a_description_that_was_tampered_with_is_refused(folder: Path, key: str, value: Any) -> None:
+def test_a_description_that_was_tampered_with_is_refused(
+    folder: Path, key: str, value: Any
+) -> None:
     change(folder, **{key: value})
     with pytest.raises(SavedModelError, match="no usable model"):
         load_model(folder)
@@ -110,7 +130,9 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
         load_model(folder)
 
 
-def test_weights_of_another_training_of_the_same_network_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_weights_of_another_training_of_the_same_network_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     other = made_network("inclusive", seed=2, dtype=torch.float32)
     save_model(other, made_spec("inclusive"), tmp_path / "other")
     (tmp_path / "other" / "weights.pt").replace(folder / "weights.pt")
@@ -120,9 +142,13 @@ def test_weights_of_another_training_of_the_same_network_are_refused(folder: Pat
     assert raised.value.path == str(folder / "weights.pt")
 
 
-def test_a_lack_of_memory_is_no_fault_of_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_is_no_fault_of_a_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        raise RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+        )
 
     monkeypatch.setattr(torch, "load", fail)
     with pytest.raises(RuntimeError, match="allocate memory"):
@@ -151,7 +177,9 @@ def test_each_flipped_bit_of_a_model_is_refused_or_changes_nothing(folder: Path,
 
 def test_a_digit_of_the_description_is_refused(folder: Path) -> None:
     text = (folder / "model.json").read_text()
-    (folder / "model.json").write_text(text.replace("0.3", "0.4", 1).replace("0.2", "0.9", 1).replace("1.0", "9.0", 1))
+    (folder / "model.json").write_text(
+        text.replace("0.3", "0.4", 1).replace("0.2", "0.9", 1).replace("1.0", "9.0", 1)
+    )
     assert (folder / "model.json").read_text() != text
     with pytest.raises(SavedModelError, match=r"model\.json is not what was written"):
         load_model(folder)
@@ -170,7 +198,9 @@ def test_a_kill_between_the_files_of_a_better_model_leaves_the_old_one(
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        save_model(made_network("inclusive", seed=2, dtype=torch.float32), made_spec("inclusive"), folder)
+        save_model(
+            made_network("inclusive", seed=2, dtype=torch.float32), made_spec("inclusive"), folder
+        )
     again, _ = load_model(folder)
     assert all(map(torch.equal, again.state_dict().values(), old.state_dict().values()))
 
@@ -184,7 +214,9 @@ def test_a_model_of_an_earlier_release_is_read(folder: Path) -> None:
 
 def test_another_version_is_refused(folder: Path) -> None:
     change(folder, version=MODEL_VERSION - 1)
-    with pytest.raises(SavedModelError, match=f"version {MODEL_VERSION - 1}; this code reads {MODEL_VERSION}"):
+    with pytest.raises(
+        SavedModelError, match=f"version {MODEL_VERSION - 1}; this code reads {MODEL_VERSION}"
+    ):
         load_model(folder)
 
 
@@ -205,7 +237,9 @@ class Boom:
         return Path.touch, (Path("boom"),)
 
 
-def test_weights_that_would_run_code_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_would_run_code_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     torch.save({"output.weight": Boom()}, folder / "weights.pt")
     with pytest.raises(SavedModelError):

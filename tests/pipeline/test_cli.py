@@ -38,7 +38,11 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
     """The file of the DAG imports nothing of ours, so it has names of its own."""
     assert {stage.name for stage in STAGES} <= set(COMMANDS)
     tree = ast.parse(DAG_FILE.read_text(encoding="utf-8"))
-    assigned = {ast.unparse(node.target): node.value for node in tree.body if isinstance(node, ast.AnnAssign)}
+    assigned = {
+        ast.unparse(node.target): node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+    }
     tasks = [[ast.literal_eval(each) for each in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
     assert [name for name, _ in tasks[: len(STAGES)]] == [stage.name for stage in STAGES]
     assert {name for name, _ in tasks} <= set(COMMANDS)
@@ -47,14 +51,21 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_takes_config_and_changes_and_debug_and_helps(name: str, tmp_path: Path) -> None:
+def test_every_command_takes_config_and_changes_and_debug_and_helps(
+    name: str, tmp_path: Path
+) -> None:
     shown = {param.opts[0]: param for param in COMMANDS[name].params}
     assert {"--config", "--set", "--debug"} <= shown.keys()
     assert ("--wait" in shown) == (name not in NEVER_WAIT)
     assert all(param.help for param in shown.values())
     done = invoke(name, "-h")
     assert (done.exit_code, done.output) == (Exit.OK, invoke(name, "--help").output)
-    needed = [word for opt, param in shown.items() if param.required for word in ([opt] * (opt[0] == "-") + ["there"])]
+    needed = [
+        word
+        for opt, param in shown.items()
+        if param.required
+        for word in ([opt] * (opt[0] == "-") + ["there"])
+    ]
     options = ["-c", small_config(tmp_path, SAMPLES), "--set", "train.epoch=3"]
     done = invoke(name, *needed, *options)
     assert done.exit_code == Exit.USAGE
@@ -70,7 +81,9 @@ def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPa
     found = []
 
     def run(run_folder: RunFolder, *_: object, **__: object) -> None:
-        found.append((run_folder.config.train.workers, run_folder.config.compare["train"]["workers"]))
+        found.append(
+            (run_folder.config.train.workers, run_folder.config.compare["train"]["workers"])
+        )
 
     monkeypatch.setattr("pipeline.commands.run.run", run)
     monkeypatch.setattr("pipeline.commands.compare.compare", run)
@@ -90,7 +103,10 @@ def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
     )
     # Once only the values of --set were quoted.
     asked = Asked("my config.yaml", [])
-    assert asked.typed("compare", "a b.yaml") == "python -m pipeline compare 'a b.yaml' --config 'my config.yaml'"
+    assert (
+        asked.typed("compare", "a b.yaml")
+        == "python -m pipeline compare 'a b.yaml' --config 'my config.yaml'"
+    )
 
 
 def test_the_version_and_completion_of_the_command_line() -> None:
@@ -119,16 +135,25 @@ def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) 
     assert "  learning_rate: 0.003                       # default\n" in done.output
     assert "hush" not in done.output
     # It is a config itself.
-    config = Asked(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"]).run_folder().config
+    config = (
+        Asked(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"])
+        .run_folder()
+        .config
+    )
     assert read_yaml(done.output) == config.model_dump(mode="json")
     found = json.loads(invoke("config", "--json", *options).output)
     assert found["train.epochs"] == {"value": 7, "source": "--set train.epochs=7"}
-    assert found["spark.conf.my.token"] == {"value": "**********", "source": "--set spark.conf.my.token=***"}
+    assert found["spark.conf.my.token"] == {
+        "value": "**********",
+        "source": "--set spark.conf.my.token=***",
+    }
     assert found["samples.0.name"] == {"value": "qcd", "source": str(path)}
     assert found["evaluate.train_events"] == {"value": 20000, "source": "default"}
 
 
-def test_overrides_of_the_environment_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_of_the_environment_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = small_config(tmp_path, SAMPLES)
     monkeypatch.setenv("HEP_PIPELINE_SET", "report.title='a  b;c' train.epochs=5 train.seed=3")
     monkeypatch.setenv("HEP_PIPELINE_CONFIG", str(path))
@@ -169,9 +194,13 @@ def test_publishing_to_a_url_made_a_folder_named_like_it(
     assert not (tmp_path / "s3:").exists()
 
 
-def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_stops_after_the_stage_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[Any] = []
-    monkeypatch.setattr("pipeline.runner.Runner.run", lambda _, names, force: found.append((list(names), force)))
+    monkeypatch.setattr(
+        "pipeline.runner.Runner.run", lambda _, names, force: found.append((list(names), force))
+    )
     config = ["--config", small_config(tmp_path, SAMPLES)]
     assert invoke("run", "--until", "features", "--force", *config).exit_code == Exit.OK
     assert found == [(["ingest", "features"], True)]
@@ -183,7 +212,9 @@ def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: py
     assert len(found) == 1
 
 
-def test_doctor_tells_machines_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_machines_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = Finding("disk", "error", "The disk is full.", "Make room.")
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [error])
     done = invoke("doctor", "--json", "--config", small_config(tmp_path, SAMPLES))
@@ -222,7 +253,12 @@ def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: 
 
 def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path) -> None:
     run_folder = Asked(str(small_config(tmp_path, SAMPLES)), []).run_folder()
-    with run_folder.locked("track"), run_folder.locked(), pytest.raises(FolderInUseError), run_folder.locked("track"):
+    with (
+        run_folder.locked("track"),
+        run_folder.locked(),
+        pytest.raises(FolderInUseError),
+        run_folder.locked("track"),
+    ):
         pytest.fail("the job runs twice at once")
 
 
@@ -230,7 +266,13 @@ def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path
 def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
     options = ["--config", small_config(tmp_path, SAMPLES)]
     with locked(tmp_path / "run"):
-        for words in (["status"], ["status", "--verify"], ["plan"], ["run", "--dry-run"], ["clean", "--dry-run"]):
+        for words in (
+            ["status"],
+            ["status", "--verify"],
+            ["plan"],
+            ["run", "--dry-run"],
+            ["clean", "--dry-run"],
+        ):
             done = invoke(*words, *options)
             assert done.exit_code == Exit.OK, done.stderr
         for words in (["clean"], ["ingest"], ["promote"]):
@@ -238,7 +280,11 @@ def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
             assert done.exit_code == Exit.MAY_PASS
             assert "in use by another run" in done.stderr
         # Each needs what is not there, and not the lock.
-        for words in (["compare"], ["evaluate-files"], ["track", "--set", f"mlflow.uri={tmp_path}"]):
+        for words in (
+            ["compare"],
+            ["evaluate-files"],
+            ["track", "--set", f"mlflow.uri={tmp_path}"],
+        ):
             done = invoke(*words, *options)
             assert done.exit_code in {Exit.USER_ERROR, Exit.NOT_THERE_YET}
             assert "in use" not in done.stderr, done.stderr
@@ -290,7 +336,14 @@ def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
 
 @pytest.mark.slow
 def test_a_limit_of_the_address_space_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", "ingest", "--config", str(small_config(tmp_path, SAMPLES))]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "ingest",
+        "--config",
+        str(small_config(tmp_path, SAMPLES)),
+    ]
     limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", *command]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert done.returncode == Exit.USER_ERROR, done.stderr
@@ -308,9 +361,14 @@ def test_a_limit_of_the_address_space_is_named(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_an_option_without_effect_beside_another_was_ignored(words: list[str], message: str) -> None:
+def test_an_option_without_effect_beside_another_was_ignored(
+    words: list[str], message: str
+) -> None:
     done = invoke(*words)
-    assert (done.exit_code, f"{message}: one of them would have no effect" in done.output) == (Exit.USAGE, True)
+    assert (done.exit_code, f"{message}: one of them would have no effect" in done.output) == (
+        Exit.USAGE,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

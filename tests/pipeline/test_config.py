@@ -45,18 +45,33 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"features": {"isolation_con": 0.4}}, "unknown key 'features.isolation_con'. Did you mean 'isolation_cone'?"),
-        ({"samples": [{**MINIMAL["samples"][0], "file": "x"}]}, "'samples.0.file'. Did you mean 'files'?"),
+        (
+            {"features": {"isolation_con": 0.4}},
+            "unknown key 'features.isolation_con'. Did you mean 'isolation_cone'?",
+        ),
+        (
+            {"samples": [{**MINIMAL["samples"][0], "file": "x"}]},
+            "'samples.0.file'. Did you mean 'files'?",
+        ),
         ({"features": {"split": {"trian": 1}}}, "'features.split.trian'. Did you mean 'train'?"),
         ({"feature": {}}, "'feature'. Did you mean 'features'?"),
         ({"model": {"hlf": {"hiden": [5]}}}, "'model.hlf.hiden'. Did you mean 'hidden'?"),
         ({"train": {"epochs": "many"}}, "(given: 'many')"),
         ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
-        ({"samples": [{"name": "<b>", "label": 0, "files": ["a"]}]}, "'samples.0.name': String should match pattern"),
-        ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
+        (
+            {"samples": [{"name": "<b>", "label": 0, "files": ["a"]}]},
+            "'samples.0.name': String should match pattern",
+        ),
+        (
+            {"run_dir": "s3://bucket/run"},
+            "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems",
+        ),
         ({"storage": "s3://me:hush@bucket/night"}, "storage: this is no folder of a bucket"),
         ({"storage": "s3://bucket/../night"}, "storage: this is no folder of a bucket"),
-        ({"train_by_network": {"hfl": {"epochs": 3}}}, "train_by_network.hfl: there is no network 'hfl'"),
+        (
+            {"train_by_network": {"hfl": {"epochs": 3}}},
+            "train_by_network.hfl: there is no network 'hfl'",
+        ),
         ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
     ],
     ids=str,
@@ -74,7 +89,8 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
     contradictions = {"classes": ["QCD", "ttbar", "W+jets", "Z"], "features": {"min_lepton_pt": 10}}
     message = mistakes(tmp_path, **contradictions, evaluate={"signal": "ttbra", "luminosity": 1e34})
     assert re.search(
-        r"has 4 mistakes:\n  class 'Z'.*\n.*'ttbra'.*\n.*min_lepton_pt.*\n.*luminosity: 1e\+34 has no", message
+        r"has 4 mistakes:\n  class 'Z'.*\n.*'ttbra'.*\n.*min_lepton_pt.*\n.*luminosity: 1e\+34 has no",
+        message,
     )
     path = tmp_path / "c.yaml"
     path.write_text("run_dir: x\n")
@@ -97,7 +113,9 @@ def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) ->
 
 
 def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, train={"seed": 2**32 - 2}, train_by_network={"hlf": {"seeds": 3}}))
+    config = load_config(
+        write(tmp_path, train={"seed": 2**32 - 2}, train_by_network={"hlf": {"seeds": 3}})
+    )
     trainings = config.trainings_of("hlf")
     assert list(trainings) == ["hlf", "hlf-seed-4294967295", "hlf-seed-0"]
     first, *further = trainings.values()
@@ -125,19 +143,30 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
         ),
         ("spark=password hush", "--set spark=***: 'spark': Input should be"),
         ("sprak.conf.my.password=hush", "--set sprak.conf.my.password=***: unknown key 'sprak'"),
-        ("train.epochs={my.password: hush a}", "'train.epochs': Input should be a valid integer (given: ***)"),
+        (
+            "train.epochs={my.password: hush a}",
+            "'train.epochs': Input should be a valid integer (given: ***)",
+        ),
         ("train.launcher_args=[-x, MY_TOKEN=hush]", "give its name alone (-x MY_TOKEN)"),
         ("train_by_network.hlf.launcher_args=['--export=ALL,MY_TOKEN=hush']", "(-x MY_TOKEN)"),
-        ('train_by_network={hlf: {launcher_args: "-x MY_TOKEN=hush"}}', "should be a valid list (given: ***)"),
+        (
+            'train_by_network={hlf: {launcher_args: "-x MY_TOKEN=hush"}}',
+            "should be a valid list (given: ***)",
+        ),
         ("train.epochs=https://me:hush@host", "(given: 'https://***@host')"),
         (
             "train_by_network.password={hush: [hush1",
             "--set train_by_network.password=***: the value is no",
         ),
-        ("run_dir.x=https://me:hush@host", "--set run_dir.x=https://***@host: 'run_dir' holds a value"),
+        (
+            "run_dir.x=https://me:hush@host",
+            "--set run_dir.x=https://***@host: 'run_dir' holds a value",
+        ),
     ],
 )
-def test_mistakes_show_no_secrets_and_stay_readable(tmp_path: Path, override: str, words: str) -> None:
+def test_mistakes_show_no_secrets_and_stay_readable(
+    tmp_path: Path, override: str, words: str
+) -> None:
     message = mistakes(tmp_path, override)
     assert "hush" not in message
     assert "12345" not in message
@@ -149,7 +178,9 @@ def test_mistakes_show_no_secrets_and_stay_readable(tmp_path: Path, override: st
 def test_lines_are_not_quoted_since_they_may_hold_a_secret(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("spark:\n  conf:\n    my.password: hush1 hush2: x\n")
-    with pytest.raises(ConfigError, match=r"mapping values are not allowed here \(line 3, column 29\)") as caught:
+    with pytest.raises(
+        ConfigError, match=r"mapping values are not allowed here \(line 3, column 29\)"
+    ) as caught:
         load_config(str(path))
     assert "hush" not in str(caught.value)
 
@@ -181,7 +212,10 @@ def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
         (["train.algorithm=adpsgd"], "Did you mean 'ad-psgd'?"),
         (["features.balance=weigths"], "(given: 'weigths'). Did you mean 'weights'?"),
         (["model.names=[hfl]"], "Did you mean 'hlf'?"),
-        (["train.topology=ring"], "unknown key 'train.topology'. 'algorithm.topology' is a key of ad-psgd, "),
+        (
+            ["train.topology=ring"],
+            "unknown key 'train.topology'. 'algorithm.topology' is a key of ad-psgd, ",
+        ),
         (["train.algorithm={name: sgd, local_steps: 4}"], "'local_steps' is a key of agn, "),
         (
             ["train.algorithm={name: sharded, overlap: thread}", "train.algorithm.name=swarm-sgd"],
@@ -205,13 +239,19 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
     written = write(tmp_path, train={"algorithm": "local-sgd"})
     loaded = load(written, ["train.algorithm.local_steps=4"])
     assert loaded.config.train.algorithm.model_dump() == {"name": "local-sgd", "local_steps": 4}
-    assert loaded.source(("train", "algorithm", "local_steps")) == "--set train.algorithm.local_steps=4"
+    assert (
+        loaded.source(("train", "algorithm", "local_steps"))
+        == "--set train.algorithm.local_steps=4"
+    )
     assert loaded.source(("train", "algorithm", "name")) == written
     other = load(written, ["train.algorithm.local_steps=4", "train.algorithm=swarm-sgd"])
     assert other.config.train.algorithm.model_dump(exclude_unset=True) == {"name": "swarm-sgd"}
     assert other.source(("train", "algorithm", "name")) == "--set train.algorithm=swarm-sgd"
     assert (
-        load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.model_dump()["topology"] == "ring"
+        load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.model_dump()[
+            "topology"
+        ]
+        == "ring"
     )
 
 
@@ -225,13 +265,20 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
 
 def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
     config = load_config(
-        write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"]
+        write(tmp_path, train={"epochs": 3}),
+        ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"],
     )
-    assert (config.train.epochs, vars(config.model)["hlf"].hidden, config.run_dir) == (7, [5, 4], Path("y"))
+    assert (config.train.epochs, vars(config.model)["hlf"].hidden, config.run_dir) == (
+        7,
+        [5, 4],
+        Path("y"),
+    )
 
 
 def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path), ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"])
+    config = load_config(
+        write(tmp_path), ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"]
+    )
     assert (config.report.sample_note, config.report.title) == ("MC #3 (50% stat)", "quoted # too")
 
 
@@ -250,13 +297,21 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
             "train.epochs=0",
             "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
         ),
-        ("samples.7.label=1", "--set samples.7.label=1: 'samples' has 3 items, counted from 0, no item '7'."),
+        (
+            "samples.7.label=1",
+            "--set samples.7.label=1: 'samples' has 3 items, counted from 0, no item '7'.",
+        ),
         ("samples.first.label=1", "no item 'first'"),
-        ("samples.0.lable=1", "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?"),
+        (
+            "samples.0.lable=1",
+            "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?",
+        ),
         ("spark.conf.my.password=[hush", ""),
     ],
 )
-def test_a_mistake_in_an_option_names_the_option_and_not_the_file(tmp_path: Path, override: str, words: str) -> None:
+def test_a_mistake_in_an_option_names_the_option_and_not_the_file(
+    tmp_path: Path, override: str, words: str
+) -> None:
     path = write(tmp_path)
     if not words:
         assert load_config(path, [override]).spark.conf == {"my.password": SecretStr("[hush")}
@@ -268,7 +323,9 @@ def test_a_mistake_in_an_option_names_the_option_and_not_the_file(tmp_path: Path
     assert path not in str(caught.value)
 
 
-def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(tmp_path: Path) -> None:
+def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
+    tmp_path: Path,
+) -> None:
     words = mistakes(tmp_path, "features.min_lepton_pt=10")
     assert (
         "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt (10) is below"
@@ -308,7 +365,11 @@ def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> No
             "report.title=010",
         ],
     )
-    assert config.spark.conf == {"spark.a.b": "1", "spark.sql.shuffle.partitions": "4", "spark.speculation": "true"}
+    assert config.spark.conf == {
+        "spark.a.b": "1",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.speculation": "true",
+    }
     assert config.ingest.branch_map == {"tracks.pt": "Track_pt"}
     assert [sample.label for sample in config.samples] == [1, 0, 2]
     assert config.classes == ["QCD", "ttbar", "W"]
@@ -338,7 +399,10 @@ def test_plugins_of_an_option_were_said_to_be_those_of_the_file(
 ) -> None:
     monkeypatch.setattr("ingestion.plugins.load", lambda _: None)
     loaded = load(write(tmp_path, plugins=["other"]), ["plugins=[mine]"])
-    assert (loaded.config.plugins, loaded.source(("plugins",))) == (["mine"], "--set plugins=[mine]")
+    assert (loaded.config.plugins, loaded.source(("plugins",))) == (
+        ["mine"],
+        "--set plugins=[mine]",
+    )
 
 
 def test_a_weight_of_a_sample_is_one_of_all_samples(tmp_path: Path) -> None:
@@ -349,4 +413,7 @@ def test_a_weight_of_a_sample_is_one_of_all_samples(tmp_path: Path) -> None:
     ]
     message = mistakes(tmp_path, samples=samples, ingest={"weights": {"scale_up": "LHEWeight[1]"}})
     assert "has 1 mistake" in message
-    assert "'qcd' has the weight 'scale_upp', which is none of ingest.weights. Did you mean 'scale_up'?" in message
+    assert (
+        "'qcd' has the weight 'scale_upp', which is none of ingest.weights. Did you mean 'scale_up'?"
+        in message
+    )

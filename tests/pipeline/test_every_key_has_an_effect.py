@@ -101,14 +101,20 @@ def others(key: str, value: Any, kind: Any) -> Iterator[Any]:
     for each in typing.get_args(kind):
         inner = typing.get_args(each)
         yield from (each for each in (*inner, each) if isinstance(each, str) and each != value)
-        yield from [name.value for name in each] if isinstance(each, type) and issubclass(each, Enum) else []
+        yield from (
+            [name.value for name in each]
+            if isinstance(each, type) and issubclass(each, Enum)
+            else []
+        )
     yield from (7, 0.05, "zzz")
 
 
 def items(config: Config) -> list[Any]:
     """The keys that all stages and their parts depend on."""
     parts = [part for stage in STAGES for part in stage.parts(config).items()]
-    return [stage.config_items(config) for stage in STAGES] + [(name, part.config_items) for name, part in parts]
+    return [stage.config_items(config) for stage in STAGES] + [
+        (name, part.config_items) for name, part in parts
+    ]
 
 
 def changed(key: str, value: Any) -> Config:

@@ -23,13 +23,18 @@ def tracked_files() -> set[str]:
     git = shutil.which("git")
     assert git
     listed = subprocess.run(
-        [git, "-C", ROOT, "ls-files", "-z", *PACKAGES, "hep_pipeline.py"], capture_output=True, text=True, check=True
+        [git, "-C", ROOT, "ls-files", "-z", *PACKAGES, "hep_pipeline.py"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     # Files that are moved but not committed are no longer there.
     return {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout says which files belong to the project")
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="only a checkout says which files belong to the project"
+)
 def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
     files = tracked_files()
     wheel = built_wheel(tmp_path, [*files])
@@ -51,8 +56,14 @@ def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
 
 def locked(lock: Path, python: str) -> dict[str, str]:
     """Versions that a lock gives on Linux, by name."""
-    entries = re.findall(r"^([a-zA-Z][^\\#\n]*?) *\\$", lock.read_text(encoding="utf-8"), re.MULTILINE)
-    marks = {"python_version": python, "python_full_version": f"{python}.1", "sys_platform": "linux"}
+    entries = re.findall(
+        r"^([a-zA-Z][^\\#\n]*?) *\\$", lock.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    marks = {
+        "python_version": python,
+        "python_full_version": f"{python}.1",
+        "sys_platform": "linux",
+    }
     requirements = [Requirement(entry) for entry in entries]
     return {
         each.name: str(each.specifier).removeprefix("==")
@@ -64,14 +75,19 @@ def locked(lock: Path, python: str) -> dict[str, str]:
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("torch", ["cpu", "cuda"])
 def test_the_locks_hold_what_pyproject_asks_for(python: str, torch: str) -> None:
-    versions = locked(ROOT / "requirements.lock", python) | locked(ROOT / f"requirements-{torch}.lock", python)
+    versions = locked(ROOT / "requirements.lock", python) | locked(
+        ROOT / f"requirements-{torch}.lock", python
+    )
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]
     asked += [line for name in ("https", "mlflow", "s3", "tensorboard") for line in extras[name]]
     by_name = {canonicalize_name(name): version for name, version in versions.items()}
     for requirement in map(Requirement, asked):
         name = canonicalize_name(requirement.name)
-        assert requirement.specifier.contains(by_name.get(name, "0")), (str(requirement), by_name.get(name))
+        assert requirement.specifier.contains(by_name.get(name, "0")), (
+            str(requirement),
+            by_name.get(name),
+        )
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

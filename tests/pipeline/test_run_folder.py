@@ -37,7 +37,9 @@ def run_folder(tmp_path: Path) -> RunFolder:
 def chain(run_folder: RunFolder) -> dict[str, str]:
     """A version of each stage up to the export, each made from those before it."""
     stages = ("ingest", "features", "train", "evaluate", "export")
-    return {stage: publish(run_folder.config.run_dir, stage, content="first").name for stage in stages}
+    return {
+        stage: publish(run_folder.config.run_dir, stage, content="first").name for stage in stages
+    }
 
 
 def test_versions_upstream_are_those_in_use(run_folder: RunFolder) -> None:
@@ -55,10 +57,14 @@ def test_a_missing_one_is_named_with_its_command(run_folder: RunFolder) -> None:
         run_folder.upstream(Evaluate())
 
 
-def test_versions_that_do_not_belong_together_are_refused_unless_asked_for(run_folder: RunFolder) -> None:
+def test_versions_that_do_not_belong_together_are_refused_unless_asked_for(
+    run_folder: RunFolder,
+) -> None:
     made = chain(run_folder)
     new = publish(run_folder.config.run_dir, "features", content="other").name
-    words = rf"evaluate cannot use train {made['train']}: it was made from other features than {new}"
+    words = (
+        rf"evaluate cannot use train {made['train']}: it was made from other features than {new}"
+    )
     with pytest.raises(MissingInputError, match=words):
         run_folder.upstream(Evaluate())
     assert run_folder.upstream(Evaluate(), mixed=True)["features"].name == new
@@ -91,7 +97,9 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     monkeypatch.setattr(module, "examine", examine)
     run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run")
     findings.append(Finding("disk", "error", "The disk is full.", "Make room."))
-    with pytest.raises(MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room") as refused:
+    with pytest.raises(
+        MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room"
+    ) as refused:
         run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
     assert "Java is old" not in str(refused.value)
     assert asked == [2, 5]
@@ -108,7 +116,11 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     ],
 )
 def test_trainings_need_spark_only_where_its_executors_start_the_ranks(
-    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch, launcher: str, needs: set[Need], examined: set[Need]
+    run_folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: str,
+    needs: set[Need],
+    examined: set[Need],
 ) -> None:
     train = run_folder.config.train.model_copy(update={"launcher": launcher, "workers": 3})
     run_folder.config = run_folder.config.model_copy(update={"train": train})
@@ -138,7 +150,9 @@ def test_a_night_that_waits_looked_like_one_that_failed(
 ) -> None:
     """`make` has one exit code for all; the last line of the log tells them apart."""
     file = io.StringIO()
-    found = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200))
+    found = RunFolder(
+        load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200)
+    )
     with suppress(Exception, KeyboardInterrupt), found.locked():
         if error is not None:
             raise error
@@ -151,7 +165,11 @@ def test_a_night_refused_by_another_run_says_so_on_a_line(tmp_path: Path) -> Non
     file = io.StringIO()
     config = load_config(str(small_config(tmp_path, SAMPLES)))
     other = RunFolder(config, Console(file=file, width=200))
-    with RunFolder(config, Console(quiet=True)).locked(), pytest.raises(FolderInUseError), other.locked():
+    with (
+        RunFolder(config, Console(quiet=True)).locked(),
+        pytest.raises(FolderInUseError),
+        other.locked(),
+    ):
         pass
     assert file.getvalue().endswith(f" run {other.log.run_id}: waits for another run\n")
 
@@ -160,7 +178,9 @@ def test_an_interrupt_that_ended_spark_first_was_called_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = io.StringIO()
-    night = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200))
+    night = RunFolder(
+        load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200)
+    )
     monkeypatch.setattr(requested, "is_set", lambda: True)
     with suppress(MachineError), night.locked():
         raise MachineError("the JVM has ended")
@@ -175,7 +195,8 @@ KEEPS = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read()); sys.exit('n
 def test_a_night_told_nobody_how_it_ended(tmp_path: Path, error: Exception | None) -> None:
     told, file = tmp_path / "told.json", io.StringIO()
     chosen = load_config(
-        str(small_config(tmp_path, SAMPLES)), [f"notify={json.dumps([sys.executable, '-c', KEEPS, str(told)])}"]
+        str(small_config(tmp_path, SAMPLES)),
+        [f"notify={json.dumps([sys.executable, '-c', KEEPS, str(told)])}"],
     )
     run_folder = RunFolder(chosen, Console(file=file, width=200))
     with suppress(MachineError), run_folder.locked():
@@ -186,14 +207,21 @@ def test_a_night_told_nobody_how_it_ended(tmp_path: Path, error: Exception | Non
     assert about["outcome"] == ("done" if error is None else "failed (MachineError)")
     assert "no Java" in about["message"] if error else about["message"] == ""
     assert "secret" not in told.read_text(encoding="utf-8")
-    assert (about["run_dir"], about["run"]) == (str(chosen.run_dir.absolute()), run_folder.log.run_id)
+    assert (about["run_dir"], about["run"]) == (
+        str(chosen.run_dir.absolute()),
+        run_folder.log.run_id,
+    )
     assert about["promoted"] == {"hlf": {"promoted": True}}
     assert file.getvalue().endswith(f"{about['outcome']}, hlf promoted: it is better\n")
     assert "warning" not in file.getvalue()
 
 
-@pytest.mark.parametrize("command", [["/not/there"], [sys.executable, "-c", KEEPS, "/dev/null", "fail"]])
-def test_a_notification_that_fails_is_said_and_changes_nothing(tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["/not/there"], [sys.executable, "-c", KEEPS, "/dev/null", "fail"]]
+)
+def test_a_notification_that_fails_is_said_and_changes_nothing(
+    tmp_path: Path, command: list[str]
+) -> None:
     file = io.StringIO()
     chosen = load_config(str(small_config(tmp_path, SAMPLES)), [f"notify={json.dumps(command)}"])
     with RunFolder(chosen, Console(file=file, width=200)).locked():
@@ -210,21 +238,29 @@ def damage(path: Path) -> Path:
     return path
 
 
-def test_damage_of_a_file_that_a_stage_does_not_read_does_not_stop_it(run_folder: RunFolder) -> None:
+def test_damage_of_a_file_that_a_stage_does_not_read_does_not_stop_it(
+    run_folder: RunFolder,
+) -> None:
     chain(run_folder)
     features = run_folder.store("features").current()
     assert features is not None
     damage(features.folder / "metrics.json")
     assert "features" in run_folder.upstream(Evaluate())
     path = damage(features.folder / "dataset.json")
-    with pytest.raises(DamagedOutputError, match=r"dataset\.json is not what was written") as raised:
+    with pytest.raises(
+        DamagedOutputError, match=r"dataset\.json is not what was written"
+    ) as raised:
         run_folder.upstream(Evaluate())
     assert raised.value.path == str(path)
 
 
-def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(tmp_path: Path) -> None:
+def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(
+    tmp_path: Path,
+) -> None:
     printed = io.StringIO()
-    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=printed, width=1000))
+    run_folder = RunFolder(
+        load_config(str(small_config(tmp_path, SAMPLES))), Console(file=printed, width=1000)
+    )
     chain(run_folder)
     store = run_folder.store("export")
     folder = store.next_folder("11" * 8)

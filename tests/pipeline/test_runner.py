@@ -25,8 +25,12 @@ from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
 
 
-@pytest.mark.parametrize(("stages", "missing"), [(["features"], "ingest"), (["ingest", "train"], "features")])
-def test_a_run_without_its_input_leaves_no_run_folder(tmp_path: Path, stages: list[str], missing: str) -> None:
+@pytest.mark.parametrize(
+    ("stages", "missing"), [(["features"], "ingest"), (["ingest", "train"], "features")]
+)
+def test_a_run_without_its_input_leaves_no_run_folder(
+    tmp_path: Path, stages: list[str], missing: str
+) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     with pytest.raises(MissingInputError, match=f"{stages[-1]} needs the output of {missing}"):
         Runner(run_folder).run(stages)
@@ -36,7 +40,9 @@ def test_a_run_without_its_input_leaves_no_run_folder(tmp_path: Path, stages: li
 class Watched(Stage):
     """Says whether Spark was stopped before it ran."""
 
-    def __init__(self, name: str, needs: tuple[Need, ...], stops: list[str], seen: dict[str, bool]) -> None:
+    def __init__(
+        self, name: str, needs: tuple[Need, ...], stops: list[str], seen: dict[str, bool]
+    ) -> None:
         self.name, self.needs, self._stops, self._seen = name, needs, stops, seen  # type: ignore[misc]
 
     def run(self, context: Context) -> Result:  # noqa: ARG002
@@ -65,7 +71,10 @@ class Simulated(Stage):
 
     def run(self, context: Context) -> Result:  # noqa: ARG002
         cross_section = {"cross_section_pb": 1.0, "cross_section_error_pb": 0.1}
-        return Result(summary="done", counters={"processes": dict.fromkeys(("qcd", "ttbar", "wjets"), cross_section)})
+        return Result(
+            summary="done",
+            counters={"processes": dict.fromkeys(("qcd", "ttbar", "wjets"), cross_section)},
+        )
 
 
 class Files(Stage):
@@ -103,7 +112,9 @@ class Halves(Stage):
         return (folder / "half").exists()
 
     def run(self, context: Context) -> Result:
-        return Result(summary="continued" if (context.out_dir / "half").exists() else "from scratch")
+        return Result(
+            summary="continued" if (context.out_dir / "half").exists() else "from scratch"
+        )
 
 
 class Whole(Stage):
@@ -126,7 +137,9 @@ def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
     current = run_folder.store("ingest").current()
     assert current is not None
     (current.folder / "events").unlink()
-    with pytest.raises(RunFolderError, match=r"ingest cannot be accepted: .*events is gone.*nothing was accepted"):
+    with pytest.raises(
+        RunFolderError, match=r"ingest cannot be accepted: .*events is gone.*nothing was accepted"
+    ):
         runner.accept()
     assert "accepted" not in current.manifest
 
@@ -152,7 +165,9 @@ def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, num
     assert runner._run_stage(Halves(), force=False)
     current = store.current()
     assert current is not None
-    same, others = (store.folder / name for name in (f"{number}{current.name[4:]}", "0003-0123abcd"))
+    same, others = (
+        store.folder / name for name in (f"{number}{current.name[4:]}", "0003-0123abcd")
+    )
     for folder in (same, others):
         own_folders.make(folder)
         (folder / "half").touch()
@@ -183,22 +198,33 @@ def test_of_interrupted_work_that_stays_which_can_be_continued(tmp_path: Path) -
         assert len(run_folder.store("train").unfinished()) == left
 
 
-def test_a_stage_whose_input_is_gone_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_whose_input_is_gone_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     publish(run_folder.config.run_dir, "evaluate")
     runner = Runner(run_folder)
     monkeypatch.setattr(runner, "wanted", lambda: [Evaluate()])
     (planned,) = runner.plan()
-    assert (planned.state, planned.reasons) == (State.STALE, ["the output of a stage that it reads is gone"])
+    assert (planned.state, planned.reasons) == (
+        State.STALE,
+        ["the output of a stage that it reads is gone"],
+    )
 
 
-def test_the_outcome_was_not_the_last_line_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outcome_was_not_the_last_line_of_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = io.StringIO()
-    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=log, width=500))
+    run_folder = RunFolder(
+        load_config(str(small_config(tmp_path, SAMPLES))), Console(file=log, width=500)
+    )
     monkeypatch.setattr("pipeline.runner.STAGES", [Watched("report", (), [], {})])
     Runner(run_folder).run(["report"])
     page, outcome = log.getvalue().splitlines()[-2:]
-    assert re.fullmatch(rf"report: {re.escape(str(run_folder.config.run_dir))}/report/0001-\w+/report.html", page)
+    assert re.fullmatch(
+        rf"report: {re.escape(str(run_folder.config.run_dir))}/report/0001-\w+/report.html", page
+    )
     assert re.search(r"run \S+: done", outcome)
 
 
@@ -219,7 +245,13 @@ def test_a_failed_run_says_so_in_the_log_and_in_the_metrics_that_alerts_watch(
     with pytest.raises(MissingInputError, match="no input"):
         Runner(run_folder).run(["ingest"])
     last = json.loads(run_folder.log.path.read_text().splitlines()[-1])
-    assert (last["event"], last["stage"], last["error"]) == ("run failed", "ingest", "MissingInputError")
+    assert (last["event"], last["stage"], last["error"]) == (
+        "run failed",
+        "ingest",
+        "MissingInputError",
+    )
     assert last["message"].endswith("has no input")
     metrics = (run_folder.config.run_dir / METRICS).read_text()
-    assert re.search(r'^hep_pipeline_stage_failed\{.*stage="ingest".*\} 1\.0$', metrics, re.MULTILINE)
+    assert re.search(
+        r'^hep_pipeline_stage_failed\{.*stage="ingest".*\} 1\.0$', metrics, re.MULTILINE
+    )

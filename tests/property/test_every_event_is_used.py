@@ -34,7 +34,9 @@ def watched(**chosen: Any) -> tuple[Counter[int], Simulated]:
 
 
 @settings(max_examples=50)
-@given(row_groups, st.integers(1, 9), st.integers(1, 12), methods, st.sampled_from([None, "static"]))
+@given(
+    row_groups, st.integers(1, 9), st.integers(1, 12), methods, st.sampled_from([None, "static"])
+)
 def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     rows: list[int], workers: int, batch_size: int, method: str, sharding: str | None
 ) -> None:
@@ -45,19 +47,33 @@ def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     # Workers without events take part in the steps of the others.
     assert np.isfinite(models(simulated)).all()
     for records in zip(*simulated.records, strict=True):
-        assert {(each["samples_all_ranks"], each["train_rows"]) for each in records} == {(sum(rows), sum(rows))}
+        assert {(each["samples_all_ranks"], each["train_rows"]) for each in records} == {
+            (sum(rows), sum(rows))
+        }
 
 
-@pytest.mark.parametrize("method", ["ar-sgd", "local-sgd", "ad-psgd", "mpca", "agn", "sharded sparse beside"])
+@pytest.mark.parametrize(
+    "method", ["ar-sgd", "local-sgd", "ad-psgd", "mpca", "agn", "sharded sparse beside"]
+)
 @pytest.mark.parametrize("numbers", [(3, 2), (2, 5), (4, 4), (4, 3, 5)], ids=str)
-def test_an_epoch_that_another_number_of_workers_continued_began_again(method: str, numbers: tuple[int, ...]) -> None:
+def test_an_epoch_that_another_number_of_workers_continued_began_again(
+    method: str, numbers: tuple[int, ...]
+) -> None:
     rows = replace(toy_rows(101), group_rows=[40, 1, 37, 23])
     seen: Counter[int] = Counter()
     resume = None
     for workers, following in zip(numbers, (*numbers[1:], 0), strict=True):
         kept = KeptCheckpoints()
-        chosen = {**SEVERAL[method], "workers": workers, "batch_size": 4, "epochs": 1, "cluster": CLUSTER}
-        whole, simulated = watched(train=rows, checkpoint_steps=2, resume=resume, files=kept.files, **chosen)
+        chosen = {
+            **SEVERAL[method],
+            "workers": workers,
+            "batch_size": 4,
+            "epochs": 1,
+            "cluster": CLUSTER,
+        }
+        whole, simulated = watched(
+            train=rows, checkpoint_steps=2, resume=resume, files=kept.files, **chosen
+        )
         seen += whole
         if not following:
             break

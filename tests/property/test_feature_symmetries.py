@@ -36,8 +36,12 @@ def random_event(seed: int) -> Row:
         electrons=[lepton(300.0, *directions(1)[0])],
         tracks=[track(float(rng.uniform(0.6, 5)), *d) for d in directions(rng.integers(5, 60))],
         photons=[tower(float(rng.uniform(1.1, 5)), *d) for d in directions(rng.integers(0, 30))],
-        neutral_hadrons=[tower(float(rng.uniform(1.1, 5)), *d) for d in directions(rng.integers(0, 30))],
-        jets=[jet(float(rng.uniform(5, 90)), *d, btag=int(rng.integers(0, 8))) for d in directions(6)],
+        neutral_hadrons=[
+            tower(float(rng.uniform(1.1, 5)), *d) for d in directions(rng.integers(0, 30))
+        ],
+        jets=[
+            jet(float(rng.uniform(5, 90)), *d, btag=int(rng.integers(0, 8))) for d in directions(6)
+        ],
         met=float(rng.uniform(1, 100)),
         met_phi=float(rng.uniform(-3, 3)),
     )
@@ -49,7 +53,9 @@ def transformed(event: Row, *, phi: float = 0.0, mirror: bool = False) -> Row:
 
     sign = -1.0 if mirror else 1.0
     changed = {
-        name: [{**each, "eta": sign * each["eta"], "phi": turn(each["phi"])} for each in event[name]]
+        name: [
+            {**each, "eta": sign * each["eta"], "phi": turn(each["phi"])} for each in event[name]
+        ]
         for name in ("tracks", "photons", "neutral_hadrons", "electrons", "muons", "jets")
     }
     return {**event, **changed, "met_phi": turn(event["met_phi"])}
@@ -57,7 +63,12 @@ def transformed(event: Row, *, phi: float = 0.0, mirror: bool = False) -> Row:
 
 def far_from_every_edge(event: Row) -> bool:
     """No two particles at the edge of a cone, and no two at the same distance from the lepton."""
-    particles = [*event["electrons"], *event["tracks"], *event["photons"], *event["neutral_hadrons"]]
+    particles = [
+        *event["electrons"],
+        *event["tracks"],
+        *event["photons"],
+        *event["neutral_hadrons"],
+    ]
     eta = np.array([each["eta"] for each in particles])
     phi = np.array([each["phi"] for each in particles])
     distances = np.sqrt(delta_r2(eta[:, None], phi[:, None], eta, phi))
@@ -72,11 +83,17 @@ def features(event: Row) -> FeatureBlock:
     return block
 
 
-def assert_same_but(changed: FeatureBlock, original: FeatureBlock, columns: list[str], hlf: list[int]) -> None:
+def assert_same_but(
+    changed: FeatureBlock, original: FeatureBlock, columns: list[str], hlf: list[int]
+) -> None:
     kept = [index for name, index in COLUMN.items() if name not in columns]
-    np.testing.assert_allclose(particles_of(changed)[:, kept], particles_of(original)[:, kept], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        particles_of(changed)[:, kept], particles_of(original)[:, kept], rtol=1e-5, atol=1e-5
+    )
     others = [index for index in range(len(hlf_names())) if index not in hlf]
-    np.testing.assert_allclose(changed.hlf[:, others], original.hlf[:, others], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        changed.hlf[:, others], original.hlf[:, others], rtol=1e-5, atol=1e-4
+    )
 
 
 @given(seeds, angles)
@@ -87,7 +104,8 @@ def test_turning_the_event_in_phi_changes_nothing_but_azimuths(seed: int, angle:
     original = features(event)
     assert_same_but(turned, original, ["phi", "px", "py"], PHI_HLF)
     shift = delta_phi(
-        particles_of(turned)[:, COLUMN["phi"]].astype(float), particles_of(original)[:, COLUMN["phi"]].astype(float)
+        particles_of(turned)[:, COLUMN["phi"]].astype(float),
+        particles_of(original)[:, COLUMN["phi"]].astype(float),
     )
     np.testing.assert_allclose(delta_phi(shift, angle), 0, atol=1e-5)
 
@@ -99,7 +117,9 @@ def test_mirroring_the_event_in_eta_changes_only_the_signs_along_the_beam(seed: 
     mirrored, original = features(transformed(event, mirror=True)), features(event)
     assert_same_but(mirrored, original, ["eta", "pz"], [HLF["lepton_eta"]])
     for name in ("eta", "pz"):
-        np.testing.assert_array_equal(particles_of(mirrored)[:, COLUMN[name]], -particles_of(original)[:, COLUMN[name]])
+        np.testing.assert_array_equal(
+            particles_of(mirrored)[:, COLUMN[name]], -particles_of(original)[:, COLUMN[name]]
+        )
 
 
 @given(seeds, st.randoms(use_true_random=False))
@@ -115,7 +135,9 @@ def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -
 
 
 @given(st.floats(-50, 50), st.floats(-50, 50))
-def test_delta_phi_is_wrapped_and_antisymmetric_and_ignores_full_turns(phi1: float, phi2: float) -> None:
+def test_delta_phi_is_wrapped_and_antisymmetric_and_ignores_full_turns(
+    phi1: float, phi2: float
+) -> None:
     difference = float(delta_phi(phi1, phi2))
     assert -math.pi < difference <= math.pi
     assert math.isclose(math.cos(difference), math.cos(phi1 - phi2), abs_tol=1e-9)

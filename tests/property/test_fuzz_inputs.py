@@ -75,7 +75,8 @@ ODD_VALUES = st.one_of(
     st.floats().map(str),
 )  # fmt: skip
 SHIPPED = [
-    path.read_text(encoding="utf-8") for path in sorted((SAMPLES.parent / "pipeline" / "configs").glob("*.yaml"))
+    path.read_text(encoding="utf-8")
+    for path in sorted((SAMPLES.parent / "pipeline" / "configs").glob("*.yaml"))
 ]
 
 

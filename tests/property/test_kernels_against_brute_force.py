@@ -40,7 +40,9 @@ def isolations(event: Candidates, cone: float, *, as_published: bool) -> Floats:
     inside = np.hypot(eta[:, None] - eta, dphi) < cone
     if not as_published:
         np.fill_diagonal(inside, val=False)
-    sums = np.stack([inside[:, kind == each] @ pt[kind == each] for each in (TRACK, PHOTON, NEUTRAL)], axis=1)
+    sums = np.stack(
+        [inside[:, kind == each] @ pt[kind == each] for each in (TRACK, PHOTON, NEUTRAL)], axis=1
+    )
     relative: Floats = sums / pt[:, None]
     if as_published:
         relative[:, TRACK] -= 1.0
@@ -63,7 +65,9 @@ def on_edge(event: Candidates, cone: float, *, as_published: bool) -> np.ndarray
 
 @given(seeds, cones, st.sampled_from([0.3, 2.0, 12.0]), st.booleans())
 @settings(max_examples=150)
-def test_isolations_are_those_of_all_pairs(seed: int, cone: float, spread: float, as_published: bool) -> None:
+def test_isolations_are_those_of_all_pairs(
+    seed: int, cone: float, spread: float, as_published: bool
+) -> None:
     event = candidates(seed, spread=spread, within_pi=as_published)
     expected = isolations(event, cone, as_published=as_published)
     found = relative_isolations(event, cone, as_published)

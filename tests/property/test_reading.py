@@ -61,7 +61,11 @@ def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, 
     source = MadeRows(rows)
     train, val = (
         MemoryRows.of_files(
-            made_dataset(rows), split, layout, seed=5, parts=lambda group: source.row_groups("train", [group])
+            made_dataset(rows),
+            split,
+            layout,
+            seed=5,
+            parts=lambda group: source.row_groups("train", [group]),
         )
         for split in ("train", "val")
     )
@@ -87,7 +91,12 @@ def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
 @settings(max_examples=80)
 @given(row_groups, st.integers(1, 4), st.integers(1, 30), st.integers(0, 3), inputs, st.data())
 def test_every_reader_delivers_the_planned_rows_from_any_step_on(
-    rows: list[int], world_size: int, batch_size: int, epoch: int, names: tuple[str, ...], data: st.DataObject
+    rows: list[int],
+    world_size: int,
+    batch_size: int,
+    epoch: int,
+    names: tuple[str, ...],
+    data: st.DataObject,
 ) -> None:
     world_size = min(world_size, sum(rows))
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=5, epoch=epoch)

@@ -76,7 +76,13 @@ def mean_at_the_end(watcher: Watcher) -> NDArray[np.float64]:
     tau=st.integers(0, 4),
 )
 def test_the_mean_moves_by_the_gradients_alone(
-    workers: int, seed: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str, topology: str, tau: int
+    workers: int,
+    seed: int,
+    cluster: ClusterSettings,
+    method: dict[str, Any],
+    exchange: str,
+    topology: str,
+    tau: int,
 ) -> None:
     problem, watcher = Remembered(workers=workers, steps=8, seed=seed), Watcher()
     start = np.random.default_rng(seed).normal(size=(workers, 5))
@@ -94,9 +100,13 @@ def test_the_mean_moves_by_the_gradients_alone(
     )
     moved = mean_at_the_end(watcher) - start.mean(axis=0)
     assert len(problem.computed) == 8 * workers
-    np.testing.assert_allclose(moved, -RATE * np.sum(problem.computed, axis=0) / workers, atol=1e-12)
+    np.testing.assert_allclose(
+        moved, -RATE * np.sum(problem.computed, axis=0) / workers, atol=1e-12
+    )
     counts = [algorithm.counters() for algorithm in watcher.algorithms.values()]
-    assert sum(count["averages_begun"] for count in counts) == sum(count["averages_received"] for count in counts)
+    assert sum(count["averages_begun"] for count in counts) == sum(
+        count["averages_received"] for count in counts
+    )
 
 
 @FEW
@@ -136,14 +146,27 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
 
 
 @FEW
-@given(data=st.data(), workers=st.integers(3, 8), cluster=clusters, method=methods, exchange=protocols)
+@given(
+    data=st.data(), workers=st.integers(3, 8), cluster=clusters, method=methods, exchange=protocols
+)
 def test_no_list_of_pairs_ends_in_a_deadlock(
-    data: st.DataObject, workers: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str
+    data: st.DataObject,
+    workers: int,
+    cluster: ClusterSettings,
+    method: dict[str, Any],
+    exchange: str,
 ) -> None:
     def others(rank: int) -> list[int | None]:
         return [None, *(other for other in range(workers) if other != rank)]
 
-    lists = [data.draw(st.lists(st.sampled_from(others(rank)), min_size=1, max_size=5)) for rank in range(workers)]
+    lists = [
+        data.draw(st.lists(st.sampled_from(others(rank)), min_size=1, max_size=5))
+        for rank in range(workers)
+    ]
     problem = LinearGradients(workers=workers, steps=6, seed=1)
-    chosen = {"partners": lambda rank: Pairs(lists[rank]), "exchange": exchange, "slowmo": {"tau": 2}}
+    chosen = {
+        "partners": lambda rank: Pairs(lists[rank]),
+        "exchange": exchange,
+        "slowmo": {"tau": 2},
+    }
     assert np.isfinite(problem.drive(cluster=cluster, **chosen, **method)).all()

@@ -21,7 +21,8 @@ def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
     """A config with a sample of a neutral name for each class."""
     files = sorted((ROOT / "samples").glob("*.root"))
     samples = [
-        {"name": f"sample{label}", "label": label, "files": [str(files[label])]} for label in range(len(classes))
+        {"name": f"sample{label}", "label": label, "files": [str(files[label])]}
+        for label in range(len(classes))
     ]
     return write(folder, run_dir=str(folder / "run"), classes=classes, samples=samples, **changes)
 
@@ -41,12 +42,16 @@ def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
         (["assignal", "background"], None),
     ],
 )
-def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], signal: str | None) -> None:
+def test_the_second_class_was_the_signal(
+    tmp_path: Path, classes: list[str], signal: str | None
+) -> None:
     config = load_config(config_of(tmp_path, classes))
     if signal is not None:
         assert config.signals == [signal]
         return
-    with pytest.raises(ConfigError, match=f"evaluate.signal is not set.*one or some of: {', '.join(classes)}"):
+    with pytest.raises(
+        ConfigError, match=f"evaluate.signal is not set.*one or some of: {', '.join(classes)}"
+    ):
         list(validate(config, Console(quiet=True)))
     # Before any work.
     runner = Runner(RunFolder(config, Console(quiet=True)))
@@ -55,21 +60,31 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
     states = {each.stage.name: each.state for each in runner.plan()}
     assert (states["train"], states["evaluate"]) == (State.MISSING, State.FAILS)
     assert not (config.run_dir / "ingest").exists()
-    assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signals == [classes[-1]]
+    assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signals == [
+        classes[-1]
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"classes": ["W+", "W-", "Z"]}, "'W+' is blank, given twice"),
-        ({"classes": ["QCD", "ttbar", "All backgrounds"]}, "'All backgrounds' is blank, given twice, or taken"),
+        (
+            {"classes": ["QCD", "ttbar", "All backgrounds"]},
+            "'All backgrounds' is blank, given twice, or taken",
+        ),
         # The demo's samples with another order of classes.
         ({"classes": ["ttbar", "QCD", "W+jets"]}, "'qcd' has the label of class 'ttbar', but"),
-        ({"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}}, "'classes': Input should be a valid list"),
+        (
+            {"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}},
+            "'classes': Input should be a valid list",
+        ),
         ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
     ],
 )
-def test_an_order_or_a_number_that_nobody_means_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_an_order_or_a_number_that_nobody_means_is_refused(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     assert words in mistakes(tmp_path, **changes)
 
 
@@ -83,6 +98,9 @@ def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None
 
 def test_samples_without_classes_were_called_qcd_ttbar_and_w(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("run_dir: x\nsamples:\n" + "".join(f"- {{name: s{n}, label: {n}, files: [a]}}\n" for n in range(3)))
+    path.write_text(
+        "run_dir: x\nsamples:\n"
+        + "".join(f"- {{name: s{n}, label: {n}, files: [a]}}\n" for n in range(3))
+    )
     with pytest.raises(ConfigError, match="'classes' is missing"):
         load_config(str(path))

@@ -26,7 +26,10 @@ SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.
 
 def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     """A part of which no event is selected has no rows; cutting nothing into pieces raised an error."""
-    good = [made_event(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)]) for entry in range(60)]
+    good = [
+        made_event(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)])
+        for entry in range(60)
+    ]
     bad = [made_event(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
     keys, files = [], []
     for name, rows in (("bad.parquet", bad), ("good.parquet", good), ("bad2.parquet", bad)):
@@ -51,12 +54,17 @@ def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
         assert sum(each() is not None for each in read) <= 2
         core = np.full(5 * NUM_CORE, number, dtype=np.float32)
         read.append(weakref.ref(core))
-        others = [[""] * 2 if field.type == pa.string() else [number, 3] for field in unmixed_schema()][:-1]
+        others = [
+            [""] * 2 if field.type == pa.string() else [number, 3] for field in unmixed_schema()
+        ][:-1]
         values = pa.Array.from_buffers(pa.float32(), core.size, [None, pa.py_buffer(core)])
         lists = pa.LargeListArray.from_arrays(pa.array([0, 3 * NUM_CORE, 5 * NUM_CORE]), values)
         return pa.Table.from_arrays([*map(pa.array, others), lists], schema=unmixed_schema())
 
-    picked = [PickedRows(partial(table, number), np.array([1]), np.array([4 - number])) for number in range(5)]
+    picked = [
+        PickedRows(partial(table, number), np.array([1]), np.array([4 - number]))
+        for number in range(5)
+    ]
     found = gathered(picked, 5)
     assert len(read) >= 5
     assert found["num_particles"].to_pylist() == [2] * 5
@@ -76,9 +84,14 @@ def test_sample_out_of_the_config_changed_the_normalisation(
     """Without the cross-section of a sample that left the config, all slices of its class counted by their events."""
     without_spark(monkeypatch, tmp_path)
     others = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
-    run_here(small_config(tmp_path, tmp_path, samples=[*others, sample("hard", 0, "qcd", 1)]), "ingest")
-    now = small_config(tmp_path, tmp_path, samples=[*others, *([sample(name, 0, "qcd", 1)] if name else [])])
+    run_here(
+        small_config(tmp_path, tmp_path, samples=[*others, sample("hard", 0, "qcd", 1)]), "ingest"
+    )
+    now = small_config(
+        tmp_path, tmp_path, samples=[*others, *([sample(name, 0, "qcd", 1)] if name else [])]
+    )
     with pytest.raises(
-        MissingInputError, match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`"
+        MissingInputError,
+        match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`",
     ):
         run_here(now, "features")

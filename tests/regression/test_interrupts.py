@@ -74,7 +74,9 @@ def test_an_interrupt_was_lost_or_called_something_else(tmp_path: Path, work: st
 @pytest.mark.parametrize("module", ["typer", "pipeline.cli"])
 def test_at_any_moment_of_the_start_it_is_the_same(module: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "plan"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if line.split("|")[-1].strip() == module)
         process.send_signal(signal.SIGINT)

@@ -29,7 +29,11 @@ from pipeline.stages.base import Context, Part, Result, Stage
 def test_they_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
     """Square brackets in names, which rich reads as markup, ended commands as "a bug of the pipeline"."""
     config = small_config(tmp_path, SAMPLES)
-    options = (f"run_dir={tmp_path / 'r[/b]'}", 'classes=["QCD", "ttbar", "W[/b]"]', "evaluate.signal=ttbar")
+    options = (
+        f"run_dir={tmp_path / 'r[/b]'}",
+        'classes=["QCD", "ttbar", "W[/b]"]',
+        "evaluate.signal=ttbar",
+    )
     changes = [word for option in options for word in ("--set", option)]
     done = CliRunner().invoke(app, [command, "--config", str(config), *changes])
     assert done.exit_code == 0, done.output

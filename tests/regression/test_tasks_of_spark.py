@@ -49,7 +49,9 @@ def test_no_task_runs_after_an_interrupt(spark: SparkContext, tmp_path: Path) ->
 
 @pytest.mark.spark
 @pytest.mark.parametrize("daemon_works", [True, False])
-def test_no_task_writes_after_the_failure_is_known(spark: SparkContext, tmp_path: Path, daemon_works: bool) -> None:
+def test_no_task_writes_after_the_failure_is_known(
+    spark: SparkContext, tmp_path: Path, daemon_works: bool
+) -> None:
     """Spark asks a daemon to end the Python processes of tasks; without a turn of a processor it does so later."""
     written, stop, daemon = tmp_path / "written", tmp_path / "stop", tmp_path / "daemon"
 
@@ -66,7 +68,10 @@ def test_no_task_writes_after_the_failure_is_known(spark: SparkContext, tmp_path
             time.sleep(0.01)
 
     try:
-        with pytest.raises(SparkJobError, match="one task fails"), watched(lambda *_: None, 2, lambda: 0):
+        with (
+            pytest.raises(SparkJobError, match="one task fails"),
+            watched(lambda *_: None, 2, lambda: 0),
+        ):
             spark.parallelize([0, 1], 2).foreach(task)
         written.unlink()
         time.sleep(1)

@@ -40,13 +40,20 @@ def end_early(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
 
 def test_all_row_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Petastorm's pool took itself for done while its other thread handed out the last file: a run ended as damaged."""
-    dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6, 7, 8], "val": [1], "test": [1]})
+    dataset = write_dataset(
+        tmp_path / "data", rows={"train": [5, 6, 7, 8], "val": [1], "test": [1]}
+    )
     end_early(monkeypatch, {0, 3, 4})
-    found = [len(columns["label"]) for columns in petastorm_groups(dataset, ["label"], "train", [2, 0, 3, 1])]
+    found = [
+        len(columns["label"])
+        for columns in petastorm_groups(dataset, ["label"], "train", [2, 0, 3, 1])
+    ]
     assert found == [7, 5, 8, 6]
 
 
-def test_a_file_that_never_comes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_never_comes_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6], "val": [1], "test": [1]})
     end_early(monkeypatch, set(range(1, 1000)))
     with pytest.raises(DamagedDatasetError, match="it has 0 rows"):
@@ -65,7 +72,10 @@ def test_a_dataset_below_a_folder_of_any_name_is_read(tmp_path: Path, name: str)
 def test_denormal_numbers_are_back_after_training(tmp_path: Path) -> None:
     """Training in this process switched denormal numbers off for everything after it."""
     dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [10], "test": [5]})
-    launch(make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1), on_progress=lambda _: None)
+    launch(
+        make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1),
+        on_progress=lambda _: None,
+    )
     assert np.float32(1e-30) * np.float32(1e-10) > 0
 
 
@@ -103,7 +113,11 @@ def leaves_files(folder: Path, monkeypatch: pytest.MonkeyPatch, *, times: int) -
     """An mpirun that has the process id of a killed one in its first starts; returns the file with a line per start."""
     calls, script = folder / "calls", folder / "mpirun"
     calls.touch()
-    words = {"calls": shlex.quote(str(calls)), "mpirun": shlex.quote(str(mpirun.find_mpirun())), "times": times}
+    words = {
+        "calls": shlex.quote(str(calls)),
+        "mpirun": shlex.quote(str(mpirun.find_mpirun())),
+        "times": times,
+    }
     script.write_text(MPIRUN.format(**words))
     script.chmod(0o755)
     monkeypatch.setattr(mpirun, "find_mpirun", lambda: script)
@@ -117,7 +131,9 @@ def test_the_ranks_are_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     dataset = write_dataset(tmp_path / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
     calls = leaves_files(tmp_path, monkeypatch, times=1)
     losses: list[str] = []
-    launcher.launch(make_spec(dataset, tmp_path / "out"), on_progress=lambda _: None, on_loss=losses.append)
+    launcher.launch(
+        make_spec(dataset, tmp_path / "out"), on_progress=lambda _: None, on_loss=losses.append
+    )
     assert calls.read_text() == "\n\n"
     # No rank was lost.
     assert losses == []

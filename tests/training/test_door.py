@@ -39,12 +39,16 @@ def come(door: Door, words: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
-def test_a_stranger_is_sent_away_and_disturbs_nobody(door: Door, words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_is_sent_away_and_disturbs_nobody(
+    door: Door, words: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with come(door, words) as stranger:
         door.welcome(5)
         with come(door, TOKEN + b"{}") as friend:
             known: list[socket.socket] = []
-            wait_until(lambda: bool(known.extend(door.welcome(1)) or known), what="the friend is let in")
+            wait_until(
+                lambda: bool(known.extend(door.welcome(1)) or known), what="the friend is let in"
+            )
             (let_in,) = known
             with let_in:
                 assert let_in.getpeername() == friend.getsockname()
@@ -59,9 +63,12 @@ def test_a_stranger_is_sent_away_and_disturbs_nobody(door: Door, words: bytes, m
 
 
 @pytest.mark.parametrize(
-    ("words", "stays"), [(b"0" * len(TOKEN), False), (b"0" * (len(TOKEN) - 1), True), (TOKEN[:-1], True)]
+    ("words", "stays"),
+    [(b"0" * len(TOKEN), False), (b"0" * (len(TOKEN) - 1), True), (TOKEN[:-1], True)],
 )
-def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(door: Door, words: bytes, stays: bool) -> None:
+def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(
+    door: Door, words: bytes, stays: bool
+) -> None:
     with come(door, words):
         door.welcome(5)
         assert len(door.sockets) == 2

@@ -44,7 +44,9 @@ class FrozenMiddleSettings(NetworkSettings):
 class FrozenMiddle(Classifier):
     """The network of these settings."""
 
-    def __init__(self, settings: NetworkSettings, scalers: Mapping[str, Any], num_classes: int) -> None:
+    def __init__(
+        self, settings: NetworkSettings, scalers: Mapping[str, Any], num_classes: int
+    ) -> None:
         super().__init__(settings, scalers, num_classes)
         scaler = scalers["hlf"]
         self.first = nn.Sequential(Standardize(scaler), nn.Linear(len(scaler.mean), 6), nn.ReLU())
@@ -72,7 +74,9 @@ class ConstantLayer(nn.Module):
 def perceptron(*, is_constant: bool) -> nn.Module:
     """Three layers, the middle one frozen or constant."""
     torch.manual_seed(7)
-    first, middle, last = (nn.Linear(*sizes, dtype=torch.float64) for sizes in ((4, 6), (6, 6), (6, 3)))
+    first, middle, last = (
+        nn.Linear(*sizes, dtype=torch.float64) for sizes in ((4, 6), (6, 6), (6, 3))
+    )
     fixed = ConstantLayer(middle) if is_constant else middle.requires_grad_(False)
     return nn.Sequential(first, nn.ReLU(), fixed, nn.ReLU(), last)
 
@@ -97,19 +101,26 @@ def test_kernels_leave_networks_with_frozen_parameters_to_torch() -> None:
 
 def test_a_network_without_a_parameter_to_train_is_named() -> None:
     for module in (nn.Linear(2, 2).requires_grad_(False), nn.ReLU()):
-        with pytest.raises(FrozenNetworkError, match=f"{type(module).__name__} has no parameter to train"):
+        with pytest.raises(
+            FrozenNetworkError, match=f"{type(module).__name__} has no parameter to train"
+        ):
             FlatModel(module)
 
 
 @pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=["alone", "slowmo"])
-@pytest.mark.parametrize("method", ["ar-sgd", "local-sgd", "choco-sgd", "ad-psgd", "agn", "easgd", "sharded"])
-def test_a_frozen_layer_trains_as_a_constant_one(method: str, slowmo: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize(
+    "method", ["ar-sgd", "local-sgd", "choco-sgd", "ad-psgd", "agn", "easgd", "sharded"]
+)
+def test_a_frozen_layer_trains_as_a_constant_one(
+    method: str, slowmo: dict[str, Any] | None
+) -> None:
     chosen = {**SEVERAL[method], "optimizer": "adamw", "weight_decay": 0.1}
     if slowmo is not None:
         chosen["slowmo"] = slowmo
 
     frozen, constant = (
-        models(run(module=perceptron(is_constant=is_constant), **chosen)) for is_constant in (False, True)
+        models(run(module=perceptron(is_constant=is_constant), **chosen))
+        for is_constant in (False, True)
     )
 
     np.testing.assert_array_equal(frozen, constant)
@@ -117,24 +128,42 @@ def test_a_frozen_layer_trains_as_a_constant_one(method: str, slowmo: dict[str, 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [32] * 4, "val": [30], "test": [30]})
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", rows={"train": [32] * 4, "val": [30], "test": [30]}
+    )
 
 
 @pytest.mark.parametrize(
-    "optimizer", [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adamw"}], ids=str
+    "optimizer",
+    [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adamw"}],
+    ids=str,
 )
 def test_a_saved_network_has_its_frozen_layer(
-    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: dict[str, Any]
+    dataset: FeatureDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer: dict[str, Any],
 ) -> None:
     """The sum of its weights fell from 31.3 to 21.7 in four epochs."""
     monkeypatch.setitem(NETWORKS, FrozenMiddleSettings.name, FrozenMiddleSettings)
     workload = HepSettings(folder=dataset.folder, network=FrozenMiddleSettings())
-    start = make_model(workload.open(), TrainSettings(), Transport(), torch.device("cpu")).module.state_dict()
+    start = make_model(
+        workload.open(), TrainSettings(), Transport(), torch.device("cpu")
+    ).module.state_dict()
 
     # The second training continues from the checkpoint of the first.
     for epochs in (2, 4):
-        train = {"algorithm": "sgd", "epochs": epochs, "batch_size": 16, "weight_decay": 0.1, "reader": "arrow"}
-        launch(RunSpec(workload, TrainSettings.model_validate(train | optimizer), tmp_path), on_progress=None)
+        train = {
+            "algorithm": "sgd",
+            "epochs": epochs,
+            "batch_size": 16,
+            "weight_decay": 0.1,
+            "reader": "arrow",
+        }
+        launch(
+            RunSpec(workload, TrainSettings.model_validate(train | optimizer), tmp_path),
+            on_progress=None,
+        )
 
     trained = load_model(tmp_path / "model")[0].state_dict()
     assert torch.equal(trained["middle.weight"], start["middle.weight"])

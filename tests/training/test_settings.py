@@ -17,8 +17,14 @@ def test_sgd_on_several_workers_is_refused_with_the_fix() -> None:
 
 
 def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only() -> None:
-    for optimizer, scale, expected in (("sgd", True, 0.4), ("sgd", False, 0.1), ("adam", True, 0.1)):
-        settings = TrainSettings(optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale)
+    for optimizer, scale, expected in (
+        ("sgd", True, 0.4),
+        ("sgd", False, 0.1),
+        ("adam", True, 0.1),
+    ):
+        settings = TrainSettings(
+            optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale
+        )
         assert settings.effective_learning_rate == pytest.approx(expected)
 
 
@@ -26,14 +32,29 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only() -> None:
     ("chosen", "message"),
     [
         ({"algorithm": "qg-dsgdm"}, "for plain SGD only; set train.optimizer=sgd "),
-        ({"algorithm": "qg-dsgdm", "optimizer": "sgd", "momentum": 0.9}, "for plain SGD only; set train.momentum=0 "),
-        ({"algorithm": "eamsgd", "optimizer": "sgd", "momentum": 0.9}, "has its own momentum; set train.momentum=0 "),
-        ({"algorithm": "mpca", "slowmo": {}}, "slowmo does not go around mpca.*the joint model pulls back. Leave"),
-        ({"algorithm": "sharded", "slowmo": {}, "optimizer_state": "reset"}, "are at the server and stay as they are"),
+        (
+            {"algorithm": "qg-dsgdm", "optimizer": "sgd", "momentum": 0.9},
+            "for plain SGD only; set train.momentum=0 ",
+        ),
+        (
+            {"algorithm": "eamsgd", "optimizer": "sgd", "momentum": 0.9},
+            "has its own momentum; set train.momentum=0 ",
+        ),
+        (
+            {"algorithm": "mpca", "slowmo": {}},
+            "slowmo does not go around mpca.*the joint model pulls back. Leave",
+        ),
+        (
+            {"algorithm": "sharded", "slowmo": {}, "optimizer_state": "reset"},
+            "are at the server and stay as they are",
+        ),
         ({"algorithm": {"name": "easgd", "alpha": 0.1, "rho": 5}}, "set one of them"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
-        ({"launcher": "spark-agents", "algorithm": "ad-psgd"}, "unlike ad-psgd. Use the algorithm mpca, or"),
+        (
+            {"launcher": "spark-agents", "algorithm": "ad-psgd"},
+            "unlike ad-psgd. Use the algorithm mpca, or",
+        ),
         (
             {"algorithm": {"name": "d-psgd", "topology": "star"}},
             "no topology 'star', only complete, ring, exponential",
@@ -46,9 +67,16 @@ def test_what_makes_no_sense_is_refused(chosen: dict[str, Any], message: str) ->
 
 
 def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so() -> None:
-    for algorithm, exact in (("ar-sgd", True), ("local-sgd", True), ("d-psgd", False), ("swarm-sgd", False)):
+    for algorithm, exact in (
+        ("ar-sgd", True),
+        ("local-sgd", True),
+        ("d-psgd", False),
+        ("swarm-sgd", False),
+    ):
         assert TrainSettings(algorithm=algorithm, slowmo=SlowMoSettings()).slowmo_is_exact is exact
-    assert TrainSettings(algorithm="d-psgd", slowmo=SlowMoSettings(exact_average=True)).slowmo_is_exact
+    assert TrainSettings(
+        algorithm="d-psgd", slowmo=SlowMoSettings(exact_average=True)
+    ).slowmo_is_exact
 
 
 @pytest.mark.parametrize(
@@ -63,5 +91,7 @@ def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so() -> No
         ({"algorithm": "sharded", "optimizer": "sgd", "momentum": 0.9, "slowmo": {}}, "keep"),
     ],
 )
-def test_momentum_of_sgd_starts_anew_in_slowmo_and_moments_of_adam_stay(chosen: dict[str, Any], policy: str) -> None:
+def test_momentum_of_sgd_starts_anew_in_slowmo_and_moments_of_adam_stay(
+    chosen: dict[str, Any], policy: str
+) -> None:
     assert TrainSettings.model_validate({"algorithm": "local-sgd", **chosen}).state_policy == policy

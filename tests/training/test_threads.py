@@ -54,9 +54,16 @@ def test_all_libraries_have_the_number_that_is_asked_for() -> None:
         assert threads() == {number}
 
 
-def test_a_worker_and_a_task_of_the_grid_search_have_the_threads_of_the_config(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "set", rows={"train": [20, 20, 20], "val": [10], "test": [10]})
-    launch(make_spec(dataset, tmp_path / "out", workers=1, epochs=1, threads=2), on_progress=lambda _: None)
+def test_a_worker_and_a_task_of_the_grid_search_have_the_threads_of_the_config(
+    tmp_path: Path,
+) -> None:
+    dataset = write_dataset(
+        tmp_path / "set", rows={"train": [20, 20, 20], "val": [10], "test": [10]}
+    )
+    launch(
+        make_spec(dataset, tmp_path / "out", workers=1, epochs=1, threads=2),
+        on_progress=lambda _: None,
+    )
     assert threads() == {2}
     search = Search(dataset.folder, GridSearchSettings(folds=2), TrainSettings())
     assert run_job(search, Trial((4,), 16, 0.01, 1), tmp_path).error == ""
@@ -70,7 +77,9 @@ def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPa
     environment = rank_environment(settings)
     assert {environment[name] for name in VARIABLES} == {"2"}
     command = rank_command(settings, ["true"])
-    assert {command[place + 1] for place, word in enumerate(command) if word == "-x"} >= set(VARIABLES)
+    assert {command[place + 1] for place, word in enumerate(command) if word == "-x"} >= set(
+        VARIABLES
+    )
 
 
 def in_stage(stage: type[Evaluate | Export], folder: RunFolder) -> None:
@@ -90,7 +99,9 @@ def in_stage(stage: type[Evaluate | Export], folder: RunFolder) -> None:
     ],
     ids=["evaluate", "export", "evaluate-files", "promote", "compare"],
 )
-def test_predictions_have_the_threads_of_the_config(tmp_path: Path, predict: Callable[[RunFolder], object]) -> None:
+def test_predictions_have_the_threads_of_the_config(
+    tmp_path: Path, predict: Callable[[RunFolder], object]
+) -> None:
     config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.threads=2"])
     with suppress(PipelineError):
         predict(RunFolder(config, Console(quiet=True)))

@@ -33,7 +33,9 @@ def test_weights_are_symmetric_doubly_stochastic_and_not_negative(name: str, wor
 
 
 @pytest.mark.parametrize(("name", "workers"), [("ring", 8), ("ring", 9), ("exponential", 12)])
-def test_gossip_alone_keeps_the_mean_and_forgets_at_the_rate_of_the_second_eigenvalue(name: str, workers: int) -> None:
+def test_gossip_alone_keeps_the_mean_and_forgets_at_the_rate_of_the_second_eigenvalue(
+    name: str, workers: int
+) -> None:
     problem = LinearGradients(workers=workers, steps=60, seed=1, size=40, hessian=0, noise=0)
     start = np.random.default_rng(2).normal(size=(workers, 40))
     found = problem.drive(algorithm="d-psgd", topology=name, initial=start, optimizer="sgd")

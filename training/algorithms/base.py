@@ -67,7 +67,13 @@ class Update(Protocol):
     """Names of its moments, which begin at 0."""
 
     def __call__(
-        self, parameters: Vector, gradient: Vector, moments: Iterable[Vector], *, number: int, rate: float
+        self,
+        parameters: Vector,
+        gradient: Vector,
+        moments: Iterable[Vector],
+        *,
+        number: int,
+        rate: float,
     ) -> None:
         """Change parameters and moments by one step.
 
@@ -106,7 +112,11 @@ class Algorithm(SavedAttributes, ABC):
     SCRATCH: ClassVar[Sequence[str]] = ("model", "optimizer", "transport")
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:
-        self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
+        self.model, self.optimizer, self.transport = (
+            worker.model,
+            worker.optimizer,
+            worker.transport,
+        )
         self.acted: Counter[str] = Counter(dict.fromkeys(settings.counters, 0))
         """How often the method did on this worker what it does now and then."""
         self.skipped = 0

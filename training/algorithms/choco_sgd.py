@@ -29,7 +29,9 @@ def compress(values: Vector, fraction: float) -> Vector:
     """The message about the elements of largest magnitude: 4 bytes of index and one value each."""
     kept = max(1, math.ceil(fraction * values.size))
     rest = values.size - kept
-    places = np.sort(np.argpartition(np.abs(values), rest)[rest:] if rest else np.arange(values.size))
+    places = np.sort(
+        np.argpartition(np.abs(values), rest)[rest:] if rest else np.arange(values.size)
+    )
     return np.concatenate([places.astype(np.int32).view(np.uint8), values[places].view(np.uint8)])
 
 
@@ -65,7 +67,11 @@ class ChocoSgd(NeighbourAlgorithm):
 
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._gamma, self._fraction, self._vector = settings.gamma, settings.fraction, self.model.empty()
+        self._gamma, self._fraction, self._vector = (
+            settings.gamma,
+            settings.fraction,
+            self.model.empty(),
+        )
         self._known, self._average = self.model.empty(), self.model.empty()
 
     @override

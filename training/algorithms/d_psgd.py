@@ -27,7 +27,10 @@ class NeighbourAlgorithm(Algorithm):
 
     def __init__(self, settings: NeighbourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        rank, topology = self.transport.rank, shared_topology(settings.topology, self.transport.world_size)
+        rank, topology = (
+            self.transport.rank,
+            shared_topology(settings.topology, self.transport.world_size),
+        )
         self.neighbours, self.weights = topology.neighbours[rank], topology.weights[rank]
 
     def begin_exchange(self, vector: Vector) -> Awaitable[list[Vector]]:
@@ -42,7 +45,11 @@ def mix(weights: Sequence[float], vectors: Sequence[Vector], *, out: Vector) -> 
     A vector that is not finite counts with weight 0, and the other weights grow to the sum 1: so it stays with its
     worker, which takes over the mean of its neighbours.
     """
-    finite = [(weight, vector) for weight, vector in zip(weights, vectors, strict=True) if is_finite(vector)]
+    finite = [
+        (weight, vector)
+        for weight, vector in zip(weights, vectors, strict=True)
+        if is_finite(vector)
+    ]
     total = sum(weight for weight, _ in finite) if len(finite) < len(vectors) else 1.0
     if not total:
         return False

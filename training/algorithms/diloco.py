@@ -25,7 +25,9 @@ class DiLoCoSettings(LocalSgdSettings):
     """Momentum factor of the outer step, at least 0 and below 1."""
 
 
-@algorithm("diloco", DiLoCoSettings, Traits(title="DiLoCo", exact_average=True, averages_models=True))
+@algorithm(
+    "diloco", DiLoCoSettings, Traits(title="DiLoCo", exact_average=True, averages_models=True)
+)
 class DiLoCo(LocalSgd):
     """After H local steps: d = x_0 - sum_j x_j / m; u <- mu u + d; x_0 <- x_0 - alpha (d + mu u); x_j <- x_0.
 

@@ -19,7 +19,11 @@ class DownpourSettings(WindowSettings):
 
     name: Literal["downpour"]
     NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("zealous", "local_steps above 1, the highest number between pushes", lambda own: own.local_steps > 1),
+        Needs(
+            "zealous",
+            "local_steps above 1, the highest number between pushes",
+            lambda own: own.local_steps > 1,
+        ),
     )
     zealous: bool = False
     """Whether to push earlier than after `local_steps`, when no other worker is at the server; the steps up to then

@@ -48,7 +48,9 @@ class ElasticSettings(ServerSettings):
     @property
     @override
     def counters(self) -> tuple[str, ...]:
-        return (*super().counters, "equilibrium_stops") if self.equilibrium_stop else super().counters
+        return (
+            (*super().counters, "equilibrium_stops") if self.equilibrium_stop else super().counters
+        )
 
 
 class ElasticAlgorithm(ServerAlgorithm):
@@ -83,7 +85,9 @@ class ElasticAlgorithm(ServerAlgorithm):
         if self._stops:
             self.model.read(self._own)
         has_stepped = await self.own_step(compute_gradient, num_samples)
-        is_at_rest = has_stepped and self._stops and self._is_in_equilibrium(after_exchange=exchanges)
+        is_at_rest = (
+            has_stepped and self._stops and self._is_in_equilibrium(after_exchange=exchanges)
+        )
         self._since += 1
         if await self.is_due(is_at_rest=is_at_rest):
             if self._stops:
@@ -199,7 +203,9 @@ class Easgd(ElasticAlgorithm):
         if not self._is_together:
             return await super().make_server(content)
         await self.transport.broadcast(self.seen)
-        return ParameterServer(Layout(self.seen.size, self.num_shards), self.seen, now=self.transport.now)
+        return ParameterServer(
+            Layout(self.seen.size, self.num_shards), self.seen, now=self.transport.now
+        )
 
     @override
     async def meet(self, own: Vector) -> None:

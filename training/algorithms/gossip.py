@@ -102,7 +102,9 @@ class GossipAlgorithm(Algorithm):
         self.model.write(self._snapshot)
         return version
 
-    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int, *, version: int) -> None:
+    async def own_step(
+        self, compute_gradient: ComputeGradient, num_samples: int, *, version: int
+    ) -> None:
         """Add the change of a step to the shared vector, so that averages since `read` are kept."""
         if not await self.has_gradient(compute_gradient, num_samples):
             return

@@ -136,7 +136,9 @@ def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Call
 
     def register(kind: A) -> A:
         if name in METHODS:
-            raise ValueError(f"there are two methods '{name}': {METHODS[name].kind} and {kind}. Rename one of them.")
+            raise ValueError(
+                f"there are two methods '{name}': {METHODS[name].kind} and {kind}. Rename one of them."
+            )
         kind.traits = traits
         METHODS[name] = Method(settings, traits, kind)
         return kind

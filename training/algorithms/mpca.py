@@ -22,7 +22,10 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
         Needs("beta_ramp", "beta below 1", lambda own: own.beta < 1),
-        *(Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0) for key in ("gamma_ramp", "delta")),
+        *(
+            Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0)
+            for key in ("gamma_ramp", "delta")
+        ),
     )
 
     name: Literal["mpca"]
@@ -88,7 +91,11 @@ class Mpca(Algorithm):
             await self.transport.open_counters()
         chosen = self._settings
         self.joint = JointModel(
-            self.transport, self._local, shards=chosen.shards, constants=chosen, weighted=chosen.weighted
+            self.transport,
+            self._local,
+            shards=chosen.shards,
+            constants=chosen,
+            weighted=chosen.weighted,
         )
 
     @override

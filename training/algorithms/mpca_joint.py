@@ -51,7 +51,9 @@ class MpcaConstants(SettingsSection):
         """
         if cycle < self.alpha_free:
             return 0.0
-        strength: float = (self.alpha / self.alpha_peak) ** _share(cycle - self.alpha_free, self.alpha_ramp)
+        strength: float = (self.alpha / self.alpha_peak) ** _share(
+            cycle - self.alpha_free, self.alpha_ramp
+        )
         return self.alpha_peak * strength
 
     def beta_at(self, cycle: int) -> float:
@@ -117,7 +119,11 @@ def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> J
     """
     if not total[-1]:
         return shard
-    beta, gamma, delta = constants.beta_at(shard.cycle), constants.gamma_at(shard.cycle), constants.delta
+    beta, gamma, delta = (
+        constants.beta_at(shard.cycle),
+        constants.gamma_at(shard.cycle),
+        constants.delta,
+    )
     # R = sum_i tau_i x_i / sum_i tau_i (equation 9).
     aggregated = total[:-1] / total[-1]
     # x~_t = (1 - beta) x~_{t-1} + beta R (equation 8).
@@ -146,7 +152,13 @@ class JointModel:
     """
 
     def __init__(
-        self, transport: Transport, model: Vector, *, shards: int, constants: MpcaConstants, weighted: bool
+        self,
+        transport: Transport,
+        model: Vector,
+        *,
+        shards: int,
+        constants: MpcaConstants,
+        weighted: bool,
     ) -> None:
         self._transport = transport
         self._slices = Layout(model.size, shards).parts
@@ -228,7 +240,9 @@ class JointModel:
             steps[self.sums % len(steps)] += self._sent
         arrived = self._message if self._pending is None else None
         return {
-            "vectors": np.stack([np.concatenate([shard[field] for shard in self._shards]) for field in range(3)]),
+            "vectors": np.stack(
+                [np.concatenate([shard[field] for shard in self._shards]) for field in range(3)]
+            ),
             "numbers": np.array([self.sums, *(shard.cycle for shard in self._shards)]),
             "squares": self._squares.copy(),
             "steps": steps,
@@ -242,7 +256,10 @@ class JointModel:
         """
         for each in (state["vectors"], state["numbers"], state["squares"]):
             await self._transport.broadcast(each)
-        (model, trajectory, projected), (self.sums, *cycles) = state["vectors"], state["numbers"].tolist()
+        (model, trajectory, projected), (self.sums, *cycles) = (
+            state["vectors"],
+            state["numbers"].tolist(),
+        )
         self._shards = [
             JointShard(model[part].copy(), trajectory[part].copy(), projected[part].copy(), cycle)
             for part, cycle in zip(self._slices, cycles, strict=True)

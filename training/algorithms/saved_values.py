@@ -22,7 +22,9 @@ _NUMBERS: Final = "biufc"
 _LONG: Final = "gG"
 _SEQUENCES: Final = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
 _DICTS: Final = {kind.__name__: kind for kind in (dict, Counter, OrderedDict, defaultdict)}
-_FACTORIES: Final = {kind.__name__: kind for kind in (int, float, bool, str, list, set, dict, Counter, deque)}
+_FACTORIES: Final = {
+    kind.__name__: kind for kind in (int, float, bool, str, list, set, dict, Counter, deque)
+}
 
 
 class ValueEncoder:
@@ -193,7 +195,9 @@ def _name_of_factory(value: Any) -> str | None:
         return None
     name = getattr(factory, "__name__", "")
     if _FACTORIES.get(name) is not factory:
-        raise TypeError(f"it has a defaultdict of {factory}; of {', '.join(_FACTORIES)} it can be made again")
+        raise TypeError(
+            f"it has a defaultdict of {factory}; of {', '.join(_FACTORIES)} it can be made again"
+        )
     return str(name)
 
 
@@ -202,18 +206,24 @@ def _member(value: Enum) -> list[Any]:
     kind = type(value)
     name = value.value if isinstance(value, Flag) else value.name
     if _enumeration(kind.__module__, kind.__qualname__) is not kind:
-        raise TypeError(f"it has a value of {_full_name(kind)}, which is not defined at the top of a module")
+        raise TypeError(
+            f"it has a value of {_full_name(kind)}, which is not defined at the top of a module"
+        )
     return [kind.__module__, kind.__qualname__, name]
 
 
 def _member_named(module: str, qualified: str, name: Any) -> Any:
     kind = _enumeration(module, qualified)
     if kind is None:
-        raise CheckpointError(f"the checkpoint has a value of {module}.{qualified}, which is no enumeration any more")
+        raise CheckpointError(
+            f"the checkpoint has a value of {module}.{qualified}, which is no enumeration any more"
+        )
     try:
         return kind(name) if issubclass(kind, Flag) else kind[name]
     except (KeyError, ValueError) as cause:
-        raise CheckpointError(f"the checkpoint has {module}.{qualified}.{name}, which is no member any more") from cause
+        raise CheckpointError(
+            f"the checkpoint has {module}.{qualified}.{name}, which is no member any more"
+        ) from cause
 
 
 def _enumeration(module: str, qualified: str) -> type[Enum] | None:
@@ -227,7 +237,9 @@ def _enumeration(module: str, qualified: str) -> type[Enum] | None:
 def _state_of_generator(value: np.random.Generator) -> Any:
     state = value.bit_generator.state
     if type(value.bit_generator) is not getattr(np.random, state["bit_generator"], None):
-        raise TypeError(f"it has random numbers of {_full_name(type(value.bit_generator))}, which is not of numpy")
+        raise TypeError(
+            f"it has random numbers of {_full_name(type(value.bit_generator))}, which is not of numpy"
+        )
     return state
 
 

@@ -16,7 +16,9 @@ class SgdSettings(MethodSettings):
     name: Literal["sgd"]
 
 
-@algorithm("sgd", SgdSettings, Traits(title="SGD, one worker", single_worker=True, exact_average=True))
+@algorithm(
+    "sgd", SgdSettings, Traits(title="SGD, one worker", single_worker=True, exact_average=True)
+)
 class Sgd(Algorithm):
     """x <- x - gamma * gradient, or the update of another base optimiser."""
 

@@ -44,7 +44,9 @@ def largest(values: Vector, drop_rate: float) -> Vector:
     return np.flatnonzero(magnitudes > threshold).astype(np.int32)
 
 
-def take_large(residual: Vector, gradient: Vector, bounds: Sequence[int], drop_rate: float) -> tuple[Vector, Vector]:
+def take_large(
+    residual: Vector, gradient: Vector, bounds: Sequence[int], drop_rate: float
+) -> tuple[Vector, Vector]:
     """Indices and values to send of a residual and a gradient; the rest stays in the residual, so that nothing is lost.
 
     `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has a threshold of its own.
@@ -56,7 +58,9 @@ def take_large(residual: Vector, gradient: Vector, bounds: Sequence[int], drop_r
     """
     residual += gradient
     parts = pairwise(bounds)
-    indices = np.concatenate([largest(residual[start:stop], drop_rate) + start for start, stop in parts])
+    indices = np.concatenate(
+        [largest(residual[start:stop], drop_rate) + start for start, stop in parts]
+    )
     values = residual[indices]
     residual[indices] = 0
     return indices, values
@@ -84,7 +88,11 @@ class ShardedSettings(ServerSettings):
 
     name: Literal["sharded"]
     NEEDS: ClassVar[tuple[Needs, ...]] = tuple(
-        Needs(key, "overlap: thread, since else a worker waits for each exchange", lambda own: own.overlap == "thread")
+        Needs(
+            key,
+            "overlap: thread, since else a worker waits for each exchange",
+            lambda own: own.overlap == "thread",
+        )
         for key in ("bound", "applies_sum", "local_optimizer")
     )
     shards: int | None = Field(default=None, ge=1)
@@ -115,7 +123,9 @@ class ShardedSettings(ServerSettings):
         return (*super().counters, "elements_dropped") if self.drop_rate else super().counters
 
 
-@algorithm("sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True))
+@algorithm(
+    "sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True)
+)
 class Sharded(ServerAlgorithm):
     """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
 

@@ -50,7 +50,12 @@ class SlowMo(Wrapper):
     SCRATCH = ("_present", "_target")
 
     def __init__(
-        self, settings: SlowMoSettings, base: Algorithm, *, exact_average: bool, state_policy: StatePolicy
+        self,
+        settings: SlowMoSettings,
+        base: Algorithm,
+        *,
+        exact_average: bool,
+        state_policy: StatePolicy,
     ) -> None:
         super().__init__(base)
         self.traits = replace(base.traits, equal_steps=base.traits.equal_steps or exact_average)

@@ -25,7 +25,9 @@ class StaleSynchronous(Wrapper):
         super().__init__(base)
         self.traits = replace(base.traits, equal_steps=True)
         self._bound = bound
-        self._others = [rank for rank in range(self.transport.world_size) if rank != self.transport.rank]
+        self._others = [
+            rank for rank in range(self.transport.world_size) if rank != self.transport.rank
+        ]
         self._steps: deque[Awaitable[list[Vector]]] = deque()
         self._bounded = 0
 

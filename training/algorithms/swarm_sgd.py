@@ -42,13 +42,19 @@ class SwarmSgd(GossipAlgorithm):
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         is_random = settings.local_steps_law == "geometric"
-        self._rng = random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
+        self._rng = (
+            random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
+        )
         self._local_steps = settings.local_steps
         self._left = self._draw()
 
     def _draw(self) -> int:
         """Number of local steps until the next average, at least 1."""
-        return self._local_steps if self._rng is None else int(self._rng.geometric(1 / self._local_steps))
+        return (
+            self._local_steps
+            if self._rng is None
+            else int(self._rng.geometric(1 / self._local_steps))
+        )
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:

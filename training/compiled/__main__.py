@@ -10,7 +10,13 @@ import numpy as np
 from training.compiled.engines import columns_to_turn
 from training.compiled.kernel import unscaled
 from training.compiled.optimizer import Constants, array_of, is_finite, update_by_array
-from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
+from training.compiled.perceptron import (
+    Perceptron,
+    RowArrays,
+    perceptron_epoch,
+    perceptron_gradients,
+    perceptron_sums,
+)
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 from training.transports import serving
 
@@ -22,7 +28,9 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     events = RowArrays(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
     parameters, gradient, first, second = np.zeros((4, 1, 6), real)
     step, adam = np.zeros(1, np.float32), Constants(True, 0.0)
-    perceptron_gradients(parameters, gradient, np.zeros(1, np.int64), network, events, order, bounds, sums)
+    perceptron_gradients(
+        parameters, gradient, np.zeros(1, np.int64), network, events, order, bounds, sums
+    )
     optimizer = (gradient[0], first[0], second[0], step, np.ones(1), adam)
     perceptron_epoch(parameters[0], *optimizer, network, events, order, bounds, sums[0])
     update_by_array(parameters[0], gradient[0], first[0], second[0], step, 0.1, array_of(adam))
@@ -31,9 +39,13 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     ones = np.ones(2, np.int64)
     head, still = Perceptron(np.array([1, 2]), unscaled(0, real)), columns_to_turn(None)
     recurrent = Recurrent(1, unscaled(2, real), True, head, still, still)
-    lists = ParticleEvents(np.empty((2, 0), real), np.ones((2, 1, 2), real), ones, events.labels, events.weights)
+    lists = ParticleEvents(
+        np.empty((2, 0), real), np.ones((2, 1, 2), real), ones, events.labels, events.weights
+    )
     parameters, gradient = np.zeros((2, 19), real)
-    recurrent_gradient(parameters, gradient, recurrent, lists, steps_of(order, ones), np.empty(14, real), sums[0])
+    recurrent_gradient(
+        parameters, gradient, recurrent, lists, steps_of(order, ones), np.empty(14, real), sums[0]
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ class Batches(NamedTuple):
 class Engine(Protocol):
     """Computes gradients of networks of one shape."""
 
-    def gradients(self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array) -> None:
+    def gradients(
+        self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
+    ) -> None:
         """Gradients of the mean weighted cross-entropy of some networks, each on its own batch.
 
         Args:
@@ -60,15 +62,23 @@ class PerceptronEngine(Engine):
         widths = np.array([linear[0].in_features, *(layer.out_features for layer in linear)])
         real = linear[0].weight.detach().numpy().dtype
         scaling = layers[0] if isinstance(layers[0], Standardize) else None
-        self.network = Perceptron(widths, column_scaling(scaling) if scaling else unscaled(widths[0], real))
+        self.network = Perceptron(
+            widths, column_scaling(scaling) if scaling else unscaled(widths[0], real)
+        )
 
     @override
-    def gradients(self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array) -> None:
+    def gradients(
+        self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
+    ) -> None:
         events = events_of(rows)
         if events.inputs.shape[1] != self.network.widths[0]:
-            raise ValueError(f"the network takes {self.network.widths[0]} features, not {events.inputs.shape[1]}")
+            raise ValueError(
+                f"the network takes {self.network.widths[0]} features, not {events.inputs.shape[1]}"
+            )
         members, order, bounds = batches
-        perceptron_gradients(parameters, gradients, members, self.network, events, order, bounds, sums)
+        perceptron_gradients(
+            parameters, gradients, members, self.network, events, order, bounds, sums
+        )
 
 
 class RecurrentEngine(Engine):
@@ -95,18 +105,38 @@ class RecurrentEngine(Engine):
         self._work = np.empty(0, real)
 
     @override
-    def gradients(self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array) -> None:
+    def gradients(
+        self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
+    ) -> None:
         particles, numbers = (column.numpy() for column in rows.inputs[-2:])
-        further = rows.inputs[0].numpy() if len(rows.inputs) > 2 else np.empty((len(numbers), 0), particles.dtype)
-        events = ParticleEvents(further, particles, numbers, rows.labels.numpy(), rows.weights.numpy())
+        further = (
+            rows.inputs[0].numpy()
+            if len(rows.inputs) > 2
+            else np.empty((len(numbers), 0), particles.dtype)
+        )
+        events = ParticleEvents(
+            further, particles, numbers, rows.labels.numpy(), rows.weights.numpy()
+        )
         for place, member in enumerate(batches.members):
             batch = batches.order[batches.bounds[place] : batches.bounds[place + 1]]
             longest = numbers[batch].max()
             if longest > particles.shape[1]:
-                raise IndexError(f"an event has {longest} particles in an array for {particles.shape[1]}")
+                raise IndexError(
+                    f"an event has {longest} particles in an array for {particles.shape[1]}"
+                )
             steps = steps_of(batch, numbers[batch])
-            work = self._room(steps.num_particles * (5 * self._network.width + len(self._network.scaling.mean)))
-            recurrent_gradient(parameters[member], gradients[member], self._network, events, steps, work, sums[member])
+            work = self._room(
+                steps.num_particles * (5 * self._network.width + len(self._network.scaling.mean))
+            )
+            recurrent_gradient(
+                parameters[member],
+                gradients[member],
+                self._network,
+                events,
+                steps,
+                work,
+                sums[member],
+            )
 
     def _room(self, size: int) -> Array:
         """Memory that is kept from step to step: new memory takes the system a tenth of a step to give."""
@@ -128,7 +158,11 @@ def column_scaling(scaling: Standardize) -> ColumnScaling:
 def columns_to_turn(frame: nn.Module | None) -> TurnedColumns:
     """The columns that a frame layer turns; none for other layers."""
     none = np.empty(0, np.int64)
-    return frame.columns if isinstance(frame, LeptonFrame) else TurnedColumns(none, none, none, none, 0, 0)
+    return (
+        frame.columns
+        if isinstance(frame, LeptonFrame)
+        else TurnedColumns(none, none, none, none, 0, 0)
+    )
 
 
 def events_of(rows: Rows | Batch) -> RowArrays:
@@ -169,5 +203,7 @@ def _owner(module: nn.Module, method: str) -> type:
 def _is_perceptron(layers: Sequence[nn.Module]) -> bool:
     """Whether linear layers with biases and ReLU alternate, after scaling or without."""
     dense = layers[1:] if layers and isinstance(layers[0], Standardize) else layers
-    alternate = all(type(layer) is (nn.ReLU if place % 2 else nn.Linear) for place, layer in enumerate(dense))
+    alternate = all(
+        type(layer) is (nn.ReLU if place % 2 else nn.Linear) for place, layer in enumerate(dense)
+    )
     return len(dense) % 2 == 1 and alternate and all(layer.bias is not None for layer in dense[::2])

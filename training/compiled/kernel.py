@@ -19,7 +19,9 @@ Array = NDArray[Any]
 Integers = NDArray[np.int64]
 
 #: Sums may be reordered, which vectors need; NaN and infinity keep their meaning. Other threads run beside a kernel.
-kernel = partial(compiled, error_model="numpy", nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+kernel = partial(
+    compiled, error_model="numpy", nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}
+)
 
 
 class ColumnScaling(NamedTuple):
@@ -36,7 +38,11 @@ class ColumnScaling(NamedTuple):
 @kernel
 def scale(values: Array, scaling: ColumnScaling, column: int) -> None:
     """Scale the numbers of one column, (n,) one after the other in memory, in place."""
-    unit, mean, factor = scaling.log_above[column], scaling.mean[column], scaling.inverse_std[column]
+    unit, mean, factor = (
+        scaling.log_above[column],
+        scaling.mean[column],
+        scaling.inverse_std[column],
+    )
     limit = values.dtype.type(scaling.limit)
     if unit > 0:
         for i in range(len(values)):
@@ -68,7 +74,9 @@ def turn(columns: Array, turned: TurnedColumns, azimuths: Array, etas: Array) ->
 
 def unscaled(width: int, real: DTypeLike) -> ColumnScaling:
     """Constants that leave columns as they are."""
-    return ColumnScaling(np.zeros(width, real), np.ones(width, real), np.zeros(width, real), math.inf)
+    return ColumnScaling(
+        np.zeros(width, real), np.ones(width, real), np.zeros(width, real), math.inf
+    )
 
 
 def exponential(value: Any) -> Any:
@@ -106,7 +114,9 @@ def _double(value: Any) -> Any:
     found = (found * rest + 1 / 720) * rest + 1 / 120
     found = (found * rest + 1 / 24) * rest + 1 / 6
     found = (found * rest + 1 / 2) * rest + 1
-    return (found * rest + 1) * np.int64((np.int64(power) + np.int64(1023)) << np.int64(52)).view(np.float64)
+    return (found * rest + 1) * np.int64((np.int64(power) + np.int64(1023)) << np.int64(52)).view(
+        np.float64
+    )
 
 
 def asinh(value: Any) -> Any:

@@ -34,7 +34,13 @@ class Constants(NamedTuple):
 
 @kernel
 def update(
-    parameters: Array, gradient: Array, first: Array, second: Array, step: Array, rate: float, constants: Constants
+    parameters: Array,
+    gradient: Array,
+    first: Array,
+    second: Array,
+    step: Array,
+    rate: float,
+    constants: Constants,
 ) -> None:
     """One step of an optimiser, in the precision of the parameters.
 
@@ -80,7 +86,13 @@ def update(
 
 @kernel
 def update_by_array(
-    parameters: Array, gradient: Array, first: Array, second: Array, step: Array, rate: float, constants: Array
+    parameters: Array,
+    gradient: Array,
+    first: Array,
+    second: Array,
+    step: Array,
+    rate: float,
+    constants: Array,
 ) -> None:
     """`update` with the constants from `array_of`: a call from Python then takes a third of the time."""
     update(parameters, gradient, first, second, step, rate, constants[0])
@@ -116,11 +128,25 @@ class ArrayOptimizer(Update):
 
     @override
     def __call__(
-        self, parameters: Array, gradient: Array, moments: Iterable[Array], *, number: int, rate: float
+        self,
+        parameters: Array,
+        gradient: Array,
+        moments: Iterable[Array],
+        *,
+        number: int,
+        rate: float,
     ) -> None:
         first, second = [*moments, *[np.empty(0, parameters.dtype)] * 2][:2]
         # Numbers of Adam's steps are counted from 0 in the kernel.
-        update_by_array(parameters, gradient, first, second, np.array([number - 1], np.float32), rate, self._constants)
+        update_by_array(
+            parameters,
+            gradient,
+            first,
+            second,
+            np.array([number - 1], np.float32),
+            rate,
+            self._constants,
+        )
 
 
 class VectorOptimizer:
@@ -142,7 +168,9 @@ class VectorOptimizer:
         self._gradient: Array = gradient.numpy()
         self._constants = constants_of(settings)
         self._constants_array = array_of(self._constants)
-        self._state = {name: torch.zeros_like(flat.detach()) for name in moment_names(self._constants)}
+        self._state = {
+            name: torch.zeros_like(flat.detach()) for name in moment_names(self._constants)
+        }
         if self._constants.adam:
             self._state["step"] = torch.zeros(())
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {flat: self._state}
@@ -152,7 +180,11 @@ class VectorOptimizer:
         unused = [np.empty(0, self._parameters.dtype)] * 2
         moments = [*(self._state[name].numpy() for name in moment_names(self._constants)), *unused]
         self._first, self._second = moments[:2]
-        self._step = self._state["step"].numpy().reshape(1) if self._constants.adam else np.zeros(1, np.float32)
+        self._step = (
+            self._state["step"].numpy().reshape(1)
+            if self._constants.adam
+            else np.zeros(1, np.float32)
+        )
 
     def step(self) -> None:
         """Update the parameters."""
@@ -169,7 +201,10 @@ class VectorOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that the next step depends on, in torch's form."""
         state = {name: value.clone() for name, value in self._state.items()}
-        return {"state": {0: state} if state else {}, "param_groups": [{**self.param_groups[0], "params": [0]}]}
+        return {
+            "state": {0: state} if state else {},
+            "param_groups": [{**self.param_groups[0], "params": [0]}],
+        }
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
         """Restore the content of `state_dict`."""

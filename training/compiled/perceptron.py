@@ -93,7 +93,12 @@ def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> 
 
 @kernel
 def dense_backward(
-    parameters: Array, gradient: Array, widths: Integers, values: Array, num_rows: int, to_inputs: bool
+    parameters: Array,
+    gradient: Array,
+    widths: Integers,
+    values: Array,
+    num_rows: int,
+    to_inputs: bool,
 ) -> None:
     """Overwrite `gradient`, from the derivatives by the logits, which stand in their place in `values`.
 
@@ -113,7 +118,9 @@ def dense_backward(
         start -= (num_in + 1) * num_out
         place -= num_in * num_rows
         below = values[place : place + num_in * num_rows].reshape(num_in, num_rows)
-        _sum_of_products(above, below, gradient[start : start + num_in * num_out].reshape(num_out, num_in))
+        _sum_of_products(
+            above, below, gradient[start : start + num_in * num_out].reshape(num_out, num_in)
+        )
         if layer or to_inputs:
             matrix = parameters[start : start + num_in * num_out].reshape(num_out, num_in)
             passed = np.dot(matrix.T, above)
@@ -258,13 +265,20 @@ def perceptron_sums(
     at_once = 512
     for start in range(0, len(order), at_once):
         rows = order[start : start + at_once]
-        logits = dense_forward(parameters, network.widths, _scaled(network, events.inputs, rows), len(rows))
+        logits = dense_forward(
+            parameters, network.widths, _scaled(network, events.inputs, rows), len(rows)
+        )
         add_losses(logits, events.labels[rows], events.weights[rows], sums)
 
 
 @kernel
 def _gradient(
-    parameters: Array, gradient: Array, network: Perceptron, events: RowArrays, rows: Integers, sums: Array
+    parameters: Array,
+    gradient: Array,
+    network: Perceptron,
+    events: RowArrays,
+    rows: Integers,
+    sums: Array,
 ) -> None:
     """Overwrite `gradient` by the gradient of one network on one batch."""
     # Together, since rows of different places in memory are waited for together.

@@ -12,8 +12,22 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from models.networks.lepton_frame import TurnedColumns
-from training.compiled.kernel import Array, ColumnScaling, Integers, exponential, kernel, scale, turn
-from training.compiled.perceptron import Perceptron, add_losses, dense_backward, dense_forward, sum_over_events
+from training.compiled.kernel import (
+    Array,
+    ColumnScaling,
+    Integers,
+    exponential,
+    kernel,
+    scale,
+    turn,
+)
+from training.compiled.perceptron import (
+    Perceptron,
+    add_losses,
+    dense_backward,
+    dense_forward,
+    sum_over_events,
+)
 
 #: Number of particles, over steps and events, in one product of matrices; they fit into the cache.
 _AT_ONCE: Final = 1024
@@ -83,7 +97,9 @@ def steps_of(rows: Integers, numbers: Integers) -> Steps:
     """
     lengths = np.maximum(numbers, 1)
     order = np.argsort(-lengths, kind="stable")
-    counts = len(rows) - np.searchsorted(lengths[order[::-1]], np.arange(lengths.max() + 1), side="right")
+    counts = len(rows) - np.searchsorted(
+        lengths[order[::-1]], np.arange(lengths.max() + 1), side="right"
+    )
     starts = np.concatenate([[0], np.cumsum(counts[:-1])])
     cuts = np.searchsorted(starts, np.arange(0, starts[-1], _AT_ONCE))
     return Steps(rows[order], counts, starts, np.unique([*cuts, len(counts) - 1]))
@@ -118,7 +134,9 @@ def recurrent_gradient(
     states = values[: width * num_rows].reshape(width, num_rows)
     _forward(parameters, network, events, steps, kept, scaled_particles, states)
     num_further = len(head.scaling.mean)
-    further = values[width * num_rows : (width + num_further) * num_rows].reshape(num_further, num_rows)
+    further = values[width * num_rows : (width + num_further) * num_rows].reshape(
+        num_further, num_rows
+    )
     for j in range(num_further):
         for i in range(num_rows):
             further[j, i] = events.further[steps.rows[i], j]
@@ -153,7 +171,9 @@ def _of_block(scaled: Array, steps: Steps, num_features: int, first: int, last: 
 
 
 @kernel
-def _scale(network: Recurrent, events: ParticleEvents, steps: Steps, first: int, last: int, block: Array) -> None:
+def _scale(
+    network: Recurrent, events: ParticleEvents, steps: Steps, first: int, last: int, block: Array
+) -> None:
     """Bring the particles of a block of steps into the network's frame, and scale them; padding is 0."""
     num_features, start = len(network.scaling.mean), steps.starts[first]
     azimuths = events.particles[:, 0, network.turned.azimuth][steps.rows]
@@ -225,17 +245,29 @@ def _gates(kept: Array, from_inputs: Array, biases: Array, i: int, place: int, c
         for j in range(count):
             row[j] = one / (one + exponential(-(row[j] + inputs[j] + bias)))
     reset, from_states, new = kept[0, i], kept[2, i], kept[3, i]
-    inputs, bias, bias_states = from_inputs[2, i, place : place + count], biases[0, 2, i], biases[1, 2, i]
+    inputs, bias, bias_states = (
+        from_inputs[2, i, place : place + count],
+        biases[0, 2, i],
+        biases[1, 2, i],
+    )
     for j in range(count):
         from_states[j] += bias_states
     for j in range(count):
         # tanh by the logistic function.
-        new[j] = two / (one + exponential(-two * (inputs[j] + bias + reset[j] * from_states[j]))) - one
+        new[j] = (
+            two / (one + exponential(-two * (inputs[j] + bias + reset[j] * from_states[j]))) - one
+        )
 
 
 @kernel
 def _backward(
-    parameters: Array, gradient: Array, network: Recurrent, steps: Steps, kept: Array, scaled: Array, from_head: Array
+    parameters: Array,
+    gradient: Array,
+    network: Recurrent,
+    steps: Steps,
+    kept: Array,
+    scaled: Array,
+    from_head: Array,
 ) -> None:
     """Overwrite the GRU's gradient, from the derivatives by the last states, (width, num_rows)."""
     width, num_features = network.width, len(network.scaling.mean)
@@ -252,11 +284,16 @@ def _backward(
         before = np.empty((width, num_particles), parameters.dtype)
         for step in range(last - 1, first - 1, -1):
             count, place = steps.counts[step], steps.starts[step] - start
-            gates, joined = _of_step(kept, steps, width, step), np.empty((width, count), parameters.dtype)
+            gates, joined = (
+                _of_step(kept, steps, width, step),
+                np.empty((width, count), parameters.dtype),
+            )
             of_gates = np.empty((3 * width, count), parameters.dtype)
             for i in range(width):
                 for j in range(count):
-                    joined[i, j] = derivatives[i, j] if j < derivatives.shape[1] else from_head[i, j]
+                    joined[i, j] = (
+                        derivatives[i, j] if j < derivatives.shape[1] else from_head[i, j]
+                    )
                     before[i, place + j] = gates[4, i, j]
                 _gates_backward(gates, joined, of_gates, block, i, place)
             derivatives = np.dot(weights_states.T, of_gates)
@@ -264,7 +301,9 @@ def _backward(
                 for j in range(count):
                     derivatives[i, j] += joined[i, j]
         by_states = np.dot(block[width:], before.T)
-        by_inputs = np.dot(block[: 3 * width], _of_block(scaled, steps, num_features, first, last).T)
+        by_inputs = np.dot(
+            block[: 3 * width], _of_block(scaled, steps, num_features, first, last).T
+        )
         totals = np.empty(4 * width, parameters.dtype)
         sum_over_events(block, totals)
         for i in range(3 * width):
@@ -279,11 +318,24 @@ def _backward(
 
 
 @kernel
-def _gates_backward(kept: Array, derivatives: Array, of_gates: Array, block: Array, i: int, place: int) -> None:
+def _gates_backward(
+    kept: Array, derivatives: Array, of_gates: Array, block: Array, i: int, place: int
+) -> None:
     """Derivatives by the gates of one unit at one step; those by its state are multiplied by the update gate."""
     one, width, count = kept.dtype.type(1), len(derivatives), derivatives.shape[1]
-    reset, update, from_states, new, before = kept[0, i], kept[1, i], kept[2, i], kept[3, i], kept[4, i]
-    state, of_reset, of_update, of_new = derivatives[i], of_gates[i], of_gates[width + i], of_gates[2 * width + i]
+    reset, update, from_states, new, before = (
+        kept[0, i],
+        kept[1, i],
+        kept[2, i],
+        kept[3, i],
+        kept[4, i],
+    )
+    state, of_reset, of_update, of_new = (
+        derivatives[i],
+        of_gates[i],
+        of_gates[width + i],
+        of_gates[2 * width + i],
+    )
     of_inputs = block[i, place : place + count]
     for j in range(count):
         of_update[j] = state[j] * (before[j] - new[j]) * update[j] * (one - update[j])

@@ -71,11 +71,15 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cos
             fontsize="small",
         )
         axes.plot([], [], linestyle="", label=f"{number}: {'-'.join(map(str, each.trial.hidden))}")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, handlelength=1, fontsize="x-small")
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, handlelength=1, fontsize="x-small"
+    )
 
 
 @styled
-def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels) -> Figure:
+def plot_speed_up(
+    expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels
+) -> Figure:
     """Speed-up of the search on several task slots over one slot.
 
     `expected`: speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.results`).
@@ -84,9 +88,17 @@ def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | N
     figure, axes = new_figure(labels)
     slots = list(expected)
     axes.plot(slots, slots, color=GREY, linewidth=1, label="ideal")
-    axes.plot(slots, list(expected.values()), "o--", color=COLOURS[0], label="from the times of the trainings")
+    axes.plot(
+        slots,
+        list(expected.values()),
+        "o--",
+        color=COLOURS[0],
+        label="from the times of the trainings",
+    )
     if measured is not None:
-        axes.plot(*measured, "D", color=COLOURS[1], markersize=10, label="this search, start-up included")
+        axes.plot(
+            *measured, "D", color=COLOURS[1], markersize=10, label="this search, start-up included"
+        )
     axes.set(xlabel="Task slots", ylabel="Speed-up", xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(base=2))

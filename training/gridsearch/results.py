@@ -99,7 +99,9 @@ class Score(NamedTuple):
         }
 
 
-def score(trial: Trial, num_parameters: int, folds: Sequence[Curves], *, rung: int = 0) -> Score | None:
+def score(
+    trial: Trial, num_parameters: int, folds: Sequence[Curves], *, rung: int = 0
+) -> Score | None:
     """The score of a trial from the curves of its folds, which may be longer than the trial's epochs.
 
     The epoch of the lowest mean loss counts for all folds.
@@ -117,7 +119,10 @@ def score(trial: Trial, num_parameters: int, folds: Sequence[Curves], *, rung: i
 
 def ranked(scores: Sequence[Score]) -> list[Score]:
     """Scores by round of halving and accuracy, the highest first; then the lower loss, then the smaller network."""
-    return sorted(scores, key=lambda each: (-each.rung, -each.accuracy, each.loss, each.num_parameters, each.trial))
+    return sorted(
+        scores,
+        key=lambda each: (-each.rung, -each.accuracy, each.loss, each.num_parameters, each.trial),
+    )
 
 
 def chosen(scores: Sequence[Score], *, one_standard_error: bool = False) -> Score:
@@ -126,7 +131,9 @@ def chosen(scores: Sequence[Score], *, one_standard_error: bool = False) -> Scor
     if not one_standard_error:
         return order[0]
     gaps = [(each, order[0].ahead_of(each)) for each in order if each.rung == order[0].rung]
-    return min((each for each, gap in gaps if gap.value <= gap.error), key=lambda each: each.num_parameters)
+    return min(
+        (each for each, gap in gaps if gap.value <= gap.error), key=lambda each: each.num_parameters
+    )
 
 
 def num_parameters(each: Score) -> Cost:
@@ -139,7 +146,9 @@ def latency(each: Score) -> Cost:
     return each.latency
 
 
-def pareto_front(scores: Sequence[Score], cost: Callable[[Score], Cost] = num_parameters) -> list[Score]:
+def pareto_front(
+    scores: Sequence[Score], cost: Callable[[Score], Cost] = num_parameters
+) -> list[Score]:
     """Scores of higher accuracy than any cheaper one by more than noise, the cheapest first.
 
     Of scores whose costs differ by less than two standard errors, the first in rank stands for all.
@@ -156,7 +165,11 @@ def pareto_front(scores: Sequence[Score], cost: Callable[[Score], Cost] = num_pa
     while left:
         cheapest = cost(left[0])
         noise = [2 * math.hypot(cost(each).error, cheapest.error) for each in left]
-        tied = [each for each, most in zip(left, noise, strict=True) if cost(each).value - cheapest.value <= most]
+        tied = [
+            each
+            for each, most in zip(left, noise, strict=True)
+            if cost(each).value - cheapest.value <= most
+        ]
         best = ranked(tied)[0]
         if not front or best.ahead_of(front[-1]).is_beyond_noise:
             front.append(best)
@@ -199,7 +212,10 @@ _EVENTS: Final = 64
 
 
 def latencies(
-    architectures: Iterable[tuple[int, ...]], dataset: FeatureDataset, *, generator: np.random.Generator
+    architectures: Iterable[tuple[int, ...]],
+    dataset: FeatureDataset,
+    *,
+    generator: np.random.Generator,
 ) -> dict[tuple[int, ...], Cost]:
     """Time [us] of one event through each network in onnxruntime, on one core: median of a few rounds, and its error.
 
@@ -210,12 +226,17 @@ def latencies(
     """
     columns = {"hlf": generator.normal(size=(_EVENTS, len(hlf_names()))).astype(np.float32)}
     with tempfile.TemporaryDirectory() as folder:
-        networks = {hidden: _exported(hidden, dataset, Path(folder)) for hidden in sorted(set(architectures))}
+        networks = {
+            hidden: _exported(hidden, dataset, Path(folder))
+            for hidden in sorted(set(architectures))
+        }
     times: dict[tuple[int, ...], list[float]] = {hidden: [] for hidden in networks}
     for _ in range(_ROUNDS):
         for hidden, network in networks.items():
             times[hidden].append(measure_latency(network, columns, calls=_CALLS).p50)
-    return {hidden: Cost(float(np.median(found)), float(sem(found))) for hidden, found in times.items()}
+    return {
+        hidden: Cost(float(np.median(found)), float(sem(found))) for hidden, found in times.items()
+    }
 
 
 def _exported(hidden: tuple[int, ...], dataset: FeatureDataset, folder: Path) -> OnnxClassifier:

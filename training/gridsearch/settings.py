@@ -32,7 +32,10 @@ class GridSearchSettings(SettingsSection):
             "two rounds: epochs above 1, and at least halving_factor settings",
             lambda search: (
                 search.search != "halving"
-                or (max(search.epochs) > 1 and (search.num_trials or search.num_settings) >= search.halving_factor)
+                or (
+                    max(search.epochs) > 1
+                    and (search.num_trials or search.num_settings) >= search.halving_factor
+                )
             ),
         ),
         Needs("halving_factor", "search: halving", lambda search: search.search == "halving"),
@@ -65,7 +68,9 @@ class GridSearchSettings(SettingsSection):
     def num_settings(self) -> int:
         """Number of settings of the whole grid; values that are listed twice count once."""
         widths = [len(set(layer)) for layer in self.hidden]
-        architectures = sum(math.prod(widths[:depth]) for depth in set(self.depths or [len(widths)]))
+        architectures = sum(
+            math.prod(widths[:depth]) for depth in set(self.depths or [len(widths)])
+        )
         return math.prod([architectures, *(len(set(axis)) for axis in self.axes)])
 
     @property
@@ -77,11 +82,15 @@ class GridSearchSettings(SettingsSection):
     def _values_suit_each_other(self) -> Self:
         deepest = max(self.depths or [1])
         if deepest > len(self.hidden):
-            raise ValueError(f"depths: {deepest} layers, but hidden has widths for {len(self.hidden)} only")
+            raise ValueError(
+                f"depths: {deepest} layers, but hidden has widths for {len(self.hidden)} only"
+            )
         if self.search == "random" and self.num_trials is None:
             raise ValueError("search: random needs num_trials")
         if self.search == "halving" and len(self.epochs) > 1:
-            raise ValueError("search: halving raises the epochs itself; set epochs to one number, the highest")
+            raise ValueError(
+                "search: halving raises the epochs itself; set epochs to one number, the highest"
+            )
         return self
 
 
@@ -103,7 +112,9 @@ class Trial(NamedTuple):
             '50-20-10_batch-64_rate-0.001_epochs-20'
         """
         widths = "-".join(map(str, self.hidden))
-        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}_epochs-{self.epochs}"
+        return (
+            f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}_epochs-{self.epochs}"
+        )
 
     def save(self, path: Path) -> None:
         """Write the setting as JSON."""
@@ -120,7 +131,9 @@ class Trial(NamedTuple):
                 f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
             ) from cause
 
-    def applied_to(self, model: NetworkSettings, train: TrainSettings) -> tuple[NetworkSettings, TrainSettings]:
+    def applied_to(
+        self, model: NetworkSettings, train: TrainSettings
+    ) -> tuple[NetworkSettings, TrainSettings]:
         """Settings of network and training with the best values of the search; all other values stay.
 
         The batch of the search is the batch of one optimiser step. Workers that average their gradients share it; else
@@ -142,9 +155,9 @@ class Trial(NamedTuple):
             "scale_learning_rate": False,
         }
         # Without the class of the network: a change of its code would train all other networks again.
-        return model.model_copy(update={"hidden": [*self.hidden], "from_gridsearch": False}), train.model_copy(
-            update=changes
-        )
+        return model.model_copy(
+            update={"hidden": [*self.hidden], "from_gridsearch": False}
+        ), train.model_copy(update=changes)
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:
@@ -158,7 +171,9 @@ def all_trials(settings: GridSearchSettings) -> list[Trial]:
         [(4,), (8,), (4, 2), (8, 2)]
     """
     depths = settings.depths or [len(settings.hidden)]
-    architectures = [hidden for depth in depths for hidden in itertools.product(*settings.hidden[:depth])]
+    architectures = [
+        hidden for depth in depths for hidden in itertools.product(*settings.hidden[:depth])
+    ]
     grid = itertools.product(architectures, *settings.axes)
     return list(dict.fromkeys(Trial(*values) for values in grid))
 
@@ -167,7 +182,9 @@ def first_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
     """The first trials of a search: the grid, or a random part of it; for halving with the fewest epochs."""
     trials = all_trials(settings)
     if settings.num_trials is not None:
-        chosen = random_stream(seed, "trials").choice(len(trials), settings.num_trials, replace=False)
+        chosen = random_stream(seed, "trials").choice(
+            len(trials), settings.num_trials, replace=False
+        )
         trials = [trials[place] for place in sorted(chosen.tolist())]
     if settings.search == "halving":
         epochs = rungs(len(trials), settings.epochs[0], settings.halving_factor)[0]

@@ -50,7 +50,11 @@ def search(
     failed: dict[Trial, str] = {}
     results: dict[Trial, JobResult] = {}
     taken_over = 0
-    rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor) if settings.search == "halving" else [0]
+    rounds = (
+        rungs(len(trials), settings.epochs[0], settings.halving_factor)
+        if settings.search == "halving"
+        else [0]
+    )
     for place, epochs in enumerate(rounds):
         if place:
             before = [(trial, scores[trial].accuracy) for trial in trials if trial in scores]
@@ -59,12 +63,20 @@ def search(
             again = {trial._replace(epochs=rounds[place - 1]) for trial in trials}
             scores = {trial: each for trial, each in scores.items() if trial not in again}
         if len(rounds) > 1:
-            on_round(f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs")
+            on_round(
+                f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs"
+            )
         training_of = common.training_of(trials)
-        taken_over += _run_round(spark, common, folder, set(training_of.values()), results, done, num_tasks)
+        taken_over += _run_round(
+            spark, common, folder, set(training_of.values()), results, done, num_tasks
+        )
         for trial in trials:
             result = results[training_of[trial]]
-            found = None if result.error else score(trial, result.num_parameters, result.folds, rung=place)
+            found = (
+                None
+                if result.error
+                else score(trial, result.num_parameters, result.folds, rung=place)
+            )
             if found is None:
                 failed[trial] = result.error or _NO_FINITE_LOSS
             else:
@@ -73,7 +85,9 @@ def search(
             raise TrainingError(
                 f"all {len(trials)} settings of the grid search failed; the first, {trials[0].key}: {failed[trials[0]]}"
             )
-    return SearchOutcome(list(scores.values()), failed, [each.seconds for each in results.values()], taken_over)
+    return SearchOutcome(
+        list(scores.values()), failed, [each.seconds for each in results.values()], taken_over
+    )
 
 
 def num_trainings(common: Search) -> int:
@@ -83,7 +97,9 @@ def num_trainings(common: Search) -> int:
     if settings.search != "halving":
         return len(set(common.training_of(trials).values()))
     rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor)
-    return sum(max(1, len(trials) // settings.halving_factor**place) for place, _ in enumerate(rounds))
+    return sum(
+        max(1, len(trials) // settings.halving_factor**place) for place, _ in enumerate(rounds)
+    )
 
 
 def _run_round(
@@ -109,8 +125,14 @@ def _run_round(
 
     new: list[JobResult] = []
     if missing:
-        packs = [missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))]
-        new = spark.parallelize(packs, len(packs)).flatMap(lambda pack: [run(trial) for trial in pack]).collect()
+        packs = [
+            missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))
+        ]
+        new = (
+            spark.parallelize(packs, len(packs))
+            .flatMap(lambda pack: [run(trial) for trial in pack])
+            .collect()
+        )
     results.update(there | {result.trial: result for result in new})
     return len(there)
 

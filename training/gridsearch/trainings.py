@@ -107,11 +107,17 @@ def train_on_fold(
     for epoch in range(settings.epochs):
         order = random_stream(seed, "fold", epoch).permutation(fold.train)
         of_training, of_validation = np.zeros((2, 4))
-        rates = np.array([learning_rate(settings, done) for done in (epoch + bounds[1:] / bounds[-1]).tolist()])
-        perceptron_epoch(parameters, *state, rates, constants, network, events, order, bounds, of_training)
+        rates = np.array(
+            [learning_rate(settings, done) for done in (epoch + bounds[1:] / bounds[-1]).tolist()]
+        )
+        perceptron_epoch(
+            parameters, *state, rates, constants, network, events, order, bounds, of_training
+        )
         perceptron_sums(parameters, network, events, fold.val, of_validation)
         train, val = Sums.of(of_training), Sums.of(of_validation)
-        for curve, value in zip(curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True):
+        for curve, value in zip(
+            curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True
+        ):
             curve.append(value)
     return curves
 
@@ -132,7 +138,10 @@ class Search(NamedTuple):
         """
         if self.train.schedule.decay == "cosine":
             return {trial: trial for trial in trials}
-        longest = {trial._replace(epochs=0): trial for trial in sorted(trials, key=lambda each: each.epochs)}
+        longest = {
+            trial._replace(epochs=0): trial
+            for trial in sorted(trials, key=lambda each: each.epochs)
+        }
         return {trial: longest[trial._replace(epochs=0)] for trial in trials}
 
 
@@ -186,7 +195,11 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)
     with new_file(folder / f"{trial.key}.json") as unfinished:
-        content = {**result._asdict(), "trial": trial._asdict(), "folds": [each._asdict() for each in folds]}
+        content = {
+            **result._asdict(),
+            "trial": trial._asdict(),
+            "folds": [each._asdict() for each in folds],
+        }
         unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
     return result
 
@@ -195,7 +208,9 @@ def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
     """Number of parameters, and the curves of each fold."""
     settings = search.settings
     # The rate was chosen for a step, however many workers take it together later.
-    train = search.train.model_copy(update={"workers": 1, "learning_rate": trial.learning_rate, "epochs": trial.epochs})
+    train = search.train.model_copy(
+        update={"workers": 1, "learning_rate": trial.learning_rate, "epochs": trial.epochs}
+    )
     use_threads(train.threads)
     be_deterministic()
     rows, classes = _load(search.dataset, train.seed)
@@ -204,7 +219,9 @@ def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
     num_parameters = 0
     network = HlfSettings(hidden=list(trial.hidden))
     for place, fold in enumerate(folds):
-        make_network = partial(HlfClassifier, network, {"hlf": fitted_scaler(rows, fold)}, len(classes))
+        make_network = partial(
+            HlfClassifier, network, {"hlf": fitted_scaler(rows, fold)}, len(classes)
+        )
         num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
         curve = train_on_fold(
             make_network,
@@ -230,7 +247,9 @@ def balanced(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
     """Rows in which all classes have the same sum of weights over the fold's rows for training."""
     labels = rows.labels.numpy()
     factors = class_weights(labels[fold.train], rows.weights.numpy()[fold.train], classes)
-    return rows._replace(weights=rows.weights * torch.from_numpy(factors[labels]).to(rows.weights.dtype))
+    return rows._replace(
+        weights=rows.weights * torch.from_numpy(factors[labels]).to(rows.weights.dtype)
+    )
 
 
 @lru_cache(maxsize=1)

@@ -65,7 +65,9 @@ def train_on_spark(
         run = partial(_run_agents, spark)
         launch(spec, on_progress=on_progress, on_loss=on_loss, on_wait=on_wait, run=run)
     except (Py4JError, PySparkException) as error:
-        raise LaunchError(f"a Spark job of the training with agents failed: {error}"[:1000]) from error
+        raise LaunchError(
+            f"a Spark job of the training with agents failed: {error}"[:1000]
+        ) from error
 
 
 def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
@@ -106,7 +108,10 @@ class _Agents:
         """Start an agent in each of some tasks that run at the same time; it stays on the host of its task."""
         driver, files = (self._name, self._door.address[1]), self._job.files
         variables = thread_variables(self._job.settings.threads)
-        begin = partial(_begin_agent, AgentStart(driver, self._token, str(files.runs), str(files.log), variables))
+        begin = partial(
+            _begin_agent,
+            AgentStart(driver, self._token, str(files.runs), str(files.log), variables),
+        )
         tasks = self._spark.parallelize(range(self._workers), self._workers).barrier()
         self._hosts = tasks.mapPartitions(begin).collect()
 
@@ -149,7 +154,11 @@ class _Agents:
     def _serve(self, connection: socket.socket) -> None:
         rank = -1
         # A line that an agent does not write ends the connection.
-        with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as lines:
+        with (
+            suppress(OSError, ValueError, LookupError),
+            connection,
+            connection.makefile("rb") as lines,
+        ):
             keep_alive(connection)
             said = json.loads(lines.readline(_LONGEST_LINE))
             rank = said["rank"]
@@ -181,13 +190,21 @@ class _Agents:
             token, agents, (vector,) = self._token.encode(), self._addresses, vectors
             began = time.perf_counter()
             tasks = self._tasks({rank: (rank, agents[rank]) for rank in range(self._workers)})
-            total = _tree_sum(tasks.map(lambda task: (task[0], take(task[1], token, number, *vector))), self._workers)
+            total = _tree_sum(
+                tasks.map(lambda task: (task[0], take(task[1], token, number, *vector))),
+                self._workers,
+            )
             reduced = time.perf_counter()
             sent = self._spark.broadcast(total)
             self._tasks(agents).foreach(lambda agent: give(agent, token, number, sent.value))
             sent.destroy()
-            seconds = {"reduce_seconds": reduced - began, "broadcast_seconds": time.perf_counter() - reduced}
-            nbytes = dict.fromkeys(("bytes_reduced", "bytes_broadcast"), total.nbytes * self._workers)
+            seconds = {
+                "reduce_seconds": reduced - began,
+                "broadcast_seconds": time.perf_counter() - reduced,
+            }
+            nbytes = dict.fromkeys(
+                ("bytes_reduced", "bytes_broadcast"), total.nbytes * self._workers
+            )
             with (self._job.folder / CYCLES).open("a", encoding="utf-8") as file:
                 content = {"number": number, "seconds": sum(seconds.values()), **seconds, **nbytes}
                 file.write(json.dumps(content) + "\n")
@@ -211,7 +228,10 @@ def _begin_agent(start: AgentStart, _: Iterable[int]) -> Iterable[str]:
     """Start an agent from its task; gives the task's host, as Spark names it."""
     context = BarrierTaskContext.get()
     context.barrier()
-    hosts, rank = [task.address.rpartition(":")[0] for task in context.getTaskInfos()], context.partitionId()
+    hosts, rank = (
+        [task.address.rpartition(":")[0] for task in context.getTaskInfos()],
+        context.partitionId(),
+    )
     start_agent(start, rank, len(hosts), hosts[:rank].count(hosts[rank]))
     yield hosts[rank]
 
@@ -226,5 +246,7 @@ def _tree_sum(vectors: RDD[tuple[int, Vector]], count: int) -> Vector:
 
 
 def _sum_in_order(vectors: Iterable[tuple[int, Vector]]) -> Vector:
-    total: Vector = reduce(np.add, (vector for _, vector in sorted(vectors, key=lambda each: each[0])))
+    total: Vector = reduce(
+        np.add, (vector for _, vector in sorted(vectors, key=lambda each: each[0]))
+    )
     return total

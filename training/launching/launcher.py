@@ -121,7 +121,11 @@ class Job(NamedTuple):
 
     def left(self) -> list[int]:
         """Numbers of the runs that have no summary, which the ranks write at the end of each."""
-        return [number for number, spec in enumerate(self.specs) if not (spec.out_dir / "summary.json").exists()]
+        return [
+            number
+            for number, spec in enumerate(self.specs)
+            if not (spec.out_dir / "summary.json").exists()
+        ]
 
 
 RunRanks = Callable[[Job], tuple[int, str]]
@@ -161,14 +165,23 @@ def _refuse_impossible(spec: RunSpec) -> None:
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards:
         rows = workload.group_rows("train")
-        plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
+        plan_epoch(
+            rows,
+            world_size=settings.workers,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=0,
+        )
 
 
 def _attempt(job: Job, left: Sequence[int]) -> bool:
     """Run all ranks once; False if one was lost."""
     files = job.files
     files.clear()
-    runs = [{"number": number, "spec": str((job.specs[number].out_dir / "run.json").absolute())} for number in left]
+    runs = [
+        {"number": number, "spec": str((job.specs[number].out_dir / "run.json").absolute())}
+        for number in left
+    ]
     files.runs.write_text(json.dumps(runs, indent=1), encoding="utf-8")
     steps: list[Progress] = []
 
@@ -178,7 +191,11 @@ def _attempt(job: Job, left: Sequence[int]) -> bool:
 
     with MemoryWatch(files) as memory:
         status, late = job.run(job._replace(tell=tell))
-        if status and not files.has_started and _FILES_OF_ANOTHER in files.log.read_text(errors="replace"):
+        if (
+            status
+            and not files.has_started
+            and _FILES_OF_ANOTHER in files.log.read_text(errors="replace")
+        ):
             status, late = job.run(job._replace(tell=tell))
     # After the loss of a host, mpirun's exit status is 0.
     if status == 0 and not job.left():
@@ -194,7 +211,10 @@ def _attempt(job: Job, left: Sequence[int]) -> bool:
     if not (kill or files.has_started):
         _raise_failed_start(job.settings, files, status)
     ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
-    files.note_loss(kill or (ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended))
+    files.note_loss(
+        kill
+        or (ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended)
+    )
     return False
 
 
@@ -251,7 +271,11 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _how_it_ended(status: int) -> str:
-    return f"was ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"ended with {status}"
+    return (
+        f"was ended by signal {-status} ({signal.strsignal(-status)})"
+        if status < 0
+        else f"ended with {status}"
+    )
 
 
 def _raise_error_of_rank(files: LaunchFiles) -> None:

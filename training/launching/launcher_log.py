@@ -29,8 +29,12 @@ _CAUSES: Final = (
         r"|oom[- _]?kill|out[- ]of[- ]memory",
         re.IGNORECASE,
     ),
-    re.compile(r"exited on signal|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"),
-    re.compile(r"^ssh: |srun: error|lost communication|Connection (to \S+ )?(closed|reset|refused)|daemon"),
+    re.compile(
+        r"exited on signal|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"
+    ),
+    re.compile(
+        r"^ssh: |srun: error|lost communication|Connection (to \S+ )?(closed|reset|refused)|daemon"
+    ),
     re.compile(r"^[\w.]*(Error|Exception): "),
     re.compile(r"peer process"),
 )

@@ -14,7 +14,9 @@ from ingestion.allocation import MIB, killed_for_memory, line_about_memory, memo
 from training.launching.rank_reports import LaunchFiles
 
 #: What launchers and batch systems say of a rank that a signal or a lack of memory has ended.
-_ENDED: Final = re.compile(r"on signal \d|oom[- _]?kill|srun: error: .*(Killed|Out Of Memory)", re.IGNORECASE)
+_ENDED: Final = re.compile(
+    r"on signal \d|oom[- _]?kill|srun: error: .*(Killed|Out Of Memory)", re.IGNORECASE
+)
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 
 
@@ -63,7 +65,9 @@ class MemoryWatch:
         if num_killed > 0:
             largest = self.largest()
             held = f"; the ranks held up to [MiB]: {largest}" if largest else ""
-            return f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
+            return (
+                f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
+            )
         log = self._files.log.read_text(errors="replace")
         line = line_about_memory(log, of_host=True)
         if line and (by_signal or _ENDED.search(log)):

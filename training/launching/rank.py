@@ -107,7 +107,9 @@ def train(
     device = choose_device(settings.device, workload)
     model = make_model(workload, settings, transport, device)
     owners = workload.owners(settings, world_size=transport.world_size)
-    reader = workload.reader(settings, device, own=None if owners is None else owners.rows_of(transport.rank))
+    reader = workload.reader(
+        settings, device, own=None if owners is None else owners.rows_of(transport.rank)
+    )
     draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
     work = ReaderWork(model, reader, draws=draws, alive=meter.alive)
     if watchdog is not None:
@@ -118,7 +120,9 @@ def train(
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.workload.meaning, settings),
-        scalars=scalars_writer(spec.out_dir / FOLDER) if settings.tensorboard and not transport.rank else None,
+        scalars=scalars_writer(spec.out_dir / FOLDER)
+        if settings.tensorboard and not transport.rank
+        else None,
         save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
     )
     trainer = Trainer(
@@ -149,7 +153,9 @@ def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Ch
         CheckpointError: The checkpoint is damaged, or this rank does not see it.
     """
     found = checkpoints.latest() if transport.rank == 0 else None
-    place = np.array([found.epoch, found.step, found.world_size] if found else [0, 0, 0], dtype=np.int64)
+    place = np.array(
+        [found.epoch, found.step, found.world_size] if found else [0, 0, 0], dtype=np.int64
+    )
     run_now(transport.broadcast(place))
     epoch, step, world_size = (int(number) for number in place)
     return checkpoints.await_complete(epoch, step, world_size) if world_size else None
@@ -190,7 +196,9 @@ def choose_device(name: str, workload: Workload) -> torch.device:
     if name == "auto" and isinstance(compiled_engine(workload.network()), PerceptronEngine):
         return torch.device("cpu")
     if not available:
-        raise LaunchError("train.device is cuda, but torch sees no GPU; set it to auto or cpu, or check nvidia-smi.")
+        raise LaunchError(
+            "train.device is cuda, but torch sees no GPU; set it to auto or cpu, or check nvidia-smi."
+        )
     # cuBLAS is deterministic only with a workspace of fixed size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Else cuDNN rounds the factors of float32 products to 10 bits (TF32), in recurrent networks and convolutions.
@@ -207,7 +215,12 @@ def describe_devices() -> str:
 
 def local_rank() -> int:
     """Number of this rank among the ranks of its machine, from the launcher; 0 without a launcher."""
-    for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"):
+    for name in (
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID",
+        "PMI_LOCAL_RANK",
+        "SLURM_LOCALID",
+    ):
         if name in os.environ:
             return int(os.environ[name])
     return 0

@@ -41,7 +41,9 @@ def main(argv: list[str]) -> int:
     try:
         runs = runs_of(listed)
         settings = runs[0][1].train
-        watchdog = Watchdog(files.stalls, files.signs, rank=world.rank, seconds=settings.stall_seconds)
+        watchdog = Watchdog(
+            files.stalls, files.signs, rank=world.rank, seconds=settings.stall_seconds
+        )
         check_world_size(world.size, settings.workers)
         world.Barrier()
         if world.rank == 0:

@@ -37,8 +37,12 @@ def described(error: BaseException) -> dict[str, Any]:
     message = str(told) or type(told).__name__
     reason = lack_of_memory(error)
     if reason:
-        message = f"there is no memory ({reason}): on {socket.gethostname()} {limit_and_advice(reason)}"
-    known = isinstance(told, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError)
+        message = (
+            f"there is no memory ({reason}): on {socket.gethostname()} {limit_and_advice(reason)}"
+        )
+    known = isinstance(
+        told, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError
+    )
     return {
         # A full disk, for example, is no bug of this program.
         "known": known or bool(reason),
@@ -126,7 +130,9 @@ class LaunchFiles:
 
     def first_error(self) -> tuple[int, dict[str, Any]] | None:
         """The rank that failed first, and its error."""
-        first = min(self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns, default=None)
+        first = min(
+            self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns, default=None
+        )
         return None if first is None else _read(first)
 
     def note_loss(self, words: str) -> None:
@@ -138,7 +144,10 @@ class LaunchFiles:
         """Sentences about the losses so far."""
         if not self._lost_ranks.exists():
             return []
-        return [json.loads(line)["what"] for line in self._lost_ranks.read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)["what"]
+            for line in self._lost_ranks.read_text(encoding="utf-8").splitlines()
+        ]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -208,7 +217,9 @@ class StartLimit:
             if news != seen or len(trains) == self._settings.workers:
                 seen, since = news, time.monotonic()
             elif time.monotonic() - since > self._seconds:
-                self.late = f"the ranks did not start within {self._seconds:g} s:\n{self._missing(trains)}"
+                self.late = (
+                    f"the ranks did not start within {self._seconds:g} s:\n{self._missing(trains)}"
+                )
                 self._stop()
                 return
 

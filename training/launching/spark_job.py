@@ -67,11 +67,15 @@ def spark_hosts(
         door = Door(socket.create_server((bind, 0)), token.encode())
         stack.callback(door.close)
         driver = (name, door.address[1])
-        job = threading.Thread(target=_run_job, args=(spark, workers, driver, token, failures), daemon=True)
+        job = threading.Thread(
+            target=_run_job, args=(spark, workers, driver, token, failures), daemon=True
+        )
         job.start()
         stack.callback(job.join, _GRACE_SECONDS)
         hosts = _accept_all(door, workers, failures, stack, on_wait)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-")))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-"))
+        )
         names = {name: f"executors-{place}" for place, name in enumerate(sorted(hosts))}
         table = {names[name]: {**host, "token": token} for name, host in hosts.items()}
         (folder / "hosts.json").write_text(json.dumps(table), encoding="utf-8")
@@ -97,7 +101,9 @@ def driver_address(spark: SparkContext) -> tuple[str, str]:
     return conf.get("spark.driver.bindAddress") or name, name
 
 
-def refuse_impossible(spark: SparkContext, workers: int, on_wait: Callable[[str], None] = lambda _: None) -> None:
+def refuse_impossible(
+    spark: SparkContext, workers: int, on_wait: Callable[[str], None] = lambda _: None
+) -> None:
     """Refuse clusters without a fixed slot for each worker; `on_wait` is called if executors have to come first."""
     if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         raise LaunchError(
@@ -117,12 +123,20 @@ def refuse_impossible(spark: SparkContext, workers: int, on_wait: Callable[[str]
                 f"start together. Use at most {slots} workers, or more executors."
             )
         if time.monotonic() >= told_at:
-            on_wait(f"waiting for executors: {spark.master} has {slots} slots of the {workers} for the workers")
+            on_wait(
+                f"waiting for executors: {spark.master} has {slots} slots of the {workers} for the workers"
+            )
             told_at = math.inf
         time.sleep(_LOOK_SECONDS)
 
 
-def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: str, failures: list[Exception]) -> None:
+def _run_job(
+    spark: SparkContext,
+    workers: int,
+    driver: tuple[str, int],
+    token: str,
+    failures: list[Exception],
+) -> None:
     def hold(_: Iterable[int]) -> Iterable[int]:
         _hold_slot(driver, token)
         return ()
@@ -134,7 +148,11 @@ def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: 
 
 
 def _accept_all(
-    door: Door, workers: int, failures: list[Exception], stack: ExitStack, on_wait: Callable[[str], None]
+    door: Door,
+    workers: int,
+    failures: list[Exception],
+    stack: ExitStack,
+    on_wait: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
     """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack."""
     deadline = time.monotonic() + _START_SECONDS
@@ -143,7 +161,9 @@ def _accept_all(
     slots: Counter[str] = Counter()
     while slots.total() < workers:
         if failures:
-            raise LaunchError(f"the Spark job that holds the slots failed: {failures[0]}"[:1000]) from failures[0]
+            raise LaunchError(
+                f"the Spark job that holds the slots failed: {failures[0]}"[:1000]
+            ) from failures[0]
         if time.monotonic() > deadline:
             raise LaunchError(
                 f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other jobs may hold the "
@@ -163,7 +183,9 @@ def _accept_all(
             slots[told["name"]] += 1
             # One task of a host serves it.
             address = connection.getpeername()[0]
-            hosts.setdefault(told["name"], {"name": told["name"], "address": address, "port": told["port"]})
+            hosts.setdefault(
+                told["name"], {"name": told["name"], "address": address, "port": told["port"]}
+            )
     return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
 
 
@@ -197,11 +219,17 @@ def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
     # The command never holds the connection itself: it would stay open after the death of this process, an executor's,
     # and mpirun would not learn that the slot is lost.
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     ) as process:
         if process.stdout is None:
             raise AssertionError("a process without an output pipe")
-        shown = threading.Thread(target=_send_all, args=(process.stdout.fileno(), agent), daemon=True)
+        shown = threading.Thread(
+            target=_send_all, args=(process.stdout.fileno(), agent), daemon=True
+        )
         shown.start()
         while process.poll() is None:
             if select.select([agent, to_driver], [], [], _LOOK_SECONDS)[0]:

@@ -33,7 +33,9 @@ _KEPT: Final = 2
 #: Places of which a worker keeps its part while they are not complete; one that was stopped for long passes hundreds.
 _OPEN: Final = 32
 _VERSION: Final = 10
-_LEFT_OUT: Final = "The training does not continue from this checkpoint, but from an older one if there is one."
+_LEFT_OUT: Final = (
+    "The training does not continue from this checkpoint, but from an older one if there is one."
+)
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
@@ -63,7 +65,9 @@ class Checkpoint(NamedTuple):
             # Damaged bytes raise errors of any type.
             if is_of_system(cause) and not isinstance(cause, FileNotFoundError):
                 raise
-            raise CheckpointError(f"{path} is damaged ({cause}). The same command resumes before it.") from cause
+            raise CheckpointError(
+                f"{path} is damaged ({cause}). The same command resumes before it."
+            ) from cause
 
     def damage(self) -> list[str]:
         """A sentence about each part that cannot be read as it was written."""
@@ -93,7 +97,9 @@ class CheckpointFolder:
 
     def damage(self) -> list[str]:
         """A sentence about each damaged file because of which `latest` passes over a checkpoint."""
-        descriptions = [path for path in self.folder.glob("epoch-*/complete.json") if self._is_ours(path.parent)]
+        descriptions = [
+            path for path in self.folder.glob("epoch-*/complete.json") if self._is_ours(path.parent)
+        ]
         damaged = [path for path in descriptions if _described(path) is None]
         words = [f"{path} is damaged. {_LEFT_OUT}" for path in sorted(damaged)]
         for checkpoint in self._of_these_settings():
@@ -131,12 +137,21 @@ class CheckpointFolder:
         found = []
         for path in self.folder.glob("epoch-*/complete.json"):
             content = _described(path)
-            if content and all((path.parent / name).exists() for name in _parts(content["world_size"])):
+            if content and all(
+                (path.parent / name).exists() for name in _parts(content["world_size"])
+            ):
                 found.append((content["number"], content, path.parent))
-        return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
+        return [
+            (content, folder)
+            for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)
+        ]
 
     def write_rank(
-        self, positions: Sequence[tuple[int, int]], world_size: int, rank: int, content: dict[str, Any]
+        self,
+        positions: Sequence[tuple[int, int]],
+        world_size: int,
+        rank: int,
+        content: dict[str, Any],
     ) -> None:
         """Write one rank's part, atomically.
 
@@ -206,7 +221,11 @@ class CheckpointFolder:
         """
         for folder in self.folder.glob("epoch-*"):
             is_before = _position_of(folder) <= position and (folder / "complete.json").exists()
-            if self._is_ours(folder) and not is_before and (resume is None or folder != resume.folder):
+            if (
+                self._is_ours(folder)
+                and not is_before
+                and (resume is None or folder != resume.folder)
+            ):
                 shutil.rmtree(folder)
 
     def _is_ours(self, folder: Path) -> bool:

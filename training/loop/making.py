@@ -19,7 +19,9 @@ from training.transports.transport import Transport
 from training.workloads.workload import Workload, dtype_of
 
 
-def make_model(workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
+def make_model(
+    workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device
+) -> FlatModel:
     """The network with initial weights from the seed or from the workload's start, the same on all ranks."""
     torch.manual_seed(settings.seed)
     before = torch.get_default_dtype()
@@ -48,7 +50,9 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
     if settings.slowmo is None:
         return base
     exact, policy = settings.slowmo_is_exact, settings.state_policy
-    return cast("Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy))
+    return cast(
+        "Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy)
+    )
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

@@ -132,13 +132,17 @@ class MeteredTransport(Transport):
     @override
     def all_reduce_sum(self, vector: Vector) -> Timed[None]:
         self._book_sum(vector)
-        return self._meter.timed("in an all-reduce", self._inner.all_reduce_sum(vector), self._inner)
+        return self._meter.timed(
+            "in an all-reduce", self._inner.all_reduce_sum(vector), self._inner
+        )
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """Books the time until it is begun, and the time of waiting for its end, as communication."""
         self._book_sum(vector)
-        pending = self._meter.begun("in an all-reduce", lambda: self._inner.begin_all_reduce(vector), self._inner)
+        pending = self._meter.begun(
+            "in an all-reduce", lambda: self._inner.begin_all_reduce(vector), self._inner
+        )
         return _MeteredSum(pending, self._meter, self._inner)
 
     def _book_sum(self, vector: Vector) -> None:
@@ -149,7 +153,9 @@ class MeteredTransport(Transport):
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
         self._meter.bytes += vector.nbytes * len(neighbours)
         exchange = self._meter.begun(
-            "sending to neighbours", lambda: self._inner.begin_exchange(vector, neighbours), self._inner
+            "sending to neighbours",
+            lambda: self._inner.begin_exchange(vector, neighbours),
+            self._inner,
         )
         return self._meter.timed("waiting for the models of neighbours", exchange, self._inner)
 
@@ -171,7 +177,9 @@ class _MeteredSum(PendingSum):
 
     @override
     def __await__(self) -> Generator[Any, Any, None]:
-        return self._meter.timed("finishing an all-reduce", self._pending, self._waiting).__await__()
+        return self._meter.timed(
+            "finishing an all-reduce", self._pending, self._waiting
+        ).__await__()
 
 
 class _Metered:
@@ -207,7 +215,9 @@ class _MeteredServer(_Metered):
     close = _pushing("close", "closing the server")
 
     def begin_push(self, *arguments: Any) -> Any:
-        return self._meter.begun("pushing to the server", lambda: self._inner.begin_push(*arguments), self._inner)
+        return self._meter.begun(
+            "pushing to the server", lambda: self._inner.begin_push(*arguments), self._inner
+        )
 
 
 class _MeteredVector(_Metered):

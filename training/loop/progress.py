@@ -68,7 +68,10 @@ class Account:
         """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""
         found = {name: value - self._before[name] for name, value in now.items()}
         # An earlier part may have counted what this one does not, as checkpoints.
-        found |= {name: found[name] + value if name in found else value for name, value in self._earlier.items()}
+        found |= {
+            name: found[name] + value if name in found else value
+            for name, value in self._earlier.items()
+        }
         return {
             name: {str(number): times for number, times in sorted(value.items())}
             if isinstance(value, Counter)
@@ -95,8 +98,14 @@ class Account:
             self._meter.bytes += state["bytes"]
             for name, value in state["counters"].items():
                 is_histogram = isinstance(value, dict)
-                count = Counter({int(number): times for number, times in value.items()}) if is_histogram else value
-                self._earlier[name] = count + self._earlier[name] if name in self._earlier else count
+                count = (
+                    Counter({int(number): times for number, times in value.items()})
+                    if is_histogram
+                    else value
+                )
+                self._earlier[name] = (
+                    count + self._earlier[name] if name in self._earlier else count
+                )
         if len(states) == 1:
             self._meter.seconds.update(states[0]["seconds"])
 
@@ -153,7 +162,9 @@ class ProgressReport:
                 step=step,
                 num_steps=num_steps,
                 loss=self._account.sums.mean_loss,
-                samples_per_second=self._num_rows * step / num_steps / elapsed if elapsed else math.nan,
+                samples_per_second=self._num_rows * step / num_steps / elapsed
+                if elapsed
+                else math.nan,
                 consensus_distance=self.distance,
             )
         )

@@ -47,7 +47,13 @@ def scalars_writer(folder: Path) -> Any:
 
 
 #: What one rank found out about all, in its record of an epoch.
-_OF_ALL: Final = ("train_rows", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
+_OF_ALL: Final = (
+    "train_rows",
+    "samples_seen_by_all",
+    "consensus_distance",
+    "val_loss",
+    "val_accuracy",
+)
 
 
 def merged(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
@@ -70,13 +76,20 @@ def merged(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
         if known is None:
             break
         # The totals of an epoch that ended before a rank was lost are known already.
-        totals = next((record for record in records if "samples_all_ranks" in record), None) or _totals(records)
+        totals = next(
+            (record for record in records if "samples_all_ranks" in record), None
+        ) or _totals(records)
         best = min(best, (known["val_loss"], epoch))
         common[epoch] = {name: known[name] for name in _OF_ALL if name in known} | {
-            **{name: totals[name] for name in ("samples_all_ranks", "train_loss", "train_accuracy")},
+            **{
+                name: totals[name] for name in ("samples_all_ranks", "train_loss", "train_accuracy")
+            },
             "best_epoch": best[1],
         }
-    return [[record | common[record["epoch"]] for record in records if record["epoch"] in common] for records in ranks]
+    return [
+        [record | common[record["epoch"]] for record in records if record["epoch"] in common]
+        for records in ranks
+    ]
 
 
 def settled(records: Sequence[Record]) -> Sequence[Record]:
@@ -88,7 +101,9 @@ def settled(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _totals(records: Sequence[Record]) -> Record:
-    loss, weight, correct = (sum(record["sums"][name] for record in records) for name in ("loss", "weight", "correct"))
+    loss, weight, correct = (
+        sum(record["sums"][name] for record in records) for name in ("loss", "weight", "correct")
+    )
     return {
         "samples_all_ranks": sum(record["samples"] for record in records),
         "train_loss": loss / weight if weight else math.nan,
@@ -111,7 +126,9 @@ def _rank_of(path: Path) -> int:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write the records of a rank, one on each line."""
     with new_file(path) as unfinished:
-        unfinished.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        unfinished.write_text(
+            "".join(json.dumps(record) + "\n" for record in records), encoding="utf-8"
+        )
 
 
 class DiskFiles:
@@ -139,7 +156,9 @@ class DiskFiles:
         self._shown = 0
         self.checkpoints: CheckpointFolder = CheckpointFolder(out_dir / "checkpoints", digest)
 
-    def begin(self, history: Sequence[Record], position: tuple[int, int], resume: Checkpoint | None) -> None:
+    def begin(
+        self, history: Sequence[Record], position: tuple[int, int], resume: Checkpoint | None
+    ) -> None:
         """Begin a run, or resume it after these records at a position: an epoch, and steps or rows of it.
 
         The records replace those that an interrupted run wrote after its checkpoint.

@@ -43,7 +43,9 @@ def learning_rate(settings: TrainSettings, epochs_done: float) -> float:
         start = settings.learning_rate if settings.rate_scale > 1 else 0.0
         return start + (full - start) * epochs_done / schedule.warmup_epochs
     if schedule.decay == "step":
-        return full * schedule.factor ** sum(epochs_done > milestone for milestone in schedule.milestones)
+        return full * schedule.factor ** sum(
+            epochs_done > milestone for milestone in schedule.milestones
+        )
     if schedule.decay == "cosine":
         length = max(settings.epochs - schedule.warmup_epochs, 1e-12)
         progress = min((epochs_done - schedule.warmup_epochs) / length, 1.0)

@@ -16,7 +16,9 @@ CYCLES: Final = "cycles.jsonl"
 """File with a line for each sum over the agents of Spark."""
 
 
-def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_parameters: int) -> None:
+def write_summary(
+    out_dir: Path, network: str, settings: TrainSettings, num_parameters: int
+) -> None:
     """Write `summary.json`, and into the records of each rank what the ranks have in common."""
     ranks = read_records(out_dir)
     for rank, records in enumerate(ranks):
@@ -31,7 +33,9 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_para
         "optimizer": str(settings.optimizer),
         "workers": settings.workers,
         "epochs": settings.epochs,
-        "steps": round(sum(record["steps"] for records in ranks for record in records) / len(ranks)),
+        "steps": round(
+            sum(record["steps"] for records in ranks for record in records) / len(ranks)
+        ),
         **samples_of(history),
         "own_rows": settings.skew is not None,
         "num_parameters": num_parameters,
@@ -56,8 +60,14 @@ def samples_of(history: Sequence[Record]) -> dict[str, int]:
         >>> samples_of([{"samples_all_ranks": 9, "train_rows": 10}, {"samples_all_ranks": 10, "train_rows": 10}])
         {'samples': 19, 'samples_left_out': 1, 'train_rows': 10}
     """
-    samples, rows = (sum(record[name] for record in history) for name in ("samples_all_ranks", "train_rows"))
-    return {"samples": samples, "samples_left_out": rows - samples, "train_rows": history[-1]["train_rows"]}
+    samples, rows = (
+        sum(record[name] for record in history) for name in ("samples_all_ranks", "train_rows")
+    )
+    return {
+        "samples": samples,
+        "samples_left_out": rows - samples,
+        "train_rows": history[-1]["train_rows"],
+    }
 
 
 def acted(settings: TrainSettings, numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -95,7 +105,11 @@ def utilisation(records: Iterable[Record]) -> float:
         0.75
     """
     seconds = _seconds(records)
-    return (seconds["compute"] + seconds["read"]) / seconds.total() if seconds.total() else float("nan")
+    return (
+        (seconds["compute"] + seconds["read"]) / seconds.total()
+        if seconds.total()
+        else float("nan")
+    )
 
 
 def _seconds(records: Iterable[Record]) -> Counter[str]:
@@ -109,11 +123,16 @@ def _cycles(out_dir: Path, ranks: list[list[Record]]) -> Record:
     """Summary of the sums over the agents of Spark; empty for other runs."""
     if not (out_dir / CYCLES).exists():
         return {}
-    cycles = [json.loads(line) for line in (out_dir / CYCLES).read_text(encoding="utf-8").splitlines()]
+    cycles = [
+        json.loads(line) for line in (out_dir / CYCLES).read_text(encoding="utf-8").splitlines()
+    ]
     return {
         "cycles": len(cycles),
         "mean_cycle_seconds": sum(cycle["seconds"] for cycle in cycles) / max(len(cycles), 1),
-        **{name: sum(cycle[name] for cycle in cycles) for name in ("bytes_reduced", "bytes_broadcast")},
+        **{
+            name: sum(cycle[name] for cycle in cycles)
+            for name in ("bytes_reduced", "bytes_broadcast")
+        },
         "utilisation": utilisation(record for records in ranks for record in records),
     }
 
@@ -130,6 +149,8 @@ def _counted(records: list[Record]) -> Record:
         times: Counter[int] = Counter()
         for value in values:
             times.update({int(number): count for number, count in value.items()})
-        found[f"mean_{name}"] = sum(number * count for number, count in times.items()) / (times.total() or 1)
+        found[f"mean_{name}"] = sum(number * count for number, count in times.items()) / (
+            times.total() or 1
+        )
         found[f"max_{name}"] = max(times, default=0)
     return found

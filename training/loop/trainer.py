@@ -63,7 +63,9 @@ class Trainer:
         self._account = Account(work, algorithm, meter)
         if files.checkpoints is not None:
             self._account.own["checkpoints"] = 0
-        self._progress = ProgressReport(on_progress, self._account, meter, settings.epochs, self._num_rows)
+        self._progress = ProgressReport(
+            on_progress, self._account, meter, settings.epochs, self._num_rows
+        )
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
@@ -82,7 +84,9 @@ class Trainer:
         """Train to the end, from the beginning or from a checkpoint."""
         parts, mine, is_same = ([], [], False) if resume is None else self._recall(resume)
         # Before any worker can write a checkpoint: they all wait for each other in start() or in the checkpoint.
-        self._files.begin(self.history, (0, 0) if resume is None else (resume.epoch, resume.step), resume)
+        self._files.begin(
+            self.history, (0, 0) if resume is None else (resume.epoch, resume.step), resume
+        )
         await start(self._work, self._algorithm, parts, is_same=is_same)
         if not self._is_static:
             await self._buffers.share()
@@ -102,14 +106,22 @@ class Trainer:
         while self._epoch < settings.epochs:
             plan, assignment = self._assignment()
             left = plan.samples[self._done :]
-            self._clock.begin(self._epoch, self._num_rows, done=self._num_rows - int(left.sum()), counted=self._counted)
+            self._clock.begin(
+                self._epoch,
+                self._num_rows,
+                done=self._num_rows - int(left.sum()),
+                counted=self._counted,
+            )
             end = self._counted + int(left.sum())
             self._work.begin(assignment)
             before = sum(steps for _, steps in self._dealt)
             for step, of_all in enumerate(left.tolist(), before + self._done + 1):
                 await self._step(of_all)
                 self._progress.tell(self._epoch, step, before + plan.num_steps)
-                if settings.checkpoint_steps and step % settings.checkpoint_steps == 0 < before + plan.num_steps - step:
+                if (
+                    settings.checkpoint_steps
+                    and step % settings.checkpoint_steps == 0 < before + plan.num_steps - step
+                ):
                     await self._checkpoint([(self._epoch, step)])
             self._counted = end
             await self._meet()
@@ -164,7 +176,9 @@ class Trainer:
             )
         else:
             plan = self._owners.plan(batch_size=settings.batch_size, epoch=self._epoch)
-        return plan, assignment_of(plan, rank=transport.rank, epoch=self._epoch, first_step=self._done)
+        return plan, assignment_of(
+            plan, rank=transport.rank, epoch=self._epoch, first_step=self._done
+        )
 
     def _own(self, unit: Unit | None, read: int) -> Assignment | None:
         """What this worker reads for a work unit, after it read a number of rows: the unit, or as many of its own."""
@@ -222,7 +236,11 @@ class Trainer:
             state = ModelState(result, await self._buffers.mean())
             sums = await work.validate(state, ValidationPart(transport.rank, transport.world_size))
             facts = self._facts(await reduce_sums(sums, transport), distance)
-            if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
+            if (
+                self._epoch == self._settings.epochs - 1
+                and transport.world_size > 1
+                and work.validates_alone
+            ):
                 alone = await work.validate(ModelState(own, work.buffers()), ValidationPart(0, 1))
                 facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
         self._record(facts, None if transport.rank else state)
@@ -241,7 +259,9 @@ class Trainer:
 
     def _facts(self, totals: Sums, distance: float) -> dict[str, Any]:
         if not totals.samples:
-            raise ShardError("the validation split has no events. Make the features again, from more events.")
+            raise ShardError(
+                "the validation split has no events. Make the features again, from more events."
+            )
         self._progress.distance = distance
         return {
             "train_rows": self._num_rows,
@@ -253,7 +273,11 @@ class Trainer:
 
     def _record(self, facts: dict[str, Any], state: ModelState | None) -> None:
         """Write the record of this worker's epoch, and begin the next; keep the model in memory if it is the best."""
-        who = {"epoch": self._epoch, "rank": self._transport.rank, "workers": self._transport.world_size}
+        who = {
+            "epoch": self._epoch,
+            "rank": self._transport.rank,
+            "workers": self._transport.world_size,
+        }
         record = who | self._account.record() | facts
         self._files.record(record)
         self.history.append(record)
@@ -274,7 +298,9 @@ class Trainer:
         losses[rank] = self._best["val_loss"]
         await self._transport.all_reduce_sum(losses)
         if int(np.argmin(losses)) == rank and self._best["model"] is not None:
-            self._files.keep_best(ModelState(self._best["model"].numpy(), self._best["buffers"].numpy()))
+            self._files.keep_best(
+                ModelState(self._best["model"].numpy(), self._best["buffers"].numpy())
+            )
 
     async def _checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
         """Write this worker's state: all workers together while none averages, or, with work units, when it passes.
@@ -303,7 +329,9 @@ class Trainer:
             checkpoints.complete(positions, transport.world_size)
         self._meter.lap("checkpoint")
 
-    def _recall(self, resume: Checkpoint) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:
+    def _recall(
+        self, resume: Checkpoint
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:
         """Take over place, records and best model of a checkpoint.
 
         Returns:
@@ -315,7 +343,9 @@ class Trainer:
         parts = [resume.load(each) for each in ([rank] if is_same else range(resume.world_size))]
         # A worker that passed several places at once wrote one state for all of them.
         histories = [[json.loads(line) for line in part["history"].splitlines()] for part in parts]
-        histories = [[each for each in records if each["epoch"] < resume.epoch] for records in histories]
+        histories = [
+            [each for each in records if each["epoch"] < resume.epoch] for records in histories
+        ]
         if is_same:
             self.history, self._read = histories[0], parts[0]["read"]
         elif rank < len(parts):
@@ -329,5 +359,7 @@ class Trainer:
             if not is_same:
                 self._dealt, self._done = [*self._dealt, (resume.world_size, self._done)], 0
         mine = parts if is_same else parts[rank::world_size]
-        self._best = min((part["best"] for part in mine), key=lambda best: best["val_loss"], default=self._best)
+        self._best = min(
+            (part["best"] for part in mine), key=lambda best: best["val_loss"], default=self._best
+        )
         return parts, mine, is_same

@@ -95,7 +95,9 @@ def read_reports(folder: Path, world_size: int) -> str:
         if path.exists():
             content = json.loads(path.read_text(encoding="utf-8"))
             where = content["stack"][-1].strip().splitlines()[0] if content["stack"] else "no stack"
-            lines.append(f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s ({where})")
+            lines.append(
+                f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s ({where})"
+            )
         else:
             lines.append(f"  rank {rank}: no report; it is stopped, or its machine is gone")
     return "\n".join(lines)

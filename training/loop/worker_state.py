@@ -28,7 +28,9 @@ async def worker_state(work: Work, algorithm: Algorithm) -> dict[str, Any]:
     }
 
 
-async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]], *, is_same: bool) -> None:
+async def start(
+    work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]], *, is_same: bool
+) -> None:
     """Start the algorithm; all workers together.
 
     `parts`: states of the workers of a checkpoint; none for a new run. `is_same`: whether the only part is this
@@ -54,7 +56,11 @@ def _joint_model(algorithm: Algorithm, parts: Sequence[dict[str, Any]]) -> Vecto
     """The newest joint model of the method, without what workers had not yet sent; else the average of their models."""
     states = [_mapped(part["algorithm"], torch.Tensor, torch.Tensor.numpy) for part in parts]
     kept = [found for found in map(algorithm.model_of, states) if found is not None]
-    return max(kept, key=itemgetter(0))[1] if kept else _mean([part["current"].numpy() for part in parts])
+    return (
+        max(kept, key=itemgetter(0))[1]
+        if kept
+        else _mean([part["current"].numpy() for part in parts])
+    )
 
 
 def _mean(vectors: Sequence[Vector]) -> Vector:

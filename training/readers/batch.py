@@ -75,7 +75,9 @@ class Rows(NamedTuple):
         on_device = torch.from_numpy(rows).to(self.labels.device)
         return Batch(
             tuple(
-                _cut(column, on_device, longest) if column.dim() == 3 else column.index_select(0, on_device)
+                _cut(column, on_device, longest)
+                if column.dim() == 3
+                else column.index_select(0, on_device)
                 for column in self.inputs
             ),
             self.labels.index_select(0, on_device),
@@ -98,7 +100,11 @@ class Rows(NamedTuple):
     def write(self, start: int, part: Rows) -> None:
         """Overwrite the rows from `start` on."""
         stop = start + len(part.labels)
-        pairs = zip((*self.inputs, self.labels, self.weights), (*part.inputs, part.labels, part.weights), strict=True)
+        pairs = zip(
+            (*self.inputs, self.labels, self.weights),
+            (*part.inputs, part.labels, part.weights),
+            strict=True,
+        )
         for tensor, values in pairs:
             tensor[start:stop] = values
         if self.lengths is not None and part.lengths is not None:
@@ -112,10 +118,17 @@ def shape_of(name: str, most_particles: int) -> tuple[int, ...]:
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
-def val_part(rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool) -> tuple[list[int], list[int]]:
+def val_part(
+    rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool
+) -> tuple[list[int], list[int]]:
     """A rank's row groups of the validation split, by the rows of each, and the sizes of its batches."""
-    most, groups = _VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS, list(range(rank, len(rows), world_size))
-    return groups, [size for group in groups for size in even_parts(rows[group], -(-rows[group] // most))]
+    most, groups = (
+        _VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS,
+        list(range(rank, len(rows), world_size)),
+    )
+    return groups, [
+        size for group in groups for size in even_parts(rows[group], -(-rows[group] // most))
+    ]
 
 
 def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
@@ -124,7 +137,9 @@ def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
     flat = particles.view(-1, most * width)[:, : longest * width]
     # In host memory NumPy copies. In its deterministic mode torch first fills the result with NaN. It also splits this
     # short copy over threads, which is slower when the cores are busy.
-    picked = torch.from_numpy(flat.numpy()[rows.numpy()]) if flat.is_cpu else flat.index_select(0, rows)
+    picked = (
+        torch.from_numpy(flat.numpy()[rows.numpy()]) if flat.is_cpu else flat.index_select(0, rows)
+    )
     return picked.view(-1, longest, width)
 
 
@@ -141,17 +156,34 @@ class BatchLayout:
 
     @classmethod
     def of(
-        cls, dataset: FeatureDataset, inputs: Sequence[str], *, dtype: torch.dtype, device: torch.device | str
+        cls,
+        dataset: FeatureDataset,
+        inputs: Sequence[str],
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
     ) -> Self:
         """The layout for some arguments of `training.readers.reader.open_reader`."""
         if unknown := set(inputs) - set(INPUT_COLUMNS):
-            raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}")
-        return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device), dataset.most_particles)
+            raise ValueError(
+                f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}"
+            )
+        return cls(
+            tuple(inputs),
+            tuple(dataset.class_weights),
+            dtype,
+            torch.device(device),
+            dataset.most_particles,
+        )
 
     @property
     def fields(self) -> list[str]:
         """Columns of the Parquet files to read."""
-        lengths = ["num_particles"] if "particles" in self.inputs and "num_particles" not in self.inputs else []
+        lengths = (
+            ["num_particles"]
+            if "particles" in self.inputs and "num_particles" not in self.inputs
+            else []
+        )
         return [*self.inputs, *lengths, "label", "weight"]
 
     @property
@@ -167,7 +199,9 @@ class BatchLayout:
         weights = columns["weight"] * np.asarray(self.class_weights)[columns["label"]]
         arrays = {**columns, "weight": weights}
         *inputs, label, weight = (
-            torch.from_numpy(np.require(arrays[name], requirements=["C", "W"])).to(self.device, dtype).view(-1, *shape)
+            torch.from_numpy(np.require(arrays[name], requirements=["C", "W"]))
+            .to(self.device, dtype)
+            .view(-1, *shape)
             for name, dtype, shape in self._tensors
         )
         lengths = columns["num_particles"].astype(np.int64) if "particles" in self.inputs else None
@@ -198,9 +232,13 @@ def refuse_pickled_schema(dataset: FeatureDataset) -> None:
     """Refuse a dataset with a pickled schema, before petastorm unpickles it."""
     files = {path: split for split in dataset.splits for path in dataset.files(split)}
     common = [dataset.data / name for name in sizes_below(dataset.data)]
-    files |= {path: path.parent.name for path in common if path.name in ("_common_metadata", "_metadata")}
+    files |= {
+        path: path.parent.name for path in common if path.name in ("_common_metadata", "_metadata")
+    }
     with ThreadPoolExecutor() as threads:
-        for path, keys in zip(files, threads.map(partial(_keys, dataset), files, files.values()), strict=True):
+        for path, keys in zip(
+            files, threads.map(partial(_keys, dataset), files, files.values()), strict=True
+        ):
             for key in keys:
                 if any(word in key for word in _PICKLED_KEYS):
                     raise DamagedDatasetError(

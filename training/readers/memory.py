@@ -78,21 +78,32 @@ class MemoryRows:
     ) -> Self:
         """Read a whole split."""
         refuse_pickled_schema(dataset)
-        loaded = cls.of_files(dataset, split, BatchLayout.of(dataset, inputs, dtype=dtype, device=device), seed=seed)
+        loaded = cls.of_files(
+            dataset, split, BatchLayout.of(dataset, inputs, dtype=dtype, device=device), seed=seed
+        )
         for _ in loaded.arriving([Piece(group, 0, 0) for group in range(len(loaded.group_rows))]):
             pass
         return loaded
 
     @classmethod
     def of_files(
-        cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int, parts: ReadParts | None = None
+        cls,
+        dataset: FeatureDataset,
+        split: str,
+        layout: BatchLayout,
+        *,
+        seed: int,
+        parts: ReadParts | None = None,
     ) -> Self:
         """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed.
 
         `parts`: reads row groups; None: pyarrow.
         """
         group_rows = [group.rows for group in dataset.splits[split]]
-        starts, parts = [0, *accumulate(group_rows)], parts or partial(_arrow_parts, dataset, split, layout)
+        starts, parts = (
+            [0, *accumulate(group_rows)],
+            parts or partial(_arrow_parts, dataset, split, layout),
+        )
         try:
             rows = layout.unfilled(starts[-1])
         except (MemoryError, torch.OutOfMemoryError) as cause:
@@ -122,13 +133,22 @@ class MemoryRows:
                 self.unread.discard(next(arriving))
             yield stop - start
 
-    def reading_order(self, assignment: Assignment, own: OwnRows | None = None) -> NDArray[np.int64]:
+    def reading_order(
+        self, assignment: Assignment, own: OwnRows | None = None
+    ) -> NDArray[np.int64]:
         """Numbers of the rows of an assignment, in reading order; `own`: see `reading_orders`."""
         orders = reading_orders(assignment, self.group_rows, own, seed=self.seed)
-        parts = [self._starts[group] + order for group, order in zip(assignment.groups, orders, strict=True)]
+        parts = [
+            self._starts[group] + order
+            for group, order in zip(assignment.groups, orders, strict=True)
+        ]
         order = np.concatenate(parts or [np.empty(0, dtype=np.int64)])
         # Rows that belong to a worker stay in their row groups.
-        return _mixed(len(self), self.seed, assignment.epoch)[order] if self.mixes_groups and own is None else order
+        return (
+            _mixed(len(self), self.seed, assignment.epoch)[order]
+            if self.mixes_groups and own is None
+            else order
+        )
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All rows in batches of a size, in order."""
@@ -164,11 +184,17 @@ class MemoryReader:
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
         rows, has_particles = self._val.group_rows, self._val.rows.lengths is not None
-        groups, sizes = val_part(rows, rank=rank, world_size=world_size, has_particles=has_particles)
+        groups, sizes = val_part(
+            rows, rank=rank, world_size=world_size, has_particles=has_particles
+        )
         starts = [0, *accumulate(rows)]
         if groups:
-            order = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
-            yield from _batches(self._val, [Piece(group, 0, rows[group]) for group in groups], order, sizes)
+            order = np.concatenate(
+                [np.arange(starts[group], starts[group + 1]) for group in groups]
+            )
+            yield from _batches(
+                self._val, [Piece(group, 0, rows[group]) for group in groups], order, sizes
+            )
 
 
 def _batches(
@@ -183,11 +209,15 @@ def _batches(
         yield from memory.rows.batches(order[start:stop], some)
 
 
-def _arrow_parts(dataset: FeatureDataset, split: str, layout: BatchLayout, group: int) -> Iterator[Columns]:
+def _arrow_parts(
+    dataset: FeatureDataset, split: str, layout: BatchLayout, group: int
+) -> Iterator[Columns]:
     """What `features.matrices.model_inputs` makes of a row group, in parts."""
     name, expected = dataset.splits[split][group]
     path = dataset.data / name
-    row_bytes = sum(4 * math.prod(shape_of(field, layout.most_particles)) for field in layout.fields)
+    row_bytes = sum(
+        4 * math.prod(shape_of(field, layout.most_particles)) for field in layout.fields
+    )
     with (
         reporting(dataset, split, f"{path.name}: "),
         open_parquet(path, buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
@@ -195,7 +225,9 @@ def _arrow_parts(dataset: FeatureDataset, split: str, layout: BatchLayout, group
         if file.metadata.num_rows != expected:
             raise ValueError(f"it has {file.metadata.num_rows} rows, dataset.json says {expected}")
         at_once = max(1, _DECODED_BYTES // row_bytes)
-        for part in file.iter_batches(at_once, columns=columns_of(layout.fields), use_threads=False):
+        for part in file.iter_batches(
+            at_once, columns=columns_of(layout.fields), use_threads=False
+        ):
             yield model_inputs(part, layout.fields, most_particles=layout.most_particles)
 
 

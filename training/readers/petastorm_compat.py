@@ -90,7 +90,13 @@ def _import_petastorm() -> ModuleType:
         petastorm = importlib.import_module("petastorm")
     modules = {
         name: importlib.import_module(f"petastorm.{name}")
-        for name in ("arrow_reader_worker", "etl.dataset_metadata", "fs_utils", "reader", "unischema")
+        for name in (
+            "arrow_reader_worker",
+            "etl.dataset_metadata",
+            "fs_utils",
+            "reader",
+            "unischema",
+        )
     }
     legacy = _with(pq, ParquetDataset=ParquetDataset, ParquetDatasetPiece=ParquetDatasetPiece)
     for name in ("arrow_reader_worker", "etl.dataset_metadata", "reader"):

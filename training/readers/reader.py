@@ -59,7 +59,9 @@ def open_reader(
     refuse_pickled_schema(dataset)
     layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
     if kind == "arrow":
-        train, val = (MemoryRows.of_files(dataset, split, layout, seed=seed) for split in ("train", "val"))
+        train, val = (
+            MemoryRows.of_files(dataset, split, layout, seed=seed) for split in ("train", "val")
+        )
         return MemoryReader(train, val, own=own)
     # Petastorm and pandas take half a second to load.
     from training.readers.streamed import StreamedReader  # noqa: PLC0415

@@ -82,10 +82,15 @@ def _plan_epoch(
             f"the training split has {sum(rows)} events, fewer than the {world_size} workers. Use at most {sum(rows)} "
             f"workers, or add events."
         )
-    pieces = [Piece(group, 0, rows[group]) for group in reading_order(len(rows), seed=seed, epoch=epoch)]
+    pieces = [
+        Piece(group, 0, rows[group]) for group in reading_order(len(rows), seed=seed, epoch=epoch)
+    ]
     for earlier_size, steps in before:
         dealt = plan_of(cut(pieces, _cuts(pieces, earlier_size, batch_size)), batch_size)
-        left = (assignment_of(dealt, rank=rank, epoch=epoch, first_step=steps) for rank in range(earlier_size))
+        left = (
+            assignment_of(dealt, rank=rank, epoch=epoch, first_step=steps)
+            for rank in range(earlier_size)
+        )
         pieces = [piece for assignment in left for piece in assignment.pieces]
     return plan_of(cut(pieces, _cuts(pieces, world_size, batch_size)), batch_size)
 
@@ -193,9 +198,13 @@ def reading_orders(
     `rows`: rows of each row group. `own`: the worker's rows of each row group, to which the assignment refers; None: it
     reads all rows.
     """
-    for (group, start, stop), later in zip(assignment.pieces, assignment.later or repeat(0), strict=False):
+    for (group, start, stop), later in zip(
+        assignment.pieces, assignment.later or repeat(0), strict=False
+    ):
         num_rows = rows[group] if own is None else len(own[group])
-        order = shuffled(num_rows, seed=seed, epoch=assignment.epoch + later, group=group)[start:stop]
+        order = shuffled(num_rows, seed=seed, epoch=assignment.epoch + later, group=group)[
+            start:stop
+        ]
         yield order if own is None else own[group][order]
 
 

@@ -50,10 +50,18 @@ class Owners:
     """
 
     def __init__(
-        self, classes: NDArray[np.int64], group_rows: Sequence[int], *, world_size: int, alpha: float, seed: int
+        self,
+        classes: NDArray[np.int64],
+        group_rows: Sequence[int],
+        *,
+        world_size: int,
+        alpha: float,
+        seed: int,
     ) -> None:
         if len(classes) < world_size:
-            raise ShardError(f"{world_size} workers cannot each own some of {len(classes)} training rows. Use fewer.")
+            raise ShardError(
+                f"{world_size} workers cannot each own some of {len(classes)} training rows. Use fewer."
+            )
         self._seed = seed
         rng = random_stream(seed, "owners")
         sizes = np.diff(step_bounds(len(classes), world_size))
@@ -61,7 +69,9 @@ class Owners:
         self.owner = np.empty(len(classes), dtype=np.int64)
         """(num_rows,) the worker that owns each row."""
         for label, of_workers in enumerate(amounts.T):
-            self.owner[rng.permutation(np.flatnonzero(classes == label))] = np.repeat(np.arange(world_size), of_workers)
+            self.owner[rng.permutation(np.flatnonzero(classes == label))] = np.repeat(
+                np.arange(world_size), of_workers
+            )
         self._parts = np.split(self.owner, np.cumsum(group_rows)[:-1])
         self.world_size = world_size
         self._planned: tuple[tuple[int, int], EpochPlan] | None = None
@@ -69,7 +79,9 @@ class Owners:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """(world_size, num_groups) number of rows of each row group that each worker owns."""
-        return np.stack([np.bincount(part, minlength=self.world_size) for part in self._parts], axis=1)
+        return np.stack(
+            [np.bincount(part, minlength=self.world_size) for part in self._parts], axis=1
+        )
 
     def rows_of(self, rank: int) -> list[NDArray[np.int64]]:
         """A worker's rows of each row group."""

@@ -54,7 +54,9 @@ class StreamedReader:
     ) -> None:
         self._layout, self._seed, self._own = layout, seed, own
         self._read = row_groups or partial(petastorm_groups, dataset, layout.fields)
-        self._rows = {split: [group.rows for group in groups] for split, groups in dataset.splits.items()}
+        self._rows = {
+            split: [group.rows for group in groups] for split, groups in dataset.splits.items()
+        }
         #: The last row group of the training split that was read: the next work unit is often another part of it.
         self._kept: tuple[int, Rows] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -75,13 +77,17 @@ class StreamedReader:
     def prefetch(self, assignment: Assignment) -> None:
         """See `Reader`; a thread reads the first row group."""
         arriving = self._train_groups(assignment.groups)
-        self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+        self._thread = self._thread or ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="reader"
+        )
         self._ahead = (assignment, self._thread.submit(next, arriving), arriving)
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
         rows, has_particles = self._rows["val"], "particles" in self._layout.inputs
-        groups, sizes = val_part(rows, rank=rank, world_size=world_size, has_particles=has_particles)
+        groups, sizes = val_part(
+            rows, rank=rank, world_size=world_size, has_particles=has_particles
+        )
         orders = (np.arange(rows[group]) for group in groups)
         yield from deal(zip(self._row_groups("val", groups), orders, strict=True), sizes)
 
@@ -153,14 +159,21 @@ def petastorm_groups(
     """What `features.matrices.model_inputs` makes of some row groups of a dataset without a pickled schema."""
     given = tries = 0
     while given < len(groups):
-        for columns in _delivered(dataset, fields, split, groups[given:], is_last_try=tries == _TRIES):
+        for columns in _delivered(
+            dataset, fields, split, groups[given:], is_last_try=tries == _TRIES
+        ):
             given, tries = given + 1, 0
             yield columns
         tries += 1
 
 
 def _delivered(
-    dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int], *, is_last_try: bool
+    dataset: FeatureDataset,
+    fields: Sequence[str],
+    split: str,
+    groups: Sequence[int],
+    *,
+    is_last_try: bool,
 ) -> Iterator[Columns]:
     """Row groups as one reader of petastorm delivers them; it may end early.
 
@@ -219,7 +232,8 @@ def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
     return TransformSpec(
         made,
         edit_fields=[
-            (name, np.dtype(INPUT_COLUMNS[name].dtype).type, (width,), False) for name, width in lists.items()
+            (name, np.dtype(INPUT_COLUMNS[name].dtype).type, (width,), False)
+            for name, width in lists.items()
         ],
         removed_fields=[name for name in columns if name not in fields],
     )

@@ -80,7 +80,9 @@ class UnitQueue:
         rows_between: int | None = None,
     ) -> None:
         if not sum(rows):
-            raise ShardError("the training split has no events. Make the features again, from more events.")
+            raise ShardError(
+                "the training split has no events. Make the features again, from more events."
+            )
         self._fixed = (tuple(rows), world_size, batch_size, seed, epochs, rows_between)
         self._epochs, self._start = epochs, start
         self._units: tuple[Unit, ...] = ()
@@ -110,7 +112,9 @@ class UnitQueue:
         if epoch > self._start.epoch:
             self._boundaries.append(Boundary(self._first, Position(epoch, 0)))
         self._units, places = _units(*self._fixed, epoch, row) if epoch < self._epochs else ((), ())
-        self._boundaries += [Boundary(self._first + place, self._units[place].start) for place in places]
+        self._boundaries += [
+            Boundary(self._first + place, self._units[place].start) for place in places
+        ]
 
 
 # Cached, since thousands of simulated workers draw from the same units.

@@ -19,9 +19,15 @@ class ClusterSettings(SettingsSection):
     """
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("pause_probability", "pause_seconds above 0", lambda cluster: cluster.pause_seconds > 0),
+        Needs(
+            "pause_probability", "pause_seconds above 0", lambda cluster: cluster.pause_seconds > 0
+        ),
         # A study that varies the probability says 0 for its runs without interruptions.
-        Needs("pause_seconds", "pause_probability", lambda cluster: "pause_probability" in cluster.model_fields_set),
+        Needs(
+            "pause_seconds",
+            "pause_probability",
+            lambda cluster: "pause_probability" in cluster.model_fields_set,
+        ),
     )
 
     step_seconds: float = Field(default=1e-4, ge=0)
@@ -87,7 +93,9 @@ class ComputeTimes:
         if not self._drawn:
             self._drawn = self._block()
         stretch, pause = self._drawn.pop()
-        return (self._step_seconds + self._event_seconds * num_events) * self._factor * stretch + pause
+        return (
+            self._step_seconds + self._event_seconds * num_events
+        ) * self._factor * stretch + pause
 
     def evaluating(self, num_events: int) -> float:
         """Time of a forward pass without gradients, which takes two more thirds [s]."""
@@ -104,7 +112,10 @@ class ComputeTimes:
 
     def state(self) -> dict[str, Any]:
         """Position in the worker's random numbers."""
-        return {"generator": dict(self._rng.bit_generator.state), "drawn": [list(pair) for pair in self._drawn]}
+        return {
+            "generator": dict(self._rng.bit_generator.state),
+            "drawn": [list(pair) for pair in self._drawn],
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a position in the worker's random numbers."""

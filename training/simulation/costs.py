@@ -70,7 +70,9 @@ def recursive_doubling_seconds(network: Network, world_size: int, nbytes: int) -
     done = np.where(np.arange(len(members)) < extra, neighbours, 0.0)
     for distance in 2 ** np.arange(rounds):
         partners = np.arange(len(members)) ^ distance
-        done = np.maximum(done, done[partners] + _round_seconds(network, members, members[partners], nbytes))
+        done = np.maximum(
+            done, done[partners] + _round_seconds(network, members, members[partners], nbytes)
+        )
     return float(max(done.max(), done[:extra].max(initial=0.0) + neighbours))
 
 
@@ -117,7 +119,9 @@ def push_seconds(network: Network, nbytes: int) -> float:
     return 4 * link.latency + 2 * nbytes / link.bandwidth
 
 
-def _round_seconds(network: Network, senders: NDArray[Any], receivers: NDArray[Any], nbytes: float) -> float:
+def _round_seconds(
+    network: Network, senders: NDArray[Any], receivers: NDArray[Any], nbytes: float
+) -> float:
     """Time of messages that start together."""
     if not len(senders):
         return 0.0
@@ -141,11 +145,21 @@ class Nics:
     def link(self, sender: int, receiver: int) -> Link:
         """The connection of two workers."""
         per_host = self._network.workers_per_host
-        return self._network.within if sender // per_host == receiver // per_host else self._network.between
+        return (
+            self._network.within
+            if sender // per_host == receiver // per_host
+            else self._network.between
+        )
 
-    def arrival(self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1) -> float:
+    def arrival(
+        self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1
+    ) -> float:
         """Time at which a message that starts now arrives; each round trip more than one adds a latency."""
-        (link, within, per_host, _), sending, receiving = self._network, self._sending_until, self._receiving_until
+        (link, within, per_host, _), sending, receiving = (
+            self._network,
+            self._sending_until,
+            self._receiving_until,
+        )
         origin, goal = sender // per_host, receiver // per_host
         if origin == goal:
             return now + round_trips * within.latency + nbytes / within.bandwidth

@@ -75,7 +75,12 @@ def _average(transport: MpiTransport, nbytes: int) -> Measurement:
     is_first = transport.rank == 0
     seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
     run_now(shared.close())
-    return Measurement("memory" if transport.process.is_one_host else "sockets", transport.world_size, nbytes, seconds)
+    return Measurement(
+        "memory" if transport.process.is_one_host else "sockets",
+        transport.world_size,
+        nbytes,
+        seconds,
+    )
 
 
 def _push(transport: MpiTransport, nbytes: int) -> Measurement:
@@ -87,7 +92,9 @@ def _push(transport: MpiTransport, nbytes: int) -> Measurement:
     def add(shard: Shard) -> None:
         shard.vector += change[shard.part]
 
-    seconds = _repeated(transport, lambda: run_now(server.push(add, Where(1))) if is_first else None)
+    seconds = _repeated(
+        transport, lambda: run_now(server.push(add, Where(1))) if is_first else None
+    )
     run_now(server.close())
     return Measurement(PUSH, transport.world_size, nbytes, seconds)
 

@@ -38,10 +38,14 @@ class Wires(Nics):
         super().__init__(network, world_size)
         self.clock = clock
 
-    def travel(self, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1) -> Awaitable[None]:
+    def travel(
+        self, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1
+    ) -> Awaitable[None]:
         """Wait for a message; each round trip more than one adds an empty one."""
         now = self.clock.now
-        return self.clock.sleep(self.arrival(now, sender, receiver, nbytes, round_trips=round_trips) - now)
+        return self.clock.sleep(
+            self.arrival(now, sender, receiver, nbytes, round_trips=round_trips) - now
+        )
 
 
 class SimShards(NamedTuple):
@@ -60,7 +64,14 @@ class SimServer(ParameterServer):
     """
 
     def __init__(
-        self, wires: Wires, layout: Layout, content: Vector, *, rank: int, shards: SimShards, push_seconds: float
+        self,
+        wires: Wires,
+        layout: Layout,
+        content: Vector,
+        *,
+        rank: int,
+        shards: SimShards,
+        push_seconds: float,
     ) -> None:
         clock = wires.clock
         background = VirtualBackground(clock, f"push of rank {rank}")
@@ -101,7 +112,9 @@ class SimServer(ParameterServer):
         return is_held
 
     @override
-    async def _change(self, number: int, rule: Rule, indices: Vector | None, room: Vector) -> tuple[int, int, bool]:
+    async def _change(
+        self, number: int, rule: Rule, indices: Vector | None, room: Vector
+    ) -> tuple[int, int, bool]:
         if self._push_seconds:
             await self._clock.sleep(self._push_seconds)
         return await super()._change(number, rule, indices, room)
@@ -113,13 +126,17 @@ class SimServer(ParameterServer):
             # The answer to an empty request, or to indices.
             if within is not None:
                 await self._wires.travel(self.rank, owner, within.nbytes)
-            await self._wires.travel(owner, self.rank, out.nbytes, round_trips=2 if within is None else 1)
+            await self._wires.travel(
+                owner, self.rank, out.nbytes, round_trips=2 if within is None else 1
+            )
         return await super()._get(shard, out, within)
 
     @override
     async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
         if not self._owns(shard):
-            await self._wires.travel(self.rank, self.layout.owners[shard], rows.nbytes, round_trips=2)
+            await self._wires.travel(
+                self.rank, self.layout.owners[shard], rows.nbytes, round_trips=2
+            )
         await super()._put(shard, rows, within, clock)
 
     @override
@@ -141,7 +158,13 @@ class SimVector(SharedVector):
     """
 
     def __init__(
-        self, wires: Wires, vectors: dict[int, SimVector], rank: int, vector: Vector, *, protocol: str
+        self,
+        wires: Wires,
+        vectors: dict[int, SimVector],
+        rank: int,
+        vector: Vector,
+        *,
+        protocol: str,
     ) -> None:
         super().__init__(vector)
         self._wires, self._clock, self._rank = wires, wires.clock, rank

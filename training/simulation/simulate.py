@@ -96,10 +96,23 @@ def simulate(
             validates_alone=rank < _VALIDATE_ALONE,
         )
         algorithm = make_algorithm(model, settings, metered)
-        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], None, owners=owners)
+        trainer = Trainer(
+            settings,
+            train.group_rows,
+            work,
+            algorithm,
+            metered,
+            meter,
+            kept[rank],
+            None,
+            owners=owners,
+        )
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
-    best = next((each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None), None)
+    best = next(
+        (each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None),
+        None,
+    )
     histories = merged([trainer.history for trainer in trainers])
     return Simulated(histories, stacked.parameters, clock.now, best)

@@ -36,7 +36,12 @@ class StackedModels:
     """
 
     def __init__(
-        self, module: nn.Module, world_size: int, *, seed: int = 0, augmentation: Augmentation | None = None
+        self,
+        module: nn.Module,
+        world_size: int,
+        *,
+        seed: int = 0,
+        augmentation: Augmentation | None = None,
     ) -> None:
         self.model = FlatModel(deepcopy(module).train())
         """A model to load the parameters of any worker into."""
@@ -47,17 +52,24 @@ class StackedModels:
         """(world_size, num_parameters)."""
         self.gradients = torch.zeros_like(self.parameters)
         """(world_size, num_parameters)."""
-        self._host_parameters, self._host_gradients = self.parameters.numpy(), self.gradients.numpy()
+        self._host_parameters, self._host_gradients = (
+            self.parameters.numpy(),
+            self.gradients.numpy(),
+        )
         self.buffers = np.tile(self.model.buffers(), (world_size, 1))
         """(world_size, num_buffers) float64."""
-        self.draws = [Draws(seed=seed, rank=rank, augmentation=augmentation) for rank in range(world_size)]
+        self.draws = [
+            Draws(seed=seed, rank=rank, augmentation=augmentation) for rank in range(world_size)
+        ]
         """The random numbers of each worker."""
         self.sums = np.zeros((world_size, 4))
         """Sums of each worker: loss, weight, correct, samples."""
 
     def row(self, rank: int) -> FlatVectors:
         """The model of one worker."""
-        return FlatVectors(nn.Parameter(self.parameters[rank], requires_grad=False), self.gradients[rank])
+        return FlatVectors(
+            nn.Parameter(self.parameters[rank], requires_grad=False), self.gradients[rank]
+        )
 
     def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
         """Compute the gradients of some workers at their parameters, into `gradients`, and add to `sums`.
@@ -69,7 +81,9 @@ class StackedModels:
             bounds = np.cumsum([0, *map(len, batches.values())])
             ranks = np.fromiter(batches, np.int64, len(batches))
             chosen = Batches(ranks, order, bounds)
-            self._engine.gradients(self._host_parameters, self._host_gradients, rows, chosen, self.sums)
+            self._engine.gradients(
+                self._host_parameters, self._host_gradients, rows, chosen, self.sums
+            )
             return
         for rank, batch in batches.items():
             self.model.load(ModelState(self._host_parameters[rank], self.buffers[rank]))
@@ -86,7 +100,9 @@ class MeanModelEvaluator:
     this period.
     """
 
-    def __init__(self, clock: VirtualClock, stacked: StackedModels, train: MemoryRows, val: MemoryRows) -> None:
+    def __init__(
+        self, clock: VirtualClock, stacked: StackedModels, train: MemoryRows, val: MemoryRows
+    ) -> None:
         self.clock = clock
         self.stacked = stacked
         self.train = train
@@ -186,7 +202,9 @@ class StackedWork(Work):
     @override
     async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
         """Validate for as long as the gradients of a third of the rows take; the first worker evaluates all parts."""
-        await self._evaluator.clock.sleep(self._times.evaluating(self._evaluator.num_val // part.num_parts))
+        await self._evaluator.clock.sleep(
+            self._times.evaluating(self._evaluator.num_val // part.num_parts)
+        )
         return Sums() if part.part else self._evaluator.validate(state)
 
     @override

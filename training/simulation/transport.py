@@ -14,7 +14,13 @@ from typing_extensions import override
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import all_reduce_seconds, tree_seconds
 from training.simulation.shared import SimServer, SimShards, SimVector, Wires
-from training.simulation.virtual_time import Register, VirtualBackground, VirtualClock, VirtualTask, suspend
+from training.simulation.virtual_time import (
+    Register,
+    VirtualBackground,
+    VirtualClock,
+    VirtualTask,
+    suspend,
+)
 from training.transports.basics import Vector
 from training.transports.parameter_server import Layout, ParameterServer
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
@@ -46,7 +52,9 @@ class SimSum(PendingSum):
     `collective`: the worker's part in it; gives the time until the last worker began it [s].
     """
 
-    def __init__(self, clock: VirtualClock, collective: Awaitable[float], worker: Transport) -> None:
+    def __init__(
+        self, clock: VirtualClock, collective: Awaitable[float], worker: Transport
+    ) -> None:
         self._clock = clock
         self._worker = worker
         self._complete = clock.now
@@ -80,7 +88,12 @@ class SimNetwork:
     """
 
     def __init__(
-        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "memory"
+        self,
+        clock: VirtualClock,
+        cluster: ClusterSettings,
+        world_size: int,
+        *,
+        protocol: str = "memory",
     ) -> None:
         self.clock = clock
         self.cluster = cluster
@@ -200,7 +213,9 @@ class SimTransport(Transport):
         network, what = self._network, "a sum in the background"
         self._sums += 1
         return SimSum(
-            network.clock, network.take_part(self.rank, self._sums, what, vector, network.add_up_in_background), self
+            network.clock,
+            network.take_part(self.rank, self._sums, what, vector, network.add_up_in_background),
+            self,
         )
 
     @override

@@ -78,7 +78,9 @@ class VirtualClock:
         self._order += 1
         heappush(self._events, (when, self._order, what))
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> VirtualTask:
+    def spawn(
+        self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True
+    ) -> VirtualTask:
         """Start a coroutine now; `keep`: whether `run` checks that it ends."""
         task = VirtualTask(work, name, self)
         if keep:
@@ -98,7 +100,9 @@ class VirtualClock:
             what()
         waiting = [task.name for task in self._tasks if not task.done]
         if waiting:
-            raise StalledError(f"the simulation stands still at {self.now:g} s; these never ended: {waiting[:8]}")
+            raise StalledError(
+                f"the simulation stands still at {self.now:g} s; these never ended: {waiting[:8]}"
+            )
 
 
 @contextmanager

@@ -11,9 +11,24 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.ticker import (
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    StrMethodFormatter,
+)
 
-from models.evaluation.style import COLOURS, DASHES, GREY, PlotLabels, new_figure, new_grid, save_figure, styled
+from models.evaluation.style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    PlotLabels,
+    new_figure,
+    new_grid,
+    save_figure,
+    styled,
+)
 from training.studies.measures import CURVES, measure_of
 from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure, short
 from training.studies.study_result import Cell, Floats, StudyResult
@@ -55,7 +70,15 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
         drawing = _boxes if panel.x is None else _epochs if panel.x in (EPOCH, SECONDS) else _values
         drawing(axes, panel, result, looks)
         if panel.title:
-            axes.text(0.04, 0.96, panel.title, transform=axes.transAxes, ha="left", va="top", fontsize="small")
+            axes.text(
+                0.04,
+                0.96,
+                panel.title,
+                transform=axes.transAxes,
+                ha="left",
+                va="top",
+                fontsize="small",
+            )
     for axes in drawn[1:] if is_shared else ():
         axes.set_ylabel("")
     _legend(made, drawn, panels)
@@ -85,7 +108,11 @@ def _looks(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
         for number, line in enumerate(several):
             which = number if len(several) > 1 else place + place // len(COLOURS)
             colour, dashes = COLOURS[place % len(COLOURS)], DASHES[which % len(DASHES)]
-            found[line] = {"color": colour, "linestyle": dashes, "marker": _MARKERS[number % len(_MARKERS)]}
+            found[line] = {
+                "color": colour,
+                "linestyle": dashes,
+                "marker": _MARKERS[number % len(_MARKERS)],
+            }
     return found
 
 
@@ -95,7 +122,9 @@ def _curves(panel: Panel, result: StudyResult) -> dict[Cell, Floats]:
     return {cell: values for cell in cells if (values := result.curves(cell, panel.y)).size}
 
 
-def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
+def _epochs(
+    axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]
+) -> None:
     """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
     found = _curves(panel, result)
     if "y" in panel.log:
@@ -109,7 +138,9 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, 
         axes.plot(across, mean, **look, linewidth=2, label=result.title(line))
         if len(values) > 1:
             spread = values.std(axis=0, ddof=1)
-            axes.fill_between(across, mean - spread, mean + spread, color=look["color"], alpha=_BAND, linewidth=0)
+            axes.fill_between(
+                across, mean - spread, mean + spread, color=look["color"], alpha=_BAND, linewidth=0
+            )
     times = "Time, simulated [s]" if result.is_simulated else "Time [s]"
     _finish(axes, panel, "Epoch" if panel.x == EPOCH else times, CURVES[panel.y])
     if panel.x == EPOCH:
@@ -127,7 +158,9 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, 
             axes.set_ylim(low - _ROOM * (high - low), high + _ROOM * (high - low))
 
 
-def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
+def _boxes(
+    axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]
+) -> None:
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
     cells = result.cells(panel.methods, panel.where)
     found = _curves(panel, result)
@@ -159,13 +192,19 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, d
     axes.set_ylim(len(cells) - 0.4, -0.6)
 
 
-def _values(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
+def _values(
+    axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]
+) -> None:
     """A measure against a varied key: mean over the seeds, standard deviation as bars; one line for other values."""
     key = str(panel.x)
     varied = result.study.vary[key]
     for line, cells in _lines(panel, result).items():
         # A method without the key has the same number at all of its values.
-        places = [(place, cell) for cell in cells for place in ([cell.plain[key]] if key in cell.plain else varied)]
+        places = [
+            (place, cell)
+            for cell in cells
+            for place in ([cell.plain[key]] if key in cell.plain else varied)
+        ]
         numbers = pd.concat({float(place): result.numbers(cell, panel.y) for place, cell in places})
         found = numbers[np.isfinite(numbers)].groupby(level=0).agg(["mean", "std"]).fillna(0.0)
         look = {**looks[line], "markersize": 5, "label": result.title(line)}
@@ -207,5 +246,11 @@ def _legend(figure: Figure, drawn: Sequence[Axes], panels: Sequence[Panel]) -> N
         for axes, panel in zip(drawn, panels, strict=True):
             if panel.x is not None:
                 axes.legend(fontsize="small", loc="best")
-    elif together := {word: handle for handles, labels in found for handle, word in zip(handles, labels, strict=True)}:
-        figure.legend(together.values(), together, loc="outside lower center", ncols=3, fontsize="x-small")
+    elif together := {
+        word: handle
+        for handles, labels in found
+        for handle, word in zip(handles, labels, strict=True)
+    }:
+        figure.legend(
+            together.values(), together, loc="outside lower center", ncols=3, fontsize="x-small"
+        )

@@ -78,10 +78,18 @@ class Difference(NamedTuple):
             return cls(float(values.mean()) if len(values) else math.nan, math.nan, len(values))
         seeds, events = values.shape
         by_seed, by_event = values.mean(axis=1), values.mean(axis=0)
-        rest = np.square(values - by_seed[:, None] - by_event + values.mean()).sum() / ((seeds - 1) * (events - 1))
+        rest = np.square(values - by_seed[:, None] - by_event + values.mean()).sum() / (
+            (seeds - 1) * (events - 1)
+        )
         # No spread of an accuracy is known better than one event.
         of_seed = max(float(by_seed.var(ddof=1)), 1 / events**2)
-        return cls(float(values.mean()), of_seed, seeds, max(float(by_event.var(ddof=1) - rest / seeds), 0.0), events)
+        return cls(
+            float(values.mean()),
+            of_seed,
+            seeds,
+            max(float(by_event.var(ddof=1) - rest / seeds), 0.0),
+            events,
+        )
 
     def half_width(self, level: float = LEVEL) -> float:
         """Half of the interval that misses the true difference at most so often, without what is in common.
@@ -91,7 +99,9 @@ class Difference(NamedTuple):
         if not math.isfinite(self.of_seed):
             return math.inf
         parts = [(self.of_seed, self.num_seeds), (self.of_event, self.num_events)]
-        squares = [part / n * float(stats.t.isf(level / 2, n - 1)) ** 2 for part, n in parts if n > 1]
+        squares = [
+            part / n * float(stats.t.isf(level / 2, n - 1)) ** 2 for part, n in parts if n > 1
+        ]
         return math.sqrt(sum(squares))
 
     def ends(self, level: float = LEVEL) -> tuple[float, float]:
@@ -101,7 +111,12 @@ class Difference(NamedTuple):
 
 
 def verdict_of(
-    value: float, width: float, least: float, *, shifts: tuple[float, float] = (0.0, 0.0), of_equals: bool = False
+    value: float,
+    width: float,
+    least: float,
+    *,
+    shifts: tuple[float, float] = (0.0, 0.0),
+    of_equals: bool = False,
 ) -> Verdict:
     """The verdict on a difference with this half width of its interval, to whose ends the shifts are added.
 
@@ -117,7 +132,9 @@ def verdict_of(
     """
     for times in (1.0, MOST_DATA):
         part = width / math.sqrt(times)
-        if decided := _decided(value - part + shifts[0], value + part + shifts[1], least, of_equals=of_equals):
+        if decided := _decided(
+            value - part + shifts[0], value + part + shifts[1], least, of_equals=of_equals
+        ):
             return decided if times == 1.0 else Verdict.UNDECIDED
     return Verdict.NOT_DECIDABLE
 
@@ -200,7 +217,11 @@ class Pair(NamedTuple):
         """The verdict at another level of the interval, or without the error that simulated times share."""
         if self.why_not:
             return Verdict.NOT_DECIDABLE
-        value, width, is_of_equals = self.difference.value, self.difference.half_width(level), self.claim.is_of_equals
+        value, width, is_of_equals = (
+            self.difference.value,
+            self.difference.half_width(level),
+            self.claim.is_of_equals,
+        )
         return verdict_of(value, width, least_of(self.claim), shifts=shifts, of_equals=is_of_equals)
 
     def is_decided(self, level: float) -> bool:
@@ -220,11 +241,18 @@ class JudgedClaim(NamedTuple):
     @property
     def decisive(self) -> Pair | None:
         """The comparison on which the claim depends: of the share that has to hold, the least."""
-        pairs = [pair for pair in self.pairs if not pair.why_not and math.isfinite(pair.difference.value)]
+        pairs = [
+            pair for pair in self.pairs if not pair.why_not and math.isfinite(pair.difference.value)
+        ]
         order = sorted(
-            pairs, key=lambda pair: (abs if self.claim.is_of_equals else float.__neg__)(pair.difference.value)
+            pairs,
+            key=lambda pair: (abs if self.claim.is_of_equals else float.__neg__)(
+                pair.difference.value
+            ),
         )
-        return order[math.ceil(self.claim.share_of_cells * len(order) - 1e-9) - 1] if order else None
+        return (
+            order[math.ceil(self.claim.share_of_cells * len(order) - 1e-9) - 1] if order else None
+        )
 
 
 def least_of(claim: Claim) -> float:
@@ -245,9 +273,14 @@ def judge(result: StudyResult) -> list[JudgedClaim]:
     pairs = [pair for claim in result.study.claims for pair in _pairs(result, claim)]
     for topic in {claim.topic for claim in result.study.claims}:
         family = [number for number, pair in enumerate(pairs) if pair.claim.topic == topic]
-        for number, level in zip(family, holm([pairs[number].is_decided for number in family]), strict=True):
+        for number, level in zip(
+            family, holm([pairs[number].is_decided for number in family]), strict=True
+        ):
             pairs[number] = pairs[number]._replace(level=level)
-    return [_judged(result, claim, [pair for pair in pairs if pair.claim is claim]) for claim in result.study.claims]
+    return [
+        _judged(result, claim, [pair for pair in pairs if pair.claim is claim])
+        for claim in result.study.claims
+    ]
 
 
 def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim:
@@ -255,7 +288,9 @@ def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim
         return JudgedClaim(claim, Verdict.WITHDRAWN, [], claim.withdrawn)
     tested = [pair for pair in pairs if not pair.why_not]
     verdict = together([pair.verdict for pair in tested], share=claim.share_of_cells)
-    exact = together([pair.verdict_at(pair.level, (0.0, 0.0)) for pair in tested], share=claim.share_of_cells)
+    exact = together(
+        [pair.verdict_at(pair.level, (0.0, 0.0)) for pair in tested], share=claim.share_of_cells
+    )
     reason = claim.not_decidable
     if not reason and result.study.demonstration and measure_of(claim.measure).learns:
         reason = f"a demonstration: {result.study.demonstration}"
@@ -275,29 +310,46 @@ def _pairs(result: StudyResult, claim: Claim) -> Iterator[Pair]:
     groups: dict[Cell, list[Cell]] = {}
     for cell in result.cells([claim.this["method"]], claim.this):
         others = [result.like(cell, selected) for selected in claim.than]
-        yield from (_pair(result, cell, other, claim) for other in others if other is not None and other != cell)
+        yield from (
+            _pair(result, cell, other, claim)
+            for other in others
+            if other is not None and other != cell
+        )
         groups.setdefault(cell.without(claim.over), []).append(cell)
     for first, *rest in groups.values() if claim.over else ():
         # `flat`: every value of the key against the first; `grows`: the last against the first.
-        yield from (_pair(result, cell, first, claim) for cell in (rest if claim.kind == "flat" else rest[-1:]))
+        yield from (
+            _pair(result, cell, first, claim)
+            for cell in (rest if claim.kind == "flat" else rest[-1:])
+        )
 
 
 def _pair(result: StudyResult, this: Cell, other: Cell, claim: Claim) -> Pair:
     """Two cells over the seeds of which both have a number, test event by test event for the test accuracy."""
     measure, both_cells = measure_of(claim.measure), (this, other)
-    seeds = sorted({run.seed for cell in both_cells for run in result.runs_of(cell, claim.at)})[: claim.seeds]
-    numbers = pd.concat([result.numbers(cell, claim.measure, claim.at) for cell in both_cells], axis=1, join="inner")
+    seeds = sorted({run.seed for cell in both_cells for run in result.runs_of(cell, claim.at)})[
+        : claim.seeds
+    ]
+    numbers = pd.concat(
+        [result.numbers(cell, claim.measure, claim.at) for cell in both_cells], axis=1, join="inner"
+    )
     values = numbers[numbers.index.isin(seeds)].sort_index()
     why_not = _why_not(result, both_cells)
     if claim.measure == "test_accuracy":
         correct = [result.correct(cell, claim.at) for cell in both_cells]
-        difference = Difference.of_events([correct[0][seed] - correct[1][seed] for seed in values.index])
+        difference = Difference.of_events(
+            [correct[0][seed] - correct[1][seed] for seed in values.index]
+        )
     else:
         if measure.is_ratio:
             zeros = [
-                result.title(cell) for cell, is_zero in zip(both_cells, (values <= 0).any(), strict=True) if is_zero
+                result.title(cell)
+                for cell, is_zero in zip(both_cells, (values <= 0).any(), strict=True)
+                if is_zero
             ]
-            why_not = why_not or (f"a ratio to 0 says nothing, {' and '.join(zeros)}" if zeros else "")
+            why_not = why_not or (
+                f"a ratio to 0 says nothing, {' and '.join(zeros)}" if zeros else ""
+            )
             with np.errstate(all="ignore"):
                 values = np.log(values)
         sign = -1.0 if measure.lower_is_better and claim.kind != "grows" else 1.0
@@ -320,7 +372,9 @@ def _why_not(result: StudyResult, cells: Sequence[Cell]) -> str:
     return ""
 
 
-def _shifts(result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Iterable[float]) -> tuple[float, float]:
+def _shifts(
+    result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Iterable[float]
+) -> tuple[float, float]:
     """Between which a difference may be wrong for all seeds together: of logarithms for ratios, of parts for shares.
 
     One end is that of the simulated times, the other that of the checked ones. Workers of unlike numbers are not held
@@ -349,6 +403,12 @@ def _slower(result: StudyResult, cell: Cell) -> float:
     if train.workers == 1:
         return 0.0
     step = result.study.cluster_settings(cell.plain).step_of(train.batch_size)
-    checks = [each for each in result.checks if each.method == cell.method and math.isclose(each.step_seconds, step)]
+    checks = [
+        each
+        for each in result.checks
+        if each.method == cell.method and math.isclose(each.step_seconds, step)
+    ]
     seconds = result.numbers(cell, "seconds_per_batch").mean()
-    return max((math.log1p(max(each.gap / seconds, -0.99)) for each in checks), key=abs, default=math.inf)
+    return max(
+        (math.log1p(max(each.gap / seconds, -0.99)) for each in checks), key=abs, default=math.inf
+    )

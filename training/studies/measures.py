@@ -57,17 +57,27 @@ class Measure(NamedTuple):
         """A value in words."""
         if not math.isfinite(value):
             return "not reached" if value > 0 else "-"
-        return f"{100 * value:.2f} %" if self.percent else f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+        return (
+            f"{100 * value:.2f} %"
+            if self.percent
+            else f"{value:,.0f}"
+            if abs(value) >= _LARGE
+            else f"{value:.3g}"
+        )
 
 
-def _curve(name: str, summed_up: Callable[..., Any] = itemgetter(-1)) -> Callable[[RunResult, RunResult], float]:
+def _curve(
+    name: str, summed_up: Callable[..., Any] = itemgetter(-1)
+) -> Callable[[RunResult, RunResult], float]:
     """Of the values of all epochs, at the end by default."""
     return lambda run, _: float(summed_up(run.curves[name])) if run.curves else math.nan
 
 
 def lowest_loss(run: RunResult) -> float:
     """Lowest validation loss; infinite for a run that diverged."""
-    return min((loss for loss in run.curves.get("val_loss", ()) if math.isfinite(loss)), default=math.inf)
+    return min(
+        (loss for loss in run.curves.get("val_loss", ()) if math.isfinite(loss)), default=math.inf
+    )
 
 
 def diverged(run: RunResult, _: RunResult) -> float:
@@ -82,7 +92,10 @@ def diverged(run: RunResult, _: RunResult) -> float:
         >>> [diverged(each, each) for each in (run(0.9, 3.0, 0.5), run(0.5, 4.0), run(1.1, 1.09), run(math.nan, 0.5))]
         [0.0, 1.0, 1.0, 1.0]
     """
-    losses, guess = run.curves.get("train_loss", [math.nan]), run.numbers.get("guess_loss", math.nan)
+    losses, guess = (
+        run.curves.get("train_loss", [math.nan]),
+        run.numbers.get("guess_loss", math.nan),
+    )
     if not np.isfinite(losses).all():
         return 1.0
     return float(losses[-1] >= _NEARLY * guess) if math.isfinite(guess) else math.nan
@@ -129,17 +142,23 @@ _SHARE: Final[dict[str, Any]] = {"percent": True}
 
 _MEASURES: Final[dict[str, Measure]] = {
     "test_accuracy": Measure(
-        "test accuracy", lambda run, _: run.counts.weighted_accuracy if run.counts else math.nan, **_SHARE
+        "test accuracy",
+        lambda run, _: run.counts.weighted_accuracy if run.counts else math.nan,
+        **_SHARE,
     ),
     "val_accuracy": Measure("validation accuracy at the end", _curve("val_accuracy"), **_SHARE),
     "train_accuracy": Measure("training accuracy at the end", _curve("train_accuracy"), **_SHARE),
     "worker_val_accuracy": Measure("validation accuracy of single workers at the end", **_SHARE),
-    "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002),
+    "val_loss": Measure(
+        "lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002
+    ),
     "diverged": Measure("runs that diverged", diverged, **_LOW, **_SHARE),
     "seconds_per_batch": Measure("time per batch [s]", **_TIME),
     "samples_per_second": Measure("events per second", **_RATE),
     "seconds_per_epoch": Measure("time per epoch [s]", _curve("seconds", np.median), **_TIME),
-    "communication_per_epoch": Measure("communication per epoch [s]", _curve("communicate", np.median), **_TIME),
+    "communication_per_epoch": Measure(
+        "communication per epoch [s]", _curve("communicate", np.median), **_TIME
+    ),
     # Of all epochs but the first, as boxes show them.
     "variance_of_epochs": Measure(
         "variance of the time per epoch [s2]",
@@ -155,17 +174,28 @@ _MEASURES: Final[dict[str, Measure]] = {
         **_RATE,
     ),
     "temporal_efficiency": Measure(
-        "temporal efficiency against the reference", temporal_efficiency, "reference", **{**_RATE, "learns": True}
+        "temporal efficiency against the reference",
+        temporal_efficiency,
+        "reference",
+        **{**_RATE, "learns": True},
     ),
-    "consensus_distance": Measure("consensus distance at the end", _curve("consensus_distance"), **_LOW, margin=0.01),
+    "consensus_distance": Measure(
+        "consensus distance at the end", _curve("consensus_distance"), **_LOW, margin=0.01
+    ),
     "staleness": Measure("mean staleness at the end", _curve("staleness"), **_LOW, margin=0.1),
     "bytes_sent": Measure("bytes sent per worker and epoch (all-reduces as in a ring)", **_LOW),
-    "averages": Measure("pairwise averages", lambda run, _: run.numbers.get("averages_begun", math.nan)),
+    "averages": Measure(
+        "pairwise averages", lambda run, _: run.numbers.get("averages_begun", math.nan)
+    ),
     "averages_lost": Measure("pairwise averages lost", **_LOW),
     "steps_not_finite": Measure("steps without effect", **_LOW),
     "steps_per_cycle": Measure("steps of a worker between two of its sums"),
     "utilisation": Measure(
-        "share of the time in which workers compute", **_SHARE, margin=0.01, of_time=True, learns=False
+        "share of the time in which workers compute",
+        **_SHARE,
+        margin=0.01,
+        of_time=True,
+        learns=False,
     ),
 }
 

@@ -60,15 +60,25 @@ def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
         words[0] += f" ± {100 * finite.std():.2f} (s.e. {100 * finite.sem():.2f})"
     elif finite.std() > _VISIBLE * abs(finite.mean()):
         words[0] += f" ± {measure.text(finite.std())}"
-    lost = {"diverged": gone, measure.text(math.inf): 0 if finite.empty else len(values) - len(finite)}
-    return "; ".join([*words, *(f"{what} in {count} of {len(runs)}" for what, count in lost.items() if count)])
+    lost = {
+        "diverged": gone,
+        measure.text(math.inf): 0 if finite.empty else len(values) - len(finite),
+    }
+    return "; ".join(
+        [*words, *(f"{what} in {count} of {len(runs)}" for what, count in lost.items() if count)]
+    )
 
 
 def settings_table(result: StudyResult) -> str:
     """What all methods share, and a row for each method with what it sets and varies, and the events that it saw."""
     study = result.study
-    first = {method: study.train_settings(method, next(study.combinations(method)), 1) for method in study.methods}
-    settings = pd.json_normalize([json.loads(json.dumps(train.result_items())) for train in first.values()])
+    first = {
+        method: study.train_settings(method, next(study.combinations(method)), 1)
+        for method in study.methods
+    }
+    settings = pd.json_normalize(
+        [json.loads(json.dumps(train.result_items())) for train in first.values()]
+    )
     varied = {key.removeprefix("train.") for key in study.vary}
     settings = settings.drop(columns=[name for name in settings if name in {"seed", *varied}]).map(
         lambda value: "" if value in (None, [], {}) or value != value else str(value)  # noqa: PLR0124 - NaN
@@ -94,7 +104,10 @@ def settings_table(result: StudyResult) -> str:
 def sweep_table(result: StudyResult) -> str:
     """The sweep of the keys of `best_of`: lowest validation loss and test accuracy of each method at each value."""
     every = {tried for found in result.groups.values() for tried in found}
-    columns = sorted(every, key=lambda cell: [v if isinstance(v, int | float) else 0.0 for v in cell.plain.values()])
+    columns = sorted(
+        every,
+        key=lambda cell: [v if isinstance(v, int | float) else 0.0 for v in cell.plain.values()],
+    )
     rows = []
     for cell in result.cells():
         best, row = result.best(cell), [result.title(cell)]
@@ -111,8 +124,14 @@ def sweep_table(result: StudyResult) -> str:
         for key, value in best.plain.items():
             values = result.study.values_of(cell.method, key)
             if len(values) > 1 and all(isinstance(each, int | float) for each in values):
-                edges += [name for name, end in (("lowest", min(values)), ("highest", max(values))) if value == end]
-        rows.append([*row, "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges)])
+                edges += [
+                    name
+                    for name, end in (("lowest", min(values)), ("highest", max(values)))
+                    if value == end
+                ]
+        rows.append(
+            [*row, "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges)]
+        )
     header = [", ".join(f"{short(key)} {text}" for key, text in each.values) for each in columns]
     return markdown_table(["", *header, "best"], rows)
 
@@ -120,7 +139,9 @@ def sweep_table(result: StudyResult) -> str:
 def _learnt(result: StudyResult) -> dict[str, Any]:
     """Numbers of the note on the binomial error of every accuracy, and on the runs that were best near their end."""
     runs = [run for cell in result.cells() for run in result.with_result(cell)]
-    accuracy = pd.Series([run.counts.weighted_accuracy for run in runs if run.counts], dtype=np.float64).mean()
+    accuracy = pd.Series(
+        [run.counts.weighted_accuracy for run in runs if run.counts], dtype=np.float64
+    ).mean()
     effective = result.weights.sum() ** 2 / np.square(result.weights).sum()
     return {
         "accuracy": accuracy,
@@ -134,9 +155,12 @@ def _learnt(result: StudyResult) -> dict[str, Any]:
 def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
     """Sentences about runs that diverged, comparisons, steps without effect and lost averages; none if all is well."""
     rows = [
-        {"title": result.study.title_of(run.method), "gone": run.has_diverged, **run.numbers} for run in result.runs
+        {"title": result.study.title_of(run.method), "gone": run.has_diverged, **run.numbers}
+        for run in result.runs
     ]
-    table = pd.DataFrame(rows, columns=["title", *sorted({key for row in rows for key in row} - {"title"})])
+    table = pd.DataFrame(
+        rows, columns=["title", *sorted({key for row in rows for key in row} - {"title"})]
+    )
     sums: Mapping[str, Any] = table.groupby("title", sort=False).sum(numeric_only=True)
     templates = {
         "gone": f"{{}} of {len(rows)} runs diverged to a loss that is not finite: of {{}}. Tables, figures and "
@@ -148,11 +172,14 @@ def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
     found = []
     for name, template in templates.items():
         if name in sums and sums[name].sum():
-            words = ", ".join(f"{title} {number:,.0f}" for title, number in sums[name].items() if number)
+            words = ", ".join(
+                f"{title} {number:,.0f}" for title, number in sums[name].items() if number
+            )
             found.append(template.format(f"{sums[name].sum():,.0f}", words))
     pairs = [pair for claim in claims for pair in claim.pairs if pair.why_not]
     found += [
-        f"Not compared, {pair.why_not}: {result.title(pair.this)} against {result.title(pair.other)}." for pair in pairs
+        f"Not compared, {pair.why_not}: {result.title(pair.this)} against {result.title(pair.other)}."
+        for pair in pairs
     ]
     return list(dict.fromkeys(found))
 
@@ -166,7 +193,10 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         |---|---|
         |1|2|
     """
-    body = ["|" + "|".join(str(cell).replace("|", "\\|") for cell in line) + "|" for line in (header, *rows)]
+    body = [
+        "|" + "|".join(str(cell).replace("|", "\\|") for cell in line) + "|"
+        for line in (header, *rows)
+    ]
     return "\n".join([body[0], "|" + "---|" * len(header), *body[1:]])
 
 
@@ -188,12 +218,20 @@ def render(result: StudyResult, *, folder: str) -> str:
     )
 
 
-def render_claims(results: Mapping[str, StudyResult], *, command: str, evaluations: Sequence[Any] = ()) -> str:
+def render_claims(
+    results: Mapping[str, StudyResult], *, command: str, evaluations: Sequence[Any] = ()
+) -> str:
     """The page of claims, made by a command, of results by the link to the page of each study."""
-    studies = {link: (result, found) for link, result in results.items() if (found := judge(result))}
+    studies = {
+        link: (result, found) for link, result in results.items() if (found := judge(result))
+    }
     return _fill(
         "claims.md.j2",
-        named={f"{result.name}/{each.claim.name}": each for result, found in studies.values() for each in found},
+        named={
+            f"{result.name}/{each.claim.name}": each
+            for result, found in studies.values()
+            for each in found
+        },
         studies=studies.items(),
         claims=[each for _, found in studies.values() for each in found],
         command=command,
@@ -202,8 +240,21 @@ def render_claims(results: Mapping[str, StudyResult], *, command: str, evaluatio
 
 
 def _fill(template: str, **values: Any) -> str:
-    made = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 - Markdown
-    for function in (counted, effect, measure_of, short, with_error, _claimed, _margin, _mark, _protocol, _quoting):
+    made = Environment(  # noqa: S701
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True
+    )
+    for function in (
+        counted,
+        effect,
+        measure_of,
+        short,
+        with_error,
+        _claimed,
+        _margin,
+        _mark,
+        _protocol,
+        _quoting,
+    ):
         made.filters[function.__name__.lstrip("_")] = function
     text = made.get_template(template).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
@@ -254,7 +305,11 @@ def _claimed(claim: Claim) -> str:
     measure = measure_of(claim.measure)
     if claim.is_of_equals:
         return f"within {_margin(claim)}"
-    return _sized(math.log(claim.size) if measure.is_ratio else claim.size, measure) if claim.size else "more"
+    return (
+        _sized(math.log(claim.size) if measure.is_ratio else claim.size, measure)
+        if claim.size
+        else "more"
+    )
 
 
 def _margin(claim: Claim) -> str:

@@ -80,12 +80,22 @@ def planned_runs(
             train = TrainSettings.model_validate({**train.model_dump(), **on_this_machine})
             cluster = study.cluster_settings(values) if study.execution == "simulate" else None
             times = train.model_dump(mode="json", include=_TIMES_DEPEND_ON)
-            content = [_VERSION, study.times_only, subject.settings.meaning, subject.data, train.result_items()]
+            content = [
+                _VERSION,
+                study.times_only,
+                subject.settings.meaning,
+                subject.data,
+                train.result_items(),
+            ]
             content.append(times if cluster is None else cluster.model_dump(mode="json"))
             digest = digest_of([*content, code_of(subject, train, cluster is not None)])
             where = (folder / "runs" / method / f"seed-{seed}-{digest}").absolute()
             title = study.title_of(method)
-            found.append(PlannedRun(method, title, values, subject, train, cluster, study.times_only, digest, where))
+            found.append(
+                PlannedRun(
+                    method, title, values, subject, train, cluster, study.times_only, digest, where
+                )
+            )
     return found
 
 

@@ -49,7 +49,9 @@ def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progre
         waiting = {pool.submit(run_simulated, run, code): run for run in runs}
         for done, future in enumerate(as_completed(waiting), 1):
             future.result()
-            on_progress(done, len(runs), f"{waiting[future].title}, seed {waiting[future].train.seed}")
+            on_progress(
+                done, len(runs), f"{waiting[future].title}, seed {waiting[future].train.seed}"
+            )
     except BaseException as cause:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
@@ -101,11 +103,25 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     write_result(run.folder, found.records, scores_of(workload, model.module, settings), code=code)
 
 
-def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:
+def simulate_workload(
+    workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any
+) -> Simulated:
     """Train a workload in the simulator, from the same initial weights as on MPI; `how`: arguments of `simulate`."""
     train, val = (workload.rows(split, settings) for split in ("train", "val"))
-    module, owners = fresh_model(workload, settings).module, workload.owners(settings, world_size=settings.workers)
-    return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, owners=owners, **how)
+    module, owners = (
+        fresh_model(workload, settings).module,
+        workload.owners(settings, world_size=settings.workers),
+    )
+    return simulate(
+        module,
+        train,
+        val,
+        settings,
+        cluster,
+        augmentation=workload.augmentation,
+        owners=owners,
+        **how,
+    )
 
 
 def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
@@ -136,18 +152,30 @@ class _StandIn(nn.Module):
 
 
 def simulate_times(
-    group_rows: Sequence[int], settings: TrainSettings, cluster: ClusterSettings, *, num_parameters: int
+    group_rows: Sequence[int],
+    settings: TrainSettings,
+    cluster: ClusterSettings,
+    *,
+    num_parameters: int,
 ) -> Simulated:
     """A run on a simulated cluster; only its times are meaningful.
 
     A small network replaces that of `num_parameters`, with links slower in proportion. `group_rows`: number of events
     of each row group.
     """
-    scale = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"] / (num_parameters * _FLOAT_BYTES[settings.precision])
+    scale = (
+        _STAND_IN_PARAMETERS
+        * _FLOAT_BYTES["float32"]
+        / (num_parameters * _FLOAT_BYTES[settings.precision])
+    )
     scaled = ("bytes_per_second", "memory_bytes_per_second", "ring_above_bytes")
     slower = cluster.model_copy(update={name: scale * getattr(cluster, name) for name in scaled})
     train, val = (
-        MemoryRows(Rows((torch.ones(size, 1),), torch.zeros(size, dtype=torch.int64), torch.ones(size)), 0, groups)
+        MemoryRows(
+            Rows((torch.ones(size, 1),), torch.zeros(size, dtype=torch.int64), torch.ones(size)),
+            0,
+            groups,
+        )
         for size, groups in ((sum(group_rows), list(group_rows)), (1, [1]))
     )
     # Whose events they are does not matter: all workers have the same number.

@@ -31,7 +31,10 @@ def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     found: list[PlannedRun] = []
     for seed in dict.fromkeys(run.train.seed for run in runs):
         of_seed = [run for run in runs if run.train.seed == seed]
-        found += [of_seed[place] for place in random_stream(seed, "order of runs").permutation(len(of_seed))]
+        found += [
+            of_seed[place]
+            for place in random_stream(seed, "order of runs").permutation(len(of_seed))
+        ]
     return found
 
 
@@ -51,7 +54,12 @@ def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
 
 
 def measure_all(
-    runs: Sequence[PlannedRun], folder: Path, *, code: str, on_progress: Tell, on_loss: Callable[[str], None]
+    runs: Sequence[PlannedRun],
+    folder: Path,
+    *,
+    code: str,
+    on_progress: Tell,
+    on_loss: Callable[[str], None],
 ) -> None:
     """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
 
@@ -78,7 +86,9 @@ def measure_all(
     while left:
         warm = warm_ups(left, folder / "warm-up")
         try:
-            launch_all([*warm, *(run.spec for run in left)], folder, on_progress=tell, on_loss=on_loss)
+            launch_all(
+                [*warm, *(run.spec for run in left)], folder, on_progress=tell, on_loss=on_loss
+            )
             break
         except DivergedError:
             # Its ranks have ended; others start for the runs behind it.
@@ -101,5 +111,11 @@ def num_steps(run: PlannedRun) -> int:
     """
     settings = run.train
     rows = run.subject.settings.open().group_rows("train")
-    plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
+    plan = plan_epoch(
+        rows,
+        world_size=settings.workers,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        epoch=0,
+    )
     return plan.num_steps * settings.epochs

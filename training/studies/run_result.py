@@ -68,7 +68,9 @@ def weights_of_test(workload: Workload) -> str:
     return base64.b64encode(weights.tobytes()).decode()
 
 
-def scores_of(workload: Workload, module: nn.Module, settings: TrainSettings) -> tuple[Counts, float]:
+def scores_of(
+    workload: Workload, module: nn.Module, settings: TrainSettings
+) -> tuple[Counts, float]:
     """What a trained network predicts correctly of the test split, and the loss of the best constant guess.
 
     The class of the highest probability is right; the loss is the entropy of the weighted shares of the classes.
@@ -111,13 +113,20 @@ _READ: Final = TypeAdapter(RunResult)
 
 
 def write_result(
-    folder: Path, ranks: Sequence[Sequence[Record]], scores: tuple[Counts, float] | None, *, code: str
+    folder: Path,
+    ranks: Sequence[Sequence[Record]],
+    scores: tuple[Counts, float] | None,
+    *,
+    code: str,
 ) -> None:
     """Write the result of a run: the records of its workers, and its `scores_of`, None if nothing is learnt."""
     counts, numbers = None, numbers_of(ranks)
     if scores is not None:
         counts, numbers["guess_loss"] = scores
-    _write(folder, {"made_with": code, "counts": counts, "curves": curves_of(ranks), "numbers": numbers})
+    _write(
+        folder,
+        {"made_with": code, "counts": counts, "curves": curves_of(ranks), "numbers": numbers},
+    )
 
 
 def write_diverged(folder: Path, *, code: str) -> None:
@@ -146,7 +155,9 @@ def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
     epochs = _by_epoch(ranks)
     found = {name: [epoch[0][name] for epoch in epochs] for name in _OF_ALL}
     found["seconds"] = [np.mean([record["seconds"] for record in epoch]) for epoch in epochs]
-    found["communicate"] = [np.mean([communicating(record) for record in epoch]) for epoch in epochs]
+    found["communicate"] = [
+        np.mean([communicating(record) for record in epoch]) for epoch in epochs
+    ]
     found |= {name: [_mean_of_counts(epoch, name) for epoch in epochs] for name in _COUNTED}
     return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
 
@@ -156,7 +167,11 @@ def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     history, trained = ranks[0], [list(records) for records in ranks if records]
     summaries = [summary_of_rank(records) for records in trained]
     # The simulator validates single models of the first workers only; without any, the model is that of one worker.
-    alone = [records[-1]["worker_val_accuracy"] for records in trained if "worker_val_accuracy" in records[-1]]
+    alone = [
+        records[-1]["worker_val_accuracy"]
+        for records in trained
+        if "worker_val_accuracy" in records[-1]
+    ]
     counted = {name for each in summaries for name in each["counted"]}
     found = {
         **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
@@ -171,7 +186,9 @@ def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
         **rates(ranks),
     }
     if "mean_steps_per_cycle" in summaries[0]:
-        found["steps_per_cycle"] = float(np.mean([each["mean_steps_per_cycle"] for each in summaries]))
+        found["steps_per_cycle"] = float(
+            np.mean([each["mean_steps_per_cycle"] for each in summaries])
+        )
     return {name: float(value) for name, value in found.items()}
 
 
@@ -199,23 +216,32 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
         seconds = np.mean([training_seconds(record) for record in epoch])
         per_batch.append(seconds / np.mean([record["steps"] for record in epoch]))
         per_second.append(sum(record["samples"] for record in epoch) / seconds)
-    return {"seconds_per_batch": float(np.median(per_batch)), "samples_per_second": float(np.median(per_second))}
+    return {
+        "seconds_per_batch": float(np.median(per_batch)),
+        "samples_per_second": float(np.median(per_second)),
+    }
 
 
 def communicating(record: Mapping[str, Any]) -> float:
     """Communication time of an epoch [s], with waiting and, as in the thesis, what is in the background."""
-    seconds: float = sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait"))
+    seconds: float = sum(
+        record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")
+    )
     return seconds + float(record.get("hidden_seconds", 0.0))
 
 
 def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
     """The records of all workers, epoch by epoch."""
     epoch = itemgetter("epoch")
-    return [list(found) for _, found in groupby(sorted(chain.from_iterable(ranks), key=epoch), epoch)]
+    return [
+        list(found) for _, found in groupby(sorted(chain.from_iterable(ranks), key=epoch), epoch)
+    ]
 
 
 def _mean_of_counts(records: Sequence[Record], name: str) -> float:
     """The mean of a number over the pushes of all workers, which count how often they had each value."""
-    times = [(int(number), count) for record in records for number, count in record.get(name, {}).items()]
+    times = [
+        (int(number), count) for record in records for number, count in record.get(name, {}).items()
+    ]
     pushes = sum(count for _, count in times)
     return sum(number * count for number, count in times) / pushes if pushes else 0.0

@@ -28,11 +28,23 @@ from training.workloads.registry import WORKLOADS, WorkloadSettings
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
 #: Keys of a study that say what to make of its runs, not which there are.
-WORDS: Final = ("title", "source", "shows", "about", "minutes", "demonstration", "claims", "tables", "figures")
+WORDS: Final = (
+    "title",
+    "source",
+    "shows",
+    "about",
+    "minutes",
+    "demonstration",
+    "claims",
+    "tables",
+    "figures",
+)
 #: The comparisons of a claim.
 _KINDS: Final = ("better", "equivalent", "flat", "grows")
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
-OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
+OF_MACHINE: Final = frozenset(
+    {"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"}
+)
 #: Keys of `train` that a study does not take from its own file: those, and what it sets for all runs.
 _SET_ELSEWHERE: Final = OF_MACHINE | {"reader", "seed", "seeds", "tensorboard"}
 #: What an epoch's quantity is drawn against.
@@ -43,7 +55,9 @@ SECONDS: Final = "seconds"
 def _with_effect(given: dict[str, Any]) -> dict[str, Any]:
     idle = [key for key in given if key.removeprefix("train.") in _SET_ELSEWHERE]
     if idle:
-        raise ValueError(f"{', '.join(idle)}: no effect in a study, which takes it from the config, or has `seeds`")
+        raise ValueError(
+            f"{', '.join(idle)}: no effect in a study, which takes it from the config, or has `seeds`"
+        )
     return given
 
 
@@ -125,7 +139,9 @@ class Claim(_Section):
     equivalent: Chosen | None = None
     flat: Chosen | None = None
     grows: Chosen | None = None
-    than: Annotated[list[Chosen], BeforeValidator(lambda value: value if isinstance(value, list) else [value])] = []
+    than: Annotated[
+        list[Chosen], BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+    ] = []
     over: str | None = None
     protocol: Literal["equal settings", "each at its best"] = "equal settings"
     at: KeyValues = {}
@@ -163,10 +179,14 @@ class Claim(_Section):
     def _is_complete(self) -> Self:
         if sum(getattr(self, name) is not None for name in _KINDS) != 1:
             raise ValueError(f"a claim needs exactly one of {', '.join(_KINDS)}")
-        if (self.kind in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (self.over is not None):
+        if (self.kind in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (
+            self.over is not None
+        ):
             raise ValueError("better and equivalent need `than`; flat and grows need `over`")
         if self.size is not None and self.is_of_equals:
-            raise ValueError(f"size has no effect on {self.kind}; the `margin` says what counts as none")
+            raise ValueError(
+                f"size has no effect on {self.kind}; the `margin` says what counts as none"
+            )
         if (self.margin is None) != (not self.because):
             raise ValueError("a margin needs `because`, its reason, and the reason a margin")
         return self
@@ -233,7 +253,9 @@ class StudySettings(_Section):
     """What was done there and what is done here."""
     minutes: float = Field(gt=0)
     """Expected time on two cores."""
-    workload: Annotated[str | SerializeAsAny[WorkloadSettings], BeforeValidator(opened_kind)] = "hlf"
+    workload: Annotated[str | SerializeAsAny[WorkloadSettings], BeforeValidator(opened_kind)] = (
+        "hlf"
+    )
     """What is trained: a network of the run folder, or images: `{name: mnist, network: lenet5}`, by default the digits
     of scikit-learn in their shape, or the public files in a `folder`; or a `surface` of two parameters."""
     execution: Literal["simulate", "mpi"] = "simulate"
@@ -304,13 +326,18 @@ class StudySettings(_Section):
     def replaces(self, method: str, key: str) -> bool:
         """Whether all runs of a method have another value of a key of `train`."""
         own = self.methods[method].train
-        return f"train.{key}" in next(self.combinations(method)) or not isinstance(own.get(key, {}), Mapping)
+        return f"train.{key}" in next(self.combinations(method)) or not isinstance(
+            own.get(key, {}), Mapping
+        )
 
     @property
     def alone(self) -> str | None:
         """The first method that always runs on one worker: t(1) of speed-ups; None if there is none."""
         for method in self.methods:
-            if {self.train_settings(method, values, 1).workers for values in self.combinations(method)} == {1}:
+            if {
+                self.train_settings(method, values, 1).workers
+                for values in self.combinations(method)
+            } == {1}:
                 return method
         return None
 
@@ -320,12 +347,23 @@ class StudySettings(_Section):
         chosen = [each for claim in self.claims for each in (claim.this, *claim.than)]
         named = [self.reference, *(str(each.get("method")) for each in chosen)]
         named += [name for panel in panels for name in panel.methods]
-        for name in [*named, *(name for table in self.tables for name in (*table.methods, *table.given))]:
+        for name in [
+            *named,
+            *(name for table in self.tables for name in (*table.methods, *table.given)),
+        ]:
             one_of(self.methods, "method")(name)
         chosen += [panel.where for panel in panels]
-        keys: list[str | None] = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
+        keys: list[str | None] = [
+            *(claim.over for claim in self.claims),
+            *(table.over for table in self.tables),
+        ]
         keys += [key for each in self.methods.values() for key in (*each.fixed, *each.vary)]
-        keys += [key for each in (*chosen, *(claim.at for claim in self.claims)) for key in each if key != "method"]
+        keys += [
+            key
+            for each in (*chosen, *(claim.at for claim in self.claims))
+            for key in each
+            if key != "method"
+        ]
         for key in (*keys, *self.best_of, *(panel.x for panel in panels)):
             if key not in (EPOCH, SECONDS, None):
                 one_of(self.vary, "varied key")(key)
@@ -335,20 +373,34 @@ class StudySettings(_Section):
                 if all(each[key] not in self.values_of(name, key) for name in names):
                     raise ValueError(f"{key}: {each[key]} is none of the values that are run")
         for claim in self.claims:
-            if best := {key for each in (claim.this, *claim.than) for key in each} & {*self.best_of}:
-                raise ValueError(f"claim '{claim.says}': {min(best)} is at its best, or as `at` says")
-            if (set(claim.at) != set(self.best_of)) if claim.protocol == "equal settings" else claim.at:
+            if best := {key for each in (claim.this, *claim.than) for key in each} & {
+                *self.best_of
+            }:
+                raise ValueError(
+                    f"claim '{claim.says}': {min(best)} is at its best, or as `at` says"
+                )
+            if (
+                (set(claim.at) != set(self.best_of))
+                if claim.protocol == "equal settings"
+                else claim.at
+            ):
                 keys_of_best = ", ".join(self.best_of) or "none"
-                raise ValueError(f"claim '{claim.says}': {claim.protocol} has other keys in `at` than {keys_of_best}")
+                raise ValueError(
+                    f"claim '{claim.says}': {claim.protocol} has other keys in `at` than {keys_of_best}"
+                )
         return self
 
     @model_validator(mode="after")
     def _parts_suit_each_other(self) -> Self:
         if self.times_only is not None and (self.best_of or self.execution == "mpi"):
-            raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
+            raise ValueError(
+                "times_only needs execution: simulate, and has no best_of: nothing is learnt"
+            )
         clusters = [key for key in self.vary if key.startswith("cluster.")]
         if clusters and self.execution == "mpi":
-            raise ValueError(f"vary: {', '.join(clusters)} has no effect with execution: mpi; leave it out")
+            raise ValueError(
+                f"vary: {', '.join(clusters)} has no effect with execution: mpi; leave it out"
+            )
         return self
 
 

@@ -38,7 +38,9 @@ class Cell(NamedTuple):
     @classmethod
     def of(cls, method: str, values: Mapping[str, Any]) -> Self:
         """From plain values."""
-        return cls(method, tuple((key, json.dumps(value, sort_keys=True)) for key, value in values.items()))
+        return cls(
+            method, tuple((key, json.dumps(value, sort_keys=True)) for key, value in values.items())
+        )
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -98,10 +100,14 @@ class StudyResult:
         for run in sorted(self.runs, key=lambda run: run.seed):
             whole = Cell.of(run.method, run.values)
             tried = Cell("", tuple(pair for pair in whole.values if pair[0] in self.study.best_of))
-            found.setdefault(whole.without(*self.study.best_of), {}).setdefault(tried, []).append(run)
+            found.setdefault(whole.without(*self.study.best_of), {}).setdefault(tried, []).append(
+                run
+            )
         return found
 
-    def cells(self, methods: Sequence[str] = (), where: Mapping[str, Any] | None = None) -> list[Cell]:
+    def cells(
+        self, methods: Sequence[str] = (), where: Mapping[str, Any] | None = None
+    ) -> list[Cell]:
         """The cells of some methods, of all by default, with these values of keys that they vary; in their order."""
         chosen, wanted = methods or list(self.study.methods), as_in_json(where or {})
         cells = [cell for method in chosen for cell in self.groups if cell.method == method]
@@ -123,7 +129,9 @@ class StudyResult:
         if not at:
             return self.groups[cell][self.best(cell)]
         wanted = as_in_json(at)
-        return next((runs for tried, runs in self.groups[cell].items() if tried.plain == wanted), [])
+        return next(
+            (runs for tried, runs in self.groups[cell].items() if tried.plain == wanted), []
+        )
 
     def with_result(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
         """The runs of a cell that did not diverge."""
@@ -149,12 +157,18 @@ class StudyResult:
     def correct(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
         """Weight over mean weight of the test events that each run predicts correctly, else 0, by seed."""
         weights = self.weights / self.weights.mean()
-        return {run.seed: run.counts.is_correct * weights for run in self.with_result(cell, at) if run.counts}
+        return {
+            run.seed: run.counts.is_correct * weights
+            for run in self.with_result(cell, at)
+            if run.counts
+        }
 
     @cached_property
     def weights(self) -> Floats:
         """Weights of the test events (num_events,)."""
-        return np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32).astype(np.float64)
+        return np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32).astype(
+            np.float64
+        )
 
     def curves(self, cell: Cell, name: str) -> Floats:
         """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
@@ -162,7 +176,12 @@ class StudyResult:
 
     def title(self, cell: Cell) -> str:
         """A cell in words."""
-        return ", ".join([self.study.title_of(cell.method), *(f"{short(key)} {text}" for key, text in cell.values)])
+        return ", ".join(
+            [
+                self.study.title_of(cell.method),
+                *(f"{short(key)} {text}" for key, text in cell.values),
+            ]
+        )
 
     def never_acted(self, cell: Cell) -> list[str]:
         """What the settings of a cell ask for and none of its runs did, by counter."""
@@ -217,7 +236,11 @@ def read(path: Path) -> StudyResult:
     """
     try:
         return _ADAPTER.validate_python(
-            json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
+            json.loads(
+                lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+            )
         )
     except (OSError, EOFError, ValueError, lzma.LZMAError) as cause:
-        raise StudyError(f"{path} is no result of a study ({cause}). `compare --study` makes it again.") from cause
+        raise StudyError(
+            f"{path} is no result of a study ({cause}). `compare --study` makes it again."
+        ) from cause

@@ -30,7 +30,13 @@ from training.loop.trainer import Trainer
 from training.readers.sharding import Assignment
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
-from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds, push_seconds
+from training.simulation.costs import (
+    Link,
+    Network,
+    all_reduce_seconds,
+    average_seconds,
+    push_seconds,
+)
 from training.simulation.probe import ALL_REDUCE, PUSH, Measurement, answer
 from training.studies.plan import PlannedRun, digest_of
 from training.studies.run_in_simulator import num_parameters, simulate_times
@@ -177,7 +183,9 @@ if __name__ == "__main__":
     main(sys.argv)
 
 
-def check_times(runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: str) -> list[TimeCheck]:
+def check_times(
+    runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: str
+) -> list[TimeCheck]:
     """Check each method of simulated runs for each time of a step, with as many of its workers as find room.
 
     The measurement is made once and kept in the folder, for this digest of the code that measures and predicts.
@@ -206,30 +214,46 @@ def _chosen(runs: Sequence[PlannedRun], *, most: int) -> list[Sleepers]:
         step = run.cluster.step_of(run.train.batch_size)
         if (run.method, step) in found:
             continue
-        workers, steps = min(run.train.workers, most), max(_STEPS, math.ceil(run.train.algorithm.steps_apart))
+        workers, steps = (
+            min(run.train.workers, most),
+            max(_STEPS, math.ceil(run.train.algorithm.steps_apart)),
+        )
         epochs = min(max(math.ceil(_SECONDS / (steps * step)), _FEWEST), _MOST)
         changes = {**_PLAIN, "workers": workers, "epochs": epochs}
         train = TrainSettings.model_validate({**run.train.model_dump(), **changes})
         here = {"workers_per_host": workers, "pause_probability": 0.0, "slow_ranks": {}}
-        cluster, size = run.cluster.model_copy(update=here), num_parameters(run.subject.settings.open())
+        cluster, size = (
+            run.cluster.model_copy(update=here),
+            num_parameters(run.subject.settings.open()),
+        )
         rows = [train.batch_size * steps] * workers
         found[run.method, step] = Sleepers(run.method, step, train, cluster, size, rows)
     return list(found.values())
 
 
 def _measured(chosen: Sequence[Sleepers], folder: Path) -> list[TimeCheck]:
-    machine = fit_machine(measure_messages(chosen[0].train.model_copy(update={"workers": 2}), _SIZES))
+    machine = fit_machine(
+        measure_messages(chosen[0].train.model_copy(update={"workers": 2}), _SIZES)
+    )
     path, found = (folder / "sleepers.json").absolute(), []
     for workers in sorted({each.train.workers for each in chosen}):
         some = [each for each in chosen if each.train.workers == workers]
         path.write_bytes(_SLEEPERS.dump_json(some))
-        times = measured_by(some[0].train, ("training.studies.time_checks", str(path)), timeout=_TIMEOUT)
+        times = measured_by(
+            some[0].train, ("training.studies.time_checks", str(path)), timeout=_TIMEOUT
+        )
         for each, seconds in zip(some, times, strict=True):
             cluster = each.cluster.model_copy(update=machine)
-            simulated = simulate_times(each.rows, each.train, cluster, num_parameters=each.num_parameters)
-            each_rank = [seconds_and_steps(records, each.train.epochs) for records in simulated.records]
+            simulated = simulate_times(
+                each.rows, each.train, cluster, num_parameters=each.num_parameters
+            )
+            each_rank = [
+                seconds_and_steps(records, each.train.epochs) for records in simulated.records
+            ]
             predicted_time = fastest_epoch(np.sum(each_rank, axis=0))
-            found.append(TimeCheck(each.method, each.step_seconds, workers, seconds, predicted_time))
+            found.append(
+                TimeCheck(each.method, each.step_seconds, workers, seconds, predicted_time)
+            )
     return found
 
 
@@ -255,9 +279,13 @@ def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -
     All predictions are linear in the latency and in the inverse bandwidth.
     """
     links = (Link(1.0, math.inf), Link(0.0, 1.0))
-    terms = np.array([[predicted(each, link, ring_above) / each.seconds for link in links] for each in messages])
+    terms = np.array(
+        [[predicted(each, link, ring_above) / each.seconds for link in links] for each in messages]
+    )
     scale = terms.max(axis=0)
-    latency, inverse = np.maximum(nnls(terms / scale, np.ones(len(messages)))[0] / scale, _SMALLEST).tolist()
+    latency, inverse = np.maximum(
+        nnls(terms / scale, np.ones(len(messages)))[0] / scale, _SMALLEST
+    ).tolist()
     return Link(latency, 1 / inverse)
 
 

@@ -132,7 +132,9 @@ class MpiProcess:
     def __init__(self, comm: MPI.Intracomm, *, shares_memory: bool) -> None:
         self.comm = comm
         self.turn = threading.Lock()
-        of_host = comm.Split_type(load_mpi().COMM_TYPE_SHARED) if shares_memory else comm.Split(comm.rank)
+        of_host = (
+            comm.Split_type(load_mpi().COMM_TYPE_SHARED) if shares_memory else comm.Split(comm.rank)
+        )
         self.host = cast("MPI.Intracomm", of_host)
         """The ranks that share memory with this one."""
         self.on_host: list[int] = self.host.allgather(comm.rank)
@@ -202,7 +204,9 @@ class BackgroundThread(Background):
     """
 
     def __init__(self, name: str) -> None:
-        self._begun: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = (
+            queue.SimpleQueue()
+        )
         self._last: Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

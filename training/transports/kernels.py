@@ -166,7 +166,13 @@ def fetch_and_add(place: int, number: int, own: Array, head: Array) -> int:
 
 @without_gil
 def average(
-    own: Array, own_head: Array, theirs: Array, their_head: Array, half: Array, waits: Array, is_first: bool
+    own: Array,
+    own_head: Array,
+    theirs: Array,
+    their_head: Array,
+    half: Array,
+    waits: Array,
+    is_first: bool,
 ) -> int:
     """Replace two vectors by their average: DONE, REFUSED since it is not finite, or BUSY.
 

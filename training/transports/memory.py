@@ -50,7 +50,13 @@ class Memory:
     """
 
     def __init__(
-        self, process: MpiProcess, owners: Sequence[int], sizes: Sequence[int], dtype: Any, *, num_rows: int = 1
+        self,
+        process: MpiProcess,
+        owners: Sequence[int],
+        sizes: Sequence[int],
+        dtype: Any,
+        *,
+        num_rows: int = 1,
     ) -> None:
         self.process, self.rank = process, process.comm.rank
         self._owners = owners
@@ -75,7 +81,9 @@ class Memory:
         region = regions[process.on_host.index(self.rank)]
         half = np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype)
         own_sizes = np.array([sizes[key] for key in own], np.int64)
-        self._served = serving.Served(region, region.view(dtype), own_sizes, np.array([record, row]), half)
+        self._served = serving.Served(
+            region, region.view(dtype), own_sizes, np.array([record, row]), half
+        )
         self._message_bytes = serving.HEADER_BYTES + max(num_rows * row, 8 * self._longest)
         self._error: BaseException | None = None
         self._peers = Peers({}, [])
@@ -97,7 +105,10 @@ class Memory:
             np.zeros((rows, self._longest), np.int64),
         )
         #: The last row is for the requests of this rank.
-        self._message, self._progress = self._connections.messages[-1], self._connections.progress[-1]
+        self._message, self._progress = (
+            self._connections.messages[-1],
+            self._connections.progress[-1],
+        )
         self._polled = np.zeros(serving.POLL_WORDS, np.int16)
         self._thread.start()
 
@@ -131,7 +142,9 @@ class Memory:
             self._message[end : end + each.nbytes] = each.view(np.uint8)
             end += each.nbytes
         length = end - serving.HEADER_BYTES
-        serving.prepare(kind, self._numbers[key], place, number, length, self._message, self._progress)
+        serving.prepare(
+            kind, self._numbers[key], place, number, length, self._message, self._progress
+        )
         if self._ask(self._owners[key], is_answered=is_answered) == serving.LOST:
             mpi = load_mpi()
             raise mpi.Exception(mpi.ERR_PROC_FAILED)
@@ -164,7 +177,9 @@ class Memory:
             # Between two calls, Python handles signals.
             if self._error is not None:
                 raise self._error
-            state = serving.ask(descriptor, self._polled, self._message, self._progress, _PATIENCE, is_answered)
+            state = serving.ask(
+                descriptor, self._polled, self._message, self._progress, _PATIENCE, is_answered
+            )
         if state == serving.LOST:
             self._peers.asking.pop(rank).close()
         return state
@@ -188,7 +203,9 @@ def _regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None, list[
     try:
         window = mpi.Win.Allocate_shared(num_bytes, 1, info, comm)
     except mpi.Exception as error:
-        raise LaunchError(f"MPI refuses {num_bytes} bytes of memory that workers share ({error}). {_ADVICE}") from error
+        raise LaunchError(
+            f"MPI refuses {num_bytes} bytes of memory that workers share ({error}). {_ADVICE}"
+        ) from error
     finally:
         info.Free()
     regions = [np.frombuffer(window.Shared_query(rank)[0], np.uint8) for rank in range(comm.size)]

@@ -84,7 +84,9 @@ class MpiTransport(Transport):
         """Start to send and receive at once."""
         theirs = [np.empty_like(vector) for _ in neighbours]
         with self._turn:
-            receives = [self.comm.Irecv(each, rank) for each, rank in zip(theirs, neighbours, strict=True)]
+            receives = [
+                self.comm.Irecv(each, rank) for each, rank in zip(theirs, neighbours, strict=True)
+            ]
             sends = [self.comm.Isend(vector, rank) for rank in neighbours]
         return self._finish_exchange(receives, sends, theirs)
 
@@ -110,7 +112,9 @@ class MpiTransport(Transport):
         await self.open_counters()
         layout = Layout(content.shape[-1], shards, world_size=self.world_size)
         with self._turn:
-            return MpiServer(self.process, layout, content, network=self._network, with_thread=self._background)
+            return MpiServer(
+                self.process, layout, content, network=self._network, with_thread=self._background
+            )
 
     @override
     async def open_counters(self) -> None:
@@ -128,8 +132,13 @@ class MpiTransport(Transport):
         if counters is None:
             raise AssertionError("open_counters() was not awaited")
         if 0 in counters.rows:
-            return kernels.fetch_and_add(place, number, counters.rows[0][0], counters.heads[0]) + number
-        before: int = counters.request(0, serving.FETCH_AND_ADD, place=place, number=number).item(serving.NUMBER)
+            return (
+                kernels.fetch_and_add(place, number, counters.rows[0][0], counters.heads[0])
+                + number
+            )
+        before: int = counters.request(0, serving.FETCH_AND_ADD, place=place, number=number).item(
+            serving.NUMBER
+        )
         return before + number
 
     def abort(self) -> None:
@@ -195,15 +204,27 @@ class MpiServer(ParameterServer):
     """
 
     def __init__(
-        self, process: MpiProcess, layout: Layout, content: Vector, *, network: str | None, with_thread: bool
+        self,
+        process: MpiProcess,
+        layout: Layout,
+        content: Vector,
+        *,
+        network: str | None,
+        with_thread: bool,
     ) -> None:
         self._thread = BackgroundThread("pushes") if with_thread else None
-        super().__init__(layout, content, rank=process.comm.rank, now=perf_counter, background=self._thread)
-        self._memory = Memory(process, layout.owners, layout.sizes, content.dtype, num_rows=len(self._room))
+        super().__init__(
+            layout, content, rank=process.comm.rank, now=perf_counter, background=self._thread
+        )
+        self._memory = Memory(
+            process, layout.owners, layout.sizes, content.dtype, num_rows=len(self._room)
+        )
         for shard, rows in self._rows.items():
             self._memory.rows[shard][:] = rows
         self._rows = self._memory.rows
-        self._clocks = {shard: counters_of(head)[CLOCK:] for shard, head in self._memory.heads.items()}
+        self._clocks = {
+            shard: counters_of(head)[CLOCK:] for shard, head in self._memory.heads.items()
+        }
         self._memory.open(network=network)
 
     @override
@@ -260,7 +281,9 @@ class MpiServer(ParameterServer):
         if shard in self._rows:
             await super()._put(shard, rows, within, clock)
         else:
-            self._memory.request(shard, serving.PUT, place=len(rows), number=clock, body=[*rows], is_answered=False)
+            self._memory.request(
+                shard, serving.PUT, place=len(rows), number=clock, body=[*rows], is_answered=False
+            )
 
 
 class MpiSum(PendingSum):
@@ -271,7 +294,12 @@ class MpiSum(PendingSum):
     """
 
     def __init__(
-        self, process: MpiProcess, worker: Transport, vector: Vector, *, thread: BackgroundThread | None
+        self,
+        process: MpiProcess,
+        worker: Transport,
+        vector: Vector,
+        *,
+        thread: BackgroundThread | None,
     ) -> None:
         self._process, self._worker, self._vector = process, worker, vector
         self._error: MPI.Exception | None = None

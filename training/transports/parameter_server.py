@@ -128,7 +128,11 @@ class ParameterServer:
         self._background = background
         rows = np.atleast_2d(content)
         #: Rows and clock of each shard that this worker reaches in memory.
-        self._rows = {shard: rows[:, part].copy() for shard, part in enumerate(layout.parts) if self._owns(shard)}
+        self._rows = {
+            shard: rows[:, part].copy()
+            for shard, part in enumerate(layout.parts)
+            if self._owns(shard)
+        }
         self._clocks = {shard: np.zeros(1, np.int64) for shard in self._rows}
         self._counts = ExchangeCounts()
         #: The last push that ended in the background.
@@ -141,7 +145,9 @@ class ParameterServer:
     def counts(self) -> ExchangeCounts:
         """Counters so far."""
         beside = self._background
-        return replace(self._counts, hidden_seconds=0.0 if beside is None else beside.hidden_seconds)
+        return replace(
+            self._counts, hidden_seconds=0.0 if beside is None else beside.hidden_seconds
+        )
 
     @property
     def is_under_way(self) -> bool:
@@ -225,7 +231,9 @@ class ParameterServer:
         before, after, made = np.array(changes, np.int64).T
         return Push(before, after, bool(made.all())), waited
 
-    async def _change(self, number: int, rule: Rule, indices: Vector | None, room: Vector) -> tuple[int, int, bool]:
+    async def _change(
+        self, number: int, rule: Rule, indices: Vector | None, room: Vector
+    ) -> tuple[int, int, bool]:
         """Apply the rule to a locked shard; returns its clock before and after, and whether it is made."""
         part, within, named = self.layout.parts[number], None, 0
         if indices is not None:

@@ -131,7 +131,9 @@ def _address_towards(address: str) -> str:
         return own
 
 
-def _try(process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int]) -> tuple[Peers, str]:
+def _try(
+    process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int]
+) -> tuple[Peers, str]:
     comm, deadline = process.comm, time.monotonic() + _PATIENCE
     others = [rank for rank in servers if rank not in process.on_host]
     found = Peers({}, [])

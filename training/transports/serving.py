@@ -166,7 +166,9 @@ def _copy_within(header: Array, message: Array, progress: Array, within: Array) 
 
 
 @without_gil
-def _copy_rows(served: Served, header: Array, body: Array, progress: Array, within: Array, puts: bool) -> int:
+def _copy_rows(
+    served: Served, header: Array, body: Array, progress: Array, within: Array, puts: bool
+) -> int:
     """Copy elements of the rows of a record, one row after the other; returns their number."""
     at = 0
     for row in range(header[PLACE]):
@@ -200,7 +202,12 @@ def take_answer(message: Array, own: Array, head: Array) -> None:
 @without_gil
 def _send_rest(descriptor: int, message: Array, progress: Array) -> bool:
     """Send the rest of a message without waiting; returns whether all of it is sent."""
-    done = _send(descriptor, message.ctypes.data + progress[SENT], progress[TO_SEND] - progress[SENT], _AT_ONCE)
+    done = _send(
+        descriptor,
+        message.ctypes.data + progress[SENT],
+        progress[TO_SEND] - progress[SENT],
+        _AT_ONCE,
+    )
     if done > 0:
         progress[SENT] += done
     return bool(progress[SENT] == progress[TO_SEND])
@@ -215,26 +222,47 @@ def _receive(descriptor: int, message: Array, progress: Array, found: int) -> in
             wanted += message[:HEADER_BYTES].view(np.int64)[LENGTH]
             if progress[GOT] == wanted:
                 return DONE
-        got = _recv(descriptor, message.ctypes.data + progress[GOT], wanted - progress[GOT], _AT_ONCE)
+        got = _recv(
+            descriptor, message.ctypes.data + progress[GOT], wanted - progress[GOT], _AT_ONCE
+        )
         if got <= 0:
             return LOST if got == 0 or found & _BROKEN else WAITING
         progress[GOT] += got
 
 
 @without_gil
-def prepare(kind: int, record: int, place: int, number: int, length: int, message: Array, progress: Array) -> None:
+def prepare(
+    kind: int, record: int, place: int, number: int, length: int, message: Array, progress: Array
+) -> None:
     """Write the header of a request."""
     header = message[:HEADER_BYTES].view(np.int64)
-    header[KIND], header[RECORD], header[PLACE], header[NUMBER], header[LENGTH] = kind, record, place, number, length
+    header[KIND], header[RECORD], header[PLACE], header[NUMBER], header[LENGTH] = (
+        kind,
+        record,
+        place,
+        number,
+        length,
+    )
     progress[SENT], progress[TO_SEND], progress[GOT] = 0, HEADER_BYTES + length, 0
 
 
 @without_gil
-def ask(descriptor: int, polled: Array, message: Array, progress: Array, milliseconds: int, is_answered: bool) -> int:
+def ask(
+    descriptor: int,
+    polled: Array,
+    message: Array,
+    progress: Array,
+    milliseconds: int,
+    is_answered: bool,
+) -> int:
     """Send the rest of a request and receive its answer: DONE, LOST, or WAITING after this time without any event."""
     polled.view(np.int32)[0] = descriptor
     while True:
-        is_sent = _send_rest(descriptor, message, progress) if progress[SENT] < progress[TO_SEND] else True
+        is_sent = (
+            _send_rest(descriptor, message, progress)
+            if progress[SENT] < progress[TO_SEND]
+            else True
+        )
         if is_sent and not is_answered:
             return DONE
         polled[_EVENTS] = POLLIN if is_sent else POLLIN | POLLOUT
@@ -265,7 +293,11 @@ def serve(connections: Connections, served: Served) -> None:
             if found & (POLLIN | _BROKEN):
                 state = _receive(descriptor, message, mine, found)
             if state == DONE:
-                mine[GOT], mine[SENT], mine[TO_SEND] = 0, 0, _answer(served, message, mine, connections.within[slot])
+                mine[GOT], mine[SENT], mine[TO_SEND] = (
+                    0,
+                    0,
+                    _answer(served, message, mine, connections.within[slot]),
+                )
                 is_sent = mine[TO_SEND] == 0 or _send_rest(descriptor, message, mine)
                 polled[slot, _EVENTS] = POLLIN if is_sent else POLLOUT
             elif state == LOST:

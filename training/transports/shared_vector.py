@@ -123,7 +123,9 @@ class MpiSharedVector(SharedVector):
         started = perf_counter()
         theirs = (self._vectors[partner], self.memory.heads[partner])
         is_first = self.rank < partner
-        state = kernels.average(self.values, self._head, *theirs, self._half, self._lock_waits, is_first)
+        state = kernels.average(
+            self.values, self._head, *theirs, self._half, self._lock_waits, is_first
+        )
         self._counts.exchange_seconds += perf_counter() - started
         self._counts.skipped += state == kernels.BUSY
         return state != kernels.BUSY

@@ -44,7 +44,13 @@ class SparkTransport(Transport):
     """A transport over jobs of Spark; its coroutines block and never suspend (see `basics.run_now`)."""
 
     def __init__(
-        self, driver: socket.socket, token: bytes, *, rank: int, world_size: int, on_end: Callable[[], object]
+        self,
+        driver: socket.socket,
+        token: bytes,
+        *,
+        rank: int,
+        world_size: int,
+        on_end: Callable[[], object],
     ) -> None:
         super().__init__()
         self.rank, self.world_size = rank, world_size

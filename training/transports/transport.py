@@ -123,7 +123,9 @@ class Transport:
         The vector must not change before the result is awaited.
         """
         if neighbours:
-            raise AssertionError(f"a vector of {vector.size} for neighbours {neighbours}, which this worker lacks")
+            raise AssertionError(
+                f"a vector of {vector.size} for neighbours {neighbours}, which this worker lacks"
+            )
 
         async def nothing() -> list[Vector]:
             return []

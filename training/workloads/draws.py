@@ -37,7 +37,11 @@ class Augmentation(NamedTuple):
         steps = np.arange(self.side)
         columns = left[:, None] + steps
         columns = np.where(rng.random(count)[:, None] < 0.5, columns[:, ::-1], columns)
-        places = (np.arange(count)[:, None, None], (top[:, None] + steps)[:, :, None], columns[:, None, :])
+        places = (
+            np.arange(count)[:, None, None],
+            (top[:, None] + steps)[:, :, None],
+            columns[:, None, :],
+        )
         return padded[tuple(torch.from_numpy(place).to(images.device) for place in places)]
 
 
@@ -68,7 +72,9 @@ class Draws:
         if self._augmentation is None:
             return batch
         images, *others = batch.inputs
-        return Batch((self._augmentation.apply(images, self._rng), *others), batch.labels, batch.weights)
+        return Batch(
+            (self._augmentation.apply(images, self._rng), *others), batch.labels, batch.weights
+        )
 
     def state(self) -> dict[str, Any]:
         """Position in the stream, in plain values."""

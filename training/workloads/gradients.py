@@ -106,7 +106,9 @@ class CompiledGradients(Gradients):
         self._engine = engine
         self._parameters = model.flat.detach().numpy()[None]
         self._gradient = model.gradient.numpy()[None]
-        self._batches = Batches(np.zeros(1, dtype=np.int64), np.arange(0), np.zeros(2, dtype=np.int64))
+        self._batches = Batches(
+            np.zeros(1, dtype=np.int64), np.arange(0), np.zeros(2, dtype=np.int64)
+        )
         self._sums = np.zeros((1, 4))
 
     @override

@@ -33,7 +33,9 @@ class HepEvents(Workload):
         self.dataset = FeatureDataset.load(folder)
         for split in ("train", "val"):
             if not self.dataset.num_rows(split):
-                raise ShardError(f"the {split} split of {folder} has no events. Make the features again, from more.")
+                raise ShardError(
+                    f"the {split} split of {folder} has no events. Make the features again, from more."
+                )
         self._spec = model_spec(network, self.dataset)
 
     @override
@@ -45,7 +47,9 @@ class HepEvents(Workload):
         return build(self._spec)
 
     @override
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
+    def reader(
+        self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None
+    ) -> Reader:
         return open_reader(
             self.dataset,
             self._spec.settings.inputs,
@@ -59,7 +63,9 @@ class HepEvents(Workload):
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         inputs = self._spec.settings.inputs
-        return MemoryRows.load(self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed)
+        return MemoryRows.load(
+            self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed
+        )
 
     @override
     def labels(self, settings: TrainSettings) -> NDArray[np.int64]:

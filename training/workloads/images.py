@@ -91,7 +91,9 @@ def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
         DamagedDatasetError: A file is missing, or another than the public one.
     """
     inner = folder / "cifar-10-batches-bin"
-    contents = _read("CIFAR-10 (binary version)", inner if inner.is_dir() else folder, CIFAR10, "sha1")
+    contents = _read(
+        "CIFAR-10 (binary version)", inner if inner.is_dir() else folder, CIFAR10, "sha1"
+    )
     *train, test = map(_cifar_images, contents)
     return LabelledImages(*map(np.concatenate, zip(*train, strict=True))), test
 
@@ -100,7 +102,9 @@ def _cifar_images(content: PixelArray) -> LabelledImages:
     """For each image the label, then 1,024 bytes of red, of green and of blue, row by row."""
     rows = content.reshape(-1, 1 + 3 * _CIFAR_SIDE**2)
     planes = rows[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE)
-    return LabelledImages(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), rows[:, 0].astype(np.int64))
+    return LabelledImages(
+        np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), rows[:, 0].astype(np.int64)
+    )
 
 
 def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -> list[PixelArray]:
@@ -117,7 +121,9 @@ def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -
                 f"digits of scikit-learn."
             ) from cause
         if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != expected:
-            raise DamagedDatasetError(f"{path} is not the public file: its {algorithm} is not {expected}. Get that.")
+            raise DamagedDatasetError(
+                f"{path} is not the public file: its {algorithm} is not {expected}. Get that."
+            )
         contents.append(np.frombuffer(content, dtype=np.uint8))
     return contents
 
@@ -155,7 +161,9 @@ def standardised(pixels: PixelArray) -> Scaler:
     values = np.arange(256)
     means, stds = [], []
     for channel in range(pixels.shape[3]):
-        shares = np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., channel].size
+        shares = (
+            np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., channel].size
+        )
         means.append(float(shares @ values))
         stds.append(float(np.sqrt(shares @ (values - means[-1]) ** 2)))
     return Scaler(means, stds)
@@ -170,7 +178,9 @@ def to_unit_interval(pixels: PixelArray) -> Scaler:
 _NETWORKS: Final = {
     "lenet5": _NetworkKind(lenet5, standardised),
     "perceptron": _NetworkKind(
-        wide_perceptron, lambda images: to_unit_interval(images.reshape(len(images), -1)), is_flat=True
+        wide_perceptron,
+        lambda images: to_unit_interval(images.reshape(len(images), -1)),
+        is_flat=True,
     ),
     "resnet20": _NetworkKind(resnet20, standardised, Augmentation(padding=4, side=32)),
     "seven-layers": _NetworkKind(seven_layers, to_unit_interval, Augmentation(padding=0, side=28)),
@@ -199,17 +209,25 @@ class Images(Workload):
         return self._network.make(self._scaler)
 
     @override
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
+    def reader(
+        self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None
+    ) -> Reader:
         train, val = (self.rows(split, settings, device) for split in ("train", "val"))
         # Its row groups are the batches.
         at_once = np.diff([*range(0, len(val), _VAL_ROWS), len(val)]).tolist()
         return MemoryReader(train, replace(val, group_rows=at_once), own=own)
 
     @override
-    def rows(self, split: Split, settings: TrainSettings, device: torch.device | None = None) -> MemoryRows:
+    def rows(
+        self, split: Split, settings: TrainSettings, device: torch.device | None = None
+    ) -> MemoryRows:
         pixels, labels = (torch.from_numpy(array) for array in self._splits[split])
         dtype = dtype_of(settings)
-        inputs = pixels.reshape(len(labels), -1).to(device, dtype) if self._network.is_flat else pixels.to(device)
+        inputs = (
+            pixels.reshape(len(labels), -1).to(device, dtype)
+            if self._network.is_flat
+            else pixels.to(device)
+        )
         weights = torch.ones(len(labels), dtype=dtype, device=device)
         rows = Rows((inputs,), labels.to(device), weights)
         return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
@@ -232,7 +250,8 @@ def _divided(images: LabelledImages, num_second: int) -> tuple[LabelledImages, L
     """Two random parts, the same in every run; the second of this size."""
     order = random_stream(_SPLIT_SEED, "image splits").permutation(len(images.labels))
     first, second = (
-        LabelledImages(images.pixels[part], images.labels[part]) for part in (order[:-num_second], order[-num_second:])
+        LabelledImages(images.pixels[part], images.labels[part])
+        for part in (order[:-num_second], order[-num_second:])
     )
     return first, second
 
@@ -246,5 +265,10 @@ def _enlarged_digits(side: int, num_channels: int) -> LabelledImages:
     # Values of 0 to 16 become 0 to 255.
     small = np.rint(found.images * (255 / 16)).astype(np.uint8)
     factor, border = side // 8, side % 8 // 2
-    large = np.pad(small.repeat(factor, axis=1).repeat(factor, axis=2), ((0, 0), (border, border), (border, border)))
-    return LabelledImages(np.repeat(large[..., None], num_channels, axis=3), found.target.astype(np.int64))
+    large = np.pad(
+        small.repeat(factor, axis=1).repeat(factor, axis=2),
+        ((0, 0), (border, border), (border, border)),
+    )
+    return LabelledImages(
+        np.repeat(large[..., None], num_channels, axis=3), found.target.astype(np.int64)
+    )

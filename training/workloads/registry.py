@@ -22,7 +22,9 @@ for _module in pkgutil.iter_modules(training.workloads.__path__, "training.workl
 WorkloadSettings = BaseSettings
 
 
-def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Path]) -> WorkloadSettings:
+def workload_from_json(
+    content: Mapping[str, Any], resolved: Callable[[str], Path]
+) -> WorkloadSettings:
     """Read what `to_json` wrote; other keys are ignored. `resolved`: reads a path from text."""
     written = content.get("workload")
     if written is None:

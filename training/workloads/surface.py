@@ -38,7 +38,12 @@ class Beale(nn.Module):
     def forward(self, noise: Tensor) -> Tensor:
         """Logits (num_events, 2) of rows of noise (num_events, 2)."""
         x, y = self.weights[0], self.weights[1]
-        value = (1.5 - x + x * y) ** 2 + (2.25 - x + x * y**2) ** 2 + (2.625 - x + x * y**3) ** 2 + _ABOVE
+        value = (
+            (1.5 - x + x * y) ** 2
+            + (2.25 - x + x * y**2) ** 2
+            + (2.625 - x + x * y**3) ** 2
+            + _ABOVE
+        )
         loss = value + (noise * (self.weights - self.weights.detach())).sum(dim=1)
         # log(1 + exp(z)) is the loss.
         return torch.stack([torch.zeros_like(loss), loss + torch.log(-torch.expm1(-loss))], dim=1)
@@ -63,7 +68,11 @@ class Surface(Workload):
         groups, dtype = self.group_rows(split), dtype_of(settings)
         values = np.zeros((sum(groups), 2))
         if split == "train":
-            values = random_stream(settings.seed, "noise").normal(0, np.sqrt(self._noise), values.shape)
+            values = random_stream(settings.seed, "noise").normal(
+                0, np.sqrt(self._noise), values.shape
+            )
         labels = torch.zeros(len(values), dtype=torch.int64)
-        rows = Rows((torch.as_tensor(values, dtype=dtype),), labels, torch.ones(len(values), dtype=dtype))
+        rows = Rows(
+            (torch.as_tensor(values, dtype=dtype),), labels, torch.ones(len(values), dtype=dtype)
+        )
         return MemoryRows(rows, settings.seed, groups, mixes_groups=True)

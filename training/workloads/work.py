@@ -72,7 +72,9 @@ class ReaderWork(Work):
 
     model: FlatModel
 
-    def __init__(self, model: FlatModel, reader: Reader, *, draws: Draws, alive: Callable[[], None]) -> None:
+    def __init__(
+        self, model: FlatModel, reader: Reader, *, draws: Draws, alive: Callable[[], None]
+    ) -> None:
         self.model = model
         self._reader = reader
         self._alive = alive
@@ -97,7 +99,9 @@ class ReaderWork(Work):
 
     @override
     async def compute_gradient(self) -> None:
-        self._gradients.compute(self._draws.prepare(self._batch, for_torch=self._gradients.runs_forward))
+        self._gradients.compute(
+            self._draws.prepare(self._batch, for_torch=self._gradients.runs_forward)
+        )
 
     @override
     def take_sums(self) -> Sums:
@@ -124,7 +128,9 @@ class ReaderWork(Work):
         with torch.inference_mode():
             for batch in self._reader.val_batches(rank=part.part, world_size=part.num_parts):
                 self._alive()
-                sums = sums.plus(sums_of(self.model.module(*batch.inputs), batch.labels, batch.weights))
+                sums = sums.plus(
+                    sums_of(self.model.module(*batch.inputs), batch.labels, batch.weights)
+                )
         self.model.module.train()
         self.model.load(own)
         return sums

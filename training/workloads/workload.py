@@ -52,9 +52,17 @@ class Workload(Protocol):
         if settings.skew is None:
             return None
         rows, alpha = self.group_rows("train"), settings.skew.dirichlet
-        return Owners(self.labels(settings), rows, world_size=world_size, alpha=alpha, seed=settings.seed)
+        return Owners(
+            self.labels(settings), rows, world_size=world_size, alpha=alpha, seed=settings.seed
+        )
 
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:  # noqa: ARG002
+    def reader(
+        self,
+        settings: TrainSettings,
+        device: torch.device,  # noqa: ARG002
+        *,
+        own: OwnRows | None = None,
+    ) -> Reader:
         """A reader of the training and validation rows; `own`: rows of each row group to train on, None for all."""
         return MemoryReader(self.rows("train", settings), self.rows("val", settings), own=own)
 
@@ -68,9 +76,13 @@ class Workload(Protocol):
         """Read a network that `save` wrote, to the CPU."""
         module = self.network()
         try:
-            module.load_state_dict(torch.load(folder / _WEIGHTS, weights_only=True, map_location="cpu"))
+            module.load_state_dict(
+                torch.load(folder / _WEIGHTS, weights_only=True, map_location="cpu")
+            )
         except Exception as cause:  # Unpickling damaged bytes raises almost any error.
-            raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
+            raise SavedModelError(
+                f"{folder} holds no readable model ({cause}). Train again."
+            ) from cause
         return module
 
 

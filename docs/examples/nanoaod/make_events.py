@@ -28,7 +28,9 @@ def rounded(values: np.ndarray, bits: int = 7) -> np.ndarray:
     return np.asarray(np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent), dtype=np.float32)
 
 
-def collection(rng: np.random.Generator, counts: np.ndarray, pt: np.ndarray, **more: np.ndarray) -> ak.Array:
+def collection(
+    rng: np.random.Generator, counts: np.ndarray, pt: np.ndarray, **more: np.ndarray
+) -> ak.Array:
     """Candidates of events, highest pT first within each."""
     fields = {
         "pt": rounded(pt),
@@ -73,12 +75,21 @@ def write(path: Path, branches: dict[str, ak.Array], *, is_simulated: bool) -> N
     with uproot.recreate(path, compression=uproot.LZMA(9)) as file:
         put(file, "Events", {**branches, **numbers})
         if is_simulated:
-            put(file, "Runs", {"genEventSumw": np.array([signs.sum()]), "genEventCount": np.array([num])})
+            put(
+                file,
+                "Runs",
+                {"genEventSumw": np.array([signs.sum()]), "genEventCount": np.array([num])},
+            )
 
 
-def put(file: uproot.WritableDirectory, name: str, branches: dict[str, ak.Array | np.ndarray]) -> None:
+def put(
+    file: uproot.WritableDirectory, name: str, branches: dict[str, ak.Array | np.ndarray]
+) -> None:
     """Write a TTree; collections get a counter, `nJet`."""
-    types = {key: each.dtype if isinstance(each, np.ndarray) else each.type for key, each in branches.items()}
+    types = {
+        key: each.dtype if isinstance(each, np.ndarray) else each.type
+        for key, each in branches.items()
+    }
     file.mktree(name, types).extend(branches)
 
 
@@ -87,7 +98,9 @@ def main(here: Path) -> None:
     rng = np.random.default_rng(13)
     for process in CROSS_SECTIONS:
         write(here / f"{process}.root", events(rng, process, NUM_SIMULATED), is_simulated=True)
-    found = [events(rng, name, rng.poisson(size * LUMINOSITY)) for name, size in CROSS_SECTIONS.items()]
+    found = [
+        events(rng, name, rng.poisson(size * LUMINOSITY)) for name, size in CROSS_SECTIONS.items()
+    ]
     order = rng.permutation(sum(len(each["MET_pt"]) for each in found))
     mixed = {name: ak.concatenate([each[name] for each in found])[order] for name in found[0]}
     write(here / "data.root", mixed, is_simulated=False)

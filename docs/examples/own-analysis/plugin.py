@@ -32,7 +32,9 @@ def met_significance(events: SelectedEvents) -> Any:
     return events.met / np.sqrt(events.sum_over_jets(events.jets.pt) + 1)
 
 
-@high_level_feature(unit="1", meaning="centrality of the tracks: sum of pT / sum of p", bins=(20, 0, 1))
+@high_level_feature(
+    unit="1", meaning="centrality of the tracks: sum of pT / sum of p", bins=(20, 0, 1)
+)
 def track_centrality(events: SelectedEvents) -> Any:
     """From awkward records, as they are in the events Parquet."""
     tracks = events.records().tracks
@@ -67,8 +69,12 @@ class ResidualSettings(NetworkSettings):
             def __init__(self, settings: ResidualSettings) -> None:
                 super().__init__(settings, scalers, num_classes)
                 scaler = scalers["hlf"]
-                self.first = nn.Sequential(Standardize(scaler), nn.Linear(len(scaler.mean), settings.width))
-                self.layers = nn.ModuleList(nn.Linear(settings.width, settings.width) for _ in range(settings.depth))
+                self.first = nn.Sequential(
+                    Standardize(scaler), nn.Linear(len(scaler.mean), settings.width)
+                )
+                self.layers = nn.ModuleList(
+                    nn.Linear(settings.width, settings.width) for _ in range(settings.depth)
+                )
                 self.last = nn.Linear(settings.width, num_classes)
 
             def forward(self, hlf: Tensor) -> Tensor:
@@ -126,7 +132,9 @@ def certainty(events: ScoredEvents, classes: list[str]) -> Any:
     axes = drawn.subplots()
     for number, name in enumerate(classes):
         chosen = events.labels == number
-        axes.hist(events.probabilities[chosen, number], bins=20, range=(0, 1), histtype="step", label=name)
+        axes.hist(
+            events.probabilities[chosen, number], bins=20, range=(0, 1), histtype="step", label=name
+        )
     axes.set_xlabel("probability of the true class")
     axes.set_ylabel("events")
     axes.legend(frameon=False)

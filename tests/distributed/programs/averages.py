@@ -34,7 +34,9 @@ def summed(transport: MpiTransport, vector: Vector) -> Vector:
 
 
 @contextmanager
-def sharing(start: Callable[[int], Vector], *, in_memory: bool = True) -> Iterator[tuple[MpiTransport, Any]]:
+def sharing(
+    start: Callable[[int], Vector], *, in_memory: bool = True
+) -> Iterator[tuple[MpiTransport, Any]]:
     """A transport, and the shared vector of its rank, until the end of the block."""
     transport = MpiTransport(shares_memory=in_memory)
     vector = run_now(transport.shared_vector(start(transport.rank)))
@@ -43,7 +45,9 @@ def sharing(start: Callable[[int], Vector], *, in_memory: bool = True) -> Iterat
     transport.close()
 
 
-def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "float64") -> dict[str, Any]:
+def conserve(
+    in_memory: bool, averages: int, size: int = 33, dtype: str = "float64"
+) -> dict[str, Any]:
     """All ranks average and add at once; is anything of the sum lost?"""
     transport = MpiTransport(shares_memory=in_memory)
     rng = np.random.default_rng([transport.rank, 1])
@@ -64,7 +68,9 @@ def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "float
     versions.append(run_now(vector.read(found)))
     counts = vector.counts
     result = {
-        "difference": np.unique(summed(transport, found) - summed(transport, start + added)).tolist(),
+        "difference": np.unique(
+            summed(transport, found) - summed(transport, start + added)
+        ).tolist(),
         "counts": asdict(counts),
         "last_version": versions[-1],
         "versions_grow": versions == sorted(versions),
@@ -82,7 +88,10 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
     The first half of the ranks only read, again and again, until the others have averaged with them. These average
     until every reader has read some times.
     """
-    with sharing(lambda rank: np.full(size, 1000.0 * rank), in_memory=in_memory) as (transport, vector):
+    with sharing(lambda rank: np.full(size, 1000.0 * rank), in_memory=in_memory) as (
+        transport,
+        vector,
+    ):
         rng = np.random.default_rng([transport.rank, 2])
         num_readers = transport.world_size // 2
         found, change = np.empty(size), np.empty(size)
@@ -98,7 +107,10 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
                 reads += 1
                 torn += bool(found.min() != found.max())
                 if reads == 25:
-                    readers_have_read, writers_are_done = transport.comm.Ibarrier(), transport.comm.Ibarrier()
+                    readers_have_read, writers_are_done = (
+                        transport.comm.Ibarrier(),
+                        transport.comm.Ibarrier(),
+                    )
             elif writers_are_done is None:
                 change.fill(rng.integers(10))
                 run_now(vector.add(change))
@@ -115,7 +127,10 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
 
     Who is not done before the nap ends, was kept waiting. Returns when who was done.
     """
-    with sharing(lambda rank: np.full(2013, rank, np.float32), in_memory=in_memory) as (transport, vector):
+    with sharing(lambda rank: np.full(2013, rank, np.float32), in_memory=in_memory) as (
+        transport,
+        vector,
+    ):
         rng = np.random.default_rng([transport.rank, 4])
         run_now(transport.barrier())
         signs = Path(folder)
@@ -235,7 +250,11 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
         run_now(transport.barrier())
         run_now(vector.read(start))
         total = float(summed(transport, start)[0])
-        found[way] = {"median": sorted(seconds[1:])[averages // 2], "sum": total, **asdict(vector.counts)}
+        found[way] = {
+            "median": sorted(seconds[1:])[averages // 2],
+            "sum": total,
+            **asdict(vector.counts),
+        }
         run_now(vector.close())
         transport.close()
     return found

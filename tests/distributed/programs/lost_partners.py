@@ -52,7 +52,12 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     found = np.empty(3, np.float32)
     run_now(vector.read(found))
     run_now(vector.close())
-    result = {"first": first, "then": lost - first, "found": found.tolist(), "counts": asdict(vector.counts)}
+    result = {
+        "first": first,
+        "then": lost - first,
+        "found": found.tolist(),
+        "counts": asdict(vector.counts),
+    }
     server: Any = run_now(transport.parameter_server(np.zeros(100, np.float32)))
     if is_lost:
         run_now(server._lock(0))

@@ -24,7 +24,9 @@ def pulled(server: ParameterServer, size: int) -> list[float]:
 
 
 @contextmanager
-def served(content: Vector, shards: int = 1, **options: bool) -> Iterator[tuple[MpiTransport, ParameterServer]]:
+def served(
+    content: Vector, shards: int = 1, **options: bool
+) -> Iterator[tuple[MpiTransport, ParameterServer]]:
     """A transport and a server, until the end of the block."""
     transport = MpiTransport(**options)
     server = run_now(transport.parameter_server(content, shards=shards))
@@ -33,7 +35,9 @@ def served(content: Vector, shards: int = 1, **options: bool) -> Iterator[tuple[
     transport.close()
 
 
-def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: int) -> dict[str, Any]:
+def conserve(
+    in_memory: bool, background: bool, pushes: int, size: int, shards: int
+) -> dict[str, Any]:
     """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
     transport = MpiTransport(shares_memory=in_memory, background=background)
     rng = np.random.default_rng([transport.rank, 5])
@@ -43,7 +47,9 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
     added, wanted = np.zeros((2, size)), np.zeros(shards, np.int64)
     for number in range(pushes):
         change = rng.integers(-1000, 1000, size).astype(np.float64)
-        indices = np.flatnonzero(rng.random(size) < 0.3).astype(np.int32) if number % 3 == 2 else None
+        indices = (
+            np.flatnonzero(rng.random(size) < 0.3).astype(np.int32) if number % 3 == 2 else None
+        )
         if indices is not None:
             change = change[indices]
         shard = int(rng.integers(shards)) if number % 3 == 1 else None
@@ -54,7 +60,11 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
 
         run_now(server.drain())
         server.begin_push(add, Where(shard, indices))
-        part = slice(None) if shard is None else slice(size * shard // shards, size * (shard + 1) // shards)
+        part = (
+            slice(None)
+            if shard is None
+            else slice(size * shard // shards, size * (shard + 1) // shards)
+        )
         if indices is not None:
             added[:, indices] += [change, np.ones(len(change))]
         else:
@@ -172,7 +182,11 @@ def sums(background: bool, size: int) -> dict[str, Any]:
         run_now(transport.all_reduce_sum(between))
         deadline = time.perf_counter() + 20
         # The thread alone brings them to their end: nothing here enters MPI for a sum.
-        while background and not all(each._has_ended for each in pending) and time.perf_counter() < deadline:  # type: ignore[attr-defined]
+        while (
+            background
+            and not all(each._has_ended for each in pending)  # type: ignore[attr-defined]
+            and time.perf_counter() < deadline
+        ):
             time.sleep(1e-3)
         ended_in_background = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
 

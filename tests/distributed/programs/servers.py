@@ -23,12 +23,22 @@ COUNTED = ("pushes", "averages_begun", "averages_received")
 
 def settings(section: dict[str, Any], workers: int) -> TrainSettings:
     """A training with SGD."""
-    defaults = {"workers": workers, "precision": "float64", "optimizer": "sgd", "learning_rate": RATE}
+    defaults = {
+        "workers": workers,
+        "precision": "float64",
+        "optimizer": "sgd",
+        "learning_rate": RATE,
+    }
     return TrainSettings.model_validate(defaults | section)
 
 
 async def train(
-    transport: Transport, section: dict[str, Any], *, in_turn: bool, curvature: float, steps: int = STEPS
+    transport: Transport,
+    section: dict[str, Any],
+    *,
+    in_turn: bool,
+    curvature: float,
+    steps: int = STEPS,
 ) -> dict[str, Any]:
     """Steps on quadratics with a minimum of each rank and step, all at once or one rank after the other."""
     rank, world_size = transport.rank, transport.world_size
@@ -55,7 +65,12 @@ async def train(
     await algorithm.result(result)
     await algorithm.current(current)
     model.read(own)
-    found = {"result": result.tolist(), "own": own.tolist(), "current": current.tolist(), **left(algorithm)}
+    found = {
+        "result": result.tolist(),
+        "own": own.tolist(),
+        "current": current.tolist(),
+        **left(algorithm),
+    }
     await algorithm.close()
     return found | {"pulled": pulls.sum(axis=(0, 1)).tolist()}
 
@@ -65,7 +80,11 @@ def left(algorithm: Algorithm) -> dict[str, Any]:
     counters = algorithm.counters()
     counted = {key: counters[key] for key in COUNTED if key in counters}
     staleness = dict(counters["staleness"])
-    return {"not_sent": gradients_not_sent(algorithm).tolist(), "counted": counted, "staleness": staleness}
+    return {
+        "not_sent": gradients_not_sent(algorithm).tolist(),
+        "counted": counted,
+        "staleness": staleness,
+    }
 
 
 def gradients_not_sent(algorithm: Any) -> Vector:
@@ -77,7 +96,9 @@ def gradients_not_sent(algorithm: Any) -> Vector:
     return np.zeros(SIZE)
 
 
-def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_memory: bool) -> list[dict[str, Any]]:
+def train_all(
+    sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_memory: bool
+) -> list[dict[str, Any]]:
     """One training after the other, on MPI."""
     found = []
     for section, how in zip(sections, ways, strict=True):

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingestion.generation.generator import GeneratedBlock, GenerationError, Generator, Tally, _pythia, joined
+from ingestion.generation.generator import (
+    GeneratedBlock,
+    GenerationError,
+    Generator,
+    Tally,
+    _pythia,
+    joined,
+)
 from ingestion.generation.particles import passes
 from ingestion.generation.production import SimulatedFile, make_file
 from ingestion.generation.repeated_decays import _particles, decayed_often
@@ -49,7 +56,12 @@ def from_a_file(folder: Path, weight: str = "1.0") -> list[str]:
 
 
 def generated(
-    lines: list[str], number: int, *, thinning: int, seed: int, heavy_flavour: HeavyFlavourSettings | None = None
+    lines: list[str],
+    number: int,
+    *,
+    thinning: int,
+    seed: int,
+    heavy_flavour: HeavyFlavourSettings | None = None,
 ) -> tuple[GeneratedBlock, Tally]:
     """What is made of at least this number of generated events."""
     generator = Generator(
@@ -70,7 +82,8 @@ def generated(
 def test_giving_events_up_early_leaves_the_share_that_passes_and_the_cross_section() -> None:
     lines = list(PRESETS["ttbar"])
     (all_of_them, before), (few, after) = (
-        generated(lines, number, thinning=thinning, seed=11) for thinning, number in ((1, 150), (5, 400))
+        generated(lines, number, thinning=thinning, seed=11)
+        for thinning, number in ((1, 150), (5, 400))
     )
     assert set(all_of_them.weights) == {1.0}
     # Most pass by a lepton of the hard process, and stand for themselves.
@@ -81,7 +94,8 @@ def test_giving_events_up_early_leaves_the_share_that_passes_and_the_cross_secti
     )  # fmt: skip
     assert abs(shares[0] - shares[1]) < 4 * np.hypot(*errors)
     assert after.cross_section_pb == pytest.approx(
-        before.cross_section_pb, abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb)
+        before.cross_section_pb,
+        abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb),
     )
 
 
@@ -103,17 +117,24 @@ def test_enriched_events_without_a_hard_quark_stand_for_those_given_up() -> None
     enrichment = HeavyFlavourSettings(hadronisations=2, decays=10)
     lines = [*PRESETS["qcd"], "PhaseSpace:pTHatMin = 60"]
     (_, before), (_, after) = (
-        generated(lines, 150, thinning=thinning, seed=9, heavy_flavour=enrichment) for thinning in (1, 5)
+        generated(lines, 150, thinning=thinning, seed=9, heavy_flavour=enrichment)
+        for thinning in (1, 5)
     )
     assert after.generated >= 150
     assert after.cross_section_pb == pytest.approx(
-        before.cross_section_pb, abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb)
+        before.cross_section_pb,
+        abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb),
     )
 
 
 def test_taus_of_one_boson_decay_together() -> None:
     """Pythia drew the decay of a hard tau anew as soon as the soft tau of the same boson decayed."""
-    lines = ["WeakSingleBoson:ffbar2gmZ = on", "23:onMode = off", "23:onIfAny = 15", "PhaseSpace:mHatMin = 60"]
+    lines = [
+        "WeakSingleBoson:ffbar2gmZ = on",
+        "23:onMode = off",
+        "23:onIfAny = 15",
+        "PhaseSpace:mHatMin = 60",
+    ]
     own = [
         "PartonLevel:MPI = off",
         "HadronLevel:all = off",
@@ -135,7 +156,9 @@ def test_taus_of_one_boson_decay_together() -> None:
         for _ in range(20):
             pythia.event = partons
             pythia.forceHadronLevel()
-            final = [place for place in range(1, pythia.event.size()) if pythia.event[place].isFinal()]
+            final = [
+                place for place in range(1, pythia.event.size()) if pythia.event[place].isFinal()
+            ]
             plain += int(passes(_particles(pythia.event, final), settings)[0])
     assert plain > 50
     assert abs(often - plain) < 4 * np.sqrt(often + plain)
@@ -144,9 +167,14 @@ def test_taus_of_one_boson_decay_together() -> None:
 def test_weighted_events_do_not_come_last() -> None:
     """The last events of a file may be left out, which took mostly weighted ones."""
     generator = Generator(
-        list(PRESETS["ttbar"]), energy_tev=13.0, seed=3, lepton_filter=LeptonFilterSettings(thinning=2)
+        list(PRESETS["ttbar"]),
+        energy_tev=13.0,
+        seed=3,
+        lepton_filter=LeptonFilterSettings(thinning=2),
     )
-    (places,) = np.nonzero(next(block for block in generator.blocks() if set(block.weights) > {1.0}).weights != 1)
+    (places,) = np.nonzero(
+        next(block for block in generator.blocks() if set(block.weights) > {1.0}).weights != 1
+    )
     block = next(block for block in generator.blocks() if set(block.weights) > {1.0})
     assert places.min() < len(block.weights) - len(places)
 
@@ -165,7 +193,9 @@ BIASED = ["HardQCD:all = on", "PhaseSpace:pTHatMin = 100", "PhaseSpace:bias2Sele
 def test_weights_of_pythia_were_lost(enrichment: HeavyFlavourSettings | None) -> None:
     """Of 300 events with a sum of weights of 43, each counted as one: the spectrum was that of the bias."""
     blocks = Generator(BIASED, energy_tev=13.0, seed=3, heavy_flavour=enrichment).blocks()
-    with pytest.raises(GenerationError, match=r"weight .*; only events of weight 1.*bias2Selection"):
+    with pytest.raises(
+        GenerationError, match=r"weight .*; only events of weight 1.*bias2Selection"
+    ):
         next(blocks)
 
 
@@ -182,7 +212,9 @@ def test_each_file_of_events_began_with_the_same_hard_process(tmp_path: Path) ->
     (tmp_path / "mine").mkdir()
     process = ProcessSettings(name="mine", events=2, pythia=from_a_file(tmp_path))
     for size, number, fails in ((1, 0, True), (1, 1, True), (2, 0, False)):
-        settings = SimulateSettings(processes=[process], events_per_file=size, pile_up=PileUpSettings(mean=0))
+        settings = SimulateSettings(
+            processes=[process], events_per_file=size, pile_up=PileUpSettings(mean=0)
+        )
         wanted = "these are too few" if not fails else r"Raise simulate\.events_per_file to 2"
         with pytest.raises(GenerationError, match=wanted):
             make_file(SimulatedFile("mine", number, size), settings, tmp_path)
@@ -199,7 +231,9 @@ def test_collisions_of_another_energy_than_that_of_the_config_are_refused(tmp_pa
 
 
 def test_without_a_threshold_all_events_are_kept() -> None:
-    generator = Generator(TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=LeptonFilterSettings(min_pt=0, thinning=5))
+    generator = Generator(
+        TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=LeptonFilterSettings(min_pt=0, thinning=5)
+    )
     block = next(generator.blocks())
     assert len(block.weights) == generator.num_generated
     assert set(block.weights) == {1.0}
@@ -207,7 +241,9 @@ def test_without_a_threshold_all_events_are_kept() -> None:
 
 def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:
     """It was that of the last event that was not given up, times all events given up since."""
-    generator = Generator(TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=LeptonFilterSettings(thinning=1000))
+    generator = Generator(
+        TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=LeptonFilterSettings(thinning=1000)
+    )
     next(generator.blocks())
     tally = generator.tally()
     assert tally.generated == generator.num_generated

@@ -20,9 +20,15 @@ from ingestion.generation.settings import LeptonFilterSettings, PileUpSettings
 MASSES = {11: 0.000511, 13: 0.10566, 211: 0.13957, 22: 0.0, 130: 0.4976, 12: 0.0}
 
 
-def gun(pid: int, pt: float, eta: float, number: int, *, phi: float | None = None) -> StableParticles:
+def gun(
+    pid: int, pt: float, eta: float, number: int, *, phi: float | None = None
+) -> StableParticles:
     """One particle an event, from the origin, at random azimuths."""
-    angle = np.random.default_rng(3).uniform(-np.pi, np.pi, number) if phi is None else np.full(number, phi)
+    angle = (
+        np.random.default_rng(3).uniform(-np.pi, np.pi, number)
+        if phi is None
+        else np.full(number, phi)
+    )
     pz = np.full(number, pt * np.sinh(eta))
     energy = np.sqrt((pt * np.cosh(eta)) ** 2 + MASSES[abs(pid)] ** 2)
     zero = np.zeros(number)
@@ -33,7 +39,9 @@ def gun(pid: int, pt: float, eta: float, number: int, *, phi: float | None = Non
 
 
 def tracks_of(particles: StableParticles) -> Any:
-    crossing = Crossing(particles, np.zeros(len(particles.pid), np.bool_), np.ones(particles.num_events, np.int64))
+    crossing = Crossing(
+        particles, np.zeros(len(particles.pid), np.bool_), np.ones(particles.num_events, np.int64)
+    )
     return _tracks(crossing, propagate(particles), np.random.default_rng(5))
 
 
@@ -82,7 +90,9 @@ def test_tracks_have_the_efficiency_and_resolution_of_the_card(
     share = len(tracks.pt) / number
     assert share == pytest.approx(efficiency, abs=4 * np.sqrt(0.25 / number))
     assert np.std(tracks.pt / pt) == pytest.approx(resolution, rel=0.05)
-    assert np.mean(tracks.pt / pt) == pytest.approx(1.0, abs=5 * resolution / np.sqrt(number * share))
+    assert np.mean(tracks.pt / pt) == pytest.approx(
+        1.0, abs=5 * resolution / np.sqrt(number * share)
+    )
 
 
 def test_nothing_beyond_the_tracker_has_a_track() -> None:
@@ -105,7 +115,9 @@ def test_photons_are_measured_without_bias_and_with_the_resolution_of_the_card(
 def test_a_charged_hadron_with_a_track_leaves_at_most_a_significant_excess() -> None:
     number = 4000
     hits = Hits(np.arange(number), np.full(number, 0.3), np.zeros(number), np.full(number, 20.0))
-    flow = measure(HCAL, hits, MeasuredTracks(hits, np.full(number, 0.006)), np.random.default_rng(2))
+    flow = measure(
+        HCAL, hits, MeasuredTracks(hits, np.full(number, 0.006)), np.random.default_rng(2)
+    )
     # One standard deviation above the track is the condition for a neutral candidate.
     assert len(flow.neutral.energy) / number == pytest.approx(0.14, abs=0.03)
     assert flow.scale.mean() == pytest.approx(1.0, abs=0.002)
@@ -127,7 +139,9 @@ def test_towers_cover_the_calorimeter_once(segments: Any) -> None:
     assert len(segments.around) == len(segments.edges) - 1
     # Events never share towers, and their towers are in order.
     towers = tower_of(event, eta, phi, segments)
-    assert [set(towers[event == each]) & set(towers[event != each]) for each in range(3)] == [set()] * 3
+    assert [set(towers[event == each]) & set(towers[event != each]) for each in range(3)] == [
+        set()
+    ] * 3
     assert towers[event == 0].max() < towers[event == 1].min()
 
 
@@ -179,18 +193,24 @@ def test_b_tags_have_the_efficiencies_of_the_card() -> None:
     from ingestion.generation.jets import FoundJets, b_tags, flavours
 
     number = 20_000
-    jets = FoundJets(np.arange(number), np.full(number, 55.0), np.full(number, 0.5), np.zeros(number))
-    quarks = HeavyQuarks(np.arange(number), np.full(number, 5), np.full(number, 0.7), np.full(number, 0.2))
+    jets = FoundJets(
+        np.arange(number), np.full(number, 55.0), np.full(number, 0.5), np.zeros(number)
+    )
+    quarks = HeavyQuarks(
+        np.arange(number), np.full(number, 5), np.full(number, 0.7), np.full(number, 0.2)
+    )
     flavour = flavours(jets, quarks)
     assert (flavour == 5).all()
     assert (flavours(jets, quarks._replace(eta=quarks.eta + 1)) == 0).all()
     tags = b_tags(jets, flavour, np.random.default_rng(3))
     for bit, efficiency in enumerate((0.856, 0.701, 0.504)):
         assert np.mean(tags >> bit & 1) == pytest.approx(efficiency, abs=0.015)
-    assert np.mean(b_tags(jets, np.zeros(number, np.int64), np.random.default_rng(3)) & 1) == pytest.approx(
-        0.1, abs=0.01
-    )
-    assert not b_tags(jets._replace(pt=np.full(number, 19.0)), flavour, np.random.default_rng(3)).any()
+    assert np.mean(
+        b_tags(jets, np.zeros(number, np.int64), np.random.default_rng(3)) & 1
+    ) == pytest.approx(0.1, abs=0.01)
+    assert not b_tags(
+        jets._replace(pt=np.full(number, 19.0)), flavour, np.random.default_rng(3)
+    ).any()
 
 
 def test_a_lepton_beside_nothing_is_balanced_by_missing_energy() -> None:
@@ -205,7 +225,9 @@ def test_a_lepton_beside_nothing_is_balanced_by_missing_energy() -> None:
     np.testing.assert_allclose(met.fields["MET"], tracks.fields["PT"], rtol=1e-5)
     kept = np.diff(muons.offsets).astype(bool)
     np.testing.assert_array_equal(muons.fields["PT"], tracks.fields["PT"][kept])
-    assert kept.mean() == pytest.approx(parameters.muon_identification(np.array([40.0]), np.array([0.5]))[0], abs=0.03)
+    assert kept.mean() == pytest.approx(
+        parameters.muon_identification(np.array([40.0]), np.array([0.5]))[0], abs=0.03
+    )
     assert {each.fields[name].dtype for each in found.values() for name in each.fields} <= {
         np.dtype("float32"), np.dtype("int32"), np.dtype("uint32")
     }  # fmt: skip

@@ -28,12 +28,19 @@ from ingestion.generation.production import (
     make_pool_part,
     pool_of,
 )
-from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
+from ingestion.generation.settings import (
+    HeavyFlavourSettings,
+    PileUpSettings,
+    ProcessSettings,
+    SimulateSettings,
+)
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if generator.find_spec(name) is None]
-needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
+needs_generator = pytest.mark.skipif(
+    bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed"
+)
 
 
 def small(events: int = 6, **changes: Any) -> SimulateSettings:
@@ -70,7 +77,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
 
 
 def test_a_missing_extra_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "find_spec", lambda name: None if name == "pythia8mc" else object())
+    monkeypatch.setattr(
+        generator, "find_spec", lambda name: None if name == "pythia8mc" else object()
+    )
     with pytest.raises(ModuleNotFoundError, match="pythia8mc"):
         refuse_missing_packages()
 
@@ -82,7 +91,9 @@ def test_a_process_without_settings_of_its_own_is_refused() -> None:
 
 def test_a_process_with_the_name_of_the_pool_is_refused() -> None:
     """Its files lay among those of the pool, and a change of the pool's settings was not seen."""
-    with pytest.raises(ValueError, match="'pile-up' is the pool of minimum-bias events; choose another name"):
+    with pytest.raises(
+        ValueError, match="'pile-up' is the pool of minimum-bias events; choose another name"
+    ):
         SimulateSettings(processes=[ProcessSettings(name="pile-up", pythia=["HardQCD:all = on"])])
 
 
@@ -98,11 +109,15 @@ def test_settings_of_a_file_replace_those_of_the_name(tmp_path: Path) -> None:
 class TestWithTheGenerator:
     """These generate events."""
 
-    def test_ingest_reads_the_files_as_they_are(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
+    def test_ingest_reads_the_files_as_they_are(
+        self, made: tuple[Path, list[dict[str, Any]]]
+    ) -> None:
         folder, records = made
         sample = SampleSettings(name="wjets", label=0, files=[str(folder / "wjets" / "*.root")])
         infos = inventory(expand([sample]), IngestSettings()).infos
-        assert [(info.entries, info.uuid) for info in infos] == [(each["events"], each["uuid"]) for each in records]
+        assert [(info.entries, info.uuid) for info in infos] == [
+            (each["events"], each["uuid"]) for each in records
+        ]
         assert [info.missing_optional for info in infos] == [(), ()]
         for info in infos:
             for raw in read_events(info, IngestSettings(), start=0, stop=info.entries):
@@ -110,11 +125,18 @@ class TestWithTheGenerator:
                 assert counts["entries"] == 3
                 assert counts["rejected_nonfinite"] == counts["events_with_wrapped_azimuths"] == 0
 
-    def test_the_branches_have_the_types_of_delphes(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
+    def test_the_branches_have_the_types_of_delphes(
+        self, made: tuple[Path, list[dict[str, Any]]]
+    ) -> None:
         folder, _ = made
         bundled = Path(__file__).resolve().parents[3] / "samples" / "wjets_13TeV_PU20_0.root"
-        with uproot.open(folder / files_of(small())[0].name) as ours, uproot.open(bundled) as theirs:
-            types = {name.split("/")[-1]: branch.typename for name, branch in theirs["Delphes"].items()}
+        with (
+            uproot.open(folder / files_of(small())[0].name) as ours,
+            uproot.open(bundled) as theirs,
+        ):
+            types = {
+                name.split("/")[-1]: branch.typename for name, branch in theirs["Delphes"].items()
+            }
             for name, branch in ours["Delphes"].items():
                 if "." in name:
                     assert branch.typename == types[name], name
@@ -127,7 +149,10 @@ class TestWithTheGenerator:
         for tasks in (1, 2):
             folder = tmp_path / str(tasks)
             folder.mkdir()
-            counters = {("pile-up", 20): spark.accumulator(0), ("simulate", 6): spark.accumulator(0)}
+            counters = {
+                ("pile-up", 20): spark.accumulator(0),
+                ("simulate", 6): spark.accumulator(0),
+            }
             found = produce(
                 spark,
                 small(),
@@ -151,8 +176,15 @@ class TestWithTheGenerator:
             produce(spark, small(6), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
         ) == essence(made[1])
         assert first.stat().st_mtime_ns == time
-        assert sorted(path.suffix for path in (tmp_path / "wjets").iterdir()) == [".json", ".json", ".root", ".root"]
-        fewer = produce(spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
+        assert sorted(path.suffix for path in (tmp_path / "wjets").iterdir()) == [
+            ".json",
+            ".json",
+            ".root",
+            ".root",
+        ]
+        fewer = produce(
+            spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0))
+        )
         assert essence(fewer) == essence(made[1][:1])
         assert len(list((tmp_path / "wjets").iterdir())) == 2
 
@@ -191,7 +223,9 @@ class TestWithTheGenerator:
 
     def test_enriched_events_have_weights_and_a_lepton(self, tmp_path: Path) -> None:
         enrichment = HeavyFlavourSettings(hadronisations=4, decays=20)
-        process = ProcessSettings(name="qcd", events=2, heavy_flavour=enrichment, pythia=["PhaseSpace:pTHatMin = 120"])
+        process = ProcessSettings(
+            name="qcd", events=2, heavy_flavour=enrichment, pythia=["PhaseSpace:pTHatMin = 120"]
+        )
         settings = small(processes=[process], pile_up=PileUpSettings(mean=0), events_per_file=2)
         (record,) = make_all(settings, tmp_path)
         with uproot.open(tmp_path / files_of(settings)[0].name) as file:
@@ -200,10 +234,14 @@ class TestWithTheGenerator:
         np.testing.assert_allclose(weights * 80, np.round(weights * 80), atol=1e-4)
         assert record["passed_weight"] == pytest.approx(weights.sum(), abs=1e-6)
 
-    def test_a_filter_that_nothing_passes_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_filter_that_nothing_passes_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(production, "_MAX_PER_EVENT", 10)
         content = {"lepton_filter": {"min_pt": 5000}, "pile_up": PileUpSettings(mean=0)}
-        with pytest.raises(GenerationError, match=r"0 of .* generated events pass the lepton filter"):
+        with pytest.raises(
+            GenerationError, match=r"0 of .* generated events pass the lepton filter"
+        ):
             make_all(small(**content), tmp_path)
 
     def test_a_setting_that_pythia_does_not_know_is_named(self, tmp_path: Path) -> None:

@@ -13,7 +13,12 @@ from sklearn.metrics import roc_auc_score
 
 from features.columns import hlf_names
 from models.errors import UndefinedMetricError
-from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees, boosted_trees, fitted_trees
+from models.evaluation.boosted_trees import (
+    FEWEST_TO_STOP_EARLY,
+    BoostedTrees,
+    boosted_trees,
+    fitted_trees,
+)
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -63,7 +68,9 @@ def test_weights_are_used() -> None:
     hlf, labels = made(600)
     hlf[:] = 1.0
     weights = np.array([1.0, 2.0, 5.0])[labels]
-    found = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1).probabilities({"hlf": hlf[:1]})
+    found = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1).probabilities(
+        {"hlf": hlf[:1]}
+    )
     # Features that say nothing leave the shares of the weight.
     expected = np.bincount(labels, weights) / weights.sum()
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
@@ -77,7 +84,9 @@ def test_negative_weights_count_as_none_and_only_ratios_of_weights_matter() -> N
     clipped = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
     # A power of two, so that ratios are exact.
     small = fitted_trees(hlf, labels, np.maximum(weights, 0) * 2.0**-20, classes=CLASSES, seed=1)
-    np.testing.assert_array_equal(clipped.probabilities({"hlf": hlf}), small.probabilities({"hlf": hlf}))
+    np.testing.assert_array_equal(
+        clipped.probabilities({"hlf": hlf}), small.probabilities({"hlf": hlf})
+    )
 
 
 @pytest.mark.slow
@@ -85,7 +94,10 @@ def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: Boost
     assert trees.trees.n_iter_ == 100
     num_events = 2 * FEWEST_TO_STOP_EARLY + 200
     hlf, labels = made(num_events, num_classes=2)
-    fitted = [fitted_trees(hlf, labels, np.ones(num_events), classes=CLASSES[:2], seed=seed) for seed in (1, 1, 2)]
+    fitted = [
+        fitted_trees(hlf, labels, np.ones(num_events), classes=CLASSES[:2], seed=seed)
+        for seed in (1, 1, 2)
+    ]
     assert 10 < fitted[0].trees.n_iter_ < 1000
     first, again, other = (each.probabilities({"hlf": hlf}) for each in fitted)
     assert first.shape == (num_events, 2)
@@ -110,11 +122,18 @@ def test_events_to_which_the_trees_are_not_fitted_were_not_said(
     weights = table["weight"].to_numpy() * np.where(np.arange(60) < 4, -1, 1)
     place = table.schema.get_field_index("weight")
     pq.write_table(
-        table.set_column(place, table.schema.field(place), pa.array(weights, table.schema.field(place).type)), path
+        table.set_column(
+            place, table.schema.field(place), pa.array(weights, table.schema.field(place).type)
+        ),
+        path,
     )
     arguments = (dataset.files("train"), dataset.classes, dataset.class_weights)
     boosted_trees(*arguments, seed=1, say=said.append)
-    assert said == ["boosted trees: 4 of 120 training events have negative weights and count as none"]
+    assert said == [
+        "boosted trees: 4 of 120 training events have negative weights and count as none"
+    ]
     monkeypatch.setattr("models.evaluation.boosted_trees.FEWEST_TO_STOP_EARLY", 5)
     boosted_trees(*arguments, seed=1, say=said.append)
-    assert said[2:] == ["boosted trees: 10% of the 120 training events only decide when the training stops"]
+    assert said[2:] == [
+        "boosted trees: 10% of the 120 training events only decide when the training stops"
+    ]

@@ -20,12 +20,16 @@ RNG = np.random.default_rng
 ONE_SIGMA = 0.6827
 
 
-def replicas_of(labels: np.ndarray, weights: np.ndarray, samples: np.ndarray | None = None, seed: int = 0) -> Replicas:
+def replicas_of(
+    labels: np.ndarray, weights: np.ndarray, samples: np.ndarray | None = None, seed: int = 0
+) -> Replicas:
     names = np.full(len(labels), "all") if samples is None else samples
     return Replicas(labels, names, weights, seed=seed, num=250)
 
 
-def area_with_weights_by_score(rng: np.random.Generator, *, size: int = 150) -> tuple[np.ndarray, ...]:
+def area_with_weights_by_score(
+    rng: np.random.Generator, *, size: int = 150
+) -> tuple[np.ndarray, ...]:
     scores = np.concatenate([rng.normal(1.5, 1, size), rng.normal(0, 1, size)])
     weights = np.exp(np.repeat([0.5, -0.3], size) * scores)
     return np.repeat([1, 0], size), scores, weights
@@ -33,7 +37,9 @@ def area_with_weights_by_score(rng: np.random.Generator, *, size: int = 150) -> 
 
 def area(rng: np.random.Generator) -> bool:
     labels, scores, weights = area_with_weights_by_score(rng)
-    found = estimate(Scored(replicas_of(labels, weights), scores, {1: 1.0}, np.array([])).area({0: 1.0}))
+    found = estimate(
+        Scored(replicas_of(labels, weights), scores, {1: 1.0}, np.array([])).area({0: 1.0})
+    )
     # A weight exp(a x) moves a normal distribution by a.
     true = norm.cdf((1.5 + 0.5 + 0.3) / np.sqrt(2))
     return bool(abs(found.value - true) < found.error)
@@ -42,14 +48,20 @@ def area(rng: np.random.Generator) -> bool:
 def sliced_point(rng: np.random.Generator) -> bool:
     """Background left at 90 % of the signal, of a class of two slices with few and many events."""
     sizes, places, shares = (600, 400, 600), (2.0, 0.3, 1.2), (0.7, 0.3)
-    scores = np.concatenate([rng.normal(place, 1, size) for place, size in zip(places, sizes, strict=True)])
+    scores = np.concatenate(
+        [rng.normal(place, 1, size) for place, size in zip(places, sizes, strict=True)]
+    )
     samples = np.repeat(["signal", "low", "high"], sizes)
     weights = np.repeat([1.0, 0.7 / 400, 0.3 / 600], sizes) * np.where(
         samples == "signal", rng.uniform(0.5, 1.5, len(samples)), 1
     )
-    scored = Scored(replicas_of((samples == "signal") * 1, weights, samples), scores, {1: 1.0}, np.array([0.9]))
+    scored = Scored(
+        replicas_of((samples == "signal") * 1, weights, samples), scores, {1: 1.0}, np.array([0.9])
+    )
     threshold = norm.isf(0.9, loc=2.0)
-    true = sum(part * norm.sf(threshold, place) for part, place in zip(shares, places[1:], strict=True))
+    true = sum(
+        part * norm.sf(threshold, place) for part, place in zip(shares, places[1:], strict=True)
+    )
     found = scored.of_class(0).interval(0)
     return found.low <= true <= found.high
 
@@ -84,7 +96,9 @@ def weighted_share(rng: np.random.Generator) -> bool:
 def test_intervals_cover_what_they_promise(
     covers: Callable[[np.random.Generator], bool], experiments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__", {"num": 250})
+    monkeypatch.setattr(
+        "models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__", {"num": 250}
+    )
     monkeypatch.setattr("models.evaluation.discriminant._MOST_THRESHOLDS", 200)
     covered = np.mean([covers(RNG([5, number])) for number in range(experiments)])
     assert covered == pytest.approx(ONE_SIGMA, abs=0.03)
@@ -94,15 +108,26 @@ def test_with_weights_of_one_a_share_has_the_interval_of_a_binomial() -> None:
     """The replicas give Clopper and Pearson's interval for few events, and Jeffreys' for many."""
     for passed, total in ((0, 31), (3, 40), (60, 200)):
         place = (np.arange(total) >= passed).astype(np.int64)
-        replicas = Replicas(np.zeros(total, int), np.full(total, "a"), np.ones(total), seed=1, num=5000)
+        replicas = Replicas(
+            np.zeros(total, int), np.full(total, "a"), np.ones(total), seed=1, num=5000
+        )
         (stratum,) = replicas.strata
-        found = replicas.passing(stratum, replicas.sums(stratum, place, 2)[:1], np.array([float(passed)])).interval(0)
+        found = replicas.passing(
+            stratum, replicas.sums(stratum, place, 2)[:1], np.array([float(passed)])
+        ).interval(0)
         few = passed < 10
-        low = beta.ppf(0.1587, passed + 0.5 - 0.5 * few, total - passed + 0.5 + 0.5 * few) if passed else 0.0
+        low = (
+            beta.ppf(0.1587, passed + 0.5 - 0.5 * few, total - passed + 0.5 + 0.5 * few)
+            if passed
+            else 0.0
+        )
         high = beta.ppf(0.8413, passed + 0.5 + 0.5 * few, total - passed + 0.5 - 0.5 * few)
         assert found == pytest.approx((passed / total, low, high), abs=0.005)
         assert found == pytest.approx(
-            efficiency_of_sums(WeightSums(passed, passed), WeightSums(total - passed, total - passed)), abs=0.005
+            efficiency_of_sums(
+                WeightSums(passed, passed), WeightSums(total - passed, total - passed)
+            ),
+            abs=0.005,
         )
 
 
@@ -133,8 +158,12 @@ def test_where_nothing_passes_there_are_limits() -> None:
     labels = np.repeat([0, 1], [31, 100])
     scores = labels * 1.0
     samples = np.array(["qcd", "ttbar"])[labels]
-    scored = Scored(Replicas(labels, samples, np.ones(131), seed=1), scores, {1: 1.0}, np.array([0.9]))
-    rates = Rates({"qcd": Estimate(1000.0, 0.0), "ttbar": Estimate(20.0, 0.0)}, {"qcd": 0, "ttbar": 1})
+    scored = Scored(
+        Replicas(labels, samples, np.ones(131), seed=1), scores, {1: 1.0}, np.array([0.9])
+    )
+    rates = Rates(
+        {"qcd": Estimate(1000.0, 0.0), "ttbar": Estimate(20.0, 0.0)}, {"qcd": 0, "ttbar": 1}
+    )
     (found,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
     assert found["rates"]["QCD"]["value"] == 0
     assert found["rates"]["QCD"]["high"] == pytest.approx(
@@ -146,7 +175,9 @@ def test_where_nothing_passes_there_are_limits() -> None:
 
 def test_errors_of_the_rate_before_the_classifier_count() -> None:
     scored, rates = two_slices()
-    uncertain = {name: each._replace(error=0.3 * each.value) for name, each in rates.of_samples.items()}
+    uncertain = {
+        name: each._replace(error=0.3 * each.value) for name, each in rates.of_samples.items()
+    }
     (found,) = rates_behind(scored, rates._replace(of_samples=uncertain), ["QCD", "ttbar"], seed=1)
     signal = found["rates"]["ttbar"]
     assert (signal["high"] - signal["low"]) / 2 == pytest.approx(0.3 * signal["value"], rel=0.15)
@@ -162,7 +193,9 @@ def test_a_sample_without_test_events_passes_as_its_class_does() -> None:
 def test_the_same_seed_gives_the_same_replicas_and_another_gives_others() -> None:
     labels, scores, weights = area_with_weights_by_score(RNG(3))
     areas = [
-        Scored(replicas_of(labels, weights, seed=seed), scores, {1: 1.0}, np.array([])).area({0: 1.0})
+        Scored(replicas_of(labels, weights, seed=seed), scores, {1: 1.0}, np.array([])).area(
+            {0: 1.0}
+        )
         for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(areas[0], areas[1])
@@ -183,13 +216,19 @@ def test_many_events_in_groups_have_the_same_errors() -> None:
     # Thresholds of points stay exact.
     above = (scores >= scored.thresholds[scored.points[0, 0]]) & (labels == 1)
     kept = np.sort(weights[above])
-    assert weights[labels == 1].sum() * 0.9 <= kept.sum() < weights[labels == 1].sum() * 0.9 + weights.max()
+    assert (
+        weights[labels == 1].sum() * 0.9
+        <= kept.sum()
+        < weights[labels == 1].sum() * 0.9 + weights.max()
+    )
 
 
 def test_one_sample_without_weight_ended_the_evaluation() -> None:
     """It counts with the largest sample of its class; three that need one another to be above 0 count as one."""
     labels = np.array([0] * 50 + [0, 1])
-    found = replicas_of(labels, np.r_[np.ones(50), -1.0, 1.0], np.array(["a"] * 50 + ["b", "c"])).strata
+    found = replicas_of(
+        labels, np.r_[np.ones(50), -1.0, 1.0], np.array(["a"] * 50 + ["b", "c"])
+    ).strata
     assert [(each.label, each.sample, len(each.rows), each.totals[0]) for each in found] == [
         (0, "a", 51, 49.0),
         (1, "c", 1, 1.0),
@@ -208,7 +247,11 @@ def test_negative_weights_leave_out_the_replicas_without_weight() -> None:
     assert 50 < len(replicas.strata[0].totals) < 251
 
 
-def test_of_a_class_without_weight_only_the_sample_that_the_others_were_joined_to_was_named() -> None:
+def test_of_a_class_without_weight_only_the_sample_that_the_others_were_joined_to_was_named() -> (
+    None
+):
     samples = np.array(["low", "high", "other"])
-    with pytest.raises(UndefinedMetricError, match="class 0 in sample high and low cannot be evaluated"):
+    with pytest.raises(
+        UndefinedMetricError, match="class 0 in sample high and low cannot be evaluated"
+    ):
         Replicas(np.array([0, 0, 1]), samples, np.array([1.0, -2.0, 1.0]), seed=1, num=2)

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
+from models.evaluation.calibration import (
+    calibration,
+    calibration_error,
+    expected_calibration_errors,
+)
 from models.evaluation.intervals import efficiency
 from models.evaluation.scored_events import balanced
 
 
-def perfect(rng: np.random.Generator, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[float]]:
+def perfect(
+    rng: np.random.Generator, sizes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[float]]:
     """Events with right probabilities for classes in equal parts, and their calibration errors."""
     labels = np.repeat(range(3), sizes)
     is_high = rng.random(len(labels)) < np.array([0.2, 0.8, 0.5])[labels]
@@ -23,7 +29,10 @@ def perfect(rng: np.random.Generator, sizes: tuple[int, ...]) -> tuple[np.ndarra
         labels,
         scores,
         weights,
-        [calibration_error(calibration(labels == index, scores[:, index], shares)) for index in range(3)],
+        [
+            calibration_error(calibration(labels == index, scores[:, index], shares))
+            for index in range(3)
+        ],
     )
 
 
@@ -45,7 +54,10 @@ def test_a_wrong_model_is_far_from_perfect() -> None:
     labels, scores, weights, _ = perfect(rng, (300, 300, 300))
     wrong = scores[:, [1, 0, 2]]
     shares = balanced(labels, weights, 3)
-    errors = [calibration_error(calibration(labels == index, wrong[:, index], shares)) for index in range(3)]
+    errors = [
+        calibration_error(calibration(labels == index, wrong[:, index], shares))
+        for index in range(3)
+    ]
     found = expected_calibration_errors(labels, wrong, weights, errors, generator=rng)
     # Of 400 draws none is as bad; 0 would say more than they can.
     assert found[0]["p_value"] == found[1]["p_value"] == 1 / 401
@@ -60,7 +72,9 @@ def test_calibration_is_that_of_scikit_learn_ties_on_edges_included() -> None:
     observed, mean = calibration_curve(is_class, predicted, n_bins=10)
     np.testing.assert_allclose([each["observed"]["value"] for each in bins], observed)
     np.testing.assert_allclose([each["mean_predicted"] for each in bins], mean)
-    assert [(each["low"], each["high"]) for each in bins] == [(place / 10, (place + 1) / 10) for place in range(10)]
+    assert [(each["low"], each["high"]) for each in bins] == [
+        (place / 10, (place + 1) / 10) for place in range(10)
+    ]
     assert sum(each["num_events"] for each in bins) == 500
 
 
@@ -75,5 +89,7 @@ def test_calibration_by_hand_with_weights() -> None:
     assert [each["num_events"] for each in bins] == [2, 2, 1]
     assert [each["mean_predicted"] for each in bins] == pytest.approx([0.075, 0.74, 1.0])
     assert [each["observed"]["value"] for each in bins] == pytest.approx([0.75, 2 / 3, 1.0])
-    assert bins[1]["observed"] == efficiency(np.array([True, False]), np.array([2.0, 1.0]))._asdict()
+    assert (
+        bins[1]["observed"] == efficiency(np.array([True, False]), np.array([2.0, 1.0]))._asdict()
+    )
     assert calibration_error(bins) == pytest.approx((4 * 0.675 + 3 * (0.74 - 2 / 3)) / 8)

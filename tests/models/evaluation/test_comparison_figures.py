@@ -20,7 +20,9 @@ from models.evaluation.figures import plot_curves
 from models.evaluation.style import PlotLabels, save_figure
 
 LABELS = PlotLabels("", "technical sample", 13)
-plot_background_efficiency, plot_rejection = (partial(plot_curves, rejection=rejection) for rejection in (False, True))
+plot_background_efficiency, plot_rejection = (
+    partial(plot_curves, rejection=rejection) for rejection in (False, True)
+)
 BOTH = pytest.mark.parametrize("plot", [plot_background_efficiency, plot_rejection])
 Plot = Callable[..., Figure]
 
@@ -45,20 +47,26 @@ def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(plot: Plo
             np.testing.assert_array_equal(line.get_xdata(), curve.signal_efficiency[there])
             np.testing.assert_allclose(line.get_ydata(), expected)
             places = [each for each in (74, 89) if curve.background_efficiency[each] > 0]
-            assert mark[0].get_ydata() == pytest.approx(curve.background_efficiency[places] ** (-1 if inverse else 1))
+            assert mark[0].get_ydata() == pytest.approx(
+                curve.background_efficiency[places] ** (-1 if inverse else 1)
+            )
             ends = np.array([sorted(segment[:, 1]) for segment in mark[2][0].get_segments()])
             limits = (curve.high, curve.low) if inverse else (curve.low, curve.high)
             for (low, high), place in zip(ends, places, strict=True):
                 if curve.low[place] > 0:
                     assert low == pytest.approx(limits[0][place] ** (-1 if inverse else 1))
                     assert high == pytest.approx(limits[1][place] ** (-1 if inverse else 1))
-    assert figure.axes[0].get_ylabel() == ("Background rejection" if inverse else "Background efficiency")
+    assert figure.axes[0].get_ylabel() == (
+        "Background rejection" if inverse else "Background efficiency"
+    )
 
 
 @BOTH
 def test_panels_say_what_is_on_them_and_the_legend_covers_none(plot: Plot) -> None:
     figure = plot(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS)
-    words = [[text.get_text().replace(r"\$", "$") for text in axes.texts] for axes in figure.axes[:2]]
+    words = [
+        [text.get_text().replace(r"\$", "$") for text in axes.texts] for axes in figure.axes[:2]
+    ]
     assert words[0][-1] == "against 91 % QCD, 9 % W+jets, by rate"
     assert words[1] == [r"against $t\bar{t}$_2"]
     for axes in figure.axes[2:]:
@@ -74,7 +82,9 @@ def test_panels_say_what_is_on_them_and_the_legend_covers_none(plot: Plot) -> No
 
 @BOTH
 def test_ratios_are_to_the_first_model_within_their_panel(plot: Plot) -> None:
-    near = made_curve(3)._replace(background_efficiency=1.5 * CURVES["all backgrounds"]["hlf"].background_efficiency)
+    near = made_curve(3)._replace(
+        background_efficiency=1.5 * CURVES["all backgrounds"]["hlf"].background_efficiency
+    )
     models = {"hlf": CURVES["all backgrounds"]["hlf"], "near": near}
     below = plot({"one": models}, "signal", {}, [0.9], 0.95, LABELS).axes[1]
     drawn = np.asarray(below.lines[0].get_ydata(), dtype=float)
@@ -92,7 +102,9 @@ def test_low_working_points_widen_the_region(plot: Plot) -> None:
 
 @BOTH
 @pytest.mark.slow
-def test_a_model_that_lets_nothing_pass_and_negative_weights_can_be_drawn(tmp_path: Path, plot: Plot) -> None:
+def test_a_model_that_lets_nothing_pass_and_negative_weights_can_be_drawn(
+    tmp_path: Path, plot: Plot
+) -> None:
     models = {"perfect": PERFECT, "negative": made_curve(2, lightest=-0.5)}
     assert not PERFECT.background_efficiency.any()
     figure = plot({"all": models}, "signal", {}, POINTS, 0.95, LABELS)
@@ -104,7 +116,9 @@ def test_a_model_that_lets_nothing_pass_and_negative_weights_can_be_drawn(tmp_pa
 def test_where_no_background_passes_an_arrow_begins_at_the_limit(rejection: bool) -> None:
     curve = made_curve(6)
     assert curve.background_efficiency[89] == 0
-    figure = plot_curves({"QCD": {"hlf": curve}}, "ttbar", {}, [0.9], 1.0, LABELS, rejection=rejection)
+    figure = plot_curves(
+        {"QCD": {"hlf": curve}}, "ttbar", {}, [0.9], 1.0, LABELS, rejection=rejection
+    )
     main = figure.axes[0]
     arrows: list[Any] = [text for text in main.texts if getattr(text, "arrow_patch", None)]
     (arrow,) = arrows

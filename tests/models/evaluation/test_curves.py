@@ -28,19 +28,30 @@ Events = tuple[np.ndarray, np.ndarray, np.ndarray]
 def made_events(draw: st.DrawFn, *, lightest: float = 0.25) -> Events:
     """Labels of three classes, scores with ties, and weights in quarters; no class has less than a weight of 1."""
     weight = st.integers(int(4 * lightest), 12).map(lambda quarters: quarters / 4)
-    rows = draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), weight), min_size=1, max_size=40))
+    rows = draw(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), weight), min_size=1, max_size=40)
+    )
     rows += [(label, 3, 1.0 + 40 * max(0.0, -lightest)) for label in range(3)]
     labels, places, weights = (np.array(column) for column in zip(*rows, strict=True))
     return labels, places / 6, weights
 
 
-def scored(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray, wanted: np.ndarray = GRID) -> Scored:
-    return Scored(Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=50), scores, {1: 1.0}, wanted)
+def scored(
+    labels: np.ndarray, scores: np.ndarray, weights: np.ndarray, wanted: np.ndarray = GRID
+) -> Scored:
+    return Scored(
+        Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=50),
+        scores,
+        {1: 1.0},
+        wanted,
+    )
 
 
 @settings(max_examples=30)
 @given(made_events(lightest=-0.5), st.sampled_from([0.01, 0.3, 0.9, 0.95, 0.99, 1.0]))
-def test_a_working_point_has_the_highest_threshold_that_keeps_enough(events: Events, wanted: float) -> None:
+def test_a_working_point_has_the_highest_threshold_that_keeps_enough(
+    events: Events, wanted: float
+) -> None:
     labels, scores, weights = events
     found = scored(*events, np.array([wanted]))
     threshold = found.thresholds[found.points[0, 0]]
@@ -74,7 +85,9 @@ def test_the_curve_and_its_area_are_those_of_scikit_learn() -> None:
     found = scored(labels, scores, weights)
     curve = background_curve(found, {0: 1.0})
     false, true, _ = roc_curve(labels == 1, scores, sample_weight=weights, drop_intermediate=False)
-    expected = [false[np.flatnonzero(true >= wanted - 1e-9)[0]] for wanted in curve.signal_efficiency]
+    expected = [
+        false[np.flatnonzero(true >= wanted - 1e-9)[0]] for wanted in curve.signal_efficiency
+    ]
     np.testing.assert_allclose(curve.background_efficiency, expected)
     assert {0.01, 0.9, 0.95, 0.99, 1.0} <= set(curve.signal_efficiency.tolist())
     assert (curve.low < curve.high).all()
@@ -109,10 +122,14 @@ def test_a_ratio_is_paired_and_no_number_where_there_is_nothing_to_divide_by() -
 
 
 def test_the_discriminant_against_one_background_ignores_other_classes() -> None:
-    probabilities = np.array([[0.2, 0.6, 0.2], [0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], dtype=np.float32)
+    probabilities = np.array(
+        [[0.2, 0.6, 0.2], [0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], dtype=np.float32
+    )
     found = discriminant(probabilities, signal={1: 1.0}, fractions={0: 1.0})
     np.testing.assert_allclose(found, [0.75, 0.75, 0.5, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(discriminant(probabilities, signal={0: 1.0}, fractions={1: 1.0}), 1 - found, rtol=1e-6)
+    np.testing.assert_allclose(
+        discriminant(probabilities, signal={0: 1.0}, fractions={1: 1.0}), 1 - found, rtol=1e-6
+    )
 
 
 def test_a_score_that_is_not_finite_is_refused() -> None:
@@ -125,7 +142,9 @@ def test_a_score_that_is_not_finite_is_refused() -> None:
     st.lists(st.integers(2, 12), min_size=2, max_size=40),
     st.floats(0.01, 100),
 )
-def test_unit_weights_give_the_test_of_scipy(first: list[int], second: list[int], scale: float) -> None:
+def test_unit_weights_give_the_test_of_scipy(
+    first: list[int], second: list[int], scale: float
+) -> None:
     one, other = np.array(first, dtype=float), np.array(second, dtype=float)
     expected = ks_2samp(one, other, method="asymp")
     found = kolmogorov_smirnov(one, np.ones(len(one)), other, np.full(len(other), scale))
@@ -134,7 +153,9 @@ def test_unit_weights_give_the_test_of_scipy(first: list[int], second: list[int]
 
 
 @given(made_events(lightest=-0.5))
-def test_the_distance_is_the_largest_difference_of_two_slow_distribution_functions(events: Events) -> None:
+def test_the_distance_is_the_largest_difference_of_two_slow_distribution_functions(
+    events: Events,
+) -> None:
     labels, scores, weights = events
     ours, theirs = labels == 1, labels != 1
 

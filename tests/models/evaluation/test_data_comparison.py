@@ -7,7 +7,14 @@ import pytest
 from matplotlib.patches import StepPatch
 
 from features.columns import hlf_names
-from models.evaluation.data_comparison import DataEvents, ScoreAxis, chi_square, data_labels, overlays, plot_overlays
+from models.evaluation.data_comparison import (
+    DataEvents,
+    ScoreAxis,
+    chi_square,
+    data_labels,
+    overlays,
+    plot_overlays,
+)
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS, PlotLabels
@@ -35,7 +42,9 @@ def task(**changes: object) -> EvaluationTask:
 
 def compared(num: int = 400, *, shift: float = 0.0, **changes: object) -> tuple:
     _, of_data, hlf = made(num, 2, share=0.25)
-    return *overlays(simulated(), DataEvents(hlf + np.float32(shift), of_data), task(**changes)), of_data
+    return *overlays(
+        simulated(), DataEvents(hlf + np.float32(shift), of_data), task(**changes)
+    ), of_data
 
 
 def test_data_of_the_expected_mixture_agree_and_all_events_are_in_the_histograms() -> None:
@@ -95,7 +104,9 @@ def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:
     for some in ({"score": score}, dict(list(inputs.items())[:2])):
         figure = plot_overlays(some, numbers, task(blind_above=0.5), NO_LABELS)
         # Ratios are below their histograms.
-        assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * len(some) + [True] * len(some)
+        assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * len(some) + [
+            True
+        ] * len(some)
         figure.canvas.draw()
 
 
@@ -107,33 +118,45 @@ def test_the_simulation_vanished_with_the_blinded_data() -> None:
     assert np.nanmax(points[:, 0][np.isfinite(points[:, 1])]) < score.blind_from
     signal = score.classes[1].values()[score.data.axes[0].edges[:-1] >= score.blind_from]
     drawn = [each.get_data() for each in main.patches if isinstance(each, StepPatch)]
-    assert any(np.allclose(values[-len(signal) :] - base[-len(signal) :], signal) for values, _, base in drawn)
+    assert any(
+        np.allclose(values[-len(signal) :] - base[-len(signal) :], signal)
+        for values, _, base in drawn
+    )
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.9, 0.999999, 1e-6])
 @pytest.mark.parametrize("expected", [None, EXPECTED])
-def test_no_number_tells_how_many_events_are_blinded(threshold: float, expected: dict[int, float] | None) -> None:
+def test_no_number_tells_how_many_events_are_blinded(
+    threshold: float, expected: dict[int, float] | None
+) -> None:
     _, of_data, hlf = made(400, 2)
     above = of_data[:, 1] > threshold
     chosen = task(expected=expected, blind_above=threshold)
     whole, without = (
-        overlays(simulated(), DataEvents(hlf[rows], of_data[rows]), chosen) for rows in (np.ones(400, bool), ~above)
+        overlays(simulated(), DataEvents(hlf[rows], of_data[rows]), chosen)
+        for rows in (np.ones(400, bool), ~above)
     )
     assert whole[1] == without[1]
     for name, each in whole[0].items():
         assert (each.data.values() == without[0][name].data.values()).all()
-        assert [part.sum() for part in each.classes] == [part.sum() for part in without[0][name].classes]
+        assert [part.sum() for part in each.classes] == [
+            part.sum() for part in without[0][name].classes
+        ]
     if expected is None and whole[1]["num_events"]:
         shown = whole[0]["met"]
         assert sum(part.sum().value for part in shown.classes) == pytest.approx(shown.data.sum())
 
 
 @pytest.mark.parametrize("expected", [None, EXPECTED])
-def test_a_model_that_finds_nothing_showed_what_another_blinds(expected: dict[int, float] | None) -> None:
+def test_a_model_that_finds_nothing_showed_what_another_blinds(
+    expected: dict[int, float] | None,
+) -> None:
     _, of_data, of_hlf = made(400, 2)
     chosen = task(expected=expected, blind_above=0.5)
     test, data = simulated(), DataEvents(of_hlf, of_data)
-    flat = [np.random.default_rng(3).uniform(0.01, 0.2, len(each)) for each in (test.labels, of_data)]
+    flat = [
+        np.random.default_rng(3).uniform(0.01, 0.2, len(each)) for each in (test.labels, of_data)
+    ]
     of_test, of_other = (np.stack([1 - ours, ours], axis=1) for ours in flat)
     idle_test, idle = test._replace(probabilities=of_test), data._replace(probabilities=of_other)
     both = [ScoreAxis.of(test, data, chosen), ScoreAxis.of(idle_test, idle, chosen)]
@@ -143,7 +166,9 @@ def test_a_model_that_finds_nothing_showed_what_another_blinds(expected: dict[in
     assert numbers["num_events"] == of_others["num_events"] < alone - 100
     for name in found.keys() & others.keys() - {"score"}:
         assert (found[name].data.values() == others[name].data.values()).all()
-        assert [part.sum() for part in found[name].classes] == [part.sum() for part in others[name].classes]
+        assert [part.sum() for part in found[name].classes] == [
+            part.sum() for part in others[name].classes
+        ]
     assert found["score"].data.sum() == others["score"].data.sum() == numbers["num_events"]
     # What is cut from the data is cut from the simulation.
     if expected is None:
@@ -153,14 +178,24 @@ def test_a_model_that_finds_nothing_showed_what_another_blinds(expected: dict[in
         )
 
 
-@pytest.mark.parametrize(("per_event", "is_normalised"), [(10, False), (10, True), (1, False), (1, True), (0.3, False)])
-def test_probabilities_of_data_like_the_simulation_are_uniform(per_event: float, is_normalised: bool) -> None:
-    rng, truth, found = np.random.default_rng(1), np.array([40, 80, 60, 30, 12, 5, 2, 0.7, 0.2, 0]), []
+@pytest.mark.parametrize(
+    ("per_event", "is_normalised"), [(10, False), (10, True), (1, False), (1, True), (0.3, False)]
+)
+def test_probabilities_of_data_like_the_simulation_are_uniform(
+    per_event: float, is_normalised: bool
+) -> None:
+    rng, truth, found = (
+        np.random.default_rng(1),
+        np.array([40, 80, 60, 30, 12, 5, 2, 0.7, 0.2, 0]),
+        [],
+    )
     for _ in range(1000):
         counts, model = rng.poisson(truth).astype(float), rng.poisson(truth * per_event) / per_event
         factor = counts.sum() / model.sum() if is_normalised else 1.0
         square = factor**2 * model / per_event
-        found.append(chi_square(counts, factor * model, square, is_normalised=is_normalised)["p_value"])
+        found.append(
+            chi_square(counts, factor * model, square, is_normalised=is_normalised)["p_value"]
+        )
     assert abs(np.mean(found) - 0.5) < 0.04
     assert abs(np.mean(np.array(found) < 0.1) - 0.1) < 0.035
     assert np.mean(np.array(found) < 0.01) < 0.03
@@ -185,7 +220,12 @@ def test_negative_weights_of_a_whole_bin_leave_its_data_and_no_ratio() -> None:
     met.data.view()[-1] = 0
     figure = plot_overlays({"met": met}, numbers, task(), NO_LABELS)
     main, below = (
-        [(x, y) for line in axes.lines for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)]
+        [
+            (x, y)
+            for line in axes.lines
+            for x, y in zip(*line.get_data(), strict=True)
+            if np.isfinite(y)
+        ]
         for axes in figure.axes
     )
     point = met.data.axes[0].centers[full], met.data.values()[full]

@@ -41,7 +41,10 @@ from models.prediction import Candidate, predict, rows_of
 from models.prediction_files import probability_branches
 from models.saved_model import model_spec
 
-HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
+HISTORY = [
+    {"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5}
+    for epoch in range(5)
+]
 RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
 TASK = EvaluationTask(
     CLASSES,
@@ -84,8 +87,13 @@ def made_dataset(folder: Path) -> FeatureDataset:
     for split in ("train", "test"):
         for file in dataset.files(split):
             table = pq.read_table(file)
-            told = pa.array(table[TELLING].to_numpy() + np.float32(25) * table["label"].to_numpy().astype(np.float32))
-            pq.write_table(table.set_column(table.schema.get_field_index(TELLING), TELLING, told), file)
+            told = pa.array(
+                table[TELLING].to_numpy()
+                + np.float32(25) * table["label"].to_numpy().astype(np.float32)
+            )
+            pq.write_table(
+                table.set_column(table.schema.get_field_index(TELLING), TELLING, told), file
+            )
     return dataset
 
 
@@ -95,8 +103,12 @@ def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
     They scale as fits the events. Otherwise they are so sure of most events that these differ in rounding alone.
     """
     specs = {name: model_spec(made_spec(name).settings, dataset) for name in NAMES}
-    networks = [Candidate(name, made_network(spec, dtype=torch.float32)) for name, spec in specs.items()]
-    with_history = [each._replace(history=HISTORY) if each.name in WITH_HISTORY else each for each in networks]
+    networks = [
+        Candidate(name, made_network(spec, dtype=torch.float32)) for name, spec in specs.items()
+    ]
+    with_history = [
+        each._replace(history=HISTORY) if each.name in WITH_HISTORY else each for each in networks
+    ]
     trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
     path = folder / "exported.onnx"
     export_onnx(made_network(specs["hlf"], dtype=torch.float32), specs["hlf"], path)
@@ -148,8 +160,13 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def again(done: Done, out: Path, names: Sequence[str] = ("hlf",), **changes: Any) -> dict[str, Any]:
     """Some models once more, without training events."""
-    chosen = {"task": TASK, "candidates": [each for each in done.candidates if each.name in names]} | changes
-    return evaluate(test_files=done.dataset.files("test"), train_files=[], out_dir=out, train_events=5, **chosen)
+    chosen = {
+        "task": TASK,
+        "candidates": [each for each in done.candidates if each.name in names],
+    } | changes
+    return evaluate(
+        test_files=done.dataset.files("test"), train_files=[], out_dir=out, train_events=5, **chosen
+    )
 
 
 def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -171,16 +188,22 @@ def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done
         expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
     for candidate in done.candidates:
         names = [*ALWAYS, *(["learning_curve"] if candidate.name in WITH_HISTORY else [])]
-        expected |= {f"{candidate.name}/plots/{name}.{kind}" for name in names for kind in ("png", "pdf")}
+        expected |= {
+            f"{candidate.name}/plots/{name}.{kind}" for name in names for kind in ("png", "pdf")
+        }
         expected |= {f"{candidate.name}/predictions.parquet", f"{candidate.name}/predictions.root"}
-    assert {str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()} == expected
+    assert {
+        str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()
+    } == expected
 
 
 def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> None:
     text = (done.folder / "metrics.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=refuse_constant) == done.metrics
     assert list(done.metrics["runs"]) == [*NAMES, "boosted-trees", "exported"]
-    assert {key: done.metrics[key] for key in ("classes", "signal", "num_events", "rates_before")} == {
+    assert {
+        key: done.metrics[key] for key in ("classes", "signal", "num_events", "rates_before")
+    } == {
         "classes": CLASSES,
         "signal": "ttbar",
         "num_events": 250,
@@ -195,9 +218,13 @@ def test_working_points_decide_about_the_predictions_as_the_metrics_say(done: Do
     for name, found in content.items():
         labels, scores, weights = predictions_of(done, name)
         signal = scores[:, CLASSES.index(found["signal"])]
-        background = sum(part * scores[:, CLASSES.index(each)] for each, part in found["fractions"].items())
+        background = sum(
+            part * scores[:, CLASSES.index(each)] for each, part in found["fractions"].items()
+        )
         is_signal = labels == CLASSES.index(found["signal"])
-        for point, measured in zip(found["points"], done.metrics["runs"][name]["working_points"], strict=True):
+        for point, measured in zip(
+            found["points"], done.metrics["runs"][name]["working_points"], strict=True
+        ):
             passes = (signal / (signal + background) >= point["threshold"]) & is_signal
             kept = weights[passes].sum() / weights[is_signal].sum()
             assert kept == pytest.approx(measured["signal"]["value"])
@@ -220,7 +247,9 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
     for name, run in done.metrics["runs"].items():
         labels, scores, weights = predictions_of(done, name)
         assert run["num_events"] == 250
-        assert run["events_per_class"] == {each: int((labels == place).sum()) for place, each in enumerate(CLASSES)}
+        assert run["events_per_class"] == {
+            each: int((labels == place).sum()) for place, each in enumerate(CLASSES)
+        }
         alike = balanced(labels, weights, 3)
         assert run["accuracy"]["value"] == pytest.approx(
             accuracy_score(labels, scores.argmax(axis=1), sample_weight=alike)
@@ -228,13 +257,19 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
         assert 0 < run["accuracy"]["error"] < 0.1
         np.testing.assert_allclose(
             run["confusion"]["by_truth"],
-            confusion_matrix(labels, scores.argmax(axis=1), sample_weight=weights, normalize="true"),
+            confusion_matrix(
+                labels, scores.argmax(axis=1), sample_weight=weights, normalize="true"
+            ),
         )
         for place, each in enumerate(CLASSES):
             area = roc_auc_score(labels == place, scores[:, place], sample_weight=alike)
             assert run["auc"][each]["value"] == pytest.approx(area)
             assert 0 < run["auc"][each]["error"] < 0.1
-        for each, fractions in {"all backgrounds": FRACTIONS, "QCD": {0: 1.0}, "W+jets": {2: 1.0}}.items():
+        for each, fractions in {
+            "all backgrounds": FRACTIONS,
+            "QCD": {0: 1.0},
+            "W+jets": {2: 1.0},
+        }.items():
             score = discriminant(scores, signal={1: 1.0}, fractions=fractions)
             parts = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
             area = roc_auc_score(labels == 1, score, sample_weight=parts)
@@ -247,7 +282,9 @@ def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
     assert done.metrics["best"] == best
     for name, run in runs.items():
         area, behind = run["auc_against"]["all backgrounds"], done.metrics["behind_best"][name]
-        assert behind["value"] == pytest.approx(runs[best]["auc_against"]["all backgrounds"]["value"] - area["value"])
+        assert behind["value"] == pytest.approx(
+            runs[best]["auc_against"]["all backgrounds"]["value"] - area["value"]
+        )
         if name == best:
             assert behind == {"value": 0, "error": 0}
         elif {name, best} != {"hlf", "exported"}:
@@ -267,7 +304,10 @@ def test_scores_are_compared_with_those_of_the_first_training_events(done: Done)
             for truth, true_name in enumerate(CLASSES):
                 first, second = of_train == truth, labels == truth
                 expected = kolmogorov_smirnov(
-                    before[first, output], train_weights[first], scores[second, output], weights[second]
+                    before[first, output],
+                    train_weights[first],
+                    scores[second, output],
+                    weights[second],
                 )
                 found = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
                 assert found == pytest.approx(expected, abs=1e-4)
@@ -275,7 +315,9 @@ def test_scores_are_compared_with_those_of_the_first_training_events(done: Done)
 
 def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> None:
     test, train = (done.dataset.num_rows(split) for split in ("test", "train"))
-    labels = np.concatenate([pq.read_table(file)["label"].to_numpy() for file in done.dataset.files("test")])
+    labels = np.concatenate(
+        [pq.read_table(file)["label"].to_numpy() for file in done.dataset.files("test")]
+    )
     total = len(done.candidates) * (test + min(train, TRAIN_EVENTS))
     total += sum(num_predicted(each.model.inputs, labels) for each in done.candidates)
     counts, totals, words = zip(*done.told, strict=True)
@@ -288,8 +330,12 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
         assert steps == [f"{verb} {candidate.name}" for verb in verbs]
 
 
-def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_is_found(done: Done) -> None:
-    important = {name: run["importance"] for name, run in done.metrics["runs"].items() if "importance" in run}
+def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_is_found(
+    done: Done,
+) -> None:
+    important = {
+        name: run["importance"] for name, run in done.metrics["runs"].items() if "importance" in run
+    }
     assert list(important) == ["hlf", "boosted-trees", "exported"]
     trees = important["boosted-trees"]
     assert list(trees) == list(hlf_names())
@@ -300,12 +346,16 @@ def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_i
 
 def test_kinds_of_particles_are_important_to_networks_on_particles(done: Done) -> None:
     important = {
-        name: run["importance_of_kinds"] for name, run in done.metrics["runs"].items() if "importance_of_kinds" in run
+        name: run["importance_of_kinds"]
+        for name, run in done.metrics["runs"].items()
+        if "importance_of_kinds" in run
     }
     assert list(important) == ON_PARTICLES
     kinds = ["lepton", "tracks", "photons", "neutral hadrons"]
     for name, found in important.items():
-        assert list(found) == kinds + (["high-level features"] if "hlf" in NETWORKS[name].inputs else [])
+        assert list(found) == kinds + (
+            ["high-level features"] if "hlf" in NETWORKS[name].inputs else []
+        )
         assert all(abs(each["value"]) < 1 and 0 <= each["error"] < 0.2 for each in found.values())
 
 
@@ -315,11 +365,15 @@ def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> 
     weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
     trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
     found = next(each.model for each in done.candidates if each.name == "boosted-trees")
-    np.testing.assert_array_equal(found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf}))
+    np.testing.assert_array_equal(
+        found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf})
+    )
 
 
 def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(done: Done) -> None:
-    written = json.loads((done.folder / "curves.json").read_text(encoding="utf-8"), parse_constant=refuse_constant)
+    written = json.loads(
+        (done.folder / "curves.json").read_text(encoding="utf-8"), parse_constant=refuse_constant
+    )
     assert {panel: list(curves) for panel, curves in written.items()} == {
         panel: list(done.metrics["runs"]) for panel in ("all backgrounds", "QCD", "W+jets")
     }
@@ -327,27 +381,40 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
     ratio = scores[:, 1] / (scores[:, 1] + scores[:, 2])
     found = written["W+jets"]["boosted-trees"]
     cuts = thresholds(ratio[labels == 1], weights[labels == 1], GRID)
-    left = [weights[(labels == 2) & (ratio >= cut)].sum() / weights[labels == 2].sum() for cut in cuts]
+    left = [
+        weights[(labels == 2) & (ratio >= cut)].sum() / weights[labels == 2].sum() for cut in cuts
+    ]
     np.testing.assert_allclose(found["background_efficiency"], left, atol=1e-6)
     assert found["signal_efficiency"] == GRID.tolist()
 
 
 @pytest.mark.slow
-def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: list[str], tmp_path: Path) -> None:
-    hlf = np.concatenate([high_level_in(pq.read_table(file)) for file in done.dataset.files("test")])
+def test_shifted_features_change_the_models_that_take_them(
+    done: Done, unsaved: list[str], tmp_path: Path
+) -> None:
+    hlf = np.concatenate(
+        [high_level_in(pq.read_table(file)) for file in done.dataset.files("test")]
+    )
     shifted = {"none": hlf, "all": hlf[::-1].copy()}
     run = again(done, tmp_path, shifted=shifted)["runs"]["hlf"]
     assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
     labels, _, weights = predictions_of(done, "hlf")
     (hlf_alone,) = (each for each in done.candidates if each.name == "hlf")
     wrong = hlf_alone.model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
-    shares = [np.average(wrong[labels == label] == label, weights=weights[labels == label]) for label in range(3)]
+    shares = [
+        np.average(wrong[labels == label] == label, weights=weights[labels == label])
+        for label in range(3)
+    ]
     assert run["systematics"]["all"]["accuracy"]["value"] == pytest.approx(np.mean(shares))
     assert run["weights"] == {}
     # A shift of 0 would say that the energy scale does not matter to a network on particles, which are not shifted.
     metrics = again(done, Path(tempfile.mkdtemp(dir=tmp_path)), ON_PARTICLES, shifted=shifted)
-    assert [each["systematics"] for each in metrics["runs"].values()] == [{}] * len(ON_PARTICLES) != []
-    assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(TASK.working_points)
+    assert (
+        [each["systematics"] for each in metrics["runs"].values()] == [{}] * len(ON_PARTICLES) != []
+    )
+    assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(
+        TASK.working_points
+    )
 
 
 @pytest.mark.slow
@@ -355,10 +422,16 @@ def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:
     one = Candidate("one", made_network("inclusive", dtype=torch.float32))
-    metrics = again(done, tmp_path, candidates=[one], task=TASK._replace(working_points=[], rates=None))
+    metrics = again(
+        done, tmp_path, candidates=[one], task=TASK._replace(working_points=[], rates=None)
+    )
     run = metrics["runs"]["one"]
     assert metrics["rates_before"] is None
-    assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == ({}, [], {})
+    assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == (
+        {},
+        [],
+        {},
+    )
     assert "importance" not in run
     expected = {"one/calibration", "one/confusion", "one/discriminant", "one/scores"}
     assert {name.replace(tmp_path.name, "all") for name in unsaved} == {
@@ -366,7 +439,9 @@ def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     }  # fmt: skip
 
 
-def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved: list[str], tmp_path: Path) -> None:
+def test_points_without_rates_have_neither_rates_nor_purity(
+    done: Done, unsaved: list[str], tmp_path: Path
+) -> None:
     metrics = again(done, tmp_path, task=TASK._replace(rates=None))
     for point in metrics["runs"]["hlf"]["working_points"]:
         assert point.keys() == {
@@ -375,11 +450,15 @@ def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved:
 
 
 @pytest.mark.slow
-def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: list[str], tmp_path: Path) -> None:
+def test_further_trainings_are_measured_on_the_same_events(
+    done: Done, unsaved: list[str], tmp_path: Path
+) -> None:
     models = [made_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
     candidate = Candidate("hlf", models[0], further=models[1:])
     told: list[tuple[int, int, str]] = []
-    metrics = again(done, tmp_path, candidates=[candidate], on_progress=lambda *news: told.append(news))
+    metrics = again(
+        done, tmp_path, candidates=[candidate], on_progress=lambda *news: told.append(news)
+    )
     assert told[-1][0] == told[-1][1]
     found = metrics["runs"]["hlf"]["trainings"]
     accuracies, areas = [], []
@@ -391,7 +470,9 @@ def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: 
         areas.append(roc_auc_score(labels == 0, scores[:, 0], sample_weight=weights))
     assert (found["count"], found["accuracy"]["mean"]) == (3, pytest.approx(np.mean(accuracies)))
     assert found["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert found["auc"]["QCD"] == pytest.approx({"mean": np.mean(areas), "spread": np.std(areas, ddof=1)})
+    assert found["auc"]["QCD"] == pytest.approx(
+        {"mean": np.mean(areas), "spread": np.std(areas, ddof=1)}
+    )
     # What stands for the network is of the first one.
     assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(accuracies[0])
     assert "trainings" not in done.metrics["runs"]["hlf"]

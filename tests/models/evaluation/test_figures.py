@@ -29,7 +29,10 @@ from models.evaluation.style import DPI, WIDTH, PlotLabels, save_figure, saving_
 LABELS = PlotLabels("", "technical sample", 13, "hlf")
 #: Names that matplotlib could take for formulas.
 NAMES = [r"$t\bar{t}$", "a_b", "100% {x}"]
-HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
+HISTORY = [
+    {"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5}
+    for epoch in range(5)
+]
 
 
 def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> ScoredEvents:
@@ -39,7 +42,9 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
     raw = rng.exponential(1.0, (count, 3)) + 2 * np.eye(3)[labels]
     scores = raw / raw.sum(axis=1, keepdims=True)
     first = np.where((scores[:, 0] > 0.4) & (scores[:, 0] < 0.5), 0.55, scores[:, 0])
-    scores = np.stack([first, *((1 - first) * scores[:, k] / (1 - scores[:, 0]) for k in (1, 2))], axis=1)
+    scores = np.stack(
+        [first, *((1 - first) * scores[:, k] / (1 - scores[:, 0]) for k in (1, 2))], axis=1
+    )
     weights = np.where(rng.random(count) < 0.3, lightest, 1.0)
     hlf = rng.normal(60, 60, (count, len(hlf_names()))).astype(np.float32)
     return ScoredEvents(labels, scores, weights, hlf, labels.astype(str))
@@ -60,29 +65,53 @@ def made_figure(name: str, lightest: float = 1.0) -> Figure:
     row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(hlf_names())}
     history = [{**each, "consensus_distance": 0.1} for each in HISTORY]
     kinds: dict[str, Callable[[], Figure]] = {
-        "background_efficiency": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=False),
-        "rejection": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=True),
+        "background_efficiency": lambda: plot_curves(
+            CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=False
+        ),
+        "rejection": lambda: plot_curves(
+            CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=True
+        ),
         "confusion": lambda: figures.plot_confusion(numbers["confusion"], LABELS),
-        "scores": lambda: figures.plot_scores(test, train, numbers["train_against_test"], NAMES, range(3), LABELS),
+        "scores": lambda: figures.plot_scores(
+            test, train, numbers["train_against_test"], NAMES, range(3), LABELS
+        ),
         "discriminant": lambda: figures.plot_discriminant(
-            test, test.probabilities[:, 1], {0: 50.0, 1: 5.0, 2: 20.0}, [1], NAMES, numbers["significance"], LABELS
+            test,
+            test.probabilities[:, 1],
+            {0: 50.0, 1: 5.0, 2: 20.0},
+            [1],
+            NAMES,
+            numbers["significance"],
+            LABELS,
         ),
         "calibration": lambda: figures.plot_calibration(numbers["calibration"], LABELS),
-        "efficiencies": lambda: figures.plot_efficiencies(numbers["efficiency_against"], NAMES[1], 0.5, LABELS),
+        "efficiencies": lambda: figures.plot_efficiencies(
+            numbers["efficiency_against"], NAMES[1], 0.5, LABELS
+        ),
         "importance": lambda: figures.plot_importance(dict.fromkeys(NAMES, row), NAMES[1], LABELS),
         "learning_curve": lambda: figures.plot_learning_curve(history, LABELS),
     }
     return kinds[name]()
 
 
-OF_MODEL = ("confusion", "scores", "discriminant", "calibration", "efficiencies", "importance", "learning_curve")
+OF_MODEL = (
+    "confusion",
+    "scores",
+    "discriminant",
+    "calibration",
+    "efficiencies",
+    "importance",
+    "learning_curve",
+)
 every_figure = pytest.mark.parametrize("name", ["background_efficiency", "rejection", *OF_MODEL])
 
 
 def words_of(figure: Figure) -> list[str]:
     """Words of the legends as they are drawn."""
     legends = [*figure.legends, *(each.get_legend() for each in figure.axes)]
-    return [text.get_text().replace(r"\$", "$") for each in legends if each for text in each.get_texts()]
+    return [
+        text.get_text().replace(r"\$", "$") for each in legends if each for text in each.get_texts()
+    ]
 
 
 def errorbars_of(axes: Axes) -> list[ErrorbarContainer]:
@@ -108,9 +137,13 @@ def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name:
     panels = [each for each in axes if each.axison]
     is_twin = name == "learning_curve"
     has_ratios = name in {"background_efficiency", "rejection", "discriminant"}
-    assert all(each.get_xlabel() for each in panels[len(panels) // 2 * has_ratios : 1 if is_twin else None])
+    assert all(
+        each.get_xlabel() for each in panels[len(panels) // 2 * has_ratios : 1 if is_twin else None]
+    )
     # Panels of a row have their common label on the left; feature names need none.
-    lefts = panels if is_twin else [each for each in panels if each.get_subplotspec().is_first_col()]
+    lefts = (
+        panels if is_twin else [each for each in panels if each.get_subplotspec().is_first_col()]
+    )
     if name != "importance":
         assert all(each.get_ylabel() for each in lefts)
 
@@ -142,7 +175,10 @@ def test_figures_are_saved_with_the_same_bytes_here_and_by_another_process(tmp_p
     save_figure(made_figure("background_efficiency"), tmp_path / "first")
     with saving_in_processes() as save:
         save(made_figure("background_efficiency"), tmp_path / "second")
-    written = [[(tmp_path / f"{each}.{kind}").read_bytes() for kind in ("png", "pdf")] for each in ("first", "second")]
+    written = [
+        [(tmp_path / f"{each}.{kind}").read_bytes() for kind in ("png", "pdf")]
+        for each in ("first", "second")
+    ]
     assert written[0] == written[1]
     assert written[0][0].startswith(b"\x89PNG")
     assert int.from_bytes(written[0][0][16:20]) == WIDTH * DPI
@@ -155,20 +191,31 @@ def test_a_figure_that_another_process_cannot_write_is_an_error(tmp_path: Path) 
         save(made_figure("confusion"), tmp_path / "nowhere" / "plot")
 
 
-@pytest.mark.parametrize("words", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"])
+@pytest.mark.parametrize(
+    "words", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"]
+)
 @pytest.mark.slow
 def test_any_words_can_stand_on_plots(tmp_path: Path, words: str) -> None:
     found = {"classes": [words, "b"], "by_truth": np.eye(2).tolist(), "events": [[1, 0], [0, 1]]}
-    save_figure(figures.plot_confusion(found, PlotLabels(words, words, 13, words)), tmp_path / "plot")
+    save_figure(
+        figures.plot_confusion(found, PlotLabels(words, words, 13, words)), tmp_path / "plot"
+    )
     assert (tmp_path / "plot.png").exists()
 
 
 def test_confusion_plots_have_the_truth_down_as_shares_and_as_events() -> None:
-    found = {"classes": ["a", "b"], "by_truth": [[0.9, 0.1], [0.3, 0.7]], "events": [[1800, 200], [3, 7]]}
+    found = {
+        "classes": ["a", "b"],
+        "by_truth": [[0.9, 0.1], [0.3, 0.7]],
+        "events": [[1800, 200], [3, 7]],
+    }
     shares, events = figures.plot_confusion(found, LABELS).axes
     assert shares.get_xlabel() == "Predicted class (shares of a row)"
     assert events.get_xlabel() == "Predicted class (events)"
-    texts = [{(text.get_position()): text.get_text() for text in axes.texts[-4:]} for axes in (shares, events)]
+    texts = [
+        {(text.get_position()): text.get_text() for text in axes.texts[-4:]}
+        for axes in (shares, events)
+    ]
     assert texts[0] == {(0, 0): "0.900", (1, 0): "0.100", (0, 1): "0.300", (1, 1): "0.700"}
     assert texts[1] == {(0, 0): "1,800", (1, 0): "200", (0, 1): "3", (1, 1): "7"}
     for ticks in (shares.get_xticklabels(), shares.get_yticklabels()):
@@ -176,9 +223,13 @@ def test_confusion_plots_have_the_truth_down_as_shares_and_as_events() -> None:
 
 
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
-def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(lightest: float) -> None:
+def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(
+    lightest: float,
+) -> None:
     test, train, numbers = made_numbers(lightest)
-    figure = figures.plot_scores(test, train, numbers["train_against_test"], NAMES, range(3), LABELS)
+    figure = figures.plot_scores(
+        test, train, numbers["train_against_test"], NAMES, range(3), LABELS
+    )
     places = set()
     for output, axes in enumerate(figure.axes):
         assert (axes.get_yscale(), axes.get_xlim()) == ("log", (0, 1))
@@ -193,7 +244,9 @@ def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(li
             heights, ends = points_and_bars(points)
             assert heights == pytest.approx([share for _, share, _ in there])
             assert ends[:, 1] == pytest.approx([share + error for _, share, error in there])
-            assert ends[:, 0] == pytest.approx([share - min(error, 0.6 * share) for _, share, error in there])
+            assert ends[:, 0] == pytest.approx(
+                [share - min(error, 0.6 * share) for _, share, error in there]
+            )
             # Classes stand beside each other in a bin.
             across = np.asarray(points[0].get_xdata()) * 20
             assert [int(each) for each in across] == [place for place, _, _ in there]
@@ -205,13 +258,17 @@ def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(li
         assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {NAMES[output]}"
     assert len(places) == 3
     # A column for each class.
-    assert words_of(figure) == [f"true {name}, {split}" for name in NAMES for split in ("training", "test")]
+    assert words_of(figure) == [
+        f"true {name}, {split}" for name in NAMES for split in ("training", "test")
+    ]
 
 
 def slow_share(events: ScoredEvents, output: int, truth: int, place: int) -> tuple[float, float]:
     """Share of a class in a bin of 20, and its error."""
     total = inside = squares = 0.0
-    for label, scores, weight in zip(events.labels, events.probabilities, events.weights, strict=True):
+    for label, scores, weight in zip(
+        events.labels, events.probabilities, events.weights, strict=True
+    ):
         if label == truth:
             total += weight
             if place <= 20 * scores[output] < place + 1:
@@ -233,7 +290,10 @@ def test_calibration_plots_have_observed_shares_against_mean_predictions(lightes
         (points,) = errorbars_of(axes)
         assert list(points[0].get_xdata()) == [each["mean_predicted"] for each in content["bins"]]
         check_intervals(*points_and_bars(points), [each["observed"] for each in content["bins"]])
-        assert (list(axes.lines[0].get_xdata()), list(axes.lines[0].get_ydata())) == ([0, 1], [0, 1])
+        assert (list(axes.lines[0].get_xdata()), list(axes.lines[0].get_ydata())) == (
+            [0, 1],
+            [0, 1],
+        )
         assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {name}"
         distance, expected, p_value = (content[key] for key in ("error", "expected", "p_value"))
         words = f"distance {distance:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}"
@@ -242,7 +302,9 @@ def test_calibration_plots_have_observed_shares_against_mean_predictions(lightes
         assert (axes.get_xlim(), axes.get_ylim()) == ((-0.04, 1.04), (-0.05, 1.3))
 
 
-def check_intervals(heights: Sequence[float], ends: np.ndarray, expected: Sequence[dict[str, float]]) -> None:
+def check_intervals(
+    heights: Sequence[float], ends: np.ndarray, expected: Sequence[dict[str, float]]
+) -> None:
     """Bars end where the interval does; a value outside it has a bar to one side only."""
     assert list(heights) == [each["value"] for each in expected]
     for (low, high), each in zip(ends, expected, strict=True):
@@ -252,7 +314,9 @@ def check_intervals(heights: Sequence[float], ends: np.ndarray, expected: Sequen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
-def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lightest: float) -> None:
+def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(
+    lightest: float,
+) -> None:
     found = made_numbers(lightest)[2]["efficiency_against"]
     figure = figures.plot_efficiencies(found, NAMES[1], 0.995, LABELS)
     panels = figure.axes[: len(KINEMATIC_EDGES)]
@@ -270,7 +334,9 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lig
         edges = np.array(KINEMATIC_EDGES[variable])
         # Most events are in the narrow ones of uneven bins, whose points hid each other.
         if variable in ("lepton_pt", "ht", "met"):
-            assert [text.get_text() for text in axes.get_xticklabels()] == [f"{edge:g}" for edge in edges]
+            assert [text.get_text() for text in axes.get_xticklabels()] == [
+                f"{edge:g}" for edge in edges
+            ]
             edges = np.arange(len(edges))
             assert list(axes.get_xticks()) == list(edges)
         assert axes.get_xlim() == (edges[0], edges[-1])
@@ -333,24 +399,41 @@ def test_the_learning_curve_of_several_workers_says_how_far_they_differ() -> Non
     assert words_of(figure)[-1] == "consensus distance"
 
 
-def test_without_a_measurable_cut_the_panel_of_significances_was_empty_and_did_not_say_why() -> None:
+def test_without_a_measurable_cut_the_panel_of_significances_was_empty_and_did_not_say_why() -> (
+    None
+):
     test, _, numbers = made_numbers()
-    none = {name: [] if isinstance(each, list) else each for name, each in numbers["significance"].items()}
+    none = {
+        name: [] if isinstance(each, list) else each
+        for name, each in numbers["significance"].items()
+    }
     figure = figures.plot_discriminant(
-        test, test.probabilities[:, 1], dict.fromkeys(range(3), 5.0), [1], NAMES, none | {"best": None}, LABELS
+        test,
+        test.probabilities[:, 1],
+        dict.fromkeys(range(3), 5.0),
+        [1],
+        NAMES,
+        none | {"best": None},
+        LABELS,
     )
     assert "behind every cut effectively fewer than 10 background events" in words_of(figure)
     assert outside(figure) == []
 
 
-def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_expected_events() -> None:
+def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_expected_events() -> (
+    None
+):
     test, _, numbers = made_numbers()
     score = np.linspace(0, 1, len(test.labels))
     expected = {0: 50.0, 1: 5.0, 2: 20.0}
-    main, below = figures.plot_discriminant(test, score, expected, [1], NAMES, numbers["significance"], LABELS).axes
+    main, below = figures.plot_discriminant(
+        test, score, expected, [1], NAMES, numbers["significance"], LABELS
+    ).axes
     steps = [patch for patch in main.patches if isinstance(patch, StepPatch)]
     # Backgrounds first, then the signal.
-    assert [float(np.nansum(each.get_data()[0])) for each in steps] == pytest.approx([50.0, 20.0, 5.0])
+    assert [float(np.nansum(each.get_data()[0])) for each in steps] == pytest.approx(
+        [50.0, 20.0, 5.0]
+    )
     assert main.get_yscale() == "log"
     line = below.get_legend_handles_labels()[0][0]
     assert isinstance(line, Line2D)
@@ -366,6 +449,8 @@ def test_axes_begin_where_all_curves_have_a_low_background() -> None:
 
     # Where nothing passes there is no logarithm.
     early, late, never = curve(0.42), curve(0.62), curve(0.0)
-    assert figures._reach({"QCD": {"a": late, "b": never}, "W+jets": {"a": early}}) == pytest.approx(0.35)
+    assert figures._reach(
+        {"QCD": {"a": late, "b": never}, "W+jets": {"a": early}}
+    ) == pytest.approx(0.35)
     assert figures._reach({"QCD": {"a": late}}) == pytest.approx(0.55)
     assert figures._reach({"QCD": {"a": never}}) == pytest.approx(0.95)

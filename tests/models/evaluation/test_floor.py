@@ -21,11 +21,15 @@ def task(*working_points: float) -> EvaluationTask:
 def events(num_of_class: int, separation: float, *, certainty: float = 1.0) -> ScoredEvents:
     """Events whose log odds of the signal differ by a number of widths; a certainty of 1 is right."""
     labels = np.repeat([0, 1], num_of_class)
-    log_odds = np.random.default_rng(2).normal(separation * (labels - 0.5), 1.0) * separation * certainty
+    log_odds = (
+        np.random.default_rng(2).normal(separation * (labels - 0.5), 1.0) * separation * certainty
+    )
     signal = 1 / (1 + np.exp(-log_odds))
     features = np.zeros((len(labels), len(hlf_names())), np.float32)
     probabilities = np.stack([1 - signal, signal], axis=1)
-    return ScoredEvents(labels, probabilities, np.ones(len(labels)), features, np.array(["b", "s"])[labels])
+    return ScoredEvents(
+        labels, probabilities, np.ones(len(labels)), features, np.array(["b", "s"])[labels]
+    )
 
 
 def test_a_good_network_reaches_the_floor() -> None:
@@ -33,7 +37,9 @@ def test_a_good_network_reaches_the_floor() -> None:
 
 
 def test_a_network_that_guesses_is_no_better_than_a_constant_answer() -> None:
-    assert "that of the best constant answer, by more than its error" in shortfall(events(300, 0.0), task(), None)
+    assert "that of the best constant answer, by more than its error" in shortfall(
+        events(300, 0.0), task(), None
+    )
 
 
 def test_a_network_that_is_far_too_sure_is_worse_than_a_constant_answer() -> None:
@@ -44,11 +50,16 @@ def test_a_network_that_is_far_too_sure_is_worse_than_a_constant_answer() -> Non
 def test_a_network_without_a_measurable_working_point_is_below_the_floor() -> None:
     few = events(30, 2.0)
     reason = shortfall(few, task(0.9, 0.99), None)
-    assert "none of its working points (0.9, 0.99) can be measured: on 60 test events effectively 3.0 signal" in reason
+    assert (
+        "none of its working points (0.9, 0.99) can be measured: on 60 test events effectively 3.0 signal"
+        in reason
+    )
     assert shortfall(few, task(0.9, 0.5), None) == ""
 
 
-@pytest.mark.parametrize(("at_least", "words"), [(0.99, "is below promote.at_least: 0.99"), (0.6, ""), (0.0, "")])
+@pytest.mark.parametrize(
+    ("at_least", "words"), [(0.99, "is below promote.at_least: 0.99"), (0.6, ""), (0.0, "")]
+)
 def test_a_floor_that_is_set_is_the_only_one(at_least: float, words: str) -> None:
     # Of 20 events no working point can be measured.
     assert words in shortfall(events(20, 2.0), task(0.99), at_least)

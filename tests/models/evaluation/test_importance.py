@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from features.columns import NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
-from models.evaluation.importance import Columns, chosen_events, importance, num_predicted, permutations_of
+from models.evaluation.importance import (
+    Columns,
+    chosen_events,
+    importance,
+    num_predicted,
+    permutations_of,
+)
 from models.evaluation.scored_events import ScoredEvents
 
 
@@ -39,7 +45,12 @@ def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_
     events = ScoredEvents(labels, np.zeros((600, 2)), weights, hlf, np.full(600, "a"))
     told, before = list[int](), hlf.copy()
     found = importance(model, {"hlf": hlf}, events, signal=[1], seed=2, on_events=told.append)
-    assert sum(told) == model.num_seen == 600 * (1 + 5 * len(hlf_names())) == num_predicted(("hlf",), labels)
+    assert (
+        sum(told)
+        == model.num_seen
+        == 600 * (1 + 5 * len(hlf_names()))
+        == num_predicted(("hlf",), labels)
+    )
     assert list(found) == list(hlf_names())
     first, *others = found.values()
     area = roc_auc_score(labels, model.probabilities({"hlf": hlf})[:, 1], sample_weight=weights)
@@ -47,7 +58,10 @@ def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_
     # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five shuffles 0.01.
     assert 0.02 < first.error < 0.032
     assert set(others) == {(0.0, 0.0)}
-    again, other = (importance(OneFeature(), {"hlf": hlf}, events, signal=[1], seed=seed)["ht"] for seed in (2, 3))
+    again, other = (
+        importance(OneFeature(), {"hlf": hlf}, events, signal=[1], seed=seed)["ht"]
+        for seed in (2, 3)
+    )
     assert first == again != other
     np.testing.assert_array_equal(hlf, before)
 
@@ -67,7 +81,9 @@ def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
     rng = np.random.default_rng(1)
     labels, lengths = rng.integers(0, 2, 60), rng.integers(1, 9, 60)
     columns = {"particles": made_particles(rng, labels, lengths), "num_particles": lengths}
-    events = ScoredEvents(labels, np.zeros((60, 2)), np.ones(60), np.zeros((60, 1), np.float32), np.full(60, "a"))
+    events = ScoredEvents(
+        labels, np.zeros((60, 2)), np.ones(60), np.zeros((60, 1), np.float32), np.full(60, "a")
+    )
     lepton, *others = importance(LeptonPt(), columns, events, signal=[1], seed=2).values()
     # From 1, since leptons of 30 and 50 GeV hardly overlap, to what chance gives.
     assert lepton.value == pytest.approx(0.5, abs=0.12)
@@ -95,7 +111,9 @@ LENGTHS = [7, 0, 1, 12, 30]
 def lists_of(columns: Columns) -> list[np.ndarray[Any, Any]]:
     """The particles of each event, without padding, which is 0."""
     rows = columns["particles"]
-    assert not any(event[count:].any() for event, count in zip(rows, columns["num_particles"], strict=True))
+    assert not any(
+        event[count:].any() for event, count in zip(rows, columns["num_particles"], strict=True)
+    )
     return [event[:count] for event, count in zip(rows, columns["num_particles"], strict=True)]
 
 
@@ -104,13 +122,23 @@ def is_kind(particle: np.ndarray[Any, Any], kind: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", FLAGS)
-def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of_other_kinds(kind: str) -> None:
+def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of_other_kinds(
+    kind: str,
+) -> None:
     own, others = made_columns(LENGTHS, seed=1), made_columns(LENGTHS[::-1], seed=2)
     before = [each.copy() for each in (*own.values(), *others.values())]
     found = permutations_of(["particles", "num_particles"])[kind](own, others)
     for event, ours, theirs in zip(lists_of(found), lists_of(own), lists_of(others), strict=True):
-        placed = [(place / len(ours), 0, place, each) for place, each in enumerate(ours) if not is_kind(each, kind)]
-        placed += [(place / len(theirs), 1, place, each) for place, each in enumerate(theirs) if is_kind(each, kind)]
+        placed = [
+            (place / len(ours), 0, place, each)
+            for place, each in enumerate(ours)
+            if not is_kind(each, kind)
+        ]
+        placed += [
+            (place / len(theirs), 1, place, each)
+            for place, each in enumerate(theirs)
+            if is_kind(each, kind)
+        ]
         expected = [each for *_, each in sorted(placed, key=lambda each: each[:3])]
         np.testing.assert_array_equal(event, np.reshape(expected, (-1, NUM_PARTICLE_FEATURES)))
     assert found["num_particles"].dtype == own["num_particles"].dtype

@@ -11,7 +11,9 @@ from models.evaluation.improvement import improvement
 from models.evaluation.scored_events import ScoredEvents
 
 
-def compared(labels: np.ndarray, weights: np.ndarray, before: np.ndarray, after: np.ndarray) -> Estimate:
+def compared(
+    labels: np.ndarray, weights: np.ndarray, before: np.ndarray, after: np.ndarray
+) -> Estimate:
     names, hlf = np.full(len(labels), "a"), np.zeros((len(labels), 1), np.float32)
     old, new = (ScoredEvents(labels, each, weights, hlf, names) for each in (before, after))
     return improvement(old, new)
@@ -30,16 +32,22 @@ def test_it_is_the_difference_of_the_two_mean_losses() -> None:
     losses = []
     for scores in (before, after):
         by_class = [
-            np.average(-np.log(scores[labels == index, index]), weights=weights[labels == index]) for index in range(3)
+            np.average(-np.log(scores[labels == index, index]), weights=weights[labels == index])
+            for index in range(3)
         ]
         losses.append(np.mean(by_class))
-    assert compared(labels, weights, before, after).value == pytest.approx(losses[0] - losses[1], rel=1e-9)
+    assert compared(labels, weights, before, after).value == pytest.approx(
+        losses[0] - losses[1], rel=1e-9
+    )
 
 
 def test_gains_that_differ_between_classes_are_no_error() -> None:
     # Every event of a class gains the same: nothing is uncertain.
     labels = np.repeat([0, 1], 50)
-    before, after = np.full((100, 2), 0.25), np.where(labels[:, None] == 0, [0.25, 0.25], [0.5, 0.5])
+    before, after = (
+        np.full((100, 2), 0.25),
+        np.where(labels[:, None] == 0, [0.25, 0.25], [0.5, 0.5]),
+    )
     found = compared(labels, np.ones(100), before, after)
     assert found.value == pytest.approx(np.log(2) / 2)
     assert found.error < 1e-12
@@ -48,7 +56,10 @@ def test_gains_that_differ_between_classes_are_no_error() -> None:
 def test_the_error_is_smaller_where_models_agree_event_by_event() -> None:
     labels, weights, before, after = made(2)
     alike = 0.99 * before + 0.01 * after
-    assert compared(labels, weights, before, alike).error < compared(labels, weights, before, after).error / 5
+    assert (
+        compared(labels, weights, before, alike).error
+        < compared(labels, weights, before, after).error / 5
+    )
 
 
 def test_an_event_with_probability_0_does_not_decide() -> None:

@@ -49,9 +49,15 @@ def test_negative_weights_may_leave_the_usual_range_and_the_interval_does_not() 
 
 def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() -> None:
     total = 200
-    intervals = [efficiency(np.arange(total) < passed, np.ones(total)) for passed in range(total + 1)]
+    intervals = [
+        efficiency(np.arange(total) < passed, np.ones(total)) for passed in range(total + 1)
+    ]
     covered = [
-        sum(binom.pmf(passed, total, true) for passed, each in enumerate(intervals) if each.low <= true <= each.high)
+        sum(
+            binom.pmf(passed, total, true)
+            for passed, each in enumerate(intervals)
+            if each.low <= true <= each.high
+        )
         for true in np.linspace(0.1, 0.9, 41)
     ]
     assert np.mean(covered) == pytest.approx(0.683, abs=0.02)
@@ -60,7 +66,9 @@ def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() 
 @pytest.mark.parametrize("weights", [[0.1, 0.2, -0.3], [0.7, 0.1, -0.8], [2.6, -1.3, -1.3]])
 def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[float]) -> None:
     assert not WeightSums.of(np.array(weights)).is_positive
-    found = efficiency_against(np.ones(3), np.array([True, False, True]), np.array(weights), [0, 10, 20])
+    found = efficiency_against(
+        np.ones(3), np.array([True, False, True]), np.array(weights), [0, 10, 20]
+    )
     assert found == [None, None]
     assert calibration(np.array([True, False, True]), np.full(3, 0.5), np.array(weights)) == []
 
@@ -69,5 +77,14 @@ def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[fl
 def test_a_share_of_all_but_for_rounding_is_exactly_that(value: float) -> None:
     found = Efficiency(value, 0.943, 1 + 1e-15).as_json()
     assert found == {"value": 1.0, "low": 0.943, "high": 1.0, "limit": "lower"}
-    assert Efficiency(1 - value, value - 1, 0.1).as_json() == {"value": 0.0, "low": 0.0, "high": 0.1, "limit": "upper"}
-    assert Efficiency(value, 0.943, 1.1).as_json(most=math.inf) == {"value": value, "low": 0.943, "high": 1.1}
+    assert Efficiency(1 - value, value - 1, 0.1).as_json() == {
+        "value": 0.0,
+        "low": 0.0,
+        "high": 0.1,
+        "limit": "upper",
+    }
+    assert Efficiency(value, 0.943, 1.1).as_json(most=math.inf) == {
+        "value": value,
+        "low": 0.943,
+        "high": 1.1,
+    }

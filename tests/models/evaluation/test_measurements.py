@@ -19,7 +19,14 @@ from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
 from models.evaluation.evaluation import Predicted, _variations
 from models.evaluation.intervals import efficiency
-from models.evaluation.measurements import EvaluationTask, accuracy, measurable, measure, mixture_of, replicas_of
+from models.evaluation.measurements import (
+    EvaluationTask,
+    accuracy,
+    measurable,
+    measure,
+    mixture_of,
+    replicas_of,
+)
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.significance import asimov_significance
@@ -47,12 +54,21 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
 def bare(labels: Any, scores: Any, weights: Any = 1.0) -> ScoredEvents:
     """Events without kinematics, of a sample for each class."""
     nothing = np.zeros((len(labels), len(hlf_names())), np.float32)
-    return ScoredEvents(labels, scores, np.ones(len(labels)) * weights, nothing, np.array(CLASSES)[labels])
+    return ScoredEvents(
+        labels, scores, np.ones(len(labels)) * weights, nothing, np.array(CLASSES)[labels]
+    )
 
 
-def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any) -> dict[str, Any]:
+def measured(
+    events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any
+) -> dict[str, Any]:
     """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
-    chosen: dict[str, Any] = {"signals": [1], "working_points": [0.5], "rates": None, "seed": 1} | changes
+    chosen: dict[str, Any] = {
+        "signals": [1],
+        "working_points": [0.5],
+        "rates": None,
+        "seed": 1,
+    } | changes
     task = EvaluationTask(CLASSES, labels=NO_LABELS, **chosen)
     return measure(events, train, replicas_of(events, task, num=200), task).numbers
 
@@ -84,12 +100,19 @@ def test_a_working_point_by_hand() -> None:
     (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
     assert (point["wanted"], point["measurable"]) == (0.5, False)
     assert point["threshold"] == pytest.approx(0.7 / (0.7 + 0.15))
-    assert {name: each["value"] for name, each in point["rates"].items()} == {"QCD": 25.0, "ttbar": 6.0, "W+jets": 10.0}
+    assert {name: each["value"] for name, each in point["rates"].items()} == {
+        "QCD": 25.0,
+        "ttbar": 6.0,
+        "W+jets": 10.0,
+    }
     assert point["total_rate"]["value"] == 41
     assert point["num_failing"] == pytest.approx(1)
     assert point["purity"]["value"] == pytest.approx(6 / 41)
     assert same(point["signal"], share(np.array([True, True, False]), weights[:3]))
-    assert {name: each["value"] for name, each in point["backgrounds"].items()} == {"QCD": 0.25, "W+jets": 1.0}
+    assert {name: each["value"] for name, each in point["backgrounds"].items()} == {
+        "QCD": 0.25,
+        "W+jets": 1.0,
+    }
     assert point["all_backgrounds"]["value"] == pytest.approx((100 * 0.25 + 10 * 1.0) / 110)
 
 
@@ -105,7 +128,9 @@ def test_numbers_of_two_classes_stood_twice(monkeypatch: pytest.MonkeyPatch, sig
     events, names = made_events(300), ["one", "two"]
     chosen = events.chosen(np.flatnonzero(events.labels < 2))
     both = chosen.probabilities[:, :2] / chosen.probabilities[:, :2].sum(axis=1, keepdims=True)
-    two = chosen._replace(probabilities=np.nan_to_num(both, nan=0.5), samples=np.array(names)[chosen.labels])
+    two = chosen._replace(
+        probabilities=np.nan_to_num(both, nan=0.5), samples=np.array(names)[chosen.labels]
+    )
     monkeypatch.setattr(sys.modules[__name__], "CLASSES", names)
     found = measured(two, two, signals=[signal])
     ours, other = names[signal], names[1 - signal]
@@ -120,10 +145,14 @@ def test_an_offline_analysis_has_signal_background_and_significance_behind_each_
     before = {"QCD": 100.0, "ttbar": 80.0, "W+jets": 40.0}
     rates = known(before)._replace(are_events=True)
     events = made_events(600)
-    found = measured(events, rates=rates, expected=dict(enumerate(before.values())), uncertainty=0.1)
+    found = measured(
+        events, rates=rates, expected=dict(enumerate(before.values())), uncertainty=0.1
+    )
     (point,) = found["working_points"]
     assert "rates" not in point
-    kept = {name: share["value"] for name, share in point["backgrounds"].items()} | {"ttbar": point["signal"]["value"]}
+    kept = {name: share["value"] for name, share in point["backgrounds"].items()} | {
+        "ttbar": point["signal"]["value"]
+    }
     assert {name: number["value"] for name, number in point["events"].items()} == pytest.approx(
         {name: before[name] * share for name, share in kept.items()}
     )
@@ -140,11 +169,15 @@ def test_without_background_behind_a_cut_the_significance_has_a_lower_limit() ->
     labels = np.repeat([0, 1, 2], 100)
     before = dict.fromkeys(CLASSES, 50.0)
     rates = known(before)._replace(are_events=True)
-    found = measured(bare(labels, np.eye(3)[labels]), rates=rates, expected=dict(enumerate(before.values())))
+    found = measured(
+        bare(labels, np.eye(3)[labels]), rates=rates, expected=dict(enumerate(before.values()))
+    )
     significance = found["working_points"][0]["significance"]
     assert (significance["value"], significance["limit"]) == (None, "lower")
     # 50 signal events on less than 1.84 of 200 at 84 %, that is, on less than about one.
-    assert significance["low"] == pytest.approx(float(asimov_significance(np.array(50.0), np.array(1.0), 0.0)), rel=0.3)
+    assert significance["low"] == pytest.approx(
+        float(asimov_significance(np.array(50.0), np.array(1.0), 0.0)), rel=0.3
+    )
 
 
 def test_without_background_in_many_replicas_the_significance_has_a_lower_limit() -> None:
@@ -153,7 +186,9 @@ def test_without_background_in_many_replicas_the_significance_has_a_lower_limit(
     scores = np.eye(3)[np.repeat([1, 0, 1, 2], [86, 300, 100, 100])]
     before = dict.fromkeys(CLASSES, 50.0)
     rates = known(before)._replace(are_events=True)
-    found = measured(bare(labels, scores, weights), rates=rates, expected=dict(enumerate(before.values())))
+    found = measured(
+        bare(labels, scores, weights), rates=rates, expected=dict(enumerate(before.values()))
+    )
     significance = found["working_points"][0]["significance"]
     assert (significance["high"], significance["limit"]) == (None, "lower")
     assert 0 < significance["low"] < significance["value"]
@@ -171,23 +206,34 @@ def test_several_classes_are_the_signal_together() -> None:
         ours = sum(part * events.probabilities[:, label] for label, part in fractions.items())
         score = ours / (ours + events.probabilities[:, 1])
 
-        def kept(label: int, threshold: float = point["threshold"], score: np.ndarray = score) -> float:
+        def kept(
+            label: int, threshold: float = point["threshold"], score: np.ndarray = score
+        ) -> float:
             return float((score[events.labels == label] >= threshold - 1e-12).mean())
 
         together = sum(part * kept(label) for label, part in fractions.items())
         assert together == pytest.approx(point["signal"]["value"])
         assert together >= 0.8
-        assert {name: each["value"] for name, each in point["backgrounds"].items()} == {"ttbar": kept(1)}
+        assert {name: each["value"] for name, each in point["backgrounds"].items()} == {
+            "ttbar": kept(1)
+        }
         pairs = score[events.labels == 1]
         area = sum(
             part
-            * np.mean([(each > pairs).mean() + (each == pairs).mean() / 2 for each in score[events.labels == label]])
+            * np.mean(
+                [
+                    (each > pairs).mean() + (each == pairs).mean() / 2
+                    for each in score[events.labels == label]
+                ]
+            )
             for label, part in fractions.items()
         )
         assert found["auc_against"]["ttbar"]["value"] == pytest.approx(area)
         if rates:
             behind = {name: each["value"] for name, each in point["rates"].items()}
-            assert point["purity"]["value"] == pytest.approx(1 - behind["ttbar"] / sum(behind.values()))
+            assert point["purity"]["value"] == pytest.approx(
+                1 - behind["ttbar"] / sum(behind.values())
+            )
 
 
 def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
@@ -259,7 +305,9 @@ def test_negative_weights_left_numbers_that_json_lacks_in_the_band() -> None:
     # In few replicas the weights of the 1000 background events above the cut add up to 0 or less.
     labels = np.repeat([0, 1, 0, 0, 1], [2000, 200, 550, 450, 200])
     score = np.repeat([0.1, 0.9], [2200, 1200])
-    task = EvaluationTask(["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1, expected={0: 100.0, 1: 10.0})
+    task = EvaluationTask(
+        ["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1, expected={0: 100.0, 1: 10.0}
+    )
     events = binary(labels, score, np.repeat([1.0, -1.0, 1.0], [2750, 450, 200]))
     found = measure(events, None, replicas_of(events, task), task).numbers["significance"]
     assert len(json.loads(json.dumps(found, allow_nan=False))["low"]) > 3
@@ -267,7 +315,9 @@ def test_negative_weights_left_numbers_that_json_lacks_in_the_band() -> None:
 
 def test_a_highest_significance_at_the_end_of_the_scan_says_so() -> None:
     labels = np.repeat([0, 1, 2], [2000, 2000, 2000])
-    events = binary(labels, np.random.default_rng(4).beta(*np.array([(1, 1), (9, 1), (1, 1)])[labels].T))
+    events = binary(
+        labels, np.random.default_rng(4).beta(*np.array([(1, 1), (9, 1), (1, 1)])[labels].T)
+    )
     tight, loose = (
         measured(events, expected={0: size, 1: 10.0, 2: size}, uncertainty=error)["significance"]
         for size, error in ((1e5, 0.5), (1e-3, 0.0))
@@ -281,13 +331,19 @@ def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
     found = measured(events, working_points=[0.999, 0.6, 0.5])
     assert [each["measurable"] for each in found["working_points"]] == [False, True, True]
     assert 0.5 < found["measurable_to"] < 0.999
-    assert found["efficiency_against"] == measured(events, working_points=[0.6])["efficiency_against"] != {}
+    assert (
+        found["efficiency_against"]
+        == measured(events, working_points=[0.6])["efficiency_against"]
+        != {}
+    )
     assert measured(events, working_points=[0.999])["efficiency_against"] == {}
 
 
 def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:
     events = made_events(90, lightest=-0.5)
-    found = measured(events, rates=known({"QCD": 0.0, "ttbar": 0.0, "W+jets": 1e-300}), working_points=[0.01])
+    found = measured(
+        events, rates=known({"QCD": 0.0, "ttbar": 0.0, "W+jets": 1e-300}), working_points=[0.01]
+    )
     (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
     assert point["purity"] is None or 0 <= point["purity"]["value"] <= 1
 
@@ -312,14 +368,18 @@ def test_the_error_of_an_accuracy_counted_an_unseen_event_in_each_class() -> Non
     for _ in range(200):
         guess = np.where(rng.random(len(labels)) < truth[labels], labels, (labels + 1) % 3)
         events = bare(labels, np.eye(3)[guess])
-        found.append(accuracy(events, Replicas(labels, events.samples, events.weights, seed=1, num=200)))
+        found.append(
+            accuracy(events, Replicas(labels, events.samples, events.weights, seed=1, num=200))
+        )
     errors = np.array([each.error for each in found])
     covered = np.mean([abs(each.value - truth.mean()) <= each.error for each in found])
     assert covered == pytest.approx(0.683, abs=0.07)
     assert errors.mean() == pytest.approx(np.std([each.value for each in found]), rel=0.1)
 
 
-def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatever_the_sample_has() -> None:
+def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatever_the_sample_has() -> (
+    None
+):
     rng = np.random.default_rng(3)
     labels = np.repeat([0, 1, 2], [20_000, 4000, 2000])
     # One feature with two values; only its share distinguishes the third class.
@@ -377,7 +437,10 @@ def without_class(events: ScoredEvents, label: int, kind: str) -> ScoredEvents:
     ("kind", "words"),
     [
         ("no events", "there are no W+jets test events. No number counts this class."),
-        ("cancelling weights", "there are no W+jets test events that count: 21 events with weights of -20, 1, which"),
+        (
+            "cancelling weights",
+            "there are no W+jets test events that count: 21 events with weights of -20, 1, which",
+        ),
     ],
 )
 @pytest.mark.parametrize("rates", [None, {"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}])
@@ -402,7 +465,10 @@ def test_a_class_without_test_events_that_count_is_named_and_no_number_counts_it
         total = point["rates"]["QCD"]["value"] + point["rates"]["ttbar"]["value"]
         assert point["total_rate"]["value"] == pytest.approx(total)
     # A second model has the same classes.
-    assert measurable(without_class(events, 2, kind), less)[0].labels.tolist() == counted.labels.tolist()
+    assert (
+        measurable(without_class(events, 2, kind), less)[0].labels.tolist()
+        == counted.labels.tolist()
+    )
 
 
 def test_events_of_a_class_that_is_not_measured_are_scored_with_its_rates() -> None:
@@ -413,7 +479,10 @@ def test_events_of_a_class_that_is_not_measured_are_scored_with_its_rates() -> N
     rates = Rates({name: Estimate(10.0, 0.0) for name in labels}, labels)
     task = EvaluationTask(CLASSES, [1], [0.5], rates, NO_LABELS, 1)
     _, less, _ = measurable(without_class(events, 2, "no events"), task)
-    assert less.scored(table_of(events)).weights.tolist() == task.scored(table_of(events)).weights.tolist()
+    assert (
+        less.scored(table_of(events)).weights.tolist()
+        == task.scored(table_of(events)).weights.tolist()
+    )
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -422,13 +491,16 @@ def test_without_signal_or_background_nothing_can_be_measured(label: int) -> Non
     both = made_events(60)
     both = both.chosen(np.flatnonzero(both.labels < 2))
     with pytest.raises(
-        UndefinedMetricError, match=f"there are no {CLASSES[label]} test events that count: .*Add files"
+        UndefinedMetricError,
+        match=f"there are no {CLASSES[label]} test events that count: .*Add files",
     ):
         measurable(without_class(both, label, "cancelling weights"), task)
 
 
 @pytest.mark.parametrize("kind", ["no events", "cancelling weights"])
-def test_a_class_without_training_events_that_count_is_not_compared_and_all_else_is_measured(kind: str) -> None:
+def test_a_class_without_training_events_that_count_is_not_compared_and_all_else_is_measured(
+    kind: str,
+) -> None:
     whole = made_events(60)
     numbers = measured(whole, without_class(whole, 2, kind))
     comparison = numbers["train_against_test"]["ttbar"]
@@ -439,7 +511,9 @@ def test_a_class_without_training_events_that_count_is_not_compared_and_all_else
     assert {**numbers, "train_against_test": {}, "not_measurable": []} == measured(whole)
 
 
-def test_a_class_of_weights_that_nearly_cancel_is_named_with_its_weights_and_the_rest_is_measured() -> None:
+def test_a_class_of_weights_that_nearly_cancel_is_named_with_its_weights_and_the_rest_is_measured() -> (
+    None
+):
     """150 events of weights +1, -1 and 3 add up to 10."""
     rng = np.random.default_rng(5)
     signed = rng.permutation(np.repeat([1.0, -1.0, 3.0], [53, 88, 15]))
@@ -453,7 +527,10 @@ def test_a_class_of_weights_that_nearly_cancel_is_named_with_its_weights_and_the
     assert (comparison["W+jets"]["p_value"], comparison["QCD"]["p_value"]) == (None, 1.0)
     (sentence,) = numbers["not_measurable"]
     assert "of W+jets cannot be compared" in sentence
-    assert "156 events with weights of -1, 1, 3, which add up to 10: effectively 0.4 events" in sentence
+    assert (
+        "156 events with weights of -1, 1, 3, which add up to 10: effectively 0.4 events"
+        in sentence
+    )
     assert numbers["accuracy"]["error"] > 0
 
 
@@ -479,7 +556,8 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     table = table_of(made._replace(samples=samples))
     rates = {"QCD": 999.0, "hard": 1.0, "ttbar": 5.0, "W+jets": 7.0}
     given = Rates(
-        {name: Estimate(each, 0.0) for name, each in rates.items()}, {"hard": 0, "QCD": 0, "ttbar": 1, "W+jets": 2}
+        {name: Estimate(each, 0.0) for name, each in rates.items()},
+        {"hard": 0, "QCD": 0, "ttbar": 1, "W+jets": 2},
     )
     events = ScoredEvents.of(table, given.values)
     ours = events.labels == 0
@@ -489,22 +567,32 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal().mean())
     (point,) = numbers["working_points"]
     task = EvaluationTask(CLASSES, [1], [0.5], given, NO_LABELS, 1)
-    again = variations(events, {"same": with_weights(events, events.weights)}, task, [point["threshold"]])["same"]
+    again = variations(
+        events, {"same": with_weights(events, events.weights)}, task, [point["threshold"]]
+    )["same"]
     assert again["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
     left = again["working_points"][0]["efficiencies"]["QCD"]
     assert left["value"] == pytest.approx(point["backgrounds"]["QCD"]["value"])
     bins = numbers["efficiency_against"]["num_jets"]
-    place = np.searchsorted(bins["edges"][1:-1], events.hlf[:, hlf_names().index("num_jets")], side="right")
+    place = np.searchsorted(
+        bins["edges"][1:-1], events.hlf[:, hlf_names().index("num_jets")], side="right"
+    )
     sums = np.bincount(place[ours], events.weights[ours], len(bins["classes"]["QCD"]))
     values = [0.0 if each is None else each["value"] for each in bins["classes"]["QCD"]]
     assert np.average(values, weights=sums) == pytest.approx(left["value"])
     # Other weights of the generator leave the proportions of the samples alone.
-    predictions = table.append_column("weight_same", table["weight"]).append_column("weight_too", table["weight"])
+    predictions = table.append_column("weight_same", table["weight"]).append_column(
+        "weight_too", table["weight"]
+    )
     candidate = Candidate("a", cast("Predictor", SimpleNamespace(inputs=())))
-    found = _variations(Predicted(candidate, events, events, numbers, {}, np.zeros(1)), predictions, {}, [], task)
+    found = _variations(
+        Predicted(candidate, events, events, numbers, {}, np.zeros(1)), predictions, {}, [], task
+    )
     assert found["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
     assert found["weights_envelope"]["accuracy"]["up"] == pytest.approx(0, abs=1e-12)
-    assert found["weights"]["same"]["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
+    assert found["weights"]["same"]["accuracy"]["value"] == pytest.approx(
+        numbers["accuracy"]["value"]
+    )
 
 
 def table_of(events: ScoredEvents) -> pa.Table:

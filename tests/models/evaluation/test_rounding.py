@@ -23,7 +23,9 @@ from models.evaluation.rounding import ON_PAGE, inverse_with_interval, with_erro
         (math.nan, 0.1, "not measurable"),
     ],
 )
-def test_a_number_has_as_many_digits_as_its_error_needs(value: float, error: float, text: str) -> None:
+def test_a_number_has_as_many_digits_as_its_error_needs(
+    value: float, error: float, text: str
+) -> None:
     assert with_error(value, error) == text
 
 
@@ -42,7 +44,9 @@ def test_a_number_has_as_many_digits_as_its_error_needs(value: float, error: flo
         (0.11, 0.12, 0.13, "12.0 % (± 1.0)"),
     ],
 )
-def test_a_share_at_either_end_of_its_range_is_a_limit(low: float, value: float, high: float, text: str) -> None:
+def test_a_share_at_either_end_of_its_range_is_a_limit(
+    low: float, value: float, high: float, text: str
+) -> None:
     interval = {"value": value, "low": low, "high": high}
     assert with_interval(interval, scale=100, symbol=" %", most=1.0, form=ON_PAGE) == text
 
@@ -59,10 +63,15 @@ def test_an_infinite_rejection_is_a_lower_limit() -> None:
 
 def test_an_infinite_upper_end_is_a_lower_limit() -> None:
     for infinite in (None, math.inf):
-        assert with_interval({"value": 3.2, "low": 2.5, "high": infinite, "limit": "lower"}) == "> 2.5"
+        assert (
+            with_interval({"value": 3.2, "low": 2.5, "high": infinite, "limit": "lower"}) == "> 2.5"
+        )
 
 
 def test_what_has_no_value_may_have_a_lower_limit() -> None:
     assert with_interval({"value": None, "low": 27.31, "high": None, "limit": "lower"}) == "> 27"
-    assert with_interval({"value": None, "low": None, "high": None, "limit": "lower"}) == "not measurable"
+    assert (
+        with_interval({"value": None, "low": None, "high": None, "limit": "lower"})
+        == "not measurable"
+    )
     assert with_interval({"value": None, "low": 27.31, "high": None}) == "not measurable"

@@ -7,7 +7,12 @@ import pytest
 from drawn import outside, without_style
 
 from models.evaluation.curves import cumulative_distance
-from models.evaluation.sample_comparison import WeightedEvents, plot_comparison, separation, transfer
+from models.evaluation.sample_comparison import (
+    WeightedEvents,
+    plot_comparison,
+    separation,
+    transfer,
+)
 from models.evaluation.style import NO_LABELS
 
 
@@ -39,16 +44,26 @@ def test_weights_count() -> None:
 
 @pytest.mark.slow
 def test_a_network_loses_what_the_other_sample_teaches_wrongly() -> None:
-    same = transfer([events(300, 1), events(300, 2, shift=1.5)], [events(300, 3), events(300, 4, shift=1.5)], seed=1)
+    same = transfer(
+        [events(300, 1), events(300, 2, shift=1.5)],
+        [events(300, 3), events(300, 4, shift=1.5)],
+        seed=1,
+    )
     assert same["loss"].value == pytest.approx(0.0, abs=0.05)
-    other = transfer([events(300, 1), events(300, 2, shift=1.5)], [events(300, 3, shift=1.5), events(300, 4)], seed=1)
+    other = transfer(
+        [events(300, 1), events(300, 2, shift=1.5)],
+        [events(300, 3, shift=1.5), events(300, 4)],
+        seed=1,
+    )
     assert other["loss"].value > 0.5
 
 
 @pytest.mark.slow
 def test_networks_are_tested_on_events_that_they_were_not_trained_on() -> None:
     # With this number of features of noise, a network remembers its training events.
-    first, second, *others = (events(number, number, num_features=40) for number in (300, 200, 310, 150))
+    first, second, *others = (
+        events(number, number, num_features=40) for number in (300, 200, 310, 150)
+    )
     found = transfer([first, second], others, seed=1)
     assert found["own"].value == pytest.approx(0.5, abs=0.06)
     assert found["loss"].value == pytest.approx(0.0, abs=0.1)
@@ -65,6 +80,12 @@ def test_the_figure_names_the_largest_difference() -> None:
 
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
 def test_the_figure_has_the_style_of_all_and_shows_all_data(lightest: float) -> None:
-    one, two = ((events(60, seed).features[:, 0], np.where(np.arange(60) % 5, 1.0, lightest)) for seed in (1, 2))
-    assert without_style(lambda: plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)) == []
+    one, two = (
+        (events(60, seed).features[:, 0], np.where(np.arange(60) % 5, 1.0, lightest))
+        for seed in (1, 2)
+    )
+    assert (
+        without_style(lambda: plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS))
+        == []
+    )
     assert outside(plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)) == []

@@ -22,13 +22,22 @@ def by_likelihood(signal: float, background: float, error: float) -> float:
         b = math.exp(logs[0])
         return b - seen * math.log(b) + ratio * b - beside * math.log(ratio * b)
 
-    found = minimize(minus_log, [math.log(background)], method="Nelder-Mead", options={"xatol": 1e-12, "fatol": 1e-13})
+    found = minimize(
+        minus_log,
+        [math.log(background)],
+        method="Nelder-Mead",
+        options={"xatol": 1e-12, "fatol": 1e-13},
+    )
     free = seen - seen * math.log(seen) + beside - beside * math.log(beside)
     return math.sqrt(2 * (found.fun - free))
 
 
-@pytest.mark.parametrize("size", [(5, 3, 0.5), (10, 100, 0.1), (30, 50, 0.3), (0.5, 400, 0.05), (80, 2, 1.0)])
-def test_the_asimov_significance_is_that_of_the_profiled_likelihood(size: tuple[float, float, float]) -> None:
+@pytest.mark.parametrize(
+    "size", [(5, 3, 0.5), (10, 100, 0.1), (30, 50, 0.3), (0.5, 400, 0.05), (80, 2, 1.0)]
+)
+def test_the_asimov_significance_is_that_of_the_profiled_likelihood(
+    size: tuple[float, float, float],
+) -> None:
     signal, background, uncertainty = size
     expected = by_likelihood(signal, background, uncertainty * background)
     found = asimov_significance(np.array(signal), np.array(background), uncertainty)
@@ -41,7 +50,9 @@ def test_a_small_uncertainty_is_none_and_few_signal_events_give_s_over_sqrt_b() 
     assert asimov_significance(signal, background, 1e-9) == pytest.approx(certain, rel=1e-6)
     small, many = np.array([1.0]), np.array([1e6])
     assert asimov_significance(small, many, 0.0) == pytest.approx(1e-3, rel=1e-3)
-    assert asimov_significance(small, many, 0.1) == pytest.approx(1 / math.hypot(1e3, 1e5), rel=1e-3)
+    assert asimov_significance(small, many, 0.1) == pytest.approx(
+        1 / math.hypot(1e3, 1e5), rel=1e-3
+    )
     # Signed weights may add up to less than nothing.
     for uncertainty in (0.0, 0.1):
         assert asimov_significance(-signal, background, uncertainty).tolist() == [0.0, 0.0]
@@ -57,8 +68,12 @@ def test_the_band_covers_the_truth_at_its_cut(num_signal: int, num_background: i
         # Below x are x**2 of the signal and 1 - (1 - x)**2 of the background.
         parts = 1 - np.sqrt(rng.random(num_background)), np.sqrt(rng.random(num_signal))
         replicas = Replicas(labels, labels.astype(str), np.ones(len(labels)), seed=seed, num=200)
-        found = significance(Scored(replicas, np.concatenate(parts), {1: 1.0}, wanted), {0: 1000.0, 1: 50.0}, 0.1)
-        truth = asimov_significance(50 * (1 - found["threshold"] ** 2), 1000 * (1 - found["threshold"]) ** 2, 0.1)
+        found = significance(
+            Scored(replicas, np.concatenate(parts), {1: 1.0}, wanted), {0: 1000.0, 1: 50.0}, 0.1
+        )
+        truth = asimov_significance(
+            50 * (1 - found["threshold"] ** 2), 1000 * (1 - found["threshold"]) ** 2, 0.1
+        )
         below += truth < found["low"]
         above += truth > found["high"]
     assert (np.abs(below / trials - 0.16) < 0.1).all()
@@ -89,13 +104,17 @@ def test_a_background_of_which_nothing_passes_counts_with_one_event_in_the_error
 
 
 @pytest.mark.parametrize(("num_positive", "has_bound"), [(100, True), (46, False)])
-def test_replicas_without_background_have_an_infinite_significance(num_positive: int, has_bound: bool) -> None:
+def test_replicas_without_background_have_an_infinite_significance(
+    num_positive: int, has_bound: bool
+) -> None:
     """Signed weights: 1 % or 40 % of the replicas have no background, where the measured one is above 0."""
     weights = np.concatenate([np.ones(num_positive), np.full(40, -1.0), np.ones(300 + 100)])
     labels = np.repeat([0, 1], [num_positive + 40 + 300, 100])
     scores = np.concatenate([np.ones(num_positive + 40), np.zeros(300), np.ones(100)])
     replicas = Replicas(labels, labels.astype(str), weights, seed=1, num=200)
-    found = significance(Scored(replicas, scores, {1: 1.0}, np.array([0.9])), {0: 1000.0, 1: 50.0}, 0.1)
+    found = significance(
+        Scored(replicas, scores, {1: 1.0}, np.array([0.9])), {0: 1000.0, 1: 50.0}, 0.1
+    )
     (low,), (value,), (high,) = (found[name] for name in ("low", "asimov", "high"))
     assert 0 < low < value < high
     assert math.isfinite(high) is has_bound

@@ -41,7 +41,9 @@ def test_other_weights_shift_shares_at_the_same_threshold() -> None:
 
 
 def test_weights_of_another_scale_shift_nothing() -> None:
-    found = variations(EVENTS, {"same": with_weights(EVENTS, 7.0 * EVENTS.weights)}, TASK, [0.5])["same"]
+    found = variations(EVENTS, {"same": with_weights(EVENTS, 7.0 * EVENTS.weights)}, TASK, [0.5])[
+        "same"
+    ]
     for each in (found["accuracy"], *found["working_points"][0]["efficiencies"].values()):
         assert each["shift"] == pytest.approx(0, abs=1e-12)
         assert each["error"] == pytest.approx(0, abs=1e-12)
@@ -53,18 +55,29 @@ def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> N
         "further": np.array([4.0, 2.0, 1.0, 1.0, 1.0, 1.0]),
         "same": np.ones(6),
     }
-    found = variations(EVENTS, {name: with_weights(EVENTS, each) for name, each in weights.items()}, TASK, [0.5])
+    found = variations(
+        EVENTS, {name: with_weights(EVENTS, each) for name, each in weights.items()}, TASK, [0.5]
+    )
     (point,) = envelope(list(found.values()))["working_points"]
     assert point["wanted"] == 0.5
     # Of QCD 2 of 4 pass, 2 of 5, and 2 of 8.
     rms = np.sqrt((0.1**2 + 0.25**2) / 3)
     assert point["efficiencies"]["QCD"] == pytest.approx({"down": -0.25, "up": 0.0, "rms": rms})
-    assert point["efficiencies"]["ttbar"] == pytest.approx({"down": -0.25, "up": 0.0, "rms": 0.25 / np.sqrt(3)})
+    assert point["efficiencies"]["ttbar"] == pytest.approx(
+        {"down": -0.25, "up": 0.0, "rms": 0.25 / np.sqrt(3)}
+    )
     rising = with_weights(EVENTS, np.array([1.0, 1.0, 1.0, 5.0, 1.0, 1.0]))
-    both = variations(EVENTS, {"down": with_weights(EVENTS, weights["down"]), "up": rising}, TASK, [0.5])
+    both = variations(
+        EVENTS, {"down": with_weights(EVENTS, weights["down"]), "up": rising}, TASK, [0.5]
+    )
     qcd = envelope(list(both.values()))["working_points"][0]["efficiencies"]["QCD"]
     assert (qcd["down"], qcd["up"]) == pytest.approx((-0.1, 0.25))
-    odd = variations(EVENTS, {"odd": with_weights(EVENTS, np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))}, TASK, [0.5])
+    odd = variations(
+        EVENTS,
+        {"odd": with_weights(EVENTS, np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))},
+        TASK,
+        [0.5],
+    )
     assert envelope([*found.values(), odd["odd"]])["accuracy"] is None
 
 
@@ -86,13 +99,19 @@ def test_a_class_without_weight_has_no_shift() -> None:
 
 def test_a_class_that_is_not_measured_leaves_the_shifts_of_all_others_as_they_are() -> None:
     labels = np.append(EVENTS.labels, [2, 2])
-    probabilities = np.vstack([np.column_stack([EVENTS.probabilities, np.zeros(6)]), np.full((2, 3), 1 / 3)])
+    probabilities = np.vstack(
+        [np.column_stack([EVENTS.probabilities, np.zeros(6)]), np.full((2, 3), 1 / 3)]
+    )
     hlf, samples = np.zeros((8, len(hlf_names())), np.float32), np.full(8, "a")
-    events = ScoredEvents(labels, probabilities, np.append(EVENTS.weights, [1.0, -1.0]), hlf, samples)
+    events = ScoredEvents(
+        labels, probabilities, np.append(EVENTS.weights, [1.0, -1.0]), hlf, samples
+    )
     task = TASK._replace(classes=["QCD", "ttbar", "W+jets"], unmeasured=frozenset({2}))
     weights = np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0])
     expected = variations(EVENTS, {"up": with_weights(EVENTS, weights)}, TASK, [0.5])["up"]
-    found = variations(events, {"up": with_weights(events, np.append(weights, [2.0, -2.0]))}, task, [0.5])["up"]
+    found = variations(
+        events, {"up": with_weights(events, np.append(weights, [2.0, -2.0]))}, task, [0.5]
+    )["up"]
     assert found["accuracy"] == pytest.approx(expected["accuracy"])
     assert found["auc"] == pytest.approx(expected["auc"])
     efficiencies = expected["working_points"][0]["efficiencies"]
@@ -102,10 +121,15 @@ def test_a_class_that_is_not_measured_leaves_the_shifts_of_all_others_as_they_ar
 def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
     rng = np.random.default_rng(3)
     labels, scores = rng.integers(0, 3, 60), rng.integers(0, 12, (60, 3)) + 0.5
-    probabilities, is_selected = scores / scores.sum(axis=1, keepdims=True), rng.uniform(size=60) < 0.8
+    probabilities, is_selected = (
+        scores / scores.sum(axis=1, keepdims=True),
+        rng.uniform(size=60) < 0.8,
+    )
     hlf = np.zeros((60, len(hlf_names())), np.float32)
     # The weights of a class add up to less than 1.
-    events = ScoredEvents(labels, probabilities, 0.01 * rng.uniform(0.5, 2, 60), hlf, np.full(60, "a"))
+    events = ScoredEvents(
+        labels, probabilities, 0.01 * rng.uniform(0.5, 2, 60), hlf, np.full(60, "a")
+    )
     task = TASK._replace(classes=["QCD", "ttbar", "W+jets"])
     weights = rng.uniform(0.5, 2, 60)
     ratio = probabilities[:, 1] / (probabilities[:, 0] + probabilities[:, 2])
@@ -121,8 +145,14 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
             found += fraction * sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
         return found
 
-    nominal, moved = area(events.weights, ratio), area(events.weights, np.where(is_selected, ratio, -1))
-    varied = {"w": with_weights(events, weights), "s": Varied(events.weights, probabilities, is_selected)}
+    nominal, moved = (
+        area(events.weights, ratio),
+        area(events.weights, np.where(is_selected, ratio, -1)),
+    )
+    varied = {
+        "w": with_weights(events, weights),
+        "s": Varied(events.weights, probabilities, is_selected),
+    }
     found = variations(events, varied, task, [0.5])
     for name, expected in (("w", area(weights, ratio)), ("s", moved)):
         assert found[name]["auc"]["value"] == pytest.approx(expected)
@@ -143,10 +173,16 @@ def test_the_errors_are_the_spread_over_repeated_experiments() -> None:
         moved = np.clip(score + rng.normal(0, 0.1, 250), 0, 1)
         varied = {
             "w": with_weights(events, np.exp(2 * score)),
-            "s": Varied(events.weights, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)),
+            "s": Varied(
+                events.weights, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)
+            ),
         }
         found = variations(events, varied, TASK, [0.5]).values()
-        numbers = [one for each in found for one in (each["auc"], each["working_points"][0]["efficiencies"]["QCD"])]
+        numbers = [
+            one
+            for each in found
+            for one in (each["auc"], each["working_points"][0]["efficiencies"]["QCD"])
+        ]
         shifts.append([each["shift"] for each in numbers])
         errors.append([each["error"] for each in numbers])
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)

@@ -17,12 +17,18 @@ RATES = Rates({"b": Estimate(1000.0, 0.0), "s": Estimate(10.0, 0.0)}, {"b": 0, "
 
 
 def scored(
-    labels: Any, scores: Any, weights: Any, wanted: list[float], background: dict[int, float] | None = None
+    labels: Any,
+    scores: Any,
+    weights: Any,
+    wanted: list[float],
+    background: dict[int, float] | None = None,
 ) -> Scored:
     labels = np.asarray(labels)
     samples = np.array(["b", "s"])[labels]
     replicas = Replicas(labels, samples, np.asarray(weights, np.float64), seed=1, num=200)
-    return Scored(replicas, np.asarray(scores, np.float64), {1: 1.0}, np.array(wanted), background=background)
+    return Scored(
+        replicas, np.asarray(scores, np.float64), {1: 1.0}, np.array(wanted), background=background
+    )
 
 
 def points(made: Scored) -> list[dict[str, Any]]:
@@ -33,7 +39,9 @@ def with_heavy_signed_background() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """10,000 ordinary background events, and heavy ones of both signs far below every threshold."""
     rng = np.random.default_rng(3)
     labels = np.repeat([0, 0, 1], [10_000, 400, 1000])
-    scores = np.concatenate([rng.uniform(0, 1, 10_000), np.full(400, -1.0), rng.uniform(0.5, 1.5, 1000)])
+    scores = np.concatenate(
+        [rng.uniform(0, 1, 10_000), np.full(400, -1.0), rng.uniform(0.5, 1.5, 1000)]
+    )
     weights = np.concatenate([np.ones(10_000), np.resize([300.0, -300.0], 400), np.ones(1000)])
     return labels, scores, weights
 
@@ -65,8 +73,12 @@ def test_signal_events_of_heavy_signed_weights_that_never_fail_do_not_count() ->
 
 def test_a_share_of_the_background_that_no_threshold_reaches_is_not_measurable() -> None:
     # 50 of 1000 background events share the highest score.
-    scores = np.concatenate([np.where(np.arange(1000) < 50, 1.0, np.linspace(0, 0.9, 1000)), np.ones(100)])
-    made = scored(np.repeat([0, 1], [1000, 100]), scores, np.ones(1100), [0.05, 0.02], background={0: 1.0})
+    scores = np.concatenate(
+        [np.where(np.arange(1000) < 50, 1.0, np.linspace(0, 0.9, 1000)), np.ones(100)]
+    )
+    made = scored(
+        np.repeat([0, 1], [1000, 100]), scores, np.ones(1100), [0.05, 0.02], background={0: 1.0}
+    )
     assert [point["measurable"] for point in points(made)] == [True, False]
 
 

@@ -45,18 +45,27 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
 ) -> None:
     seen = []
 
-    def simulate(layers: object, ranges: object, scaled: Events, folder: Path, width: int) -> Events:
+    def simulate(
+        layers: object, ranges: object, scaled: Events, folder: Path, width: int
+    ) -> Events:
         seen.append((scaled, folder, width))
         return np.zeros((len(scaled), 3), np.float32)
 
     monkeypatch.setattr("models.export.hls4ml_export._simulate", simulate)
-    monkeypatch.setattr("models.export.hls4ml_export._estimate", lambda *_: {"latency_ns": 50.0, "lookup_tables": 1000})
+    monkeypatch.setattr(
+        "models.export.hls4ml_export._estimate",
+        lambda *_: {"latency_ns": 50.0, "lookup_tables": 1000},
+    )
     # The events that set the ranges are no part of the comparison.
     export_firmware(model, 2 * events[:50], events, tmp_path, bits=[8])
     ((scaled, folder, width),) = seen
     assert (folder, width) == (tmp_path / "8-bits", 8)
-    session = onnxruntime.InferenceSession(tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(session.run(["scaled"], {"hlf": events})[0], scaled, rtol=1e-5, atol=1e-6)
+    session = onnxruntime.InferenceSession(
+        tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"]
+    )
+    np.testing.assert_allclose(
+        session.run(["scaled"], {"hlf": events})[0], scaled, rtol=1e-5, atol=1e-6
+    )
     assert np.abs(scaled).max() < 10
     # The scaling alone would cut off an infinite number.
     events[:2, 3] = np.nan, np.inf
@@ -65,15 +74,21 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
     assert np.isfinite(found[2:]).all()
 
 
-def test_a_frame_before_the_scaling_was_left_out(tmp_path: Path, model: Classifier, events: Events) -> None:
+def test_a_frame_before_the_scaling_was_left_out(
+    tmp_path: Path, model: Classifier, events: Events
+) -> None:
     frame, parts = LeptonFrame("hlf"), model.parts()
     assert parts is not None
     framed = type("Framed", (HlfClassifier,), {"parts": lambda _: parts._replace(frame=frame)})
     model.__class__ = framed
     export_firmware(model, events, events, tmp_path, bits=[])
-    session = onnxruntime.InferenceSession(tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"]
+    )
     expected = model.scaling(frame(torch.from_numpy(events))).numpy()
-    np.testing.assert_allclose(session.run(["scaled"], {"hlf": events})[0], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        session.run(["scaled"], {"hlf": events})[0], expected, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -85,7 +100,9 @@ def test_more_bits_come_closer_to_the_network_and_none_overflows(
     if shutil.which("g++") is None:
         pytest.skip("needs g++ for the simulation")
     # Events beyond the ranges of the calibration saturate instead of wrapping around.
-    narrow, wide = export_firmware(model, events, np.concatenate([events, events[:5] * 20]), tmp_path, bits=[10, 26])
+    narrow, wide = export_firmware(
+        model, events, np.concatenate([events, events[:5] * 20]), tmp_path, bits=[10, 26]
+    )
     assert (narrow["bits"], wide["bits"]) == (10, 26)
     assert wide["largest_difference"] < 1e-2
     assert narrow["largest_difference"] > 3 * wide["largest_difference"]

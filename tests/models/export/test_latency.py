@@ -41,9 +41,13 @@ def note_calls(network: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> list
     return noted
 
 
-def test_times_are_microseconds_of_the_calls(tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_microseconds_of_the_calls(
+    tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a clock that says how long each call took: 1 to 100 us."""
-    ticks = iter([time for call in range(1, 101) for time in (10**9 * call, 10**9 * call + 1000 * call)])
+    ticks = iter(
+        [time for call in range(1, 101) for time in (10**9 * call, 10**9 * call + 1000 * call)]
+    )
     monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
     found = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
     assert found[:2] == pytest.approx(np.percentile(np.arange(1, 101), [50, 90]))

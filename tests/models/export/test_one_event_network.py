@@ -60,7 +60,11 @@ def columns() -> dict[str, np.ndarray[Any, Any]]:
     lengths = np.array(LENGTHS)
     shape = (len(lengths), MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     particles = rng.normal(*SCALERS["particles"][:2], shape)
-    flags = [PARTICLE_FEATURE_NAMES.index(name) for name in PARTICLE_FEATURE_NAMES if name.startswith("is_")]
+    flags = [
+        PARTICLE_FEATURE_NAMES.index(name)
+        for name in PARTICLE_FEATURE_NAMES
+        if name.startswith("is_")
+    ]
     particles[..., flags] = np.eye(len(flags))[rng.integers(0, len(flags), shape[:2])]
     particles[np.arange(MAX_PARTICLES) >= lengths[:, None]] = 0.0
     return {
@@ -76,14 +80,20 @@ def exported(model: Classifier, name: ModelName, folder: Path) -> OneEventClassi
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [*((name, {}) for name in WITH_FORM), ("particles", {"read_from": "start"})]
+    ("name", "settings"),
+    [*((name, {}) for name in WITH_FORM), ("particles", {"read_from": "start"})],
 )
 def test_it_gives_the_networks_probabilities(
-    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], name: ModelName, settings: dict[str, Any]
+    tmp_path: Path,
+    columns: dict[str, np.ndarray[Any, Any]],
+    name: ModelName,
+    settings: dict[str, Any],
 ) -> None:
     model = made_network(name, dtype=torch.float32, **settings)
     found = exported(model, name, tmp_path)
-    np.testing.assert_allclose(found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(
+        found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6
+    )
     assert largest_difference(model, found, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
 
 
@@ -125,14 +135,19 @@ def test_all_shapes_are_fixed_and_all_operators_plain(
     tmp_path: Path, name: ModelName, scalers: dict[str, Scaler]
 ) -> None:
     spec = made_spec(name)
-    model = made_network(spec._replace(scalers={column: scalers[column] for column in spec.scalers}))
+    model = made_network(
+        spec._replace(scalers={column: scalers[column] for column in spec.scalers})
+    )
     exported(model, name, tmp_path)
     content = onnx.load(tmp_path / "one_event.onnx")
     shapes = {
         each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
         for each in [*content.graph.input, *content.graph.output]
     }
-    expected = {"hlf": [1, len(hlf_names())], "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES]}
+    expected = {
+        "hlf": [1, len(hlf_names())],
+        "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES],
+    }
     given = [each for each in NETWORKS[name].inputs if each != "num_particles"]
     assert shapes == {**{each: expected[each] for each in given}, "probability": [1, 3]}
     assert {node.op_type for node in content.graph.node} <= PLAIN
@@ -150,7 +165,9 @@ def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:
 
     torch.manual_seed(1)
     scalers = {"particles": Scaler([0.0] * NUM_PARTICLE_FEATURES, [1.0] * NUM_PARTICLE_FEATURES)}
-    encoder = ParticlesClassifier(ParticlesSettings(gru_width=5, frame="detector"), scalers, num_classes=3).encoder
+    encoder = ParticlesClassifier(
+        ParticlesSettings(gru_width=5, frame="detector"), scalers, num_classes=3
+    ).encoder
     encoder.scaling = Logarithm()  # type: ignore[assignment]
     rows = torch.rand(1, 4, NUM_PARTICLE_FEATURES) + 0.5
     rows[..., 13:18] = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]).clamp(min=1e-30)

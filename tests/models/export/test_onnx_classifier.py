@@ -33,14 +33,20 @@ def change_metadata(path: Path, **values: str | None) -> None:
     """Give entries other values, or take them away, as if the file had been exported so."""
     model = onnx.load(path)
     properties = {each.key: each.value for each in model.metadata_props} | values | {"seal": None}
-    onnx.helper.set_model_props(model, {key: value for key, value in properties.items() if value is not None})
+    onnx.helper.set_model_props(
+        model, {key: value for key, value in properties.items() if value is not None}
+    )
     path.write_bytes(seal_onnx(model.SerializeToString()))
 
 
 @every_network
-def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, name: ModelName) -> None:
+def test_an_exported_network_gives_the_networks_probabilities(
+    tmp_path: Path, name: ModelName
+) -> None:
     model = made_network(name, dtype=torch.float32)
-    export_onnx(model, made_spec(name)._replace(definitions={"jet_min_pt": 30.0}), tmp_path / "model.onnx")
+    export_onnx(
+        model, made_spec(name)._replace(definitions={"jet_min_pt": 30.0}), tmp_path / "model.onnx"
+    )
     exported = OnnxClassifier.load(tmp_path / "model.onnx")
     assert exported.inputs == NETWORKS[name].inputs
     assert exported.classes == CLASSES
@@ -53,15 +59,21 @@ def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, na
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SavedModelError, match=r"model\.onnx cannot be read .*Give a model that was exported"):
+    with pytest.raises(
+        SavedModelError, match=r"model\.onnx cannot be read .*Give a model that was exported"
+    ):
         OnnxClassifier.load(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.7, 0.95])
-def test_files_that_are_no_onnx_are_refused(path: Path, share: float, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_no_onnx_are_refused(
+    path: Path, share: float, capfd: pytest.CaptureFixture[str]
+) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(SavedModelError, match=r"model\.onnx c.* Export the model again|another project"):
+    with pytest.raises(
+        SavedModelError, match=r"model\.onnx c.* Export the model again|another project"
+    ):
         OnnxClassifier.load(path)
     assert capfd.readouterr() == ("", "")
 
@@ -70,21 +82,34 @@ def test_files_that_are_no_onnx_are_refused(path: Path, share: float, capfd: pyt
     ("key", "value", "words"),
     [
         ("format_version", None, "is an ONNX file of another project"),
-        ("format_version", str(FORMAT_VERSION + 1), f"version {FORMAT_VERSION + 1}; this code reads {FORMAT_VERSION}"),
-        *((key, None, "damaged metadata") for key in ("classes", "inputs", "settings", "definitions")),
+        (
+            "format_version",
+            str(FORMAT_VERSION + 1),
+            f"version {FORMAT_VERSION + 1}; this code reads {FORMAT_VERSION}",
+        ),
+        *(
+            (key, None, "damaged metadata")
+            for key in ("classes", "inputs", "settings", "definitions")
+        ),
         ("classes", "garbage", "damaged metadata"),
         ("settings", '{"name": "other"}', "the network 'other'"),
         ("inputs", "{}", "other features than this code computes"),
     ],
 )
-def test_metadata_of_other_code_are_refused(path: Path, key: str, value: str | None, words: str) -> None:
+def test_metadata_of_other_code_are_refused(
+    path: Path, key: str, value: str | None, words: str
+) -> None:
     change_metadata(path, **{key: value})
     with pytest.raises(SavedModelError, match=words):
         OnnxClassifier.load(path)
 
 
 @pytest.mark.parametrize("name", ["hlf", "particles", "inclusive"])
-def test_a_file_for_one_event_is_refused_where_batches_are_needed(tmp_path: Path, name: ModelName) -> None:
+def test_a_file_for_one_event_is_refused_where_batches_are_needed(
+    tmp_path: Path, name: ModelName
+) -> None:
     export_one_event(made_network(name), made_spec(name), tmp_path / "one_event.onnx")
-    with pytest.raises(SavedModelError, match=r"one_event\.onnx takes one event a call\. Give `model\.onnx`"):
+    with pytest.raises(
+        SavedModelError, match=r"one_event\.onnx takes one event a call\. Give `model\.onnx`"
+    ):
         OnnxClassifier.load(tmp_path / "one_event.onnx")

@@ -41,7 +41,9 @@ with_particles = pytest.mark.parametrize("name", ON_PARTICLES)
 
 def exported(name: ModelName, **settings: Any) -> onnxruntime.InferenceSession:
     """The file of a network with weights from seed 1, opened."""
-    return onnxruntime.InferenceSession(onnx_file(name, **settings), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        onnx_file(name, **settings), providers=["CPUExecutionProvider"]
+    )
 
 
 def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> np.ndarray:
@@ -69,7 +71,9 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
 def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: ModelName) -> None:
     spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
     export_onnx(made_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
-    properties = {each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props}
+    properties = {
+        each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props
+    }
     assert properties.pop("format_version") == str(FORMAT_VERSION)
     assert len(properties.pop("seal")) == 32
     assert properties.pop("run_id") == "train 0001-abcdef01 0123456789abcdef"
@@ -86,7 +90,11 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
         "working_points": PROVENANCE.working_points,
     }
     assert list(content["inputs"]) == list(NETWORKS[name].inputs)
-    names = {"hlf": list(hlf_names()), "particles": list(PARTICLE_FEATURE_NAMES), "num_particles": ["num_particles"]}
+    names = {
+        "hlf": list(hlf_names()),
+        "particles": list(PARTICLE_FEATURE_NAMES),
+        "num_particles": ["num_particles"],
+    }
     assert {column: each["names"] for column, each in content["inputs"].items()} == {
         column: names[column] for column in NETWORKS[name].inputs
     }
@@ -94,7 +102,9 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
 
 @pytest.mark.slow
 @every_network
-def test_the_same_model_gives_the_same_bytes_and_another_does_not(tmp_path: Path, name: ModelName) -> None:
+def test_the_same_model_gives_the_same_bytes_and_another_does_not(
+    tmp_path: Path, name: ModelName
+) -> None:
     contents = []
     for number, seed in enumerate([1, 1, 2]):
         path = tmp_path / str(number) / "model.onnx"
@@ -106,7 +116,9 @@ def test_the_same_model_gives_the_same_bytes_and_another_does_not(tmp_path: Path
 
 
 @every_network
-def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(tmp_path: Path, name: ModelName) -> None:
+def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(
+    tmp_path: Path, name: ModelName
+) -> None:
     model = made_network(name, dtype=torch.float64).train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     export_onnx(model, made_spec(name), tmp_path / "model.onnx")
@@ -116,10 +128,15 @@ def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(tmp_path
     kinds = {tensor.data_type for tensor in onnx.load(tmp_path / "model.onnx").graph.initializer}
     assert onnx.TensorProto.FLOAT in kinds
     assert onnx.TensorProto.DOUBLE not in kinds
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        tmp_path / "model.onnx", providers=["CPUExecutionProvider"]
+    )
     events = random_events([3, 1], dtype=torch.float64)
     expected = torch.softmax(run(model.eval(), events), dim=1).detach().numpy()
-    single = {column: value.float() if value.is_floating_point() else value for column, value in events.items()}
+    single = {
+        column: value.float() if value.is_floating_point() else value
+        for column, value in events.items()
+    }
     np.testing.assert_allclose(output(session, single), expected, rtol=0, atol=1e-5)
 
 

@@ -31,7 +31,9 @@ def physics(num_events: int) -> Columns:
     lengths = rng.integers(1, MAX_PARTICLES + 1, num_events)
     lengths[:2] = 0, MAX_PARTICLES
     return {
-        "hlf": (magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))).astype(np.float32),
+        "hlf": (magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))).astype(
+            np.float32
+        ),
         "particles": made_particles(rng, rng.integers(0, 3, num_events), lengths),
         "num_particles": lengths.astype(np.int32),
     }
@@ -40,7 +42,10 @@ def physics(num_events: int) -> Columns:
 def spec_for(name: ModelName, columns: Columns, **settings: Any) -> ModelSpec:
     """A spec of the published sizes, with the scalers that belong to these events."""
     valid = np.arange(MAX_PARTICLES) < columns["num_particles"][:, None]
-    rows = {"hlf": columns["hlf"], "particles": columns["particles"].reshape(*valid.shape, -1)[valid]}
+    rows = {
+        "hlf": columns["hlf"],
+        "particles": columns["particles"].reshape(*valid.shape, -1)[valid],
+    }
     scalers = {
         column: Scaler(values.mean(axis=0).tolist(), values.std(axis=0).tolist())
         for column, values in rows.items()
@@ -66,7 +71,9 @@ def test_changed_weights_are_noticed(tmp_path: Path, columns: Columns, name: Mod
     other = exported(model, spec, tmp_path)
     with torch.no_grad():
         list(model.parameters())[-1][0] += 1e-3
-    difference = largest_difference(model, other, columns, batch_sizes=(1, 3), particle_counts=(1, 5))
+    difference = largest_difference(
+        model, other, columns, batch_sizes=(1, 3), particle_counts=(1, 5)
+    )
     assert PARITY_TOLERANCE < difference < 1e-3
 
 
@@ -90,7 +97,9 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
     model = made_network(spec_for("inclusive", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, 0.25)
     few = {name: values[2:5] for name, values in columns.items()}
-    found = largest_difference(model, recorder, few, batch_sizes=(1, 7), particle_counts=(2, MAX_PARTICLES))
+    found = largest_difference(
+        model, recorder, few, batch_sizes=(1, 7), particle_counts=(2, MAX_PARTICLES)
+    )
     assert found == pytest.approx(0.25, abs=1e-6)
     shapes = [(len(asked["hlf"]), set(asked["num_particles"].tolist())) for asked in recorder.asked]
     own, few_counts = (3, set(few["num_particles"].tolist())), set()
@@ -99,7 +108,9 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
     assert shapes == [*counted, own, own, (0, few_counts)]
     lists = recorder.asked[3]["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     for event, rows in enumerate(lists):
-        real = few["particles"][event % 3].reshape(MAX_PARTICLES, -1)[: few["num_particles"][event % 3]]
+        real = few["particles"][event % 3].reshape(MAX_PARTICLES, -1)[
+            : few["num_particles"][event % 3]
+        ]
         assert np.array_equal(rows, np.resize(real, rows.shape))
     assert not recorder.asked[0]["particles"].reshape(MAX_PARTICLES, -1)[2:].any()
 
@@ -121,4 +132,6 @@ def test_a_file_that_drops_nan_is_no_parity(columns: Columns, name: ModelName) -
 
     few: Any = {column: values[:20] for column, values in columns.items()}
     dropping: Any = Dropping()
-    assert np.isnan(largest_difference(model, dropping, few, batch_sizes=(20,), particle_counts=(1,)))
+    assert np.isnan(
+        largest_difference(model, dropping, few, batch_sizes=(20,), particle_counts=(1,))
+    )

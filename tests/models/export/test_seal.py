@@ -49,7 +49,9 @@ def test_a_changed_number_is_named_with_its_file(exported: Path) -> None:
     changed = onnx.numpy_helper.to_array(weights) * 2
     weights.CopyFrom(onnx.numpy_helper.from_array(changed, weights.name))
     onnx.save(model, exported)
-    with pytest.raises(DamagedModelError, match=r"model\.onnx is not what was written.*changed") as raised:
+    with pytest.raises(
+        DamagedModelError, match=r"model\.onnx is not what was written.*changed"
+    ) as raised:
         OnnxClassifier.load(exported)
     # A run that meets it has the file made again.
     assert isinstance(raised.value, DamagedOutputError)

@@ -64,7 +64,9 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ModelName], For
         if model.parts() is not None:
             export_one_event(model, spec, folder / "one_event.onnx")
             one = _session(folder / "one_event.onnx")
-            files["one_event.onnx"] = lambda events: np.concatenate([one(event) for event in _one_by_one(events)])
+            files["one_event.onnx"] = lambda events: np.concatenate(
+                [one(event) for event in _one_by_one(events)]
+            )
         network = ProbabilityNetwork(model)
         return Forms(
             lambda events: network(*_tensors(events, model.inputs)).detach().numpy(),
@@ -99,7 +101,10 @@ def _one_by_one(events: Events) -> list[Events]:
 
 def made_events(lengths: list[int], seed: int = 1) -> Events:
     """Events with particles of one kind each."""
-    events = {name: values.numpy() for name, values in random_events(lengths, dtype=torch.float32, seed=seed).items()}
+    events = {
+        name: values.numpy()
+        for name, values in random_events(lengths, dtype=torch.float32, seed=seed).items()
+    }
     particles, kinds = events["particles"], _KINDS.stop - _KINDS.start
     places = np.arange(particles.shape[1]) % kinds
     particles[..., _KINDS] = np.eye(kinds)[places]
@@ -131,12 +136,19 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
         expected = made.torch(events)
         assert all(np.isnan(expected[event]).all() for event, is_finite in seen if not is_finite)
         assert all(
-            np.isfinite(expected[event]).all() for event in set(range(len(lengths))) - {each for each, _ in seen}
+            np.isfinite(expected[event]).all()
+            for event in set(range(len(lengths))) - {each for each, _ in seen}
         )
         for file, form in made.files.items():
             # A sum with a flag of 3e38 is no number of `one_event.onnx`, which takes the padding from the flags.
-            kept = [each for each in range(len(lengths)) if file != "one_event.onnx" or (each, True) not in seen]
-            np.testing.assert_allclose(form(events)[kept], expected[kept], rtol=0, atol=1e-5, err_msg=file)
+            kept = [
+                each
+                for each in range(len(lengths))
+                if file != "one_event.onnx" or (each, True) not in seen
+            ]
+            np.testing.assert_allclose(
+                form(events)[kept], expected[kept], rtol=0, atol=1e-5, err_msg=file
+            )
 
     check()
 
@@ -150,9 +162,13 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
         pytest.param({"num_particles": np.array([-1, 3])}, True, id="a negative count"),
         pytest.param({"num_particles": np.array([9, 3])}, False, id="more particles than rows"),
         pytest.param({"num_particles": np.array([3])}, False, id="one count for two events"),
-        pytest.param({"num_particles": np.array([3, 2, 1])}, False, id="three counts for two events"),
+        pytest.param(
+            {"num_particles": np.array([3, 2, 1])}, False, id="three counts for two events"
+        ),
         pytest.param({"num_particles": np.array([5.0, 3.0])}, False, id="counts as floats"),
-        pytest.param({"particles": np.zeros((2, 5, 18), np.float32)}, False, id="18 features of particles"),
+        pytest.param(
+            {"particles": np.zeros((2, 5, 18), np.float32)}, False, id="18 features of particles"
+        ),
         pytest.param({"particles": np.zeros((2, 5, 19))}, False, id="double precision"),
         pytest.param({"particles": np.zeros((2, 5, 19), np.float16)}, False, id="half precision"),
         pytest.param({"particles": np.zeros((2, 95), np.float32)}, False, id="flat lists"),
@@ -184,17 +200,27 @@ def test_more_particles_than_any_event_of_the_training_are_as_in_torch(
     forms: Callable[[ModelName], Forms], name: ModelName
 ) -> None:
     made, events = forms(name), made_events([MAX_PARTICLES + 99, MAX_PARTICLES])
-    np.testing.assert_allclose(made.files["model.onnx"](events), made.torch(events), rtol=0, atol=PARITY_TOLERANCE)
+    np.testing.assert_allclose(
+        made.files["model.onnx"](events), made.torch(events), rtol=0, atol=PARITY_TOLERANCE
+    )
 
 
-def test_an_empty_request_ended_the_process(forms: Callable[[ModelName], Forms], tmp_path: Path) -> None:
+def test_an_empty_request_ended_the_process(
+    forms: Callable[[ModelName], Forms], tmp_path: Path
+) -> None:
     """In a process of its own, since onnxruntime ended it."""
     for name in NAMES:
         (tmp_path / name).write_bytes(forms(name).onnx)
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EVENTS, *NAMES], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_EVENTS, *NAMES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["0 3", "0 3", "2 3"] * len(NAMES)), done.stderr
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["0 3", "0 3", "2 3"] * len(NAMES)), (
+        done.stderr
+    )
     for name in NAMES:
         none = {column: values[:0] for column, values in made_events([3]).items()}
         assert forms(name).torch(none).shape == (0, 3)

@@ -40,7 +40,9 @@ int main() {{
 def found() -> tuple[Path, Path, str]:
     """Folder of the headers, library, and compiler; skips without them."""
     places = [os.environ.get("ONNXRUNTIME_INCLUDE", ""), *PLACES]
-    headers = next((Path(place) for place in places if place and (Path(place) / HEADER).exists()), None)
+    headers = next(
+        (Path(place) for place in places if place and (Path(place) / HEADER).exists()), None
+    )
     libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     compiler = shutil.which("g++")
     if headers is None:
@@ -49,7 +51,9 @@ def found() -> tuple[Path, Path, str]:
             f"of the headers of a release"
         )
     if compiler is None or not libraries:
-        pytest.skip("needs g++, and an onnxruntime for Python that is a shared library (those for Linux are)")
+        pytest.skip(
+            "needs g++, and an onnxruntime for Python that is a shared library (those for Linux are)"
+        )
     return headers, libraries[0], compiler
 
 
@@ -60,17 +64,34 @@ def test_the_cpp_of_the_page_gives_the_networks_probabilities(tmp_path: Path) ->
     (code,) = re.findall(r"```cpp\n(.*?)```", section, flags=re.DOTALL)
     includes = "\n".join(line for line in code.splitlines() if line.startswith("#include"))
     body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
-    (tmp_path / "trigger.cpp").write_text(PROGRAM.format(includes=includes, body=body, n=7), encoding="utf-8")
+    (tmp_path / "trigger.cpp").write_text(
+        PROGRAM.format(includes=includes, body=body, n=7), encoding="utf-8"
+    )
     # Its own name in the package is longer than the one that programs look for.
     (tmp_path / "libonnxruntime.so.1").symlink_to(library)
-    command = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{headers}", "trigger.cpp", str(library)]
-    subprocess.run([*command, f"-Wl,-rpath,{tmp_path}", "-o", "trigger"], cwd=tmp_path, check=True, timeout=240)
+    command = [
+        compiler,
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-isystem{headers}",
+        "trigger.cpp",
+        str(library),
+    ]
+    subprocess.run(
+        [*command, f"-Wl,-rpath,{tmp_path}", "-o", "trigger"], cwd=tmp_path, check=True, timeout=240
+    )
     model, spec = made_network("particles", dtype=torch.float32), made_spec("particles")
     export_onnx(model, spec, tmp_path / "model.onnx")
     events = random_events([7], dtype=torch.float32)
     events["particles"].numpy().tofile(tmp_path / "values.bin")
-    done = subprocess.run(["./trigger"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["./trigger"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60
+    )
     classes, numbers = done.stdout.splitlines()
     assert classes == '["QCD", "ttbar", "W+jets"]'
     expected = torch.softmax(run(model, events), dim=1).detach().numpy()[0]
-    np.testing.assert_allclose([float(each) for each in numbers.split()], expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [float(each) for each in numbers.split()], expected, rtol=0, atol=1e-6
+    )

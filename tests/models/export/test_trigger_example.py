@@ -39,7 +39,9 @@ def test_the_example_gives_the_networks_probabilities(
     assert found["hlf"][0, :4] == pytest.approx([312.4, 63.5, 1.2, 81.8])
     expected = model.probabilities({"hlf": found["hlf"]})
     np.testing.assert_allclose(found["probability"], expected, rtol=0, atol=1e-5)
-    printed = {name: round(float(value), 3) for name, value in zip(spec.classes, expected[0], strict=True)}
+    printed = {
+        name: round(float(value), 3) for name, value in zip(spec.classes, expected[0], strict=True)
+    }
     assert capsys.readouterr().out == f"{printed}\n"
 
 
@@ -54,7 +56,8 @@ def test_the_tables_list_the_features_in_order_with_their_units_and_meanings(col
     section = TEXT.split(f"### `{column}`")[1].split("\n#")[0]
     features = INPUT_COLUMNS[column].features
     assert re.findall(r"^\| \d.*$", section, flags=re.MULTILINE) == [
-        f"| {index} | `{feature.name}` | {feature.unit} | {feature.meaning} |" for index, feature in enumerate(features)
+        f"| {index} | `{feature.name}` | {feature.unit} | {feature.meaning} |"
+        for index, feature in enumerate(features)
     ]
 
 

@@ -45,10 +45,14 @@ BLAS = [f"-D{name}_=scipy_{name}_" for name in ("sgemm", "sgemv", "saxpy")]
 def found() -> tuple[str, Path]:
     """Compiler and BLAS; skips without them or SOFIE."""
     pytest.importorskip("sofie", reason="needs `pip install sofie`")
-    libraries = sorted((Path(scipy.__file__).parents[1] / "scipy.libs").glob("libscipy_openblas*.so"))
+    libraries = sorted(
+        (Path(scipy.__file__).parents[1] / "scipy.libs").glob("libscipy_openblas*.so")
+    )
     compiler = shutil.which("g++")
     if compiler is None or not libraries:
-        pytest.skip("needs g++, and a scipy that brings BLAS as a shared library (those for Linux do)")
+        pytest.skip(
+            "needs g++, and a scipy that brings BLAS as a shared library (those for Linux do)"
+        )
     return compiler, libraries[0]
 
 
@@ -66,7 +70,9 @@ def some_events(names: list[str]) -> list[dict[str, Any]]:
         each = {}
         for name in names:
             scaler = ROBUST_SCALERS[name]
-            each[name] = rng.normal(scaler.mean, scaler.std, (1, *INPUT_COLUMNS[name].shape)).astype(np.float32)
+            each[name] = rng.normal(
+                scaler.mean, scaler.std, (1, *INPUT_COLUMNS[name].shape)
+            ).astype(np.float32)
             if name == "particles":
                 each[name][..., 13:18] = np.eye(5)[rng.integers(0, 5, 801)]
                 each[name][:, length:] = 0.0
@@ -96,15 +102,26 @@ def test_sofie_gives_the_networks_probabilities(
     include, once, each_event = re.split(r"\n// .*\n", code_of("cpp"))
     names = list(events[0])
     read = " && ".join(
-        f"file.read(reinterpret_cast<char*>({one}.data()), {one}.size() * sizeof(float))" for one in names
+        f"file.read(reinterpret_cast<char*>({one}.data()), {one}.size() * sizeof(float))"
+        for one in names
     )
     each_event = each_event.replace("particles.data()", ", ".join(f"{one}.data()" for one in names))
     Path("main.cpp").write_text(
-        PROGRAM.format(num_hlf=len(hlf_names()), include=include, once=once, read=read, each=each_event),
+        PROGRAM.format(
+            num_hlf=len(hlf_names()), include=include, once=once, read=read, each=each_event
+        ),
         encoding="utf-8",
     )
     # -O1: the first optimisations make the test run at once, others only make the compiler slow.
-    command = [compiler, "-std=c++17", "-O1", *BLAS, "main.cpp", str(library), f"-Wl,-rpath,{library.parent}"]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O1",
+        *BLAS,
+        "main.cpp",
+        str(library),
+        f"-Wl,-rpath,{library.parent}",
+    ]
     subprocess.run([*command, "-o", "trigger"], check=True, timeout=240)
     done = subprocess.run(["./trigger"], check=True, capture_output=True, text=True, timeout=60)
     numbers = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]

@@ -24,7 +24,9 @@ def messages() -> Any:
     package = importlib.util.find_spec("tritonclient")
     assert package is not None, "tritonclient, of the group dev, is not installed"
     (folder,) = package.submodule_search_locations or ()
-    spec = importlib.util.spec_from_file_location("model_config_pb2", Path(folder) / "grpc" / "model_config_pb2.py")
+    spec = importlib.util.spec_from_file_location(
+        "model_config_pb2", Path(folder) / "grpc" / "model_config_pb2.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -59,7 +61,9 @@ def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
         assert each.data_type == (numbers.TYPE_INT64 if is_count else numbers.TYPE_FP32)
         # One number per event: without an axis besides that of the batch.
         assert each.HasField("reshape") == is_count
-    assert [(each.name, each.data_type, list(each.dims)) for each in found.output] == [(OUTPUT, numbers.TYPE_FP32, [3])]
+    assert [(each.name, each.data_type, list(each.dims)) for each in found.output] == [
+        (OUTPUT, numbers.TYPE_FP32, [3])
+    ]
     assert found.instance_group[0].kind == numbers.ModelInstanceGroup.KIND_CPU
     assert json.loads(found.parameters["classes"].string_value) == CLASSES
     assert found.parameters["intra_op_thread_count"].string_value == "1"

@@ -9,7 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import NAMES, ON_PARTICLES, SCALERS, VARIANTS, gradients, made_network, made_spec, random_events, run
+from networks import (
+    NAMES,
+    ON_PARTICLES,
+    SCALERS,
+    VARIANTS,
+    gradients,
+    made_network,
+    made_spec,
+    random_events,
+    run,
+)
 from torch import nn
 
 from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
@@ -28,7 +38,10 @@ on_particles = pytest.mark.parametrize(("name", "settings"), VARIANTS)
     [
         ("hlf", len(hlf_names()) * 50 + 50 + 50 * 20 + 20 + 20 * 10 + 10 + 10 * 3 + 3),
         ("particles", 3 * (19 * 50 + 50 * 50 + 2 * 50) + 50 * 3 + 3),
-        ("inclusive", 3 * (19 * 50 + 50 * 50 + 2 * 50) + (50 + len(hlf_names())) * 25 + 25 + 25 * 3 + 3),
+        (
+            "inclusive",
+            3 * (19 * 50 + 50 * 50 + 2 * 50) + (50 + len(hlf_names())) * 25 + 25 + 25 * 3 + 3,
+        ),
     ],
 )
 def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: int) -> None:
@@ -53,11 +66,17 @@ def test_each_event_is_judged_for_itself(name: ModelName, order: list[int]) -> N
 @every_network
 def test_scaling_is_inside(name: ModelName) -> None:
     """Features in other units, with a scaler in these units, change nothing; only a frame turns by radians."""
-    events, spec = random_events(LENGTHS), made_spec(name, **({"frame": "detector"} if name in ON_PARTICLES else {}))
+    events, spec = (
+        random_events(LENGTHS),
+        made_spec(name, **({"frame": "detector"} if name in ON_PARTICLES else {})),
+    )
     scalers = {
-        column: Scaler([8 * x + 3 for x in mean], [8 * x for x in std]) for column, (mean, std, *_) in SCALERS.items()
+        column: Scaler([8 * x + 3 for x in mean], [8 * x for x in std])
+        for column, (mean, std, *_) in SCALERS.items()
     }
-    other = {column: 8 * values + 3 if column in SCALERS else values for column, values in events.items()}
+    other = {
+        column: 8 * values + 3 if column in SCALERS else values for column, values in events.items()
+    }
     model, same = made_network(spec), made_network(spec._replace(scalers=scalers))
     torch.testing.assert_close(run(same, other), run(model, events), rtol=0, atol=1e-12)
     assert not torch.allclose(run(model, other), run(model, events))
@@ -68,13 +87,19 @@ def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
     model, events = made_network(name), random_events(LENGTHS)
     slopes = torch.cat([gradient.reshape(-1) for gradient in gradients(model, events)])
     vector = nn.utils.parameters_to_vector(model.parameters()).detach()
-    direction = torch.randn(vector.shape, dtype=vector.dtype, generator=torch.Generator().manual_seed(1))
+    direction = torch.randn(
+        vector.shape, dtype=vector.dtype, generator=torch.Generator().manual_seed(1)
+    )
 
     @torch.no_grad()
     def loss(step: float) -> float:
         nn.utils.vector_to_parameters(vector + step * direction, model.parameters())
         logits = run(model, events)
-        return float((logits * torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)).sum())
+        return float(
+            (
+                logits * torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
+            ).sum()
+        )
 
     # Such short steps pass no kink of a ReLU, of which there are some for each particle.
     assert float(slopes @ direction) == pytest.approx((loss(1e-8) - loss(-1e-8)) / 2e-8, rel=1e-6)
@@ -83,7 +108,9 @@ def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
 @pytest.mark.slow
 @every_network
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_forward_and_backward_are_reproducible_bit_by_bit(name: ModelName, dtype: torch.dtype) -> None:
+def test_forward_and_backward_are_reproducible_bit_by_bit(
+    name: ModelName, dtype: torch.dtype
+) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         model, events = made_network(name, dtype=dtype), random_events(LENGTHS, dtype=dtype)
@@ -124,7 +151,9 @@ def test_padding_changes_neither_logits_nor_gradients(
 
 
 @on_particles
-def test_an_event_without_particles_counts_as_one_average_particle(name: ModelName, settings: dict[str, Any]) -> None:
+def test_an_event_without_particles_counts_as_one_average_particle(
+    name: ModelName, settings: dict[str, Any]
+) -> None:
     # In the frame of the lepton an average particle would be turned.
     model, events = made_network(name, **{**settings, "frame": "detector"}), random_events([0, 3])
     average = {column: values.clone() for column, values in events.items()}
@@ -135,7 +164,9 @@ def test_an_event_without_particles_counts_as_one_average_particle(name: ModelNa
 
 
 @on_particles
-def test_a_list_shorter_than_its_events_is_refused(name: ModelName, settings: dict[str, Any]) -> None:
+def test_a_list_shorter_than_its_events_is_refused(
+    name: ModelName, settings: dict[str, Any]
+) -> None:
     events = random_events([3, 2]) | {"num_particles": torch.tensor([4, 2])}
     with pytest.raises(RuntimeError, match="out of bounds"):
         run(made_network(name, **settings), events)
@@ -143,14 +174,18 @@ def test_a_list_shorter_than_its_events_is_refused(name: ModelName, settings: di
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("row", range(3))
-def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(row: int, number: float) -> None:
+def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(
+    row: int, number: float
+) -> None:
     counts = torch.tensor([0, 1, 2, 3])
     particles = torch.ones(4, 3, NUM_PARTICLE_FEATURES)
     particles[:, row, row] = number
     hlf = torch.ones(4, len(hlf_names()))
     is_spoiled = spoiling(particles=particles, num_particles=counts).isnan()[:, 0]
     assert is_spoiled.tolist() == [row < count for count in counts.tolist()]
-    assert spoiling(hlf=hlf, particles=particles, num_particles=counts).isnan()[:, 0].equal(is_spoiled)
+    assert (
+        spoiling(hlf=hlf, particles=particles, num_particles=counts).isnan()[:, 0].equal(is_spoiled)
+    )
     assert spoiling(particles=particles).isnan().all()
 
     hlf[2, row] = number

@@ -33,11 +33,15 @@ def by_hand(model: Classifier, event: np.ndarray, pooling: str) -> np.ndarray:
 
 @pytest.mark.parametrize("pooling", ["mean", "sum"])
 def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
-    model = made_network("deepsets", pooling=pooling, particle_widths=[6, 5], hidden=[4], frame="detector")
+    model = made_network(
+        "deepsets", pooling=pooling, particle_widths=[6, 5], hidden=[4], frame="detector"
+    )
     events = random_events(LENGTHS)
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), LENGTHS, found, strict=True):
-        np.testing.assert_allclose(logits, by_hand(model, event[:length], pooling), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            logits, by_hand(model, event[:length], pooling), rtol=1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.slow
@@ -55,7 +59,10 @@ def test_the_order_of_particles_does_not_matter(name: str, frame: Frame, order: 
 
 def test_only_the_sum_sees_how_many_particles_there_are() -> None:
     once, twice = random_events([3]), random_events([3])
-    twice["particles"], twice["num_particles"] = once["particles"].repeat(1, 2, 1), torch.tensor([6])
+    twice["particles"], twice["num_particles"] = (
+        once["particles"].repeat(1, 2, 1),
+        torch.tensor([6]),
+    )
     of_mean, of_sum = (made_network("deepsets", pooling=pooling) for pooling in ("mean", "sum"))
     torch.testing.assert_close(run(of_mean, twice), run(of_mean, once), rtol=0, atol=1e-12)
     assert not torch.allclose(run(of_sum, twice), run(of_sum, once), rtol=1e-6)

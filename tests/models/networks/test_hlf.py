@@ -13,4 +13,6 @@ def test_the_forward_pass_by_hand() -> None:
     weights = [parameter.detach() for parameter in model.parameters()]
     for index in range(0, 4, 2):
         x = torch.relu(x @ weights[index].T + weights[index + 1])
-    torch.testing.assert_close(run(model, events), x @ weights[4].T + weights[5], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        run(model, events), x @ weights[4].T + weights[5], rtol=1e-12, atol=1e-12
+    )

@@ -14,11 +14,15 @@ def test_the_forward_pass_by_hand() -> None:
     weights, bias, out_weights, out_bias = model.layers.parameters()
     hidden = torch.relu(torch.cat([state, (events["hlf"] - mean) / std], dim=1) @ weights.T + bias)
     assert hidden.shape == (3, 5)
-    torch.testing.assert_close(run(model, events), hidden @ out_weights.T + out_bias, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        run(model, events), hidden @ out_weights.T + out_bias, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_particles_are_encoded_as_in_the_network_on_particles_alone() -> None:
     both, alone = made_network("inclusive"), made_network("particles")
     alone.encoder.load_state_dict(both.encoder.state_dict())
     particles, num_particles = (random_events([3, 1, 6])[name] for name in alone.inputs)
-    assert torch.equal(both.encoder(particles, num_particles), alone.encoder(particles, num_particles))
+    assert torch.equal(
+        both.encoder(particles, num_particles), alone.encoder(particles, num_particles)
+    )

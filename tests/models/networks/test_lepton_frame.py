@@ -54,20 +54,29 @@ def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
     lepton = particles[:, 0, [PARTICLE_FEATURE_NAMES.index(name) for name in ("eta", "phi")]]
     met_phi = wrapped(hlf[:, HLF_LEPTON[0]] + turned_by)
     hlf[:, HLF_LEPTON] = np.column_stack([met_phi, lepton])
-    return {"hlf": torch.tensor(hlf), "particles": torch.tensor(particles), "num_particles": torch.tensor(NUMBERS)}
+    return {
+        "hlf": torch.tensor(hlf),
+        "particles": torch.tensor(particles),
+        "num_particles": torch.tensor(NUMBERS),
+    }
 
 
 def network(name: ModelName, **settings: Any) -> Classifier:
     """A network whose scaling leaves room for all values."""
     spec = made_spec(name, **settings)
-    scalers = {column: Scaler([0.0] * len(each.mean), [5.0] * len(each.mean)) for column, each in spec.scalers.items()}
+    scalers = {
+        column: Scaler([0.0] * len(each.mean), [5.0] * len(each.mean))
+        for column, each in spec.scalers.items()
+    }
     return made_network(spec._replace(scalers=scalers))
 
 
 @pytest.mark.parametrize("name", ON_PARTICLES)
 @given(turned_by=angles, beam=signs)
 @settings(max_examples=10)
-def test_turned_and_mirrored_events_are_the_same_to_the_networks(name: Any, turned_by: float, beam: float) -> None:
+def test_turned_and_mirrored_events_are_the_same_to_the_networks(
+    name: Any, turned_by: float, beam: float
+) -> None:
     model, other = network(name), events(turned_by=turned_by, beam=beam)
     torch.testing.assert_close(run(model, other), run(model, events()), rtol=0, atol=1e-9)
 
@@ -86,7 +95,9 @@ def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: fl
     columns = {name: number for number, name in enumerate(PARTICLE_FEATURE_NAMES)}
     found = LeptonFrame("particles").double()(raw["particles"])
     for event, rows, number in zip(found.numpy(), raw["particles"].numpy(), NUMBERS, strict=True):
-        new, old = ({name: each[:number, at] for name, at in columns.items()} for each in (event, rows))
+        new, old = (
+            {name: each[:number, at] for name, at in columns.items()} for each in (event, rows)
+        )
         assert new["phi"][0] == 0
         assert new["eta"][0] > 0
         sign = np.sign(old["eta"][0])
@@ -100,7 +111,16 @@ def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: fl
         along = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
         before = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
         np.testing.assert_allclose(along, before, rtol=1e-9, atol=1e-9)
-        for scalar in set(columns) - {"phi", "px", "py", "eta", "pz", "vertex_x", "vertex_y", "vertex_z"}:
+        for scalar in set(columns) - {
+            "phi",
+            "px",
+            "py",
+            "eta",
+            "pz",
+            "vertex_x",
+            "vertex_y",
+            "vertex_z",
+        }:
             assert np.array_equal(new[scalar], old[scalar])
 
 
@@ -118,7 +138,11 @@ def test_azimuths_stay_within_pi() -> None:
 @pytest.mark.parametrize("size", [np.inf, -np.inf, np.nan])
 def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
     """Products with constant matrices multiplied it by 0, so an infinite isolation made an event's output NaN."""
-    scalars = [place for place, turning in enumerate(INPUT_COLUMNS["particles"].features) if turning.turning == "none"]
+    scalars = [
+        place
+        for place, turning in enumerate(INPUT_COLUMNS["particles"].features)
+        if turning.turning == "none"
+    ]
     raw = events()["particles"]
     expected = LeptonFrame("particles")(raw)
     for place in scalars:
@@ -126,7 +150,9 @@ def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
         spoiled[..., place] = size
         expected_here = expected.clone()
         expected_here[..., place] = size
-        torch.testing.assert_close(LeptonFrame("particles")(spoiled), expected_here, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            LeptonFrame("particles")(spoiled), expected_here, rtol=0, atol=0, equal_nan=True
+        )
 
 
 def test_every_vector_of_the_table_has_both_components() -> None:

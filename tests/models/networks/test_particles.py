@@ -39,23 +39,37 @@ def by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("read_from", "step"), [("start", 1), ("end", -1)])
 @given(lengths=lengths_of_events.map(lambda lengths: [max(1, length) for length in lengths]))
-def test_the_network_is_a_gru_over_the_valid_particles(read_from: str, step: int, lengths: list[int]) -> None:
-    model, events = made_network("particles", read_from=read_from, frame="detector"), random_events(lengths)
+def test_the_network_is_a_gru_over_the_valid_particles(
+    read_from: str, step: int, lengths: list[int]
+) -> None:
+    model, events = (
+        made_network("particles", read_from=read_from, frame="detector"),
+        random_events(lengths),
+    )
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), lengths, found, strict=True):
-        np.testing.assert_allclose(logits, by_hand(model, event[:length][::step]), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            logits, by_hand(model, event[:length][::step]), rtol=1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
 @given(lengths=lengths_of_events)
-def test_reading_from_the_end_is_reading_the_reversed_valid_particles(name: str, lengths: list[int]) -> None:
+def test_reading_from_the_end_is_reading_the_reversed_valid_particles(
+    name: str, lengths: list[int]
+) -> None:
     events = random_events(lengths)
     reversed_lists = events["particles"].clone()
     for event, length in enumerate(lengths):
         reversed_lists[event, :length] = events["particles"][event, :length].flip(0)
-    from_start, from_end = (made_network(name, read_from=read_from, frame="detector") for read_from in ("start", "end"))
+    from_start, from_end = (
+        made_network(name, read_from=read_from, frame="detector") for read_from in ("start", "end")
+    )
     torch.testing.assert_close(
-        run(from_end, events), run(from_start, events | {"particles": reversed_lists}), rtol=0, atol=1e-12
+        run(from_end, events),
+        run(from_start, events | {"particles": reversed_lists}),
+        rtol=0,
+        atol=1e-12,
     )
 
 

@@ -46,10 +46,14 @@ def test_where_the_widths_come_from_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", [ParticlesSettings, InclusiveSettings])
-def test_networks_of_other_code_are_not_read_with_the_defaults_of_this_one(kind: type[NetworkSettings]) -> None:
+def test_networks_of_other_code_are_not_read_with_the_defaults_of_this_one(
+    kind: type[NetworkSettings],
+) -> None:
     written = kind().to_json()
     old = {key: value for key, value in written.items() if key != "read_from"}
-    with pytest.raises(ValueError, match=f"settings of {kind.name} lack read_from: other code wrote them"):
+    with pytest.raises(
+        ValueError, match=f"settings of {kind.name} lack read_from: other code wrote them"
+    ):
         settings_from_json(old)
     with pytest.raises(ValidationError, match="hidden"):
         settings_from_json({**written, "hidden": [50]})
@@ -65,5 +69,7 @@ def test_a_network_by_its_name_had_the_settings_of_earlier_code() -> None:
 def test_the_config_is_read_without_torch(module: str) -> None:
     """Importing torch takes a second, which `plan`, `status` and `--help` have no need of."""
     words = f"import sys, {module}; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", words], capture_output=True, text=True, check=True
+    )
     assert found.stdout == "False\n"

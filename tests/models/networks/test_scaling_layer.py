@@ -21,7 +21,9 @@ def test_scaling_centres_and_scales_each_column() -> None:
 
 
 def test_a_heavy_tail_is_scaled_as_its_logarithm_with_its_sign() -> None:
-    rows = torch.tensor([[-1000.0, 7.0], [-0.1, 7.0], [0.0, 7.0], [0.1, 7.0], [5.0, 8.0], [1e12, 1e12]])
+    rows = torch.tensor(
+        [[-1000.0, 7.0], [-0.1, 7.0], [0.0, 7.0], [0.1, 7.0], [5.0, 8.0], [1e12, 1e12]]
+    )
     scaled = Standardize(Scaler([0.5, 7.0], [2.0, 0.5], [0.1, 0.0], 10.0))(rows)
     logarithm = torch.log(torch.tensor([2e4, 1 + 2**0.5, 1.0, 1 + 2**0.5, 50 + 2501**0.5, 2e13]))
     signs = torch.tensor([-1.0, -1.0, 1.0, 1.0, 1.0, 1.0])
@@ -33,7 +35,9 @@ def test_a_heavy_tail_is_scaled_as_its_logarithm_with_its_sign() -> None:
 def test_the_kernel_scales_as_the_layer(name: str) -> None:
     layer = Standardize(ROBUST_SCALERS[name])
     rng = np.random.default_rng(3)
-    rows = (rng.normal(size=(500, len(layer.mean))) * 10.0 ** rng.uniform(-4, 6, (500, 1))).astype(np.float32)
+    rows = (rng.normal(size=(500, len(layer.mean))) * 10.0 ** rng.uniform(-4, 6, (500, 1))).astype(
+        np.float32
+    )
     expected = layer(torch.from_numpy(rows)).numpy()
     found = np.ascontiguousarray(rows.T)
     for column, values in enumerate(found):

@@ -29,18 +29,26 @@ class ByHand:
 
     def attention(self, name: str, asking: np.ndarray, seen: np.ndarray) -> np.ndarray:
         query = self.linear(f"{name}.query", self.norm(f"{name}.norm_query", asking))
-        key, value = np.split(self.linear(f"{name}.key_and_value", self.norm(f"{name}.norm_seen", seen)), 2, axis=1)
+        key, value = np.split(
+            self.linear(f"{name}.key_and_value", self.norm(f"{name}.norm_seen", seen)), 2, axis=1
+        )
         found = []
-        for q, k, v in zip(*(np.split(each, HEADS, axis=1) for each in (query, key, value)), strict=True):
+        for q, k, v in zip(
+            *(np.split(each, HEADS, axis=1) for each in (query, key, value)), strict=True
+        ):
             weights = np.exp(q @ k.T / np.sqrt(k.shape[1]))
             found.append(weights / weights.sum(axis=1, keepdims=True) @ v)
         asking = asking + self.linear(f"{name}.joined", np.hstack(found))
-        hidden = np.maximum(self.linear(f"{name}.dense.0", self.norm(f"{name}.norm_dense", asking)), 0)
+        hidden = np.maximum(
+            self.linear(f"{name}.dense.0", self.norm(f"{name}.norm_dense", asking)), 0
+        )
         return asking + self.linear(f"{name}.dense.2", hidden)
 
     def logits(self, event: np.ndarray) -> np.ndarray:
         mean, std = np.array(SCALERS["particles"][:2])
-        x = self.linear("embedding.2", np.maximum(self.linear("embedding.0", (event - mean) / std), 0))
+        x = self.linear(
+            "embedding.2", np.maximum(self.linear("embedding.0", (event - mean) / std), 0)
+        )
         for block in ("blocks.0", "blocks.1"):
             seen = self.attention(f"{block}.collect", self.p[f"{block}.points"][0], x)
             x = self.attention(f"{block}.spread", x, seen)
@@ -53,7 +61,9 @@ def test_the_network_is_attention_through_points_and_a_class_token() -> None:
     events = random_events(LENGTHS)
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), LENGTHS, found, strict=True):
-        np.testing.assert_allclose(logits, ByHand(model).logits(event[:length]), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            logits, ByHand(model).logits(event[:length]), rtol=1e-10, atol=1e-10
+        )
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:

@@ -22,7 +22,9 @@ CLAIM = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}
 
 def stored(folder: Path, correct: int = 900) -> Path:
     """A folder with a packed result."""
-    runs = [made_run(name, seed, correct=correct) for seed in (1, 2, 3) for name in ("ar-sgd", "sgd")]
+    runs = [
+        made_run(name, seed, correct=correct) for seed in (1, 2, 3) for name in ("ar-sgd", "sgd")
+    ]
     runs += [made_run("ad-psgd", seed, correct=950) for seed in (1, 2, 3)]
     (folder / "made").mkdir(parents=True, exist_ok=True)
     (folder / "made" / PACKED).write_bytes(pack(made_result(made_study(claims=[CLAIM]), runs)))
@@ -30,7 +32,9 @@ def stored(folder: Path, correct: int = 900) -> Path:
 
 
 @pytest.mark.slow
-def test_the_pages_in_docs_are_those_of_the_stored_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_in_docs_are_those_of_the_stored_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert {path.parent.name for path in STORED} >= {"thesis-hlf-full", "thesis-scaling"}
     folder = tmp_path / "docs" / "studies"
     for path in (*STORED, *STUDIES.glob("*/metrics.json")):
@@ -45,13 +49,21 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(tmp_path: Path, monke
     # No page said what was set.
     assert "## What was set\n\nAll: hlf; " in (folder / "thesis-hlf-full.md").read_text()
     # It is for reading: what a researcher takes home, and a line for each claim.
-    assert [line[:3] for line in page.splitlines() if re.match(r"\d\. ", line)] == ["1. ", "2. ", "3. ", "4. "]
+    assert [line[:3] for line in page.splitlines() if re.match(r"\d\. ", line)] == [
+        "1. ",
+        "2. ",
+        "3. ",
+        "4. ",
+    ]
     assert len(page.split()) <= 3000
     assert int(page.split("Of ")[1].split()[0]) >= 104
     # The central claim of the thesis, which no page decided.
     claims = [line.split("|") for line in page.splitlines() if line.startswith("|At the ")]
     found = {
-        (line[1].split()[2], line[1].rstrip(".").split()[-1]): (float(line[3].split()[0]), line[5].strip("*"))
+        (line[1].split()[2], line[1].rstrip(".").split()[-1]): (
+            float(line[3].split()[0]),
+            line[5].strip("*"),
+        )
         for line in claims
     }
     assert found["default", "AD-PSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")

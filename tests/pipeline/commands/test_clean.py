@@ -22,7 +22,12 @@ from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 
-CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
+CHAIN = {
+    "ingest": (),
+    "features": ("ingest",),
+    "train": ("features",),
+    "evaluate": ("features", "train"),
+}
 
 
 def publish(store: StageStore, *, model: str = "", **manifest: object) -> str:
@@ -40,7 +45,9 @@ def night(run_dir: Path) -> dict[str, str]:
     """A new version of every stage, each made from the new ones before it."""
     made: dict[str, str] = {}
     for stage, sources in CHAIN.items():
-        made[stage] = publish(StageStore(run_dir, stage), upstream={each: made[each] for each in sources})
+        made[stage] = publish(
+            StageStore(run_dir, stage), upstream={each: made[each] for each in sources}
+        )
     return made
 
 
@@ -61,7 +68,9 @@ def test_the_newest_stay(run_folder: RunFolder) -> None:
     assert all(each.folder.exists() for each in planned)
     removed = clean(run_folder, 2)
     assert removed == planned
-    assert {stage: left(run_dir, stage) for stage in CHAIN} == {key: ["0004", "0005"] for key in CHAIN}
+    assert {stage: left(run_dir, stage) for stage in CHAIN} == {
+        key: ["0004", "0005"] for key in CHAIN
+    }
     assert len(removed) == 3 * len(CHAIN)
     assert all(each.freed_bytes > 1000 and not each.folder.exists() for each in removed)
     assert clean(run_folder, 2) == []
@@ -99,12 +108,18 @@ def test_the_model_in_use_keeps_all_that_it_came_from(run_folder: RunFolder) -> 
     assert left(run_dir, "evaluate") == ["0004"]
 
 
-def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:
+def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(
+    run_folder: RunFolder,
+) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
-    names = [publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(6)]
+    names = [
+        publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(6)
+    ]
     for name in names[4:]:
-        registry.withdraw(Version(name, registry.folder / name, registry.manifest_of(name) or {}), now())
+        registry.withdraw(
+            Version(name, registry.folder / name, registry.manifest_of(name) or {}), now()
+        )
     registry.point_to(names[3])
     clean(run_folder, 3)
     assert registry.complete() == names[1:]
@@ -116,7 +131,9 @@ def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to
     assert {names[1], names[3]} <= set(registry.complete())
 
 
-def test_a_removal_was_logged_only_after_the_last_one(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_was_logged_only_after_the_last_one(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(3):
         night(run_folder.config.run_dir)
     removed: list[Path] = []
@@ -134,7 +151,9 @@ def test_a_removal_was_logged_only_after_the_last_one(run_folder: RunFolder, mon
     # What the kill left is no version.
     assert left(run_folder.config.run_dir, "features") == ["0003"]
     lines = [json.loads(line) for line in run_folder.log.path.read_text().splitlines()]
-    assert [line["folder"] for line in lines if line["event"] == "version removed"] == list(map(str, removed))
+    assert [line["folder"] for line in lines if line["event"] == "version removed"] == list(
+        map(str, removed)
+    )
     assert all(line["bytes"] > 1000 for line in lines)
 
 
@@ -142,12 +161,17 @@ def test_shared_files_free_no_space(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     first, second = night(run_dir), night(run_dir)
     (run_dir / "features" / second["features"] / "data").unlink()
-    os.link(run_dir / "features" / first["features"] / "data", run_dir / "features" / second["features"] / "data")
+    os.link(
+        run_dir / "features" / first["features"] / "data",
+        run_dir / "features" / second["features"] / "data",
+    )
     freed = {each.folder.parent.name: each.freed_bytes for each in clean(run_folder, 1)}
     assert freed["features"] < 1000 < freed["train"]
 
 
-def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(run_folder: RunFolder) -> None:
+def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(
+    run_folder: RunFolder,
+) -> None:
     run_dir = run_folder.config.run_dir
     night(run_dir)
     unfinished = run_dir / "train" / "0002-0123abcd"
@@ -161,7 +185,9 @@ def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(run_folder
     assert (run_dir / "compare" / "thesis").exists()
 
 
-def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(run_folder: RunFolder) -> None:
+def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(
+    run_folder: RunFolder,
+) -> None:
     run_dir = run_folder.config.run_dir
     made = night(run_dir)
     store = StageStore(run_dir, "evaluate")
@@ -175,13 +201,17 @@ def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(run_f
     assert left(run_dir, "evaluate") == [made["evaluate"][:4]]
 
 
-def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(run_folder: RunFolder) -> None:
+def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(
+    run_folder: RunFolder,
+) -> None:
     run_dir = run_folder.config.run_dir
     night(run_dir)
     with RunFolder(run_folder.config, Console(quiet=True)).locked("compare"):
         night(run_dir)
         assert clean(run_folder, 1, dry_run=True) == clean(run_folder, 1) == []
-        assert {stage: left(run_dir, stage) for stage in CHAIN} == {key: ["0001", "0002"] for key in CHAIN}
+        assert {stage: left(run_dir, stage) for stage in CHAIN} == {
+            key: ["0001", "0002"] for key in CHAIN
+        }
         # A night that the comparison does not read.
         night(run_dir)
         clean(run_folder, 1)
@@ -190,7 +220,9 @@ def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(run
     assert left(run_dir, "features") == ["0003"]
 
 
-def test_links_to_an_archive_and_foreign_folders_are_left_alone(run_folder: RunFolder, tmp_path: Path) -> None:
+def test_links_to_an_archive_and_foreign_folders_are_left_alone(
+    run_folder: RunFolder, tmp_path: Path
+) -> None:
     run_dir = run_folder.config.run_dir
     nights = [night(run_dir) for _ in range(2)]
     old, archive = run_dir / "ingest" / nights[0]["ingest"], tmp_path / "archive"
@@ -212,5 +244,7 @@ def test_links_to_an_archive_and_foreign_folders_are_left_alone(run_folder: RunF
 def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
     registry = Registry(run_folder.config.run_dir, "hlf")
     (registry.folder / "9998-00000000").mkdir(parents=True)
-    before, after = (publish(registry, model=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab")
+    before, after = (
+        publish(registry, model=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab"
+    )
     assert rollback(run_folder, "hlf") == (after, before)

@@ -83,7 +83,10 @@ def test_after_a_change_of_the_code_old_numbers_stayed(
 
     def found() -> dict[str, str]:
         compare._digest_of_code.cache_clear()
-        return {how: compare.code_of(subject, train, how == "simulated") for how in ("simulated", "measured")}
+        return {
+            how: compare.code_of(subject, train, how == "simulated")
+            for how in ("simulated", "measured")
+        }
 
     before, read = found(), code_meaning._read
 
@@ -101,11 +104,15 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three studies; the first has a further name."""
     found = {name: Path(f"{name}.yaml") for name in ("a", "b", "c")} | {"a-table-1": Path("a.yaml")}
     monkeypatch.setattr("pipeline.commands.compare.shipped", lambda: found)
-    monkeypatch.setattr("pipeline.commands.compare.read_study", lambda name, form, _: Study(name, form, None))  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        "pipeline.commands.compare.read_study", lambda name, form, _: Study(name, form, None)
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("three")
-def test_all_studies_are_made_and_those_that_failed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_studies_are_made_and_those_that_failed_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[tuple[str, str, str]] = []
     broken = {"a", "c"}
 
@@ -123,7 +130,10 @@ def test_all_studies_are_made_and_those_that_failed_are_named(monkeypatch: pytes
     assert "study a failed: A rank is gone." in done.stderr
     assert "2 of 3 studies failed, as said above: a, c." in " ".join(done.stderr.split())
     broken.clear()
-    assert CliRunner().invoke(app, ["compare", "--study", "all", "--config", "demo"]).exit_code == Exit.OK
+    assert (
+        CliRunner().invoke(app, ["compare", "--study", "all", "--config", "demo"]).exit_code
+        == Exit.OK
+    )
 
 
 @pytest.mark.usefixtures("three")
@@ -157,7 +167,9 @@ def test_other_events_have_another_digest(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_times_that_were_checked_again_did_not_reach_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_that_were_checked_again_did_not_reach_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runs are done, and the result with the old check was drawn."""
     study = Study("made", "small", made_study(workload=MnistSettings()))
     again = [made_check("ad-psgd", 1.0, 0.5)]
@@ -179,7 +191,9 @@ def test_times_that_were_checked_again_did_not_reach_the_page(tmp_path: Path, mo
 DIRTY = "commit 1 with local changes"
 
 
-@pytest.mark.parametrize(("version", "made_with"), [(DIRTY, "commit 1"), ("commit 1", DIRTY), ("commit 1", "commit 1")])
+@pytest.mark.parametrize(
+    ("version", "made_with"), [(DIRTY, "commit 1"), ("commit 1", DIRTY), ("commit 1", "commit 1")]
+)
 def test_results_of_code_that_no_commit_has_were_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, made_with: str
 ) -> None:
@@ -190,7 +204,11 @@ def test_results_of_code_that_no_commit_has_were_published(
     monkeypatch.setattr(compare, "_write", lambda *_: tmp_path / "page.md")
     run_folder, study = TrainedNights(tmp_path).run_folder, Study("made", "small", made_study())
     compare.compare(run_folder, study, command="compare")
-    with pytest.raises(StudyError, match="with local changes") if DIRTY in (version, made_with) else nullcontext():
+    with (
+        pytest.raises(StudyError, match="with local changes")
+        if DIRTY in (version, made_with)
+        else nullcontext()
+    ):
         compare.compare(run_folder, study, command="compare", publish=tmp_path / "docs")
 
 
@@ -198,7 +216,9 @@ def test_a_study_with_one_worker_for_what_only_several_do_is_refused_with_all_su
     """Their rows were those of the plain method, and were judged."""
     methods = {"ar-sgd": {"train": {}}, "local": {"train": {"algorithm": "local-sgd"}}}
     compare._refuse_idle(made_study(methods=methods, vary={"train.workers": [2, 4]}))
-    with pytest.raises(ConfigError, match=r"no effect:\n  local, train.workers 1: train.algorithm: local-sgd .*\Z"):
+    with pytest.raises(
+        ConfigError, match=r"no effect:\n  local, train.workers 1: train.algorithm: local-sgd .*\Z"
+    ):
         compare._refuse_idle(made_study(methods=methods, vary={"train.workers": [1, 4]}))
 
 
@@ -231,7 +251,9 @@ def test_a_study_by_mpi_replaced_the_page_of_its_simulation(
 ) -> None:
     """So did the full form that of the small one."""
     path = tmp_path / "mine.yaml"
-    path.write_text(STUDY + "".join(f"{key}: {json.dumps(value)}\n" for key, value in of_file.items()))
+    path.write_text(
+        STUDY + "".join(f"{key}: {json.dumps(value)}\n" for key, value in of_file.items())
+    )
     with nullcontext() if name else pytest.raises(ConfigError, match="cluster has no effect"):
         assert compare.read_study(str(path), form, changes).name == name
 

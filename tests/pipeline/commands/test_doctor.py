@@ -43,7 +43,12 @@ def ranks_do_not_start(settings: object, hosts: object) -> str:
     ],
 )
 def test_what_it_says_and_whether_all_is_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: list[Finding], probe: object, is_well: bool, last: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    findings: list[Finding],
+    probe: object,
+    is_well: bool,
+    last: str,
 ) -> None:
     said: list[str] = []
     for name in [name for name in os.environ if "SPARK_" in name]:
@@ -58,7 +63,9 @@ def test_what_it_says_and_whether_all_is_well(
     assert said[-1].endswith(last)
 
 
-def test_for_one_worker_no_ranks_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_one_worker_no_ranks_are_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [])
     monkeypatch.setattr("training.launching.mpirun.probe_mpi", ranks_do_not_start)
     config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1"])

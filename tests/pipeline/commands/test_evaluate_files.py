@@ -33,7 +33,9 @@ from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
 
 
-def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leptons_that_lack_their_tracks_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_spark(monkeypatch, tmp_path)
     rows = [
         made_event(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
@@ -41,9 +43,14 @@ def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: p
     ]
     path = write_delphes(tmp_path / "new.root", distinct(rows))
     shown = StringIO()
-    config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}})
+    config = Config.model_validate(
+        {**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}}
+    )
     _new_events(RunFolder(config, Console(file=shown, width=1000)), [f"QCD={path}"], tmp_path)
-    assert "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr" in shown.getvalue()
+    assert (
+        "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
+        in shown.getvalue()
+    )
 
 
 class Evaluation(NamedTuple):
@@ -58,7 +65,9 @@ class Evaluation(NamedTuple):
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Evaluation]:
     evaluations: list[Evaluation] = []
 
-    def noted(_config: Any, _console: Any, _candidates: Any, task: Any, test: Any, *_: Any, **options: Any) -> Any:
+    def noted(
+        _config: Any, _console: Any, _candidates: Any, task: Any, test: Any, *_: Any, **options: Any
+    ) -> Any:
         evaluations.append(Evaluation(task, test, options["train"]))
         return {"runs": {}}
 
@@ -74,15 +83,21 @@ def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
     nights = TrainedNights(tmp_path)
     nights.train(1)
     rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
-    monkeypatch.setattr("pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False)
+    monkeypatch.setattr(
+        "pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False
+    )
     evaluate_files(nights.run_folder, [], [], None)
     assert [evaluation.task.rates for evaluation in evaluations] == [rates]
     # The curve of over-training compares these with the training split.
     (evaluation,) = evaluations
-    assert [list(files) for files in evaluation[1:]] == [nights.dataset.files(split) for split in ("test", "train")]
+    assert [list(files) for files in evaluation[1:]] == [
+        nights.dataset.files(split) for split in ("test", "train")
+    ]
 
 
-def test_without_its_events_the_test_split_was_refused(tmp_path: Path, evaluations: list[Evaluation]) -> None:
+def test_without_its_events_the_test_split_was_refused(
+    tmp_path: Path, evaluations: list[Evaluation]
+) -> None:
     """They only say how much each sample counts."""
     nights = TrainedNights(tmp_path)
     nights.train(1)
@@ -99,12 +114,20 @@ def test_without_its_events_the_test_split_was_refused(tmp_path: Path, evaluatio
     [
         (0, True, ""),
         (3, True, "no boosted trees: the training and validation splits hold 3 of these events"),
-        (None, True, "no boosted trees: the training and validation splits may hold copies of these events"),
+        (
+            None,
+            True,
+            "no boosted trees: the training and validation splits may hold copies of these events",
+        ),
         (0, False, ""),
     ],
 )
 def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_seen: int | None, reference: bool, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_seen: int | None,
+    reference: bool,
+    said: str,
 ) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
     asked: list[Any] = []
@@ -115,7 +138,9 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.count_seen", noted)
     shown = StringIO()
-    config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path), "evaluate": {"reference": reference}})
+    config = Config.model_validate(
+        {**MINIMAL, "run_dir": str(tmp_path), "evaluate": {"reference": reference}}
+    )
     run_folder = RunFolder(config, Console(file=shown, width=1000))
     events = _Events("new", dataset.files("test"))
     used = _reference(run_folder, dataset, events)
@@ -128,7 +153,10 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
 def test_inputs_are_files_of_a_class_or_a_sample() -> None:
     config = Config.model_validate({**MINIMAL, "classes": ["QCD", "ttbar", "W/Z"]})
     samples = _samples(["W/Z=data/run=3/w.root", "qcd=/data/run=3/q.root"], config)
-    assert [(each.label, each.files) for each in samples] == [(2, ["data/run=3/w.root"]), (0, ["/data/run=3/q.root"])]
+    assert [(each.label, each.files) for each in samples] == [
+        (2, ["data/run=3/w.root"]),
+        (0, ["/data/run=3/q.root"]),
+    ]
     for words in ("/data/run=3/new.root", "run=3/new.root", "date=*/*.root", "new.root"):
         with pytest.raises(ConfigError, match=r"there is no sample '.*predict"):
             _samples([words], config)
@@ -136,21 +164,36 @@ def test_inputs_are_files_of_a_class_or_a_sample() -> None:
 
 def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_others() -> None:
     of_slices = [
-        {"name": "low", "label": 0, "files": ["a"], "weight": "genWeight", "sum_of_weights": "Runs.genEventSumw"},
-        {"name": "high", "label": 0, "files": ["b"], "weight": "LHEWeight[1]", "sum_of_weights": 500},
+        {
+            "name": "low",
+            "label": 0,
+            "files": ["a"],
+            "weight": "genWeight",
+            "sum_of_weights": "Runs.genEventSumw",
+        },
+        {
+            "name": "high",
+            "label": 0,
+            "files": ["b"],
+            "weight": "LHEWeight[1]",
+            "sum_of_weights": 500,
+        },
         {"name": "ttbar", "label": 1, "files": ["c"], "weight": "none", "sum_of_weights": 70.5},
         {"name": "W", "label": 2, "files": ["d"], "weight": "genWeight"},
     ]
     samples = [{**each, "cross_section_pb": 10.0} for each in of_slices]
     config = Config.model_validate({**MINIMAL, "samples": samples})
     found = _samples(["low=x", "high=y", "ttbar=z"], config)
-    assert [(each.name, each.weight, each.sum_of_weights, each.cross_section_pb) for each in found] == [
+    assert [
+        (each.name, each.weight, each.sum_of_weights, each.cross_section_pb) for each in found
+    ] == [
         ("low", "genWeight", "Runs.genEventSumw", 10.0),
         ("new-2", "LHEWeight[1]", None, None),
         ("new-3", "none", None, None),
     ]
     assert any(
-        "sum_of_weights of high, ttbar is a number of other files" in note for note in _about_rates(found, config)
+        "sum_of_weights of high, ttbar is a number of other files" in note
+        for note in _about_rates(found, config)
     )
     with pytest.raises(ConfigError, match="no class of one sample"):
         _samples(["QCD=x"], config)

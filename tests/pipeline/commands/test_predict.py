@@ -30,17 +30,28 @@ class Scoring(Night):
         for name, first in FIRST.items():
             write_delphes(self.data / f"{name}_0.root", events(first), tree="Events")
         samples = [
-            {"name": name, "label": label, "files": [f"{self.data}/{name}_*.root"], "tree": "Events"}
+            {
+                "name": name,
+                "label": label,
+                "files": [f"{self.data}/{name}_*.root"],
+                "tree": "Events",
+            }
             for label, name in enumerate(NAMES)
         ]
         training = {"workers": 1, "epochs": 1, "batch_size": 16}
-        self.run("ingest", "features", "train", samples=samples, train=training, model={"names": ["hlf"]})
+        self.run(
+            "ingest", "features", "train", samples=samples, train=training, model={"names": ["hlf"]}
+        )
 
     def predict(self, out: Path, *files: str) -> str:
         said = StringIO()
-        folder = RunFolder(load_config(str(self.folder / "config.yaml")), Console(file=said, width=1000))
+        folder = RunFolder(
+            load_config(str(self.folder / "config.yaml")), Console(file=said, width=1000)
+        )
         model = self.version("train").folder / "hlf"
-        predict(folder, [str(self.data / file) for file in files], out, model=str(model), parquet=True)
+        predict(
+            folder, [str(self.data / file) for file in files], out, model=str(model), parquet=True
+        )
         return said.getvalue()
 
 
@@ -58,21 +69,29 @@ def test_events_of_the_training_were_not_known_where_the_samples_state_the_tree(
     assert "was trained on" in scoring.predict(tmp_path / "out", "qcd_0.root")
 
 
-def test_files_that_fail_while_they_are_scored_are_named_and_leave_no_scores(scoring: Scoring, tmp_path: Path) -> None:
+def test_files_that_fail_while_they_are_scored_are_named_and_leave_no_scores(
+    scoring: Scoring, tmp_path: Path
+) -> None:
     damaged = ("damaged.root", "another.root")
     for first, name in zip((5000, 6000), damaged, strict=True):
         damage(write_delphes(scoring.data / name, events(first), tree="Events"), tree="Events")
     for names in (damaged[:1], damaged):
         with pytest.raises(IngestionError) as caught:
             scoring.predict(tmp_path / "out", "qcd_0.root", *names)
-        assert [name in str(caught.value) for name in damaged] == [name in names for name in damaged]
+        assert [name in str(caught.value) for name in damaged] == [
+            name in names for name in damaged
+        ]
         assert list(tmp_path.iterdir()) == []
 
 
-def test_scores_without_room_name_their_file(scoring: Scoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_without_room_name_their_file(
+    scoring: Scoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def without_room(*_: object, **__: object) -> tuple[str, OSError]:
         return "qcd_0.scores.parquet", OSError(errno.EFBIG, "File too large")
 
     monkeypatch.setattr("pipeline.commands.predict._score_file", without_room)
-    with pytest.raises(RunFolderError, match=r"out/qcd_0\.scores\.parquet cannot be written .*`ulimit -f`.*--out"):
+    with pytest.raises(
+        RunFolderError, match=r"out/qcd_0\.scores\.parquet cannot be written .*`ulimit -f`.*--out"
+    ):
         scoring.predict(tmp_path / "out", "qcd_0.root")

@@ -46,7 +46,9 @@ def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
     assert nights.in_use() == nights.made["train"]
     folder = nights.registry.current().folder  # type: ignore[union-attr]
     trained = nights.run_dir / "train" / nights.made["train"] / "hlf"
-    assert (folder / "model" / "weights.pt").read_bytes() == (trained / "model" / "weights.pt").read_bytes()
+    assert (folder / "model" / "weights.pt").read_bytes() == (
+        trained / "model" / "weights.pt"
+    ).read_bytes()
     promoted, reason = nights.promote()
     assert not promoted
     assert "in use already" in reason
@@ -55,13 +57,16 @@ def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
 def with_floor(nights: TrainedNights, at_least: float | None) -> RunFolder:
     config = nights.run_folder.config
     return RunFolder(
-        config.model_copy(update={"promote": config.promote.model_copy(update={"at_least": at_least})}),
+        config.model_copy(
+            update={"promote": config.promote.model_copy(update={"at_least": at_least})}
+        ),
         Console(quiet=True),
     )
 
 
 @pytest.mark.parametrize(
-    ("at_least", "words"), [(None, "that of the best constant answer"), (0.9, r"is below promote\.at_least: 0\.9")]
+    ("at_least", "words"),
+    [(None, "that of the best constant answer"), (0.9, r"is below promote\.at_least: 0\.9")],
 )
 def test_a_first_network_below_the_floor_is_promoted_only_by_force(
     nights: TrainedNights, at_least: float | None, words: str
@@ -78,7 +83,9 @@ def test_a_first_network_below_the_floor_is_promoted_only_by_force(
     assert nights.in_use() == nights.made["train"]
 
 
-def test_a_network_that_is_better_than_the_one_in_use_needs_the_floor_too(nights: TrainedNights) -> None:
+def test_a_network_that_is_better_than_the_one_in_use_needs_the_floor_too(
+    nights: TrainedNights,
+) -> None:
     nights.promoted(0)
     nights.train(200)
     (verdict,) = promote(with_floor(nights, 1.0))
@@ -99,7 +106,9 @@ def export(nights: TrainedNights) -> Path:
 
 
 @pytest.mark.parametrize("stage", ["train", "export"])
-def test_a_model_that_was_damaged_after_its_training_is_not_promoted(nights: TrainedNights, stage: str) -> None:
+def test_a_model_that_was_damaged_after_its_training_is_not_promoted(
+    nights: TrainedNights, stage: str
+) -> None:
     nights.train(5)
     damaged = export(nights)
     if stage == "train":
@@ -115,7 +124,9 @@ def test_a_model_that_was_damaged_after_its_training_is_not_promoted(nights: Tra
     assert nights.in_use() is None
 
 
-def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: TrainedNights) -> None:
+def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(
+    nights: TrainedNights,
+) -> None:
     nights.train(5)
     export(nights)
     nights.train(5)
@@ -123,7 +134,10 @@ def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: Tr
     # Another training has other networks.
     nights.train(20)
     assert nights.promote()[0]
-    exported = [(nights.registry.folder / name / "model.onnx").exists() for name in nights.registry.complete()]
+    exported = [
+        (nights.registry.folder / name / "model.onnx").exists()
+        for name in nights.registry.complete()
+    ]
     assert exported == [True, False]
 
 
@@ -132,7 +146,9 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
     first = nights.in_use()
     nights.train(200)
     config = nights.run_folder.config
-    strict = config.model_copy(update={"promote": config.promote.model_copy(update={"min_sigma": 1e6})})
+    strict = config.model_copy(
+        update={"promote": config.promote.model_copy(update={"min_sigma": 1e6})}
+    )
     (verdict,) = promote(RunFolder(strict, Console(quiet=True)))
     assert not verdict.promoted
     assert "by 1e+06 standard errors" in verdict.reason
@@ -180,11 +196,15 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
     nights.promoted(5, 20)
     for events in compared:
         ours = events.labels == 0
-        assert events.weights[events.samples == "hard"].sum() == pytest.approx(events.weights[ours].sum() / 1000)
+        assert events.weights[events.samples == "hard"].sum() == pytest.approx(
+            events.weights[ours].sum() / 1000
+        )
     assert len(compared) == 2
 
 
-def test_a_class_that_measures_nothing_does_not_keep_a_better_model_out(nights: TrainedNights) -> None:
+def test_a_class_that_measures_nothing_does_not_keep_a_better_model_out(
+    nights: TrainedNights,
+) -> None:
     (path,) = nights.dataset.files("test")
     table = pq.read_table(path)
     is_cancelled = table["label"].to_numpy() == 2
@@ -203,7 +223,9 @@ def test_a_class_that_measures_nothing_does_not_keep_a_better_model_out(nights: 
     assert f"on {(~is_cancelled).sum()} test events is lower than that of 0001" in reason
 
 
-def test_the_progress_of_a_comparison_ends_at_its_total(nights: TrainedNights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_of_a_comparison_ends_at_its_total(
+    nights: TrainedNights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bars: list[Bar] = []
 
     def noted(console: Console, label: str, unit: str, total: int) -> Bar:
@@ -221,7 +243,9 @@ def other_features(nights: TrainedNights) -> None:
     version = nights.registry.current()
     assert version is not None
     path = version.folder / "model" / "model.json"
-    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | {"definitions": {"isolation_cone": 0.4}})))
+    path.write_text(
+        json.dumps(sealed(json.loads(path.read_text()) | {"definitions": {"isolation_cone": 0.4}}))
+    )
     record_as_written(nights.registry, version)
 
 
@@ -288,7 +312,9 @@ def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: Traine
     assert nights.registry.current().name.startswith("0001")  # type: ignore[union-attr]
 
 
-def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(nights: TrainedNights) -> None:
+def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(
+    nights: TrainedNights,
+) -> None:
     nights.train(5, networks=["inclusive", "hlf"])
     verdicts = []
     with pytest.raises(PromotionError, match=r"^inclusive: "):
@@ -301,13 +327,17 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
     assert f'hep_pipeline_model_promoted_timestamp_seconds{{network="hlf",{run}}}' in metrics
 
 
-def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(nights: TrainedNights) -> None:
+def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(
+    nights: TrainedNights,
+) -> None:
     nights.train(5)
     trained = StageStore(nights.run_dir, "train").current()
     assert trained is not None
     (trained.folder / "hlf" / "run.json").unlink()
     record_as_written(StageStore(nights.run_dir, "train"), trained)
-    with pytest.raises(PromotionError, match=r"hlf: the training events of hlf are unknown.*promote --force"):
+    with pytest.raises(
+        PromotionError, match=r"hlf: the training events of hlf are unknown.*promote --force"
+    ):
         nights.promote()
     assert nights.in_use() is None
     assert nights.promote(force=True)[0]
@@ -367,8 +397,12 @@ def test_only_networks_can_be_rolled_back(nights: TrainedNights) -> None:
             rollback(nights.run_folder, name)
 
 
-@pytest.mark.parametrize("command", [lambda each: rollback(each, "hlf"), lambda each: list(promote(each))])
-def test_where_there_is_no_run_folder_none_is_left(tmp_path: Path, command: Callable[[RunFolder], object]) -> None:
+@pytest.mark.parametrize(
+    "command", [lambda each: rollback(each, "hlf"), lambda each: list(promote(each))]
+)
+def test_where_there_is_no_run_folder_none_is_left(
+    tmp_path: Path, command: Callable[[RunFolder], object]
+) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     with pytest.raises(MissingInputError):
         command(run_folder)

@@ -60,7 +60,9 @@ def test_status_shows_what_can_be_read_and_the_damage_beside_it(config: Path, ki
     assert words in done.stdout
     for stage in ("ingest", "features", "hlf in use"):
         assert f"{stage} " in done.stdout
-    content = json.loads(CliRunner().invoke(app, ["status", "--json", "--config", str(config)]).stdout)
+    content = json.loads(
+        CliRunner().invoke(app, ["status", "--json", "--config", str(config)]).stdout
+    )
     assert content["train"]["damage"].startswith(words)
     assert (content["train"]["version"] is None) == (kind == "pointer")
     assert content["features"]["version"].startswith("0001-")

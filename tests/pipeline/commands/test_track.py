@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 BEST = Trial(hidden=(6, 4), batch_size=20, learning_rate=0.02, epochs=3)
 CONFIG: dict[str, Any] = {
-    "model": {"names": ["hlf", "particles"], "hlf": {"from_gridsearch": True}, "particles": {"gru_width": 4}},
+    "model": {
+        "names": ["hlf", "particles"],
+        "hlf": {"from_gridsearch": True},
+        "particles": {"gru_width": 4},
+    },
     "train": {"workers": 1, "epochs": 40, "batch_size": 8},
     "train_by_network": {"particles": {"epochs": 2}},
     "report": {"title": "x" * 600},
@@ -65,7 +69,9 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Finished:
     folder = tmp_path_factory.mktemp("tracked")
-    run_folder = RunFolder(load_config(str(small_config(folder, SAMPLES, **CONFIG))), Console(quiet=True))
+    run_folder = RunFolder(
+        load_config(str(small_config(folder, SAMPLES, **CONFIG))), Console(quiet=True)
+    )
     run_dir, config = run_folder.config.run_dir, run_folder.config.model_dump(mode="json")
     publish(run_dir, "ingest", config=config)
     store = StageStore(run_dir, "features")
@@ -78,7 +84,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
     version.mkdir(parents=True)
     BEST.save(version / "best.json")
     publish(run_dir, "gridsearch", version, config=config)
-    patch.setattr(sys, "argv", ["train", "--set", "spark.conf={my.token: hush-1b2c}", "--set", "report.title=password"])
+    patch.setattr(
+        sys,
+        "argv",
+        ["train", "--set", "spark.conf={my.token: hush-1b2c}", "--set", "report.title=password"],
+    )
     before = time.time()
     Runner(run_folder).run(["train"])
     after = time.time()
@@ -86,13 +96,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
     trained = store.current()
     assert trained is not None
     # As where both networks were taken over by a later version.
-    store.rewrite_manifest(trained, {**trained.manifest, "created": "2100-01-01T00:00:00+00:00", "seconds": 1e6})
+    store.rewrite_manifest(
+        trained, {**trained.manifest, "created": "2100-01-01T00:00:00+00:00", "seconds": 1e6}
+    )
     estimate = {"value": 0.9, "error": 0.01}
-    runs = {name: {"accuracy": estimate, "auc": {"W+jets": estimate}} for name in ("hlf", "particles")}
+    runs = {
+        name: {"accuracy": estimate, "auc": {"W+jets": estimate}} for name in ("hlf", "particles")
+    }
     version = StageStore(run_dir, "evaluate").next_folder("ee" * 8)
     version.mkdir(parents=True)
     (version / "metrics.json").write_text("{}")
-    publish(run_dir, "evaluate", version, counters={"runs": runs}, config=config, code_version="commit abc")
+    publish(
+        run_dir,
+        "evaluate",
+        version,
+        counters={"runs": runs},
+        config=config,
+        code_version="commit abc",
+    )
     return Finished(run_folder, before, after)
 
 
@@ -121,16 +142,32 @@ def records(finished: Finished, network: str) -> list[dict[str, Any]]:
     return read_records(finished.trained / network)[0]
 
 
-def test_settings_are_those_that_the_network_and_each_stage_ran_with(finished: Finished, runs: dict[str, Run]) -> None:
+def test_settings_are_those_that_the_network_and_each_stage_ran_with(
+    finished: Finished, runs: dict[str, Run]
+) -> None:
     params = runs["hlf"].data.params
     # What the search found, and the stages' own.
-    expected = {"model.name": "hlf", "model.hidden": "[6, 4]", "train.epochs": "3", "train.batch_size": "20"}
-    expected |= {"train.learning_rate": "0.02", "features.min_lepton_pt": "27.0", "ingest.min_lepton_pt": "23.0"}
+    expected = {
+        "model.name": "hlf",
+        "model.hidden": "[6, 4]",
+        "train.epochs": "3",
+        "train.batch_size": "20",
+    }
+    expected |= {
+        "train.learning_rate": "0.02",
+        "features.min_lepton_pt": "27.0",
+        "ingest.min_lepton_pt": "23.0",
+    }
     # MLflow takes no longer values.
     expected |= {"report.title": "x" * 500, "spark.conf.spark.executor.cores": "4"}
     assert expected.items() <= params.items()
     params = runs["particles"].data.params
-    expected = {"model.name": "particles", "model.gru_width": "4", "train.epochs": "2", "train.batch_size": "8"}
+    expected = {
+        "model.name": "particles",
+        "model.gru_width": "4",
+        "train.epochs": "2",
+        "train.batch_size": "8",
+    }
     assert expected.items() <= params.items()
     assert len(records(finished, "particles")) == 2
     assert not [name for name in params if "hidden" in name and name.startswith("model")]
@@ -151,24 +188,38 @@ def test_each_network_has_the_time_of_its_own_training(
         points = client.get_metric_history(run.info.run_id, "val_loss")
         assert [point.value for point in points] == [each["val_loss"] for each in history]
         assert points[-1].timestamp == pytest.approx(run.info.end_time, abs=2)
-        assert points[0].timestamp == pytest.approx(run.info.start_time + 1000 * history[0]["seconds"], abs=2)
-    assert runs["hlf"].data.metrics["training_seconds"] != runs["particles"].data.metrics["training_seconds"]
+        assert points[0].timestamp == pytest.approx(
+            run.info.start_time + 1000 * history[0]["seconds"], abs=2
+        )
+    assert (
+        runs["hlf"].data.metrics["training_seconds"]
+        != runs["particles"].data.metrics["training_seconds"]
+    )
 
 
 def test_what_was_measured_and_drawn_goes_along(client: MlflowClient, runs: dict[str, Run]) -> None:
     run = runs["hlf"]
-    assert (run.data.metrics["test_accuracy"], run.data.metrics["test_auc/W_jets_error"]) == (0.9, 0.01)
+    assert (run.data.metrics["test_accuracy"], run.data.metrics["test_auc/W_jets_error"]) == (
+        0.9,
+        0.01,
+    )
     assert run.data.tags["code_version"] == "commit abc"
-    assert [each.path for each in client.list_artifacts(run.info.run_id, "evaluate")] == ["evaluate/metrics.json"]
+    assert [each.path for each in client.list_artifacts(run.info.run_id, "evaluate")] == [
+        "evaluate/metrics.json"
+    ]
 
 
 def test_what_is_there_is_not_logged_again_but_what_a_killed_command_left_half_logged(
     finished: Finished, client: MlflowClient, runs: dict[str, Run]
 ) -> None:
     again = track(finished.run_folder)
-    assert {each.network: each.run_id for each in again} == {name: run.info.run_id for name, run in runs.items()}
+    assert {each.network: each.run_id for each in again} == {
+        name: run.info.run_id for name, run in runs.items()
+    }
     assert not any(each.is_new for each in again)
-    config = finished.run_folder.config.model_copy(update={"mlflow": MlflowSettings(experiment="killed")})
+    config = finished.run_folder.config.model_copy(
+        update={"mlflow": MlflowSettings(experiment="killed")}
+    )
     run_folder = RunFolder(config, Console(quiet=True))
     half = {each.network: each.run_id for each in track(run_folder)}["particles"]
     client.update_run(half, status="RUNNING")
@@ -181,7 +232,9 @@ def test_a_server_that_is_not_there_is_named_without_its_password_and_one_that_i
     finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://physicist:hush@127.0.0.1:9")
-    with pytest.raises(TrackingError, match=r"MLflow at http://\*\*\*@127\.0\.0\.1:9: .*failed") as caught:
+    with pytest.raises(
+        TrackingError, match=r"MLflow at http://\*\*\*@127\.0\.0\.1:9: .*failed"
+    ) as caught:
         track(finished.run_folder)
     assert "hush" not in str(caught.value)
 
@@ -190,8 +243,13 @@ def test_a_server_that_is_not_there_is_named_without_its_password_and_one_that_i
         track(finished.run_folder)
 
 
-def test_no_file_holds_a_secret(finished: Finished, client: MlflowClient, runs: dict[str, Run]) -> None:
-    folders = (finished.run_folder.config.run_dir, Path(url2pathname(urlparse(client.tracking_uri).path)))
+def test_no_file_holds_a_secret(
+    finished: Finished, client: MlflowClient, runs: dict[str, Run]
+) -> None:
+    folders = (
+        finished.run_folder.config.run_dir,
+        Path(url2pathname(urlparse(client.tracking_uri).path)),
+    )
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert {"manifest.json", "meta.yaml"} < {path.name for path in files}
     assert [path for path in files if b"hush" in path.read_bytes()] == []

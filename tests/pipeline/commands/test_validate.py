@@ -14,22 +14,38 @@ from training.errors import IdleSettingError
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"train_by_network": {"particles": {"epochs": 3}}}, {"model": {"particles": {"gru_width": 3}}}], ids=str
+    "chosen",
+    [
+        {"train_by_network": {"particles": {"epochs": 3}}},
+        {"model": {"particles": {"gru_width": 3}}},
+    ],
+    ids=str,
 )
-def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(chosen: dict[str, Any]) -> None:
+def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(
+    chosen: dict[str, Any],
+) -> None:
     said = validate(Config.model_validate({**MINIMAL, **chosen}), Console(quiet=True))
-    assert next(said) == "note: what is set for particles has no effect, since model.names has no particles"
+    assert (
+        next(said)
+        == "note: what is set for particles has no effect, since model.names has no particles"
+    )
 
 
 def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
-    said = validate(Config.model_validate({**MINIMAL, "notify": ["no-such-mailer"]}), Console(quiet=True))
+    said = validate(
+        Config.model_validate({**MINIMAL, "notify": ["no-such-mailer"]}), Console(quiet=True)
+    )
     assert next(said) == "note: notify: there is no program 'no-such-mailer'"
 
 
 @pytest.mark.parametrize(
     ("network_of_search", "train", "problem"),
     [
-        (False, {"algorithm": "ad-psgd"}, "hlf: train.algorithm: ad-psgd has no effect: it needs at least 2 workers"),
+        (
+            False,
+            {"algorithm": "ad-psgd"},
+            "hlf: train.algorithm: ad-psgd has no effect: it needs at least 2 workers",
+        ),
         (True, {"skew": {}}, "hlf: train.skew has no effect: it needs at least 2 workers"),
     ],
 )

@@ -22,28 +22,52 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
 @pytest.mark.parametrize(
     ("chosen", "key", "beside"),
     [
-        ({"features": {"particles": False, "max_tracks": 5}}, "features.max_tracks", {"features": {"max_tracks": 5}}),
-        ({"features": {"particles": False, "ordering": "file"}}, "features.ordering", {"features": {}}),
-        ({"features": {"btag_mask": 2}, "ingest": {"min_btag": 0.5}}, "features.btag_mask", {"ingest": {}}),
+        (
+            {"features": {"particles": False, "max_tracks": 5}},
+            "features.max_tracks",
+            {"features": {"max_tracks": 5}},
+        ),
+        (
+            {"features": {"particles": False, "ordering": "file"}},
+            "features.ordering",
+            {"features": {}},
+        ),
+        (
+            {"features": {"btag_mask": 2}, "ingest": {"min_btag": 0.5}},
+            "features.btag_mask",
+            {"ingest": {}},
+        ),
         (
             {"ingest": {"max_bad_files": 3}},
             "ingest.max_bad_files",
             {"ingest": {"max_bad_files": 3, "on_bad_file": "skip"}},
         ),
         ({"samples": WITH_ERRORS}, "cross_section_error_pb", {"samples": SAMPLES}),
-        ({"export": {"hls4ml_bits": [8]}}, "export.hls4ml_bits", {"export": {"hls4ml_bits": [8], "hls4ml": True}}),
+        (
+            {"export": {"hls4ml_bits": [8]}},
+            "export.hls4ml_bits",
+            {"export": {"hls4ml_bits": [8], "hls4ml": True}},
+        ),
         (
             {"export": {"hls4ml": True}, "model": {"names": ["particles"]}},
             "export.hls4ml",
             {"model": {"names": ["hlf"]}},
         ),
-        ({"simulate": {"pile_up": {"mean": 0, "pool": 9}}}, "simulate.pile_up.pool", {"simulate": {}}),
+        (
+            {"simulate": {"pile_up": {"mean": 0, "pool": 9}}},
+            "simulate.pile_up.pool",
+            {"simulate": {}},
+        ),
         (
             {"simulate": {"lepton_filter": {"min_pt": 0, "thinning": 9}}},
             "simulate.lepton_filter.thinning",
             {"simulate": {}},
         ),
-        ({"gridsearch": {"halving_factor": 2}}, "halving_factor", {"gridsearch": {"search": "halving"}}),
+        (
+            {"gridsearch": {"halving_factor": 2}},
+            "halving_factor",
+            {"gridsearch": {"search": "halving"}},
+        ),
         (
             {"gridsearch": {"search": "random", "num_trials": 81}},
             "num_trials",
@@ -72,7 +96,9 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
     ],
     ids=str,
 )
-def test_a_key_without_effect_was_accepted(chosen: dict[str, Any], key: str, beside: dict[str, Any]) -> None:
+def test_a_key_without_effect_was_accepted(
+    chosen: dict[str, Any], key: str, beside: dict[str, Any]
+) -> None:
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
         Config.model_validate({**MINIMAL, **chosen})
     Config.model_validate({**MINIMAL, **chosen, **beside})
@@ -85,37 +111,68 @@ def test_a_key_without_effect_was_accepted(chosen: dict[str, Any], key: str, bes
         (
             {
                 "samples": [
-                    {"name": f"{name}{label}", "label": label, "files": ["a"], "cross_section_pb": known}
+                    {
+                        "name": f"{name}{label}",
+                        "label": label,
+                        "files": ["a"],
+                        "cross_section_pb": known,
+                    }
                     for label in range(3)
                     for name, known in (("low", 2.0), ("high", None if label == 1 else 3.0))
                 ]
             },
             "class 'ttbar': high1 has no cross_section_pb, others have",
         ),
-        ({"evaluate": {"luminosity": 1e34}}, r"luminosity: 1e\+34 has no effect: it needs cross_section_pb of all"),
-        ({"features": {"integrated_luminosity": 3}}, "integrated_luminosity: 3.0 has no effect: it needs samples with"),
         (
-            {"evaluate": {"data": ["a"]}, "samples": [{**each, "cross_section_pb": 1.0} for each in SAMPLES]},
+            {"evaluate": {"luminosity": 1e34}},
+            r"luminosity: 1e\+34 has no effect: it needs cross_section_pb of all",
+        ),
+        (
+            {"features": {"integrated_luminosity": 3}},
+            "integrated_luminosity: 3.0 has no effect: it needs samples with",
+        ),
+        (
+            {
+                "evaluate": {"data": ["a"]},
+                "samples": [{**each, "cross_section_pb": 1.0} for each in SAMPLES],
+            },
             r"evaluate.data: the simulation needs the luminosity of the data.*features.integrated_luminosity \[1/pb\]",
         ),
         ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
         ({"samples": [SAMPLES[0], SAMPLES[0]]}, "the name 'qcd' is given twice"),
-        ({"features": {"min_lepton_pt": 10}}, r"features.min_lepton_pt \(10\) is below ingest.min_lepton_pt \(23\)"),
+        (
+            {"features": {"min_lepton_pt": 10}},
+            r"features.min_lepton_pt \(10\) is below ingest.min_lepton_pt \(23\)",
+        ),
         ({"classes": ["A", "A", "B"]}, "'A' is blank, given twice"),
         ({"classes": ["A", " ", "B"]}, "' ' is blank, given twice"),
         ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
         ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
-        ({"ingest": {"pass_through": ["Event.Number"] * 2}}, "there is a column 'Event.Number' already"),
-        ({"train_by_network": {"hlf": {"epoch": 3}}}, "hlf.*: unknown key 'epoch'. Did you mean 'epochs'?"),
-        ({"train_by_network": {"particles": {"epochs": 0}}}, "train_by_network.particles: 'epochs': .*given: 0"),
-        ({"train": {"workers": 2}, "train_by_network": {"hlf": {"algorithm": "sgd"}}}, "train_by_network.hlf.*ar-sgd"),
+        (
+            {"ingest": {"pass_through": ["Event.Number"] * 2}},
+            "there is a column 'Event.Number' already",
+        ),
+        (
+            {"train_by_network": {"hlf": {"epoch": 3}}},
+            "hlf.*: unknown key 'epoch'. Did you mean 'epochs'?",
+        ),
+        (
+            {"train_by_network": {"particles": {"epochs": 0}}},
+            "train_by_network.particles: 'epochs': .*given: 0",
+        ),
+        (
+            {"train": {"workers": 2}, "train_by_network": {"hlf": {"algorithm": "sgd"}}},
+            "train_by_network.hlf.*ar-sgd",
+        ),
         ({"evaluate": {"signal": "ttbra"}}, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
         ({"evaluate": {"signal": ["ttbar", "WJets"]}}, "there is no class 'WJets'"),
         ({"evaluate": {"signal": ["QCD", "ttbar", "W+jets"]}}, "leave one for the background"),
     ],
     ids=str,
 )
-def test_sections_that_do_not_fit_each_other_are_refused(chosen: dict[str, Any], words: str) -> None:
+def test_sections_that_do_not_fit_each_other_are_refused(
+    chosen: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValidationError, match=words):
         Config.model_validate({**MINIMAL, **chosen})
 
@@ -123,7 +180,9 @@ def test_sections_that_do_not_fit_each_other_are_refused(chosen: dict[str, Any],
 OF_PREDICTIONS = {"predicted", "probability_ttbar"}
 
 
-@pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names, *OF_PREDICTIONS}))
+@pytest.mark.parametrize(
+    "name", sorted({*unmixed_schema().names, *features_schema().names, *OF_PREDICTIONS})
+)
 def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
     """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
     with pytest.raises(ValidationError, match=re.escape(f"there is a column '{name}' already")):
@@ -131,12 +190,21 @@ def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
 
 
 def test_a_warm_up_longer_than_the_search_allows_was_a_bug_after_the_search() -> None:
-    chosen = {**MINIMAL, "train": {"schedule": {"warmup_epochs": 9}}, "gridsearch": {"epochs": [20, 5]}}
+    chosen = {
+        **MINIMAL,
+        "train": {"schedule": {"warmup_epochs": 9}},
+        "gridsearch": {"epochs": [20, 5]},
+    }
     Config.model_validate(chosen)
-    with pytest.raises(ValidationError, match=r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch"):
+    with pytest.raises(
+        ValidationError,
+        match=r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch",
+    ):
         Config.model_validate({**chosen, "model": {"hlf": {"from_gridsearch": True}}})
 
 
 def test_a_sample_of_several_classes_may_have_the_name_of_one() -> None:
     labels = {"flavour == 0": 0, "flavour == 6": 1, "flavour == 24": 2}
-    Config.model_validate({**MINIMAL, "samples": [{"name": "qcd", "label_by": labels, "files": ["a.root"]}]})
+    Config.model_validate(
+        {**MINIMAL, "samples": [{"name": "qcd", "label_by": labels, "files": ["a.root"]}]}
+    )

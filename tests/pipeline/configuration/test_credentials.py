@@ -16,7 +16,11 @@ def test_names_of_credentials_and_of_other_properties() -> None:
         "spark.hadoop.fs.gs.auth.client.id",
         "AWS_SECRET_ACCESS_KEY",
     ]
-    others = ["spark.authenticate", "spark.hadoop.hadoop.security.credential.provider.path", "OMP_NUM_THREADS"]
+    others = [
+        "spark.authenticate",
+        "spark.hadoop.hadoop.security.credential.provider.path",
+        "OMP_NUM_THREADS",
+    ]
     assert list(filter(holds_credential, [*secret, *others])) == secret
 
 
@@ -27,7 +31,10 @@ def test_names_of_credentials_and_of_other_properties() -> None:
         ("sprak.conf.spark.my.password=a;b, c", "sprak.conf.spark.my.password=***"),
         ("train_by_network.hlf={launcher_args: [-x,MY_TOKEN=a b]}", "train_by_network.hlf=***"),
         ("mlflow.uri=https://me:a/b@mlflow", "mlflow.uri=https://***@mlflow"),
-        ("samples=[{files: [https://store/a?token=x]}]", "samples=[{files: [https://store/a?token=***]}]"),
+        (
+            "samples=[{files: [https://store/a?token=x]}]",
+            "samples=[{files: [https://store/a?token=***]}]",
+        ),
         ("spark.conf={spark.executor.cores: 4}", "spark.conf={spark.executor.cores: 4}"),
         ("report.title=The password: a token study", "report.title=The password: a token study"),
         ("train_token.yaml", "train_token.yaml"),

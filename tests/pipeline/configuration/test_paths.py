@@ -28,10 +28,17 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_the_current(tmp_path: Path) -> None:
+def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_the_current(
+    tmp_path: Path,
+) -> None:
     odd = tmp_path / "a [b] folder"
     odd.mkdir()
-    samples = [{**MINIMAL["samples"][0], "files": ["data/*.root", "a.root", "/x/b.root", "https://x/c.root"]}]
+    samples = [
+        {
+            **MINIMAL["samples"][0],
+            "files": ["data/*.root", "a.root", "/x/b.root", "https://x/c.root"],
+        }
+    ]
     path = write(odd, samples=[*samples, *MINIMAL["samples"][1:]])
     config = load_config(path)
     assert config.run_dir == odd / "runs" / "x"
@@ -55,7 +62,10 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
     content = {
         "run_dir": "runs/$NIGHT",
         "storage": "s3://bucket/${NIGHT}",
-        "samples": [{**MINIMAL["samples"][0], "files": ["~/x.root", "$NIGHT/**.root"]}, *MINIMAL["samples"][1:]],
+        "samples": [
+            {**MINIMAL["samples"][0], "files": ["~/x.root", "$NIGHT/**.root"]},
+            *MINIMAL["samples"][1:],
+        ],
         "simulate": {"processes": [{"name": "zz", "file": "$NIGHT.cmnd"}]},
         "compare": {"workload": {"folder": "~/mnist"}},
         "spark": {"executor_python": "~/bin/python"},
@@ -83,7 +93,13 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
 
 def test_each_path_of_the_config_is_among_them() -> None:
     # Texts that may be paths.
-    others = {"storage", "spark.executor_python", "train.launcher_args.*", "samples.*.files.*", "evaluate.data.*"}
+    others = {
+        "storage",
+        "spark.executor_python",
+        "train.launcher_args.*",
+        "samples.*.files.*",
+        "evaluate.data.*",
+    }
     others |= {each for each in PATHS if each.startswith("compare")}
     assert others | {key for key, kind in _fields(Config, "") if "Path" in str(kind)} == {*PATHS}
 
@@ -91,7 +107,10 @@ def test_each_path_of_the_config_is_among_them() -> None:
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
     """All keys of a section with their types, those of lists of sections with a star."""
     for name, field in model.model_fields.items():
-        (kind, *_), many = (*(each for each in get_args(field.annotation) if get_origin(each)), field.annotation), ""
+        (kind, *_), many = (
+            (*(each for each in get_args(field.annotation) if get_origin(each)), field.annotation),
+            "",
+        )
         if get_origin(kind) is list:
             kind, many = get_args(kind)[0], ".*"
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -127,9 +146,13 @@ def test_the_default_config_of_a_wheel_named_a_folder_that_was_not_there(
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", Path("s3://bucket/run"), "file:///tmp/run"])
-def test_of_a_folder_on_the_command_line_the_option_is_named_and_urls_are_refused(url: str | Path) -> None:
+def test_of_a_folder_on_the_command_line_the_option_is_named_and_urls_are_refused(
+    url: str | Path,
+) -> None:
     assert chosen_folder(Path("runs/a#b? ü"), "--out") == Path("runs/a#b? ü")
-    with pytest.raises(ConfigError, match=r"^--out: '.*' is a URL, and outputs go to local file systems only"):
+    with pytest.raises(
+        ConfigError, match=r"^--out: '.*' is a URL, and outputs go to local file systems only"
+    ):
         chosen_folder(url, "--out")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^--out: .*write the whole path"):
         chosen_folder(Path("~nobody-of-this-name/run"), "--out")

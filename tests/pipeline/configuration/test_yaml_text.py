@@ -52,7 +52,26 @@ def test_what_nobody_means_is_refused(text: str) -> None:
 
 
 def test_what_is_written_is_read_back_in_the_same_order() -> None:
-    words = ["yes", "1:30", "010", "2026-01-01", "~", "=", "<<", "a: b", "# x", "1e3", "é", "line\nbreak", ""]
-    content = {"words": words, "none": None, "numbers": [1e3, 1.5e-5, 3], "a": {"empty": {}, "list": []}}
+    words = [
+        "yes",
+        "1:30",
+        "010",
+        "2026-01-01",
+        "~",
+        "=",
+        "<<",
+        "a: b",
+        "# x",
+        "1e3",
+        "é",
+        "line\nbreak",
+        "",
+    ]
+    content = {
+        "words": words,
+        "none": None,
+        "numbers": [1e3, 1.5e-5, 3],
+        "a": {"empty": {}, "list": []},
+    }
     assert read_yaml(write_yaml(content)) == content
     assert list(read_yaml(write_yaml(content))) == list(content)

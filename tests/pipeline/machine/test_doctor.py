@@ -39,11 +39,16 @@ def says(version: str) -> str:
         (says("17.0.15"), None),
         (says("1.8.0_392"), " is Java 8, but Spark runs on 17 and 21."),
         (says("25"), " is Java 25, "),
-        ("#!/bin/sh\necho 'Could not create the Java Virtual Machine.' >&2; exit 1\n", " does not run: "),
+        (
+            "#!/bin/sh\necho 'Could not create the Java Virtual Machine.' >&2; exit 1\n",
+            " does not run: ",
+        ),
         ("no shebang, no program\0", " does not run: "),
     ],
 )
-def test_java_of_java_home_and_of_the_path(tmp_path: Path, script: str, problem: str | None) -> None:
+def test_java_of_java_home_and_of_the_path(
+    tmp_path: Path, script: str, problem: str | None
+) -> None:
     java = make_java(tmp_path, script)
     path = {"PATH": f"{java.parent}:/usr/bin:/bin"}
     for env, whose in (({**path, "JAVA_HOME": str(tmp_path)}, "JAVA_HOME"), (path, "the PATH")):
@@ -59,7 +64,10 @@ def test_java_of_java_home_and_of_the_path(tmp_path: Path, script: str, problem:
 
 def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
     message = "Could not reserve enough space for code cache (245760K)"
-    make_java(tmp_path, f"#!/bin/sh\necho 'Error occurred during initialization of VM'; echo '{message}'; exit 1\n")
+    make_java(
+        tmp_path,
+        f"#!/bin/sh\necho 'Error occurred during initialization of VM'; echo '{message}'; exit 1\n",
+    )
     finding = about_java({"JAVA_HOME": str(tmp_path)})
     assert finding is not None
     assert f"does not start ({message}): {memory_limit()}." in finding.problem
@@ -109,7 +117,9 @@ def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
     assert (found and found.fix) == fix
 
 
-@pytest.mark.parametrize(("size_mib", "workers", "is_enough"), [(768, 2, True), (767, 2, False), (767, 1, True)])
+@pytest.mark.parametrize(
+    ("size_mib", "workers", "is_enough"), [(768, 2, True), (767, 2, False), (767, 1, True)]
+)
 def test_memory(size_mib: int, workers: int, is_enough: bool) -> None:
     limit = MemoryLimit(size_mib * MIB, "the cgroup /job")
     finding = about_memory(limit, workers)
@@ -143,5 +153,7 @@ def test_packages_that_are_missing_or_old(tmp_path: Path, monkeypatch: pytest.Mo
     wanted = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
     monkeypatch.setattr(metadata, "requires", lambda _: wanted)
     (found,) = examine([], run_dir=tmp_path)
-    assert f": numpy<1 ({metadata.version('numpy')}), no-such-package>=2 (missing)." in found.problem
+    assert (
+        f": numpy<1 ({metadata.version('numpy')}), no-such-package>=2 (missing)." in found.problem
+    )
     assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in found.fix

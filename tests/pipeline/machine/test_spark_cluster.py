@@ -44,14 +44,24 @@ def closed_port() -> int:
     ],
 )
 def test_a_wrong_address_is_refused_with_the_valid_forms(master: str) -> None:
-    with pytest.raises(ValidationError, match=r"is no Spark; write local\[\*\].* spark://host1:7077, yarn"):
+    with pytest.raises(
+        ValidationError, match=r"is no Spark; write local\[\*\].* spark://host1:7077, yarn"
+    ):
         SparkSettings(master=master)
 
 
 @pytest.mark.parametrize(
     "master",
     [
-        *("local", "local[*]", "local[2]", "local[*,4]", "local-cluster[2, 1, 1024]", "yarn", "spark://host1:7077"),
+        *(
+            "local",
+            "local[*]",
+            "local[2]",
+            "local[*,4]",
+            "local-cluster[2, 1, 1024]",
+            "yarn",
+            "spark://host1:7077",
+        ),
         *("spark://a.b-c:1,[fe80::1]:7077", "k8s://https://host:6443", "k8s://host:6443"),
     ],
 )
@@ -62,9 +72,13 @@ def test_every_kind_of_spark_is_accepted(master: str) -> None:
 def test_a_master_that_does_not_answer_is_refused_before_java_starts(
     closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.machine.spark_session._start", lambda *_: pytest.fail("Java was started"))
+    monkeypatch.setattr(
+        "pipeline.machine.spark_session._start", lambda *_: pytest.fail("Java was started")
+    )
     master = f"spark://127.0.0.1:{closed_port},127.0.0.2:{closed_port}"
-    with pytest.raises(UnreachableSparkError, match=r"no Spark master answers at spark:.*127\.0\.0\.2.*refused"):
+    with pytest.raises(
+        UnreachableSparkError, match=r"no Spark master answers at spark:.*127\.0\.0\.2.*refused"
+    ):
         SparkProvider(SparkSettings(master=master)).context()
 
 
@@ -89,7 +103,8 @@ def test_one_master_of_two_is_enough(closed_port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "error"), [(socket.EAI_NONAME, ConfigError), (socket.EAI_AGAIN, UnreachableSparkError)]
+    ("number", "error"),
+    [(socket.EAI_NONAME, ConfigError), (socket.EAI_AGAIN, UnreachableSparkError)],
 )
 def test_an_unknown_host_is_a_wrong_address_and_a_silent_name_server_is_none(
     monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
@@ -119,8 +134,16 @@ def test_a_command_without_its_master_may_succeed_later(tmp_path: Any, closed_po
 @pytest.mark.parametrize(
     ("message", "error", "words"),
     [
-        ("Cannot call methods on a stopped SparkContext.", UnreachableSparkError, "does not take this application"),
-        ("Job 0 cancelled because SparkContext was shut down", UnreachableSparkError, "or has ended it"),
+        (
+            "Cannot call methods on a stopped SparkContext.",
+            UnreachableSparkError,
+            "does not take this application",
+        ),
+        (
+            "Job 0 cancelled because SparkContext was shut down",
+            UnreachableSparkError,
+            "or has ended it",
+        ),
         ("Answer from Java side is empty", SparkJobError, "Spark's Java process has ended"),
     ],
 )
@@ -142,4 +165,6 @@ def test_a_wait_for_executors_is_shown() -> None:
     context: Any = SimpleNamespace(_jsc=scheduler, master="spark://host1:7077")
     with telling_of_executors(context, show):
         assert was_shown.wait(60)
-    assert shown[0].startswith("waiting for an executor of spark://host1:7077: its workers may be down")
+    assert shown[0].startswith(
+        "waiting for an executor of spark://host1:7077: its workers may be down"
+    )

@@ -44,7 +44,9 @@ def test_the_cause_of_a_failed_job_is_the_tasks_own_exception() -> None:
 ZeroDivisionError: division by zero
 \tat org.apache.spark.api.python.BasePythonRunner"""
     assert _cause(words) == "ZeroDivisionError: division by zero"
-    assert "Job aborted" in _cause("words\n: org.apache.spark.SparkException: Job aborted due to lost executor")
+    assert "Job aborted" in _cause(
+        "words\n: org.apache.spark.SparkException: Job aborted due to lost executor"
+    )
 
 
 def test_a_lost_executor_is_named_first() -> None:
@@ -79,11 +81,16 @@ features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in lin
 \tat org.apache.spark.api.python.BasePythonRunner
 Caused by: org.apache.spark.api.python.PythonException
 AttributeError: 'SelectedEvents' object has no attribute 'branches'"""
-    assert _cause(words) == "features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in line 6"
+    assert (
+        _cause(words)
+        == "features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in line 6"
+    )
 
 
 def test_a_damaged_file_with_a_long_path_is_named_whole() -> None:
-    damage = DamagedOutputError("/data" + "/a long name of a folder" * 30 + "/part.parquet", "reading it fails")
+    damage = DamagedOutputError(
+        "/data" + "/a long name of a folder" * 30 + "/part.parquet", "reading it fails"
+    )
     words = f": org.apache.spark.SparkException: aborted\ningestion.integrity.DamagedOutputError: {damage}"
     with pytest.raises(DamagedOutputError) as raised, failures_of_spark("local[1]"):
         raise Py4JError(words)
@@ -110,7 +117,9 @@ def test_an_input_that_executors_do_not_see_is_named(spark: SparkContext, tmp_pa
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs the rights of root")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs the rights of root"
+)
 @pytest.mark.parametrize(
     ("mount", "told"),
     [("mount -t tmpfs tmpfs", "does not see"), ("mount -o bind,ro {folder}", "cannot write into")],
@@ -126,6 +135,8 @@ def test_run_folders_on_storage_of_the_driver_ended_in_a_file_not_found_error(
     python.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{command}' worker \"$@\"\n")
     python.chmod(0o755)
     monkeypatch.setattr(spark, "pythonExec", str(python))
-    with pytest.raises(MachineError, match=rf"do not share the storage.*{told} {folder}.*Put run_dir"):
+    with pytest.raises(
+        MachineError, match=rf"do not share the storage.*{told} {folder}.*Put run_dir"
+    ):
         refuse_unshared(spark, folder)
     assert list(folder.iterdir()) == []

@@ -24,10 +24,14 @@ def made_histograms(kind: str, *, events: int = 500) -> dict[str, hist.Hist[Any]
             continue
         classes = hist.axis.Integer(0, 2, flow=False)
         made[name] = hist.Hist(
-            hist.axis.Regular(binning.bins, binning.low, binning.high), classes, hist.storage.Weight()
+            hist.axis.Regular(binning.bins, binning.low, binning.high),
+            classes,
+            hist.storage.Weight(),
         )
         width = binning.high - binning.low
-        made[name].fill(rng.normal(binning.low + 0.3 * width, 0.2 * width, events), rng.integers(0, 2, events))
+        made[name].fill(
+            rng.normal(binning.low + 0.3 * width, 0.2 * width, events), rng.integers(0, 2, events)
+        )
     return made
 
 
@@ -57,7 +61,9 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     )
 
 
-def test_features_without_a_distribution_have_no_panel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_features_without_a_distribution_have_no_panel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     made = made_histograms("hlf")
     isolations = [name for name in made if "_iso_" in name]
     for name in isolations:

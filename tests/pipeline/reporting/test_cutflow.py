@@ -24,7 +24,8 @@ from pipeline.terminal.tables import cutflow_table
 
 CONFIG: dict[str, Any] = {
     "samples": [
-        {"name": name, "label": label, "cross_section_pb": None} for name, label in (("a", 0), ("b", 0), ("c", 1))
+        {"name": name, "label": label, "cross_section_pb": None}
+        for name, label in (("a", 0), ("b", 0), ("c", 1))
     ],
     "classes": ["QCD", "ttbar"],
     "ingest": {"min_lepton_pt": 23.0},
@@ -54,7 +55,12 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
 
 
 def test_every_selection_was_called_one_isolated_electron_or_muon() -> None:
-    cuts: dict[str, Any] = {"lepton_flavours": ["electron"], "max_leptons": 2, "min_jets": 3, "min_jet_pt": 40}
+    cuts: dict[str, Any] = {
+        "lepton_flavours": ["electron"],
+        "max_leptons": 2,
+        "min_jets": 3,
+        "min_jet_pt": 40,
+    }
     assert selection({**CONFIG, "features": cuts}) == (
         "an e or mu with pT > 23 GeV, e with pT > 23 GeV, with isolation < 0.45, 1 to 2 of these leptons, 3 or more "
         "jets with pT > 40 GeV, |eta| < 2.6"
@@ -90,7 +96,10 @@ def test_samples_of_a_class_add_up_in_physics_weights() -> None:
 
 
 def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
-    known = {**CONFIG, "samples": [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]]}
+    known = {
+        **CONFIG,
+        "samples": [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]],
+    }
     assert uncertain_mixtures(known) == []
     assert uncertain_mixtures(CONFIG) == [
         "Class QCD: a, b do not all have a cross_section_pb and count by their numbers of events."
@@ -104,10 +113,17 @@ def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_measurable() -> 
     assert as_json(steps)[-1]["columns"]["a"]["weighted_efficiency"] is None
 
 
-@given(st.lists(st.floats(1e-9, 1e9), max_size=5), st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=5))
-def test_weights_of_very_different_sizes_keep_their_figures(rejected: list[float], selected: list[float]) -> None:
+@given(
+    st.lists(st.floats(1e-9, 1e9), max_size=5),
+    st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=5),
+)
+def test_weights_of_very_different_sizes_keep_their_figures(
+    rejected: list[float], selected: list[float]
+) -> None:
     # Differences of sums lost them, and the root of a negative variance ended the stage after all its work.
-    steps = cutflow(*counters({"rejected_no_isolated_lepton": rejected, "selected": selected}), CONFIG)
+    steps = cutflow(
+        *counters({"rejected_no_isolated_lepton": rejected, "selected": selected}), CONFIG
+    )
     last = steps[-1].yields["a"]
     assert last.weight == pytest.approx(math.fsum(selected), rel=1e-12)
     assert last.weight2 == pytest.approx(math.fsum(weight**2 for weight in selected), rel=1e-12)

@@ -33,13 +33,17 @@ def files_of(uuids: dict[str, str], **changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def config_of(folder: Path, sizes: tuple[float | None, ...] = (5000, 230, 18000), **changes: Any) -> dict[str, Any]:
+def config_of(
+    folder: Path, sizes: tuple[float | None, ...] = (5000, 230, 18000), **changes: Any
+) -> dict[str, Any]:
     """The config of the demo, as a copy with changes has it."""
     samples = [
         {"name": name, "label": label, "files": ["a"], "cross_section_pb": size}
         for label, (name, size) in enumerate(zip(UUIDS, sizes, strict=True))
     ]
-    return load_config(write(folder, samples=samples, run_dir=str(folder / "run"), **changes)).model_dump(mode="json")
+    return load_config(
+        write(folder, samples=samples, run_dir=str(folder / "run"), **changes)
+    ).model_dump(mode="json")
 
 
 def test_the_bundled_files_are_known_by_their_uuids_wherever_they_lie() -> None:
@@ -47,14 +51,18 @@ def test_the_bundled_files_are_known_by_their_uuids_wherever_they_lie() -> None:
     assert found == set(BUNDLED)
 
 
-def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(tmp_path: Path) -> None:
+def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(
+    tmp_path: Path,
+) -> None:
     config = config_of(tmp_path)
     assert origin_of(config, files_of(UUIDS)) == (
         "Simulation, technical sample",
         13.0,
         f"Cross-sections {ILLUSTRATIVE}",
     )
-    assert plot_labels(config, files_of(UUIDS)) == PlotLabels("", "Simulation, technical sample", 13.0)
+    assert plot_labels(config, files_of(UUIDS)) == PlotLabels(
+        "", "Simulation, technical sample", 13.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,20 +102,33 @@ def test_events_without_weights_of_a_generator_were_called_simulation(
 
 def test_the_words_of_the_config_prevail(tmp_path: Path) -> None:
     said = {"sample_note": "collision data", "rates_note": "", "energy_tev": 5.02}
-    assert origin_of(config_of(tmp_path, report=said), files_of(UUIDS)) == ("collision data", 5.02, "")
+    assert origin_of(config_of(tmp_path, report=said), files_of(UUIDS)) == (
+        "collision data",
+        5.02,
+        "",
+    )
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_rates_of_simulated_events_have_the_threshold_of_their_generator(tmp_path: Path, own: bool) -> None:
+def test_rates_of_simulated_events_have_the_threshold_of_their_generator(
+    tmp_path: Path, own: bool
+) -> None:
     sizes = {"qcd": 7.0, "ttbar": 8.0, "wjets": 9.0}
     counters = {"processes": {name: {"cross_section_pb": size} for name, size in sizes.items()}}
     version = publish(tmp_path / "run", "simulate", counters=counters)
-    processes = [{"name": "qcd", "pythia": ["PhaseSpace:pTHatMin=30"]}, {"name": "ttbar"}, {"name": "wjets"}]
+    processes = [
+        {"name": "qcd", "pythia": ["PhaseSpace:pTHatMin=30"]},
+        {"name": "ttbar"},
+        {"name": "wjets"},
+    ]
     config = config_of(
-        tmp_path, (1.0, 2.0, 3.0) if own else tuple(sizes.values()), simulate={"processes": processes, "energy_tev": 14}
+        tmp_path,
+        (1.0, 2.0, 3.0) if own else tuple(sizes.values()),
+        simulate={"processes": processes, "energy_tev": 14},
     )
     files = [
-        {**each, "path": f"{version.folder}/{each['sample']}/0.root"} for each in files_of(dict.fromkeys(UUIDS, OWN))
+        {**each, "path": f"{version.folder}/{each['sample']}/0.root"}
+        for each in files_of(dict.fromkeys(UUIDS, OWN))
     ]
     found = origin_of(config, files)
     assert found[:2] == ("Simulation", 14.0)

@@ -23,11 +23,22 @@ Versions = dict[str, Version]
 
 def compared(word: str) -> dict[str, Any]:
     """The table of a study in which every text is a word."""
-    return {word: {"title": word, "heads": [word], "rows": [[word]], "workers": word, "events": word, "notes": [word]}}
+    return {
+        word: {
+            "title": word,
+            "heads": [word],
+            "rows": [[word]],
+            "workers": word,
+            "events": word,
+            "notes": [word],
+        }
+    }
 
 
 def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
-    harmless, evil = (made_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL)))
+    harmless, evil = (
+        made_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL))
+    )
     for each in (harmless, evil):
         each["features"].manifest["accepted"] = {"reasons": [EVIL]}
     texts = {"title": EVIL, "sample_note": EVIL, "rates_note": EVIL}
@@ -39,7 +50,9 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     assert page.words.count(EVIL) > 40
 
 
-@pytest.mark.parametrize(("optional", "pictures", "tables"), [(("gridsearch", "export"), 17, 14), ((), 15, 11)])
+@pytest.mark.parametrize(
+    ("optional", "pictures", "tables"), [(("gridsearch", "export"), 17, 14), ((), 15, 11)]
+)
 @pytest.mark.parametrize("rates", [True, False])
 def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_tables(
     tmp_path: Path, optional: tuple[str, ...], pictures: int, tables: int, rates: bool
@@ -48,17 +61,23 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_t
     html = render(made, REPORT, tmp_path / "card")
     page = Page(html)
     assert sum(each.startswith("data:image/png;base64,") for each in page.loaded) == pictures
-    assert [each for each in page.loaded if not each.startswith(("data:image/png;base64,", "#"))] == ["data:,"]
+    assert [
+        each for each in page.loaded if not each.startswith(("data:image/png;base64,", "#"))
+    ] == ["data:,"]
     assert not re.search(r"url\(|@import", html)
     # A phone would shrink the page without it.
     assert '<meta name="viewport" content="width=device-width' in html
     assert len(page.tables) == tables + rates
-    assert all(len(table) > 1 and {len(row) for row in table} == {len(table[0])} for table in page.tables)
+    assert all(
+        len(table) > 1 and {len(row) for row in table} == {len(table[0])} for table in page.tables
+    )
     # The interactive curves come in the order of the figures, whose colours they have.
     curves = json.loads((made["evaluate"].folder / "curves.json").read_text())
     shown = re.search(r'id="curve-data">(.*?)</script>', html)
     assert shown is not None
-    orders = [[list(of_models) for of_models in each.values()] for each in (json.loads(shown[1]), curves)]
+    orders = [
+        [list(of_models) for of_models in each.values()] for each in (json.loads(shown[1]), curves)
+    ]
     assert orders[0] == orders[1] != [sorted(models) for models in orders[1]]
     # The contents lead to every section.
     targets = re.findall(r'href="#([^"]+)"', html)
@@ -78,14 +97,29 @@ def with_all(made: Versions) -> None:
     }  # fmt: skip
     one = counters(made, "train")["networks"]["hlf"]
     counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
-    firmware = {"bits": 8, "largest_difference": 0.2, "same_class": 0.9928, "latency_ns": 60.0, "lookup_tables": 20123}
+    firmware = {
+        "bits": 8,
+        "largest_difference": 0.2,
+        "same_class": 0.9928,
+        "latency_ns": 60.0,
+        "lookup_tables": 20123,
+    }
     networks["particles"] = dict(networks["hlf"])
     networks["hlf"]["firmware"] = [firmware]
-    better, nothing = runs["boosted-trees"]["working_points"][0], {"value": 0.0, "low": 0.0, "high": 0.0577}
+    better, nothing = (
+        runs["boosted-trees"]["working_points"][0],
+        {"value": 0.0, "low": 0.0, "high": 0.0577},
+    )
     better |= {"backgrounds": {"QCD": nothing}, "all_backgrounds": nothing}
-    better["rates"] = {"QCD": {"value": 0.0, "low": 0.0, "high": 57.7}, "top": better["rates"]["top"]}
+    better["rates"] = {
+        "QCD": {"value": 0.0, "low": 0.0, "high": 57.7},
+        "top": better["rates"]["top"],
+    }
     runs["hlf"]["importance_of_kinds"] = {"lepton": {"value": 0.123, "error": 0.004}}
-    other = {"lepton": {"value": 0.2, "error": 0.01}, "high-level features": {"value": 0.3, "error": 0.02}}
+    other = {
+        "lepton": {"value": 0.2, "error": 0.01},
+        "high-level features": {"value": 0.3, "error": 0.02},
+    }
     runs["inclusive"] = runs["boosted-trees"] | {"importance_of_kinds": other}
     counters(made, "evaluate")["behind_best"]["inclusive"] = {"value": 0.0, "error": 0.0}
     for key, number in (
@@ -93,9 +127,14 @@ def with_all(made: Versions) -> None:
         ("weights", {"value": 0.5, "shift": 0.02, "error": 0.0}),
         ("weights_envelope", {"down": -0.0123, "up": 0.02, "rms": 0.01}),
     ):
-        shifted = [{"wanted": wanted, "efficiencies": {"QCD": number, "top": number}} for wanted in (0.9, 0.999)]
+        shifted = [
+            {"wanted": wanted, "efficiencies": {"QCD": number, "top": number}}
+            for wanted in (0.9, 0.999)
+        ]
         varied = {"accuracy": None, "auc": number, "working_points": shifted}
-        runs["hlf"][key] = varied if key == "weights_envelope" else {"one +2 %": varied, "other": varied}
+        runs["hlf"][key] = (
+            varied if key == "weights_envelope" else {"one +2 %": varied, "other": varied}
+        )
 
 
 def with_events(made: Versions) -> None:
@@ -103,15 +142,28 @@ def with_events(made: Versions) -> None:
     counted = {"value": 120.4, "low": 110.0, "high": 131.0}
     few, none = {"value": 4.2, "low": 2.1, "high": 8.0}, {"value": 0.0, "low": 0.0, "high": 3.7}
     evaluated = counters(made, "evaluate")
-    evaluated |= {"rates_before": None, "events_before": {"QCD": 4000.0, "top": 140.0}, "luminosity": "36 fb⁻¹"}
-    scan = {"asimov": [12.3], "low": [11.1], "high": [13.2], "signal": [99.0], "background": [3.0], "threshold": [0.9]}
+    evaluated |= {
+        "rates_before": None,
+        "events_before": {"QCD": 4000.0, "top": 140.0},
+        "luminosity": "36 fb⁻¹",
+    }
+    scan = {
+        "asimov": [12.3],
+        "low": [11.1],
+        "high": [13.2],
+        "signal": [99.0],
+        "background": [3.0],
+        "threshold": [0.9],
+    }
     data = {
         "num_files": 2, "num_entries": 12_345, "num_events": 6000,
         "blind_above": 0.5, "scale": None, "num_expected": 6012.3, "copies": {}, "chi_square": {},
     }  # fmt: skip
     for model, run in evaluated["runs"].items():
         point = run["working_points"][0]
-        background, passes = (few, point["all_backgrounds"]) if model == "hlf" else (none, none | {"high": 0.01})
+        background, passes = (
+            (few, point["all_backgrounds"]) if model == "hlf" else (none, none | {"high": 0.01})
+        )
         purity = (
             {"value": 1.0, "low": 0.97, "high": 1.0}
             if background is none
@@ -125,7 +177,11 @@ def with_events(made: Versions) -> None:
             "backgrounds": {"QCD": passes},
             "events": {"QCD": background, "top": counted},
         }
-        point |= {"signal_events": counted, "background_events": background, "significance": significance}
+        point |= {
+            "signal_events": counted,
+            "background_events": background,
+            "significance": significance,
+        }
         point["purity"] = purity
         run |= {"data": data, "significance": {**scan, "best": 0, "best_is_at_end": model == "hlf"}}
 
@@ -138,10 +194,15 @@ def with_little(made: Versions) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "optional"), [(with_all, ("gridsearch", "export")), (with_little, ()), (with_events, ())]
+    ("change", "optional"),
+    [(with_all, ("gridsearch", "export")), (with_little, ()), (with_events, ())],
 )
 def test_the_words_and_tables_of_the_page_are_those_of_the_golden_file(
-    tmp_path: Path, change: Callable[[Versions], None], optional: tuple[str, ...], *, update_golden: bool
+    tmp_path: Path,
+    change: Callable[[Versions], None],
+    optional: tuple[str, ...],
+    *,
+    update_golden: bool,
 ) -> None:
     made = made_versions(tmp_path, optional=optional, rates=change is with_all)
     change(made)
@@ -149,7 +210,11 @@ def test_the_words_and_tables_of_the_page_are_those_of_the_golden_file(
     html = render(made, REPORT, tmp_path / "card", comparisons=compared_with)
     words = Page(re.sub(r"(?s)<(style|script|table)\b.*?</\1>", "", html)).words.splitlines()
     rows = [" | ".join(row) for table in Page(html).tables for row in (["---"], *table)]
-    printed = [line for table in evaluation_tables(counters(made, "evaluate")) for line in str(table).splitlines()]
+    printed = [
+        line
+        for table in evaluation_tables(counters(made, "evaluate"))
+        for line in str(table).splitlines()
+    ]
     lines = [*(" ".join(line.split()) for line in words), *rows, "---", *map(str.rstrip, printed)]
     text = "\n".join(filter(None, lines)) + "\n"
     golden = GOLDEN / f"report_{change.__name__}.txt"

@@ -14,7 +14,9 @@ from pipeline.reporting.page import warnings
 def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     assert warnings(made) == []
-    assert ("ul", ["class"]) not in page_of(made_versions(tmp_path / "b", optional=()), tmp_path / "b").tags
+    assert ("ul", ["class"]) not in page_of(
+        made_versions(tmp_path / "b", optional=()), tmp_path / "b"
+    ).tags
 
 
 def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None:
@@ -23,14 +25,19 @@ def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None
     first = made["ingest"].manifest["inputs"][0]
     made["ingest"].manifest["inputs"].append({**first, "uuid": next(iter(BUNDLED))})
     metrics["num_events"] = 999
-    made["features"].manifest["config"]["features"] |= {"convention": "sparkdltrigger", "ordering": "file"}
+    made["features"].manifest["config"]["features"] |= {
+        "convention": "sparkdltrigger",
+        "ordering": "file",
+    }
     for count, sample in enumerate(ingest["samples"].values(), start=3):
         sample |= {"events_of_negative_weight": count, "rejected_copy": 1}
     bad = {"sample": "qcd", "path": "a", "reason": "b", "message": "c"}
     ingest["bad_files"] += [bad, bad]
     tests = metrics["runs"]["hlf"]["train_against_test"]["top"]
     tests["QCD"]["p_value"] = 0.002
-    made["train"].manifest["accepted"] = {"reasons": ["code models/networks/hlf.py changed", "train.epochs was 3"]}
+    made["train"].manifest["accepted"] = {
+        "reasons": ["code models/networks/hlf.py changed", "train.epochs was 3"]
+    }
     expected = [
         "Technical sample: 1 of the 2 input files",
         "Only 999 test events",

@@ -79,7 +79,11 @@ def cut(x: int):
         ("double(x) * 0.5", "double(-x) * 0.5", True),
         ("def area(x: float)", "@staticmethod\ndef area(x: float)", True),
         # Types of functions ran trainings again.
-        ("area(x, *rest, scale=2):", "area(x: float, *rest: int, scale: float = 2) -> float:", False),
+        (
+            "area(x, *rest, scale=2):",
+            "area(x: float, *rest: int, scale: float = 2) -> float:",
+            False,
+        ),
         ("\n\nclass", "\nif TYPE_CHECKING:\n    from features.c import unrelated\n\nclass", False),
         ("cone: float", "cone: int", True),
         ("scale=2", "scale=3", True),
@@ -99,10 +103,16 @@ def test_meaning_counts_and_words_and_types_of_functions_do_not(
     assert changed == ({"features.a"} if counts else set())
 
 
-@pytest.mark.parametrize("statement", ["note(cuts)", "self.bar(cuts)", "cuts = Check(print, 'pt', cuts)"])
-def test_a_cut_that_a_call_named_note_changed_left_the_features_up_to_date(package: Path, statement: str) -> None:
+@pytest.mark.parametrize(
+    "statement", ["note(cuts)", "self.bar(cuts)", "cuts = Check(print, 'pt', cuts)"]
+)
+def test_a_cut_that_a_call_named_note_changed_left_the_features_up_to_date(
+    package: Path, statement: str
+) -> None:
     """Freshness ignored statements by the name of what they call."""
-    source = "from features.b import note\n\n\ndef select(cuts):\n    pass\n    {}\n    return cuts\n"
+    source = (
+        "from features.b import note\n\n\ndef select(cuts):\n    pass\n    {}\n    return cuts\n"
+    )
     (package / "a.py").write_text(source.format("None"))
     before = digests()
     (package / "a.py").write_text(source.format(statement))
@@ -115,7 +125,10 @@ def test_a_cut_that_a_call_named_note_changed_left_the_features_up_to_date(packa
         (MODULE, {"features.b"}),
         ("from features.errors import limit\n", {"features.errors"}),
         ("from .b import double\nfrom . import c\n", {"features.b", "features.c"}),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from features.c import unrelated\n", set()),
+        (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from features.c import unrelated\n",
+            set(),
+        ),
         ("def f():\n    from features.c import unrelated\n    return unrelated\n", {"features.c"}),
     ],
 )
@@ -200,7 +213,8 @@ def test_a_module_that_a_plugin_imports_is_an_entry_point(installed_plugin: Path
 
 
 @pytest.mark.parametrize(
-    ("file", "counts"), [("table.csv", True), ("tables/weights.npy", True), ("runs/demo/metrics.json", False)]
+    ("file", "counts"),
+    [("table.csv", True), ("tables/weights.npy", True), ("runs/demo/metrics.json", False)],
 )
 def test_files_that_a_plugin_of_one_file_names_count_and_others_beside_it_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, *, counts: bool
@@ -208,7 +222,9 @@ def test_files_that_a_plugin_of_one_file_names_count_and_others_beside_it_do_not
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setenv(plugins.VARIABLE, "")
     plugin = tmp_path / "found_here.py"
-    plugin.write_text("place = __file__, 'table.csv', 'tables', 'weights.npy', 'metrics.json'\nname = __name__\n")
+    plugin.write_text(
+        "place = __file__, 'table.csv', 'tables', 'weights.npy', 'metrics.json'\nname = __name__\n"
+    )
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("1")
     plugins.load([str(plugin)])
@@ -227,7 +243,8 @@ def test_entry_points_and_registries_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reads"), [("tables/of/cuts.csv", "files(__package__) / kind"), ("cuts.csv", "open('cuts.csv')")]
+    ("name", "reads"),
+    [("tables/of/cuts.csv", "files(__package__) / kind"), ("cuts.csv", "open('cuts.csv')")],
 )
 def test_a_table_that_a_module_reads_by_another_name_left_its_stage_up_to_date(
     package: Path, name: str, reads: str
@@ -242,14 +259,18 @@ def test_a_table_that_a_module_reads_by_another_name_left_its_stage_up_to_date(
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.css"])
-def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(package: Path, name: str) -> None:
+def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(
+    package: Path, name: str
+) -> None:
     folder = package.parent / "pipeline" / "reporting"
     folder.mkdir(parents=True)
     (folder / "page.py").write_text("template('report.html')\n")
     (folder / "report.html").write_text("")
     (folder / "cutflow.py").write_text("x = 1\n")
     (folder / name).write_text("one")
-    page, cutflow = (code_digests([f"pipeline.reporting.{module}"]) for module in ("page", "cutflow"))
+    page, cutflow = (
+        code_digests([f"pipeline.reporting.{module}"]) for module in ("page", "cutflow")
+    )
     (folder / name).write_text("two")
     code_meaning._read.cache_clear()
     assert code_digests(["pipeline.reporting.page"]) != page
@@ -263,7 +284,12 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
     entries = [*stage.entry_points(config), *(each for part in parts for each in part.entry_points)]
     names = set(code_digests(entries))
     shell = {name for name in names if name.count(".") > 1 and name.startswith("pipeline.")}
-    allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models", "pipeline.runs.best_settings")
+    allowed = (
+        "pipeline.stages.",
+        "pipeline.reporting.",
+        "pipeline.runs.trained_models",
+        "pipeline.runs.best_settings",
+    )
     assert all(name.startswith(allowed) for name in shell)
 
 
@@ -299,8 +325,12 @@ def test_code_that_a_result_does_not_need_made_it_stale(
 def test_grid_search_and_slots_of_spark_counted_in_networks_that_use_neither() -> None:
     config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=true"])
     (train,) = (each for each in STAGES if each.name == "train")
-    hlf, particles = (set(code_digests(train.parts(config)[name].entry_points)) for name in ("hlf", "particles"))
+    hlf, particles = (
+        set(code_digests(train.parts(config)[name].entry_points)) for name in ("hlf", "particles")
+    )
     of_search = {"training.gridsearch.settings", "pipeline.runs.best_settings"}
     assert of_search <= hlf
     assert not of_search & particles
-    assert not {"training.launching.spark_job", "training.launching.spark_agent"} & (hlf | particles)
+    assert not {"training.launching.spark_job", "training.launching.spark_agent"} & (
+        hlf | particles
+    )

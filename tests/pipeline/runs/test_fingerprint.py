@@ -8,11 +8,19 @@ from dataclasses import asdict, replace
 from ingestion.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 
-BASE = Fingerprint({"u1": Input("a.root", "1"), "u2": Input("b.root", "2")}, {"x.a": 1, "x.b": [1]}, {"features": "f"})
+BASE = Fingerprint(
+    {"u1": Input("a.root", "1"), "u2": Input("b.root", "2")},
+    {"x.a": 1, "x.b": [1]},
+    {"features": "f"},
+)
 
 
 def test_each_kind_of_change_has_its_words() -> None:
-    now = Fingerprint({"u2": Input("b.root", "9"), "u3": Input("c.root", "3")}, {"x.a": 2, "x.c": 0}, {"features": "g"})
+    now = Fingerprint(
+        {"u2": Input("b.root", "9"), "u3": Input("c.root", "3")},
+        {"x.a": 2, "x.c": 0},
+        {"features": "g"},
+    )
     assert reasons_to_run(BASE, now) == [
         "input added: c.root",
         "input removed: a.root",
@@ -33,7 +41,9 @@ def test_it_survives_json() -> None:
 
 def test_parts_have_reasons_of_their_own() -> None:
     before = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
-    other = replace(BASE, config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"})
+    other = replace(
+        BASE, config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"}
+    )
     now = Fingerprint({}, {}, {}, {"hlf": other, "inclusive": BASE})
     assert reasons_to_run(before, now) == [
         "inclusive is new",

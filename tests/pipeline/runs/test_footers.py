@@ -26,8 +26,12 @@ def test_the_footers_of_files_on_object_storage_are_read_together(
 
     monkeypatch.setattr(stored_files, "footer_of", footer_of)
 
-    files = StoredFiles(tmp_path).written("0001-abcdef01", {path: f"digest of {path}" for path in paths})
+    files = StoredFiles(tmp_path).written(
+        "0001-abcdef01", {path: f"digest of {path}" for path in paths}
+    )
 
     assert [file.path for file in files] == paths
     assert [file.digest for file in files] == [f"digest of {path}" for path in paths]
-    assert [file.footer for file in files] == [f"footer of part-{number}.parquet" for number in range(3)]
+    assert [file.footer for file in files] == [
+        f"footer of part-{number}.parquet" for number in range(3)
+    ]

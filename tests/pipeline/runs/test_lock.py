@@ -29,14 +29,20 @@ def test_a_file_system_without_locks_is_refused_with_what_to_do(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with (
-        pytest.raises(RunFolderError, match=r"run: its file system cannot lock files .*choose a run_dir on another"),
+        pytest.raises(
+            RunFolderError,
+            match=r"run: its file system cannot lock files .*choose a run_dir on another",
+        ),
         locked(tmp_path / "run"),
     ):
         pytest.fail("it was not refused")
 
 
 def test_a_run_folder_with_a_name_that_is_too_long_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"cannot be written .*File name too long"), locked(tmp_path / ("x" * 300)):
+    with (
+        pytest.raises(RunFolderError, match=r"cannot be written .*File name too long"),
+        locked(tmp_path / ("x" * 300)),
+    ):
         pytest.fail("it was not refused")
 
 
@@ -72,7 +78,10 @@ def test_a_folder_that_was_moved_stays_locked(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"):
         (tmp_path / "run").rename(tmp_path / "moved")
-        with pytest.raises(FolderInUseError, match=f"process {os.getpid()}"), locked(tmp_path / "moved"):
+        with (
+            pytest.raises(FolderInUseError, match=f"process {os.getpid()}"),
+            locked(tmp_path / "moved"),
+        ):
             pytest.fail("two runs hold the folder")
 
 
@@ -134,7 +143,11 @@ def test_a_run_that_had_just_begun_or_ended_was_named_unknown(tmp_path: Path, th
 
         timer = threading.Timer(0.2, later)
         timer.start()
-        expected = pytest.raises(FolderInUseError, match=r"\(process 4321\)") if then != "ends" else nullcontext()
+        expected = (
+            pytest.raises(FolderInUseError, match=r"\(process 4321\)")
+            if then != "ends"
+            else nullcontext()
+        )
         with expected, locked(tmp_path):
             assert then == "ends"
             assert (tmp_path / ".lock").read_text() == str(os.getpid())

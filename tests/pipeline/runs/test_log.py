@@ -58,7 +58,10 @@ def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) ->
     ingest = {"bad_files": [{}] * 10, "waiting_files": [{}], "samples": samples_of}
     stages = {
         "ingest": {**made, "inputs": [{}] * 3, "counters": ingest},
-        "evaluate": {**made, "counters": {"runs": {"hlf": {"accuracy": {"value": 0.93, "low": 0.9}}}}},
+        "evaluate": {
+            **made,
+            "counters": {"runs": {"hlf": {"accuracy": {"value": 0.93, "low": 0.9}}}},
+        },
     }
     (tmp_path / "events").write_bytes(b"12345")
     RunLog(tmp_path).write_metrics(stages, {}, failed=None)

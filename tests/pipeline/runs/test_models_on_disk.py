@@ -23,7 +23,12 @@ from models.saved_model import save_model
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.store import Version
-from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
+from pipeline.runs.trained_models import (
+    FoundModel,
+    refuse_other_features,
+    refuse_seen_events,
+    trained_models,
+)
 
 DEFINITIONS = {"isolation_cone": 0.3, "min_jet_pt": 30.0}
 EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, len(hlf_names()))).astype(np.float32)}
@@ -31,10 +36,14 @@ EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, len(hlf_names()))).ast
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [6, 5], "val": [4], "test": [7]})
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", rows={"train": [6, 5], "val": [4], "test": [7]}
+    )
 
 
-def write_run(folder: Path, dataset: FeatureDataset, *, seed: int = 1, classes: list[str] = CLASSES) -> Path:
+def write_run(
+    folder: Path, dataset: FeatureDataset, *, seed: int = 1, classes: list[str] = CLASSES
+) -> Path:
     """The files of a training run that an evaluation reads."""
     folder.mkdir(parents=True)
     make_spec(dataset, folder).save(folder / "run.json")
@@ -68,7 +77,11 @@ def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:
     (found,) = find_models([f"first={version}/hlf"], CLASSES)
     assert found.candidate.name == "first"
     assert found.candidate.history == [{"epoch": 0}, {"epoch": 1}]
-    assert (found.classes, found.definitions, found.dataset) == (CLASSES, DEFINITIONS, dataset.folder)
+    assert (found.classes, found.definitions, found.dataset) == (
+        CLASSES,
+        DEFINITIONS,
+        dataset.folder,
+    )
     expected = made_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
     np.testing.assert_array_equal(found.candidate.model.probabilities(EVENTS), expected)
 
@@ -77,11 +90,16 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
     version: Path, dataset: FeatureDataset
 ) -> None:
     write_run(version / "hlf-seed-2", dataset, seed=7)
-    counters = {"networks": {"hlf": {}, "inclusive": {}}, "further": {"hlf": {"hlf-seed-2": {}}, "inclusive": {}}}
+    counters = {
+        "networks": {"hlf": {}, "inclusive": {}},
+        "further": {"hlf": {"hlf-seed-2": {}}, "inclusive": {}},
+    }
     hlf, inclusive = trained_models(Version(version.name, version, {"counters": counters}), CLASSES)
     assert (hlf.candidate.name, inclusive.candidate.name) == ("hlf", "inclusive")
     found = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
-    expected = [made_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS) for seed in (0, 7)]
+    expected = [
+        made_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS) for seed in (0, 7)
+    ]
     np.testing.assert_array_equal(found, expected)
     assert len(inclusive.candidate.further) == 0
 
@@ -120,7 +138,9 @@ def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path
         ["keys={0}/hlf"],
     ],
 )
-def test_names_that_are_twice_there_or_no_folder_are_refused(version: Path, words: list[str]) -> None:
+def test_names_that_are_twice_there_or_no_folder_are_refused(
+    version: Path, words: list[str]
+) -> None:
     with pytest.raises(ConfigError, match=r"--model first=.* --model second="):
         names(*(word.format(version) for word in words))
 
@@ -128,7 +148,11 @@ def test_names_that_are_twice_there_or_no_folder_are_refused(version: Path, word
 def test_a_path_without_a_model_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
-    for name, words in (("nowhere", "there is no "), ("hlf", "holds: checkpoints"), ("empty", "holds: nothing")):
+    for name, words in (
+        ("nowhere", "there is no "),
+        ("hlf", "holds: checkpoints"),
+        ("empty", "holds: nothing"),
+    ):
         with pytest.raises(MissingInputError, match=words):
             names(tmp_path / name)
 
@@ -136,14 +160,21 @@ def test_a_path_without_a_model_says_what_is_there(tmp_path: Path) -> None:
 def test_files_that_are_no_exported_network_are_refused(tmp_path: Path) -> None:
     value, result = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [value], [result])
-    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "x.onnx")
+    onnx.save(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]),
+        tmp_path / "x.onnx",
+    )
     with pytest.raises(SavedModelError, match=r"x\.onnx"):
         names(tmp_path / "x.onnx")
 
 
-def test_a_damaged_model_folder_and_other_classes_are_refused(version: Path, dataset: FeatureDataset) -> None:
+def test_a_damaged_model_folder_and_other_classes_are_refused(
+    version: Path, dataset: FeatureDataset
+) -> None:
     run = write_run(version / "other", dataset, classes=["QCD", "W+jets", "ttbar"])
-    with pytest.raises(ModelError, match=r"other was trained for the classes \['QCD', 'W\+jets', 'ttbar'\]"):
+    with pytest.raises(
+        ModelError, match=r"other was trained for the classes \['QCD', 'W\+jets', 'ttbar'\]"
+    ):
         names(run)
     weights = version / "hlf" / "model" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:100])
@@ -154,7 +185,9 @@ def test_a_damaged_model_folder_and_other_classes_are_refused(version: Path, dat
 def test_other_features_are_refused_with_the_settings_that_differ(version: Path) -> None:
     found = find_models([str(version / "hlf")], CLASSES)
     # A model from before a setting has its default.
-    refuse_other_features(found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450})
+    refuse_other_features(
+        found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450}
+    )
     with pytest.raises(ModelError) as caught:
         refuse_other_features(found, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
     assert "isolation_cone 0.3 instead of 0.4, max_tracks 450 instead of 100" in str(caught.value)
@@ -172,12 +205,16 @@ def test_events_that_a_model_was_made_of_are_counted_and_refused(
     files = [*dataset.files(split), *dataset.files("test")]
     for unseen in (dataset.files("test"), []):
         assert refuse_seen_events(found_model(version / "hlf"), unseen) == []
-    with pytest.raises(ModelError, match=rf"hlf was trained on {count} of these {count + 7} events"):
+    with pytest.raises(
+        ModelError, match=rf"hlf was trained on {count} of these {count + 7} events"
+    ):
         refuse_seen_events(found_model(version / "hlf"), files)
 
 
 @pytest.mark.parametrize("lost", ["hlf/run.json", "data/val/*"])
-def test_what_is_not_known_to_be_unseen_is_said(tmp_path: Path, dataset: FeatureDataset, lost: str) -> None:
+def test_what_is_not_known_to_be_unseen_is_said(
+    tmp_path: Path, dataset: FeatureDataset, lost: str
+) -> None:
     data = dataset._replace(folder=Path(shutil.copytree(dataset.folder, tmp_path / "data")))
     run = write_run(tmp_path / "hlf", data)
     assert found_model(run)[0].dataset == data.folder

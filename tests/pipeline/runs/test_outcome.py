@@ -30,7 +30,11 @@ TRAINED = {"networks": {"hlf": {"best_val_accuracy": 0.912}}, "further": {}}
 def ingested(*, skipped: int) -> dict[str, Any]:
     bad_files = [{"path": f"/data/{number}.root"} for number in range(skipped)]
     waiting_files = [{"path": "/data/late.root"}]
-    return {"samples": {"qcd": {"events": 7}}, "bad_files": bad_files, "waiting_files": waiting_files}
+    return {
+        "samples": {"qcd": {"events": 7}},
+        "bad_files": bad_files,
+        "waiting_files": waiting_files,
+    }
 
 
 def test_each_stage_adds_its_own_numbers(tmp_path: Path) -> None:
@@ -62,7 +66,10 @@ def test_each_stage_adds_its_own_numbers(tmp_path: Path) -> None:
 def test_the_first_of_many_skipped_files_are_named(tmp_path: Path) -> None:
     results = CommandResults()
     results.add_stage(publish(tmp_path, "ingest", counters=ingested(skipped=1234)), is_new=True)
-    assert "1,234 files skipped (/data/0.root, /data/1.root, /data/2.root and 1,231 more)" in results.words
+    assert (
+        "1,234 files skipped (/data/0.root, /data/1.root, /data/2.root and 1,231 more)"
+        in results.words
+    )
     assert len(results.values["skipped_files"]) == 1234
 
 
@@ -107,7 +114,10 @@ def test_the_last_line_of_a_stage_gives_its_own_accuracy(
     Runner(watched.run_folder).run([stage])
     assert watched.last_line.endswith(ending)
     assert key in watched.told
-    assert not {"validation_accuracy", "accuracy", "files", "events", "made"} - {key} & watched.told.keys()
+    assert (
+        not {"validation_accuracy", "accuracy", "files", "events", "made"} - {key}
+        & watched.told.keys()
+    )
 
 
 def test_promote_says_whether_it_promoted_and_why(tmp_path: Path) -> None:
@@ -117,7 +127,10 @@ def test_promote_says_whether_it_promoted_and_why(tmp_path: Path) -> None:
     nights.promoted(5)
     assert watched.last_line.endswith("done, hlf promoted: there was none in use")
     nights.promoted(1)
-    assert "done, hlf not promoted: its mean cross-entropy on 300 test events is higher" in watched.last_line
+    assert (
+        "done, hlf not promoted: its mean cross-entropy on 300 test events is higher"
+        in watched.last_line
+    )
     told = watched.told["promoted"]["hlf"]
     assert told["promoted"] is False
     assert told["reason"].startswith("its mean cross-entropy")

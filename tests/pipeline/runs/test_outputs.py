@@ -61,7 +61,11 @@ def test_files_and_folders_are_on_the_disk_before_the_manifest_and_that_before_t
 def test_a_sample_or_class_named_like_a_time_was_no_content(name: str) -> None:
     """Keys of these names were left out at every depth: a change of such a sample made nothing stale."""
     counters = [
-        {"samples": {name: {"events": events}}, "runs": {"hlf": {"auc": {name: events}}}, "networks": {}}
+        {
+            "samples": {name: {"events": events}},
+            "runs": {"hlf": {"auc": {name: events}}},
+            "networks": {},
+        }
         for events in (1, 2)
     ]
     for patterns in (["counters/samples"], ["counters/runs"]):
@@ -74,9 +78,21 @@ def test_a_sample_or_class_named_like_a_time_was_no_content(name: str) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        *("counters/networks/hlf/seconds", "counters/networks/hlf/created", "counters/further/hlf/hlf-seed-2/per_rank"),
-        *("counters/kernel_outputs_taken_over", "counters/kernel_outputs/3/lies_in", "rank-0.jsonl/0/wait_seconds"),
-        *("export.json/hlf/latency_us", "search.json/scores/12/latency", "search.json/trainings_taken_over"),
+        *(
+            "counters/networks/hlf/seconds",
+            "counters/networks/hlf/created",
+            "counters/further/hlf/hlf-seed-2/per_rank",
+        ),
+        *(
+            "counters/kernel_outputs_taken_over",
+            "counters/kernel_outputs/3/lies_in",
+            "rank-0.jsonl/0/wait_seconds",
+        ),
+        *(
+            "export.json/hlf/latency_us",
+            "search.json/scores/12/latency",
+            "search.json/trainings_taken_over",
+        ),
     ],
 )
 def test_what_a_result_took_and_where_it_lies_is_no_content(place: str) -> None:

@@ -30,7 +30,12 @@ def test_only_what_was_made_is_removed(tmp_path: Path, ours: Path) -> None:
     (theirs / "notes").write_text("mine")
     # What a kill left just as it was made.
     empty.mkdir()
-    assert [own_folders.is_ours(each) for each in (ours, theirs, empty, gone)] == [True, False, True, False]
+    assert [own_folders.is_ours(each) for each in (ours, theirs, empty, gone)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     for each in (ours, theirs, empty, gone):
         own_folders.remove(each)
     assert [each.exists() for each in (ours, theirs, empty, gone)] == [False, True, False, False]
@@ -54,7 +59,9 @@ def test_links_are_not_followed(tmp_path: Path, ours: Path) -> None:
     assert (outside / "notes").read_text() == "mine"
 
 
-def test_what_an_interrupted_removal_leaves_is_still_ours(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_removal_leaves_is_still_ours(
+    ours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unlink = Path.unlink
 
     def interrupted(path: Path, **options: bool) -> None:
@@ -75,7 +82,10 @@ def test_a_folder_of_the_user_that_another_command_writes_is_refused(tmp_path: P
     folder = tmp_path / "scores"
     with own_folders.new_folder(folder) as unfinished:
         (unfinished / "scores.parquet").write_text("half")
-        with pytest.raises(FolderInUseError, match=r"is writing .*scores"), own_folders.new_folder(folder):
+        with (
+            pytest.raises(FolderInUseError, match=r"is writing .*scores"),
+            own_folders.new_folder(folder),
+        ):
             pytest.fail("two commands write the folder")
         assert (unfinished / "scores.parquet").read_text() == "half"
     assert [path.name for path in folder.iterdir()] == ["scores.parquet"]

@@ -71,7 +71,9 @@ def test_a_kill_between_manifest_and_pointer_leaves_the_version_before_in_use(
     assert store.complete() == [first.name, "0002-abcdef01"][: 1 + writes]
 
 
-def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files of its versions on object storage were unused then."""
     store = StageStore(tmp_path, "ingest")
     commit(store)
@@ -96,7 +98,9 @@ def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
     assert [path.name for path in store.unfinished()] == ["10002-11111111", "10001-11111111"]
 
 
-def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(tmp_path: Path) -> None:
+def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(
+    tmp_path: Path,
+) -> None:
     store = StageStore(tmp_path, "ingest")
     commit(store)
     unfinished = make(store)
@@ -118,7 +122,9 @@ def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path)
 
 
 @pytest.mark.parametrize("manifest", ["{}", "{", '{"manifest_version": 1}'])
-def test_only_a_complete_version_of_this_code_is_put_in_use_after_a_kill(tmp_path: Path, manifest: str) -> None:
+def test_only_a_complete_version_of_this_code_is_put_in_use_after_a_kill(
+    tmp_path: Path, manifest: str
+) -> None:
     store = StageStore(tmp_path, "ingest")
     first = commit(store, seconds=1)
     second = commit(store, seconds=2)
@@ -137,7 +143,14 @@ def test_only_a_complete_version_of_this_code_is_put_in_use_after_a_kill(tmp_pat
     assert store.current() is None
 
 
-NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2-x", "12", "0008-DEADBEEF"]
+NOTES = [
+    "2026-11-21-my-notes",
+    "0007-deadbeef",
+    "0001-abcdef01-backup",
+    "\u00b2-x",
+    "12",
+    "0008-DEADBEEF",
+]
 
 
 @pytest.mark.parametrize("name", NOTES)
@@ -220,7 +233,8 @@ def test_a_pointer_that_is_no_text_file_is_named(tmp_path: Path, kind: str) -> N
     else:
         store.pointer.symlink_to(tmp_path / "nothing")
     with pytest.raises(
-        RunFolderError, match=r"current\.json is damaged: .* `python -m pipeline ingest` makes it again"
+        RunFolderError,
+        match=r"current\.json is damaged: .* `python -m pipeline ingest` makes it again",
     ):
         store.current()
 
@@ -242,7 +256,9 @@ def test_a_link_to_a_version_of_another_stage_is_damage(tmp_path: Path) -> None:
     store.folder.mkdir()
     (store.folder / made.name).symlink_to(made.folder)
     store.point_to(made.name)
-    with pytest.raises(RunFolderError, match=r"manifest\.json is damaged: stage: it is that of 'features'"):
+    with pytest.raises(
+        RunFolderError, match=r"manifest\.json is damaged: stage: it is that of 'features'"
+    ):
         store.current()
 
 
@@ -269,13 +285,16 @@ SPOILT_KEYS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("key", "value", "words"), SPOILT_KEYS)
-def test_a_wrong_value_in_a_manifest_is_named_with_its_key(tmp_path: Path, key: str, value: Any, words: str) -> None:
+def test_a_wrong_value_in_a_manifest_is_named_with_its_key(
+    tmp_path: Path, key: str, value: Any, words: str
+) -> None:
     store = StageStore(tmp_path, "ingest")
     version = commit(store, counters={"events": 7})
     path = version.folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(
-        RunFolderError, match=rf"(?s)manifest\.json is damaged: .*{words}.* `python -m pipeline ingest` makes"
+        RunFolderError,
+        match=rf"(?s)manifest\.json is damaged: .*{words}.* `python -m pipeline ingest` makes",
     ):
         store.current()
     assert store.manifest_of(version.name) is None
@@ -288,17 +307,22 @@ def test_a_key_that_a_manifest_lacks_is_named(tmp_path: Path, key: str) -> None:
     content = json.loads(path.read_text())
     del content[key]
     path.write_text(json.dumps(content))
-    with pytest.raises(RunFolderError, match=rf"manifest\.json is damaged: the key '{key}' is missing"):
+    with pytest.raises(
+        RunFolderError, match=rf"manifest\.json is damaged: the key '{key}' is missing"
+    ):
         store.current()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "7", "[" * 100_000], ids=lambda text: text[:9])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '"x"', "7", "[" * 100_000], ids=lambda text: text[:9]
+)
 def test_a_manifest_that_is_no_object_is_named(tmp_path: Path, text: str) -> None:
     store = StageStore(tmp_path, "ingest")
     path = commit(store).folder / "manifest.json"
     path.write_text(text)
     with pytest.raises(
-        RunFolderError, match=r"manifest\.json is damaged: .* `python -m pipeline ingest` makes it again"
+        RunFolderError,
+        match=r"manifest\.json is damaged: .* `python -m pipeline ingest` makes it again",
     ):
         store.current()
     assert store.manifest_of("0001-abcdef01") is None
@@ -346,7 +370,12 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
         made_manifest("features", counters={"kernel_outputs": kernel_outputs}),
     )
     kernels = store.folder / KERNELS
-    files = {"first": ["used", "unused"], "second": ["used"], "shared": ["unused"], "whole": ["used"]}
+    files = {
+        "first": ["used", "unused"],
+        "second": ["used"],
+        "shared": ["unused"],
+        "whole": ["used"],
+    }
     for name, stems in files.items():
         own_folders.make(kernels / name)
         for stem in stems:
@@ -372,7 +401,9 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
 
 def test_only_models_with_a_readable_manifest_count_as_promoted(tmp_path: Path) -> None:
     registry = Registry(tmp_path, "hlf")
-    first, second, third = (registry.commit(make(registry), made_model_manifest("hlf")) for _ in range(3))
+    first, second, third = (
+        registry.commit(make(registry), made_model_manifest("hlf")) for _ in range(3)
+    )
     registry.withdraw(third, "2026-01-02")
     (second.folder / "manifest.json").write_text("{}")
     assert registry.promoted() == [first.name]
@@ -393,10 +424,15 @@ def test_a_kernel_output_whose_digest_no_release_wrote_is_only_missed(tmp_path: 
     outputs[0]["file_digest"] = file_digest(folder / "known.arrow")
     outputs[1]["file_digest"] = "another"
     version = commit(store, counters={"kernel_outputs": outputs})
-    assert store.changed_kernel_outputs(version) == [folder / "changed.arrow", folder / "gone.arrow"]
+    assert store.changed_kernel_outputs(version) == [
+        folder / "changed.arrow",
+        folder / "gone.arrow",
+    ]
 
 
-def test_a_new_file_that_equals_the_damaged_one_before_it_has_its_own_digest(tmp_path: Path) -> None:
+def test_a_new_file_that_equals_the_damaged_one_before_it_has_its_own_digest(
+    tmp_path: Path,
+) -> None:
     store = StageStore(tmp_path, "report")
     first = commit(store)
     (first.folder / "data").write_text("replaced")

@@ -63,7 +63,10 @@ class Site:
         """A file with events that no other has; its UUID, and so the splits, are the same every time."""
         sample, number = name.split("_")
         offset = 100 * NAMES.index(sample) + 1000 * int(number)
-        events = [made_event(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)]) for n in range(40)]
+        events = [
+            made_event(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)])
+            for n in range(40)
+        ]
         write(self.folder / "data" / f"{name}.root", distinct(events))
 
     def config(self, name: str, storage: str | None = None, **changes: Any) -> Path:
@@ -72,7 +75,12 @@ class Site:
             {"name": name, "label": label, "files": [str(self.folder / "data" / f"{name}_*.root")]}
             for label, name in enumerate(NAMES)
         ]
-        content = {"run_dir": str(self.folder / name), "storage": storage, "samples": samples, "classes": CLASSES}
+        content = {
+            "run_dir": str(self.folder / name),
+            "storage": storage,
+            "samples": samples,
+            "classes": CLASSES,
+        }
         path = self.folder / f"{name}.yaml"
         path.write_text(write_yaml({**content, "features": {"feed_workers": 2}, **changes}))
         return path
@@ -114,8 +122,13 @@ def named(config: Path) -> set[str]:
         version = current(config, stage)
         files = [str(file.place(version.folder)) for file in version.files if file.lies_in]
         kernels = version.manifest["counters"].get("kernel_outputs", [])
-        files += [f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow" for e in kernels]
-        found |= {path.removeprefix(f"{storage}/") for path in files} | {f"{stage}/made-by-hep-pipeline"}
+        files += [
+            f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow"
+            for e in kernels
+        ]
+        found |= {path.removeprefix(f"{storage}/") for path in files} | {
+            f"{stage}/made-by-hep-pipeline"
+        }
     return found
 
 
@@ -126,10 +139,16 @@ def test_the_same_dataset_as_on_disk(site: Site) -> None:
     assert contents(remote) == contents(local)
     assert site.objects() == named(remote)
     parquet = [path for path in contents(remote) if path.endswith((".parquet", ".npy"))]
-    assert {f"{stage}/{file.path}" for stage in STAGES for file in current(remote, stage).files if file.lies_in} == set(
-        parquet
-    )
-    assert not [*Path(site.folder / "remote").rglob("*.parquet"), *(site.folder / "remote").rglob("*.arrow")]
+    assert {
+        f"{stage}/{file.path}"
+        for stage in STAGES
+        for file in current(remote, stage).files
+        if file.lies_in
+    } == set(parquet)
+    assert not [
+        *Path(site.folder / "remote").rglob("*.parquet"),
+        *(site.folder / "remote").rglob("*.arrow"),
+    ]
     # Features do not become stale by the place of the events.
     assert "features: up to date" in run_here(site.config("remote"), "features")
     for secret in ("AWS_", "aws_secret"):
@@ -165,7 +184,9 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     run_here(remote, *STAGES)
     clean(folder_of(remote), 1)
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
-    assert current(remote, "ingest").name not in {each.lies_in[-13:] for each in current(remote, "ingest").files}
+    assert current(remote, "ingest").name not in {
+        each.lies_in[-13:] for each in current(remote, "ingest").files
+    }
     site.arrive("qcd_3")
     run_here(remote, *STAGES)
     clean(folder_of(remote), 1)
@@ -217,7 +238,8 @@ def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
     before = site.objects()
     other = site.config("other", site.storage)
     with pytest.raises(
-        StorageInUseError, match=rf"{site.storage}/ingest holds 0001.*which this run folder does not know"
+        StorageInUseError,
+        match=rf"{site.storage}/ingest holds 0001.*which this run folder does not know",
     ):
         run_here(other, "ingest")
     assert site.objects() == before
@@ -228,7 +250,10 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They begin at once, and neither sees the other in a list."""
-    one, two = (StageStore(site.folder / name, "ingest", storage=place(site.storage)) for name in ("one", "two"))
+    one, two = (
+        StageStore(site.folder / name, "ingest", storage=place(site.storage))
+        for name in ("one", "two")
+    )
     monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: "")
     folder, other = one.next_folder("a" * 8), two.next_folder("b" * 8)
     one.begin(folder)
@@ -238,7 +263,10 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
     two.discard(other)
     version = one.commit(folder, {})
     assert list((site.folder / "two" / "ingest").glob("0*")) == []
-    assert site.objects() == {"ingest/made-by-hep-pipeline", f"ingest/{folder.name}/events/a.parquet"}
+    assert site.objects() == {
+        "ingest/made-by-hep-pipeline",
+        f"ingest/{folder.name}/events/a.parquet",
+    }
     assert [file.path for file in version.files] == ["events/a.parquet"]
 
 
@@ -256,12 +284,19 @@ def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
 
 
 @pytest.mark.minutes
-def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(site: Site) -> None:
+def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(
+    site: Site,
+) -> None:
     expected, remote = site.config("local"), site.config("remote", site.storage)
     run_here(expected, *STAGES)
     random = np.random.default_rng(20)
     child = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parents[2] / "helpers" / "stages_here.py"), str(remote), str(site.folder)],
+        [
+            sys.executable,
+            str(Path(__file__).parents[2] / "helpers" / "stages_here.py"),
+            str(remote),
+            str(site.folder),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -292,7 +327,9 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
     assert site.objects() == named(remote)
 
 
-def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bucket_and_refused_access_say_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RefusedFileError, match=r"s3://nobucket/x/ingest: .*bucket does not exist"):
         run_here(site.config("remote", "s3://nobucket/x"), "ingest")
 

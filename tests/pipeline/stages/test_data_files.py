@@ -29,14 +29,18 @@ from pipeline.stages.evaluate import Evaluate, _files_of_manifest
 
 
 @pytest.mark.slow
-def test_copies_in_the_data_were_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_in_the_data_were_not_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_spark(monkeypatch, tmp_path)
     night = Night(tmp_path)
     # Of 40 events 30 are selected; 6 of these are simulated, and 3 are there twice.
     data = [*events(500), *events(FIRST["ttbar"], 8), *events(500, 4)]
     write_delphes(tmp_path / "data.root", data)
     tail = {"train": {"workers": 1, "epochs": 1, "batch_size": 16}, "model": {"names": ["hlf"]}}
-    night.run("ingest", "features", "train", evaluate={"data": [str(tmp_path / "data.root")]}, **tail)
+    night.run(
+        "ingest", "features", "train", evaluate={"data": [str(tmp_path / "data.root")]}, **tail
+    )
     said = run_here(tmp_path / "config.yaml", "evaluate", "report")
     assert "Data: 52 entries in 1 file" in said
     assert "note: 6 events of evaluate.data are copies of others in the simulation" in said
@@ -66,7 +70,9 @@ def inputs_of(config: Config, current: Version | None = None) -> StageInputs:
     return Evaluate().find_inputs(config, current, Console(quiet=True))
 
 
-def test_data_files_are_known_by_their_content_wherever_they_lie(tmp_path: Path, chosen: Callable[..., Config]) -> None:
+def test_data_files_are_known_by_their_content_wherever_they_lie(
+    tmp_path: Path, chosen: Callable[..., Config]
+) -> None:
     # The name is no pattern, though it looks like one.
     write_delphes(tmp_path / "data[1].root", events(500))
     first = inputs_of(chosen(str(tmp_path / "data[1].root"))).inputs
@@ -82,7 +88,9 @@ def test_data_files_are_known_by_their_content_wherever_they_lie(tmp_path: Path,
     assert inputs_of(moved).inputs.keys() != first.keys()
 
 
-def test_other_files_of_data_are_other_inputs(tmp_path: Path, chosen: Callable[..., Config]) -> None:
+def test_other_files_of_data_are_other_inputs(
+    tmp_path: Path, chosen: Callable[..., Config]
+) -> None:
     write_delphes(tmp_path / "a.root", events(500))
     write_delphes(tmp_path / "b.root", events(600))
     none, first, second, both = (
@@ -140,18 +148,26 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
     assert opened == [str(tmp_path / "data.root")]
 
 
-def test_a_broken_link_among_the_data_is_named_by_plan(tmp_path: Path, chosen: Callable[..., Config]) -> None:
+def test_a_broken_link_among_the_data_is_named_by_plan(
+    tmp_path: Path, chosen: Callable[..., Config]
+) -> None:
     (tmp_path / "data.root").symlink_to(tmp_path / "nothing.root")
     config = chosen(str(tmp_path / "*.root"))
     for stage in ("ingest", "features", "train", "evaluate"):
         publish(config.run_dir, stage)
-    plans = {each.stage.name: each for each in Runner(RunFolder(config, Console(quiet=True))).plan()}
-    state, reasons = Runner(RunFolder(config, Console(quiet=True)))._state(Evaluate(), plans["evaluate"].current, ())
+    plans = {
+        each.stage.name: each for each in Runner(RunFolder(config, Console(quiet=True))).plan()
+    }
+    state, reasons = Runner(RunFolder(config, Console(quiet=True)))._state(
+        Evaluate(), plans["evaluate"].current, ()
+    )
     assert state is State.FAILS
     assert "data.root" in reasons[0]
 
 
 def test_what_reads_data_counts_where_there_are_data(chosen: Callable[..., Config]) -> None:
-    with_data, without = (code_digests(Evaluate().entry_points(chosen(*data))) for data in (["/data/*.root"], []))
+    with_data, without = (
+        code_digests(Evaluate().entry_points(chosen(*data))) for data in (["/data/*.root"], [])
+    )
     assert {"pipeline.scoring", "ingestion.reader"} <= with_data.keys()
     assert "pipeline.scoring" not in without

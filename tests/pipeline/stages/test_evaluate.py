@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def finished(folder: Path) -> dict[str, Version]:
     """Stages of which 4 of 10 events of each sample are left."""
     return {
-        name: each._replace(manifest=json.loads(json.dumps(each.manifest).replace("tt&bar", "ttbar")))
+        name: each._replace(
+            manifest=json.loads(json.dumps(each.manifest).replace("tt&bar", "ttbar"))
+        )
         for name, each in made_versions(folder).items()
     }
 
@@ -44,7 +46,9 @@ def made_config(
 ) -> Config:
     samples = [
         {"name": name, "label": label, "files": ["a.root"], "cross_section_pb": cross_section}
-        for label, (name, cross_section) in enumerate(zip(("qcd", "ttbar"), cross_sections, strict=True))
+        for label, (name, cross_section) in enumerate(
+            zip(("qcd", "ttbar"), cross_sections, strict=True)
+        )
     ]
     return Config.model_validate(
         {
@@ -57,25 +61,34 @@ def made_config(
     )
 
 
-def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_selection(tmp_path: Path) -> None:
+def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_selection(
+    tmp_path: Path,
+) -> None:
     rates = rates_before(made_config(tmp_path, (1e5, 800.0)), finished(tmp_path))
     assert rates is not None
     # 4 of 10 events pass; the luminosity is 0.02 / (pb s).
-    assert {name: each.value for name, each in rates.of_samples.items()} == pytest.approx({"qcd": 800, "ttbar": 6.4})
+    assert {name: each.value for name, each in rates.of_samples.items()} == pytest.approx(
+        {"qcd": 800, "ttbar": 6.4}
+    )
     assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 800, "top": 6.4})
     assert rates.of_samples["qcd"].error == pytest.approx(800 * 0.19 / 0.4, rel=0.1)
 
 
 def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path) -> None:
     stated = {"integrated_luminosity": 30.0}
-    config, stages = made_config(tmp_path, (1e5, 800.0), stated, data=["data.root"]), finished(tmp_path)
+    config, stages = (
+        made_config(tmp_path, (1e5, 800.0), stated, data=["data.root"]),
+        finished(tmp_path),
+    )
     features = stages["features"].manifest["config"]["features"] | stated
     stages["features"].manifest["config"]["features"] = features
     rates = rates_before(config, stages)
     assert rates is not None
     assert rates.are_events
     # 4 of 10 events pass.
-    assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 0.4 * 30 * 1e5, "top": 0.4 * 30 * 800})
+    assert rates.of_classes(["QCD", "top"]) == pytest.approx(
+        {"QCD": 0.4 * 30 * 1e5, "top": 0.4 * 30 * 800}
+    )
     task = make_task(config, config.classes, rates, FeatureSettings.model_validate(features), [])
     assert task.expected == pytest.approx({0: rates.of_class(0), 1: rates.of_class(1)})
     assert task.labels_of_expected.luminosity == "30 pb⁻¹"
@@ -128,7 +141,16 @@ def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
     config, text = made_config(tmp_path, (1e5, 800.0)), io.StringIO()
     task = make_task(config, config.classes, None, config.features, [])
     console, reference = Console(file=text, width=200), cast("FeatureDataset", Reference())
-    evaluated(config, console, [cast("Candidate", "hlf")], task, [], tmp_path, reference=reference, train=[])
+    evaluated(
+        config,
+        console,
+        [cast("Candidate", "hlf")],
+        task,
+        [],
+        tmp_path,
+        reference=reference,
+        train=[],
+    )
     assert given == ["hlf"]
     assert "note: no boosted trees as a reference: trees cannot learn ['top']" in text.getvalue()
     assert "note: hlf: it has no weight." in text.getvalue()
@@ -167,7 +189,9 @@ def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
     tmp_path: Path, cross_sections: tuple[float, float | None]
 ) -> None:
     config = made_config(tmp_path, cross_sections)
-    renamed = [sample.model_copy(update={"name": f"new-{sample.name}"}) for sample in config.samples]
+    renamed = [
+        sample.model_copy(update={"name": f"new-{sample.name}"}) for sample in config.samples
+    ]
     assert rates_before(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
 
 
@@ -175,21 +199,30 @@ def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Pa
     stages = finished(tmp_path)
     config = made_config(tmp_path, (1e5, 800.0))
     for each in stages.values():
-        each.manifest["config"]["samples"].append({"name": "gone", "label": 0, "cross_section_pb": 7.0})
+        each.manifest["config"]["samples"].append(
+            {"name": "gone", "label": 0, "cross_section_pb": 7.0}
+        )
     # Its test events are mixed by rates, and it has none.
     assert rates_before(config, stages) is None
 
 
 def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
-    with pytest.raises(MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"):
+    with pytest.raises(
+        MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"
+    ):
         make_task(config, ["a", "b"], None, config.features, [])
 
 
 def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0)).model_copy(update={"classes": ["QCD", "ttbar"]})
-    signals = [config.evaluate.model_copy(update={"signal": signal}) for signal in (None, "ttbar", "QCD")]
-    items = [Evaluate().config_items(config.model_copy(update={"evaluate": signal})) for signal in signals]
+    signals = [
+        config.evaluate.model_copy(update={"signal": signal}) for signal in (None, "ttbar", "QCD")
+    ]
+    items = [
+        Evaluate().config_items(config.model_copy(update={"evaluate": signal}))
+        for signal in signals
+    ]
     assert items[0] == items[1] != items[2]
 
 
@@ -201,7 +234,9 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
     upstream["ingest"].manifest["outputs"] = []
     asked: list[Any] = []
 
-    def noted(_parts: Any, wanted: Any, _selection: Any, scales: list[EnergyScales]) -> list[EnergyScales]:
+    def noted(
+        _parts: Any, wanted: Any, _selection: Any, scales: list[EnergyScales]
+    ) -> list[EnergyScales]:
         asked.extend(wanted)
         return scales
 
@@ -216,11 +251,16 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
                 "MET scale -10 %": EnergyScales(met=0.9),
             },
         ),
-        ({"met_scale": 0.1}, {"MET scale +10 %": EnergyScales(met=1.1), "MET scale -10 %": EnergyScales(met=0.9)}),
+        (
+            {"met_scale": 0.1},
+            {"MET scale +10 %": EnergyScales(met=1.1), "MET scale -10 %": EnergyScales(met=0.9)},
+        ),
         ({}, {}),
     ):
         asked.clear()
-        config = made_config(tmp_path, (1e5, 800.0), systematics={"jet_scale": 0.0, "met_scale": 0.0, **systematics})
+        config = made_config(
+            tmp_path, (1e5, 800.0), systematics={"jet_scale": 0.0, "met_scale": 0.0, **systematics}
+        )
         context: Any = SimpleNamespace(config=config, upstream=upstream)
         assert _shifted(context, dataset) == expected
         assert len(asked) == (6 if expected else 0)
@@ -233,13 +273,25 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
     asked: dict[str, Any] = {}
 
-    def evaluated(_config: Any, _console: Any, _candidates: Any, _task: Any, test: Any, *_: Any, **options: Any) -> Any:
+    def evaluated(
+        _config: Any,
+        _console: Any,
+        _candidates: Any,
+        _task: Any,
+        test: Any,
+        *_: Any,
+        **options: Any,
+    ) -> Any:
         asked.update(options, test=test)
-        return {"runs": {"hlf": {"accuracy": {"value": 0.5, "error": 0.1}, "num_events": num_predicted}}}
+        return {
+            "runs": {"hlf": {"accuracy": {"value": 0.5, "error": 0.1}, "num_events": num_predicted}}
+        }
 
     monkeypatch.setattr("pipeline.runs.trained_models.trained_models", lambda *_: [])
     for name, replacement in {"rates_before": None, "make_task": None, "_shifted": {}}.items():
-        monkeypatch.setattr(f"pipeline.stages.evaluate.{name}", lambda *_, replacement=replacement: replacement)
+        monkeypatch.setattr(
+            f"pipeline.stages.evaluate.{name}", lambda *_, replacement=replacement: replacement
+        )
     monkeypatch.setattr("pipeline.stages.evaluate.evaluated", evaluated)
     upstream = finished(tmp_path)
     upstream["features"] = upstream["features"]._replace(folder=dataset.folder)
@@ -249,6 +301,8 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
         config=config, upstream=upstream, console=None, out_dir=tmp_path / "out", found=found
     )
     (check,) = Evaluate().run(context).checks
-    assert [asked[split] for split in ("test", "train")] == [dataset.files(split) for split in ("test", "train")]
+    assert [asked[split] for split in ("test", "train")] == [
+        dataset.files(split) for split in ("test", "train")
+    ]
     assert asked["reference"].folder == dataset.folder
     assert check.passed is (num_predicted == 6)

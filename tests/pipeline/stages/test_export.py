@@ -10,13 +10,18 @@ from typing import Any
 from pipeline.runs.store import Version
 from pipeline.stages.export import _provenance
 
-POINTS = {"signal": "ttbar", "fractions": {"QCD": 1.0}, "points": [{"signal_efficiency": 0.9, "threshold": 0.5}]}
+POINTS = {
+    "signal": "ttbar",
+    "fractions": {"QCD": 1.0},
+    "points": [{"signal_efficiency": 0.9, "threshold": 0.5}],
+}
 
 
 def version(folder: Path, **files: tuple[str, str]) -> Version:
     """A version with files of these digests, of their bytes and of their content."""
     outputs = [
-        {"path": path, "size": 1, "digest": digest, "content": content} for path, (digest, content) in files.items()
+        {"path": path, "size": 1, "digest": digest, "content": content}
+        for path, (digest, content) in files.items()
     ]
     return Version("0001-abcdef01", folder, {"outputs": outputs, "code_version": "commit 1"})
 
@@ -24,16 +29,22 @@ def version(folder: Path, **files: tuple[str, str]) -> Version:
 def upstream(folder: Path, *, seconds: str = "aa", weights: str = "ww", **others: Version) -> Any:
     trained = version(
         folder / "train",
-        **{"hlf/metrics/rank-0.jsonl": (seconds, "same"), "hlf/model/weights.pt": (weights, weights)},
+        **{
+            "hlf/metrics/rank-0.jsonl": (seconds, "same"),
+            "hlf/model/weights.pt": (weights, weights),
+        },
         **{"particles/model/weights.pt": ("pp", "pp")},
     )
-    features = version(folder / "features", **{"train/part-00000.parquet": ("ff", "ff"), "test/x": ("tt", "tt")})
+    features = version(
+        folder / "features", **{"train/part-00000.parquet": ("ff", "ff"), "test/x": ("tt", "tt")}
+    )
     return SimpleNamespace(upstream={"train": trained, "features": features, **others})
 
 
 def test_two_trainings_have_different_run_ids_also_with_the_same_weights(tmp_path: Path) -> None:
     first, again, other = (
-        _provenance(upstream(tmp_path, seconds=seconds), "hlf") for seconds in ("1.25 s", "1.25 s", "1.31 s")
+        _provenance(upstream(tmp_path, seconds=seconds), "hlf")
+        for seconds in ("1.25 s", "1.25 s", "1.31 s")
     )
     assert first == again
     assert first.run_id != other.run_id

@@ -27,14 +27,22 @@ def test_best_json_holds_the_winner_of_the_last_round_of_halving(
 ) -> None:
     lucky = Score(Trial((4,), 64, 0.1, 2), 40, [0.95, 0.95], 0.2, 2)
     winner = Score(Trial((8,), 64, 0.01, 6), 90, [0.9, 0.9], 0.4, 6, rung=1)
-    monkeypatch.setattr(results, "latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1)))
+    monkeypatch.setattr(
+        results, "latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1))
+    )
     monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
-    settings = GridSearchSettings(search="halving", epochs=[6], one_standard_error=one_standard_error)
+    settings = GridSearchSettings(
+        search="halving", epochs=[6], one_standard_error=one_standard_error
+    )
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
     dataset = SimpleNamespace(num_rows=lambda _: 100)
     outcome = SearchOutcome([lucky, winner], {}, [1.0], 0)
-    gridsearch._finish(context, Search(tmp_path, settings, TrainSettings()), outcome, dataset, 1.0, 2)
-    best, found = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("best", "search"))
+    gridsearch._finish(
+        context, Search(tmp_path, settings, TrainSettings()), outcome, dataset, 1.0, 2
+    )
+    best, found = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("best", "search")
+    )
     assert best == {"hidden": [8], "batch_size": 64, "learning_rate": 0.01, "epochs": 6}
     assert found["scores"][found["chosen"]]["trial"] == best
 
@@ -59,6 +67,7 @@ def test_trainings_are_repeated_for_another_grid_optimiser_or_seed_alone(
     chosen: dict[str, Any], is_another: bool
 ) -> None:
     before, after = (
-        gridsearch.GridSearch().parts(Config.model_validate({**MINIMAL, **changes})) for changes in ({}, chosen)
+        gridsearch.GridSearch().parts(Config.model_validate({**MINIMAL, **changes}))
+        for changes in ({}, chosen)
     )
     assert (before != after) is is_another

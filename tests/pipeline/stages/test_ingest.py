@@ -43,7 +43,9 @@ def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
     assert json.loads((night.version("features").folder / "dataset.json").read_text()) == counts
 
 
-def test_features_could_not_be_made_again_without_the_root_files_that_they_do_not_read(night: Night) -> None:
+def test_features_could_not_be_made_again_without_the_root_files_that_they_do_not_read(
+    night: Night,
+) -> None:
     """Only a note about `ingest` needs the files: on tape, or with files to come, no later stage ran."""
     night.run()
     for path in night.data.iterdir():
@@ -87,11 +89,15 @@ def test_damaged_events_of_an_unchanged_file_got_a_valid_digest(night: Night) ->
         file.write(b"damaged")
     write_delphes(night.data / "qcd_late.root", events(500))
     assert "1 files read, 3 reused" in night.run("ingest")
-    assert verify(night.runner().run_folder) == [str(night.version("ingest").folder / "events" / damaged.name)]
+    assert verify(night.runner().run_folder) == [
+        str(night.version("ingest").folder / "events" / damaged.name)
+    ]
 
 
 def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
-    with patch.object(Ingest, "find_inputs", autospec=True, side_effect=Ingest.find_inputs) as found:
+    with patch.object(
+        Ingest, "find_inputs", autospec=True, side_effect=Ingest.find_inputs
+    ) as found:
         night.run()
         assert found.call_count == 1
         night.run("features", classes=["QCD", "ttbar", "W"])
@@ -123,17 +129,23 @@ def test_other_places_and_files_that_are_not_read_made_the_features_stale(night:
         ("files_read", []),
     ],
 )
-def test_a_stage_depends_on_the_counters_that_it_reads(night: Night, counter: str, stale: list[str]) -> None:
+def test_a_stage_depends_on_the_counters_that_it_reads(
+    night: Night, counter: str, stale: list[str]
+) -> None:
     night.run("ingest")
     version = night.version("ingest")
     counters = {**version.manifest["counters"], counter: "another"}
     other = version._replace(manifest={**version.manifest, "counters": counters})
     stages: list[Stage] = [Features(), Evaluate(), Report()]
-    assert [each.name for each in stages if each.content_read(other) != each.content_read(version)] == stale
+    assert [
+        each.name for each in stages if each.content_read(other) != each.content_read(version)
+    ] == stale
 
 
 def test_what_a_file_without_entries_lacks_was_noted(night: Night) -> None:
-    particles = [field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()]
+    particles = [
+        field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()
+    ]
     write_delphes(night.data / "qcd_empty.root", [], without=[*particles, "Event.Weight"])
     said = night.run("ingest", features={"particles": False}, model={"names": ["hlf"]})
     assert "4 files, 120 entries" in said
@@ -148,4 +160,6 @@ def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
     published = {each.path: each.digest for each in night.version("ingest").files}
     outputs = night.counters("features")["kernel_outputs"]
     assert len(outputs) == 3
-    assert {f"events/{each['name']}": each["digest"] for each in outputs}.items() <= published.items()
+    assert {
+        f"events/{each['name']}": each["digest"] for each in outputs
+    }.items() <= published.items()

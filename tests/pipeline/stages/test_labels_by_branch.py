@@ -17,7 +17,12 @@ from minimal_configs import mistakes
 from night_files import events
 from stages_here import run_here, without_spark
 
-from ingestion.errors import ConflictingFilesError, EmptySampleError, MissingBranchError, WrongBranchTypeError
+from ingestion.errors import (
+    ConflictingFilesError,
+    EmptySampleError,
+    MissingBranchError,
+    WrongBranchTypeError,
+)
 from pipeline.commands.evaluate_files import evaluate_files
 from pipeline.errors import ConfigError
 from pipeline.runner import State
@@ -38,20 +43,40 @@ class Top(Analysis):
         write_delphes(self.data / "light.root", events(1000, 80))
 
     def write(
-        self, flavours: Any, name: str = "top.root", first: int = 0, *, left_out: int = 0, baskets: Sequence[int] = ()
+        self,
+        flavours: Any,
+        name: str = "top.root",
+        first: int = 0,
+        *,
+        left_out: int = 0,
+        baskets: Sequence[int] = (),
     ) -> None:
         """Write events from `first` on, of which a skim has `left_out` some."""
         rows = events(first, left_out + len(flavours))[left_out:]
-        write_delphes(self.data / name, rows, more={"flavour": np.asarray(flavours)}, baskets=baskets)
+        write_delphes(
+            self.data / name, rows, more={"flavour": np.asarray(flavours)}, baskets=baskets
+        )
 
     def go(self, *stages: str, label_by: Any = LABEL_BY, top: Any = None, **changes: Any) -> str:
         """Run ingest and features, or the given stages."""
         samples = [
-            {"name": "top", "label_by": label_by, "files": [f"{self.data}/top*.root"], "cross_section_pb": 120.0},
-            {"name": "light", "label": 0, "files": [f"{self.data}/light.root"], "cross_section_pb": 80.0},
+            {
+                "name": "top",
+                "label_by": label_by,
+                "files": [f"{self.data}/top*.root"],
+                "cross_section_pb": 120.0,
+            },
+            {
+                "name": "light",
+                "label": 0,
+                "files": [f"{self.data}/light.root"],
+                "cross_section_pb": 80.0,
+            },
         ]
         samples[0] |= top or {}
-        return self.run(*stages, classes=["light", "b"], samples=samples, evaluate={"signal": "b"}, **changes)
+        return self.run(
+            *stages, classes=["light", "b"], samples=samples, evaluate={"signal": "b"}, **changes
+        )
 
 
 @pytest.fixture
@@ -63,30 +88,51 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Top:
 @pytest.mark.slow
 def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     training = {"workers": 1, "epochs": 1, "batch_size": 16}
-    said = top.go(train=training, model={"names": ["hlf"]}, ingest={"entries_per_task": 50, "min_track_pt": 0.5})
+    said = top.go(
+        train=training,
+        model={"names": ["hlf"]},
+        ingest={"entries_per_task": 50, "min_track_pt": 0.5},
+    )
     note = "60 events of top are of no class (`null` in label_by) and are left out."
     assert f"note: {note}" in said
 
     counted = top.counters("ingest")["samples"]
-    assert {name: each["events"] for name, each in counted.items()} == {"top.0": 90, "top.1": 30, "top": 0, "light": 60}
+    assert {name: each["events"] for name, each in counted.items()} == {
+        "top.0": 90,
+        "top.1": 30,
+        "top": 0,
+        "light": 60,
+    }
     features = top.version("features")
     files = [str(path) for path in features.folder.glob("*/*.parquet")]
     table = pq.read_table(files, columns=["sample", "label", "weight", "entry"]).to_pylist()
     expected = {"top.0": 0, "top.1": 1, "light": 0}
     assert {(each["sample"], each["label"]) for each in table} == set(expected.items())
-    assert all(FLAVOURS[each["entry"]] in ((4,), (5, -5))[each["label"]] for each in table if each["sample"] != "light")
+    assert all(
+        FLAVOURS[each["entry"]] in ((4,), (5, -5))[each["label"]]
+        for each in table
+        if each["sample"] != "light"
+    )
     # The cross-section is that of all 240 events, and each has its share: 120 pb / 240, and 80 pb / 80.
     assert {round(each["weight"], 6) for each in table if each["sample"] != "light"} == {0.5}
     assert {round(each["weight"], 6) for each in table if each["sample"] == "light"} == {1.0}
 
     cutflow_text = (features.folder / "cutflow.txt").read_text()
     assert "rejected no class: top.0 0, top.1 0, top 60" in cutflow_text
-    (in_files,) = (line.split() for line in cutflow_text.splitlines() if line.startswith("in the files"))
+    (in_files,) = (
+        line.split() for line in cutflow_text.splitlines() if line.startswith("in the files")
+    )
     assert {"200", "60"} < {*in_files}
     cutflow = json.loads((features.folder / "cutflow.json").read_text())
     (first, *_, last) = cutflow["classes"]
-    assert {name: each["events"] for name, each in first["columns"].items()} == {"light": 120 + 80, "b": 60}
-    assert {name: each["events"] for name, each in last["columns"].items()} == {"light": 90 + 60, "b": 30}
+    assert {name: each["events"] for name, each in first["columns"].items()} == {
+        "light": 120 + 80,
+        "b": 60,
+    }
+    assert {name: each["events"] for name, each in last["columns"].items()} == {
+        "light": 90 + 60,
+        "b": 30,
+    }
     assert cutflow["counters"]["rejected_no_class"] == {"top.0": 0, "top.1": 0, "top": 60}
     config = top.runner().run_folder.config
     rates = rates_before(config, {name: top.version(name) for name in ("ingest", "features")})
@@ -109,20 +155,38 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     inputs = [f"{name}={top.data / file}" for name, file in names.items()]
     with pytest.raises(ConfigError, match="there is no sample 'b', and no class of one sample"):
         evaluate_files(top.runner().run_folder, [], [f"b={top.data}/new.root"], None)
-    metrics = json.loads((evaluate_files(top.runner().run_folder, [], inputs, None) / "metrics.json").read_text())
+    metrics = json.loads(
+        (evaluate_files(top.runner().run_folder, [], inputs, None) / "metrics.json").read_text()
+    )
     assert metrics["runs"]["hlf"]["events_per_class"] == {"light": 90 + 60, "b": 30}
-    assert metrics["rates_before"] == pytest.approx({"light": rates.of_class(0), "b": rates.of_class(1)})
+    assert metrics["rates_before"] == pytest.approx(
+        {"light": rates.of_class(0), "b": rates.of_class(1)}
+    )
 
 
 @pytest.mark.parametrize(
     ("flavours", "label_by", "words"),
     [
-        (FLAVOURS, {"flavour == 4": 0, "abs(flavour) == 5": 1}, ("60 of the 240 events", "no condition", "is 15")),
-        (FLAVOURS, {"flavour > 0": 0, "flavour == 5": 1, "flavour == -5": 1}, ("for 30 several", "flavour is 5")),
-        (np.where(FLAVOURS == 15, np.nan, FLAVOURS), LABEL_BY, ("60 of the 240 events", "flavour is nan")),
+        (
+            FLAVOURS,
+            {"flavour == 4": 0, "abs(flavour) == 5": 1},
+            ("60 of the 240 events", "no condition", "is 15"),
+        ),
+        (
+            FLAVOURS,
+            {"flavour > 0": 0, "flavour == 5": 1, "flavour == -5": 1},
+            ("for 30 several", "flavour is 5"),
+        ),
+        (
+            np.where(FLAVOURS == 15, np.nan, FLAVOURS),
+            LABEL_BY,
+            ("60 of the 240 events", "flavour is nan"),
+        ),
     ],
 )
-def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, label_by: Any, words: Any) -> None:
+def test_events_without_exactly_one_class_are_refused(
+    top: Top, flavours: Any, label_by: Any, words: Any
+) -> None:
     top.write(flavours)
     with pytest.raises(WrongBranchTypeError) as caught:
         top.go(label_by=label_by)
@@ -131,12 +195,14 @@ def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, l
 
 
 @pytest.mark.parametrize(
-    ("flavours", "condition"), [(FLAVOURS, "flavour % (flavour - 4) == 1"), (FLAVOURS * 1.0, "(flavour & 4) == 4")]
+    ("flavours", "condition"),
+    [(FLAVOURS, "flavour % (flavour - 4) == 1"), (FLAVOURS * 1.0, "(flavour & 4) == 4")],
 )
 def test_a_condition_without_a_result_is_refused(top: Top, flavours: Any, condition: str) -> None:
     top.write(flavours)
     with pytest.raises(
-        WrongBranchTypeError, match=r"top\.root: a condition of label_by cannot be calculated in entries"
+        WrongBranchTypeError,
+        match=r"top\.root: a condition of label_by cannot be calculated in entries",
     ):
         top.go("ingest", label_by={condition: 1, f"not {condition}": 0})
 
@@ -144,8 +210,16 @@ def test_a_condition_without_a_result_is_refused(top: Top, flavours: Any, condit
 @pytest.mark.parametrize("kind", [np.bool_, np.int8])
 def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: Any) -> None:
     flags = {"is_b": np.abs(FLAVOURS) == 5, "is_c": FLAVOURS == 4, "is_charged": FLAVOURS != 15}
-    write_delphes(top.data / "top.root", events(0, 240), more={name: each.astype(kind) for name, each in flags.items()})
-    two = {"is_b + is_charged == 2": 1, "is_c - is_b == 1": 0, "(is_b + is_c + is_charged) * 300 == 0": None}
+    write_delphes(
+        top.data / "top.root",
+        events(0, 240),
+        more={name: each.astype(kind) for name, each in flags.items()},
+    )
+    two = {
+        "is_b + is_charged == 2": 1,
+        "is_c - is_b == 1": 0,
+        "(is_b + is_c + is_charged) * 300 == 0": None,
+    }
     top.go("ingest", label_by=two)
     counted = top.counters("ingest")["samples"]
     assert {name: counted[name]["entries"] for name in ("top.1", "top.0", "top")} == {
@@ -156,7 +230,9 @@ def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: An
 
 
 def test_a_branch_that_is_not_there_and_a_class_without_events_are_refused(top: Top) -> None:
-    with pytest.raises(MissingBranchError, match=r"'flavours' \(for `label_by` of the sample\). Nearest: flavour,"):
+    with pytest.raises(
+        MissingBranchError, match=r"'flavours' \(for `label_by` of the sample\). Nearest: flavour,"
+    ):
         top.go(label_by={"flavours == 5": 1})
     with pytest.raises(WrongBranchTypeError, match=r"no list of numbers per event.*label_by"):
         top.go(label_by={"flavour[0] == 5": 1})
@@ -194,7 +270,9 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
     other = FLAVOURS[8:24].copy()
     other[9] = 4
     top.write(other, "top_skim.root", left_out=8, baskets=[8, 8])
-    with pytest.raises(ConflictingFilesError, match=r"entry 9 of .*top_skim\.root equals entry 17 .*in two classes"):
+    with pytest.raises(
+        ConflictingFilesError, match=r"entry 9 of .*top_skim\.root equals entry 17 .*in two classes"
+    ):
         top.go(ingest=drop)
 
 
@@ -205,7 +283,8 @@ def test_dropped_copies_of_classes_were_counted_in_the_sum_of_weights(top: Top) 
             file.mktree("Runs", {"sumw": np.float64}).extend({"sumw": np.array([float(number)])})
     every = {**LABEL_BY, "flavour == 15": 0}
     with pytest.raises(
-        ConflictingFilesError, match=r"sample 'top': 16 events are copies and are dropped, but the sums"
+        ConflictingFilesError,
+        match=r"sample 'top': 16 events are copies and are dropped, but the sums",
     ):
         top.go(label_by=every, ingest={"on_duplicate": "drop"}, top={"sum_of_weights": "Runs.sumw"})
 
@@ -215,7 +294,9 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
     top.write([*FLAVOURS[:15], 21], "top_other.root", first=3000)
     assert "top_other.root: 1 of the 16 events" in top.go(ingest=skip)
     assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
-    assert "2 files read, 1 reused" in top.go(ingest=skip, label_by={**LABEL_BY, "flavour == 21": None})
+    assert "2 files read, 1 reused" in top.go(
+        ingest=skip, label_by={**LABEL_BY, "flavour == 21": None}
+    )
     assert top.counters("ingest")["samples"]["top"]["rejected_no_class"] == 60 + 3 + 1
 
 
@@ -231,4 +312,6 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
 )
 def test_mistakes_of_the_config(tmp_path: Path, sample: dict[str, Any], words: str) -> None:
     others = [{"name": f"s{label}", "label": label, "files": ["a.root"]} for label in range(3)]
-    assert words in mistakes(tmp_path, samples=[*others, {"name": "top", "files": ["b.root"], **sample}])
+    assert words in mistakes(
+        tmp_path, samples=[*others, {"name": "top", "files": ["b.root"], **sample}]
+    )

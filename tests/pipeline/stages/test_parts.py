@@ -45,13 +45,17 @@ def next_version(store: StageStore) -> Path:
     """Begin the next version, which takes the network over."""
     folder = store.next_folder("1" * 8)
     store.begin(folder, but=[path for path in store.unfinished() if Train().can_continue(path)])
-    context = SimpleNamespace(out_dir=folder, current=store.current(), taken_over_parts=frozenset({"hlf"}))
+    context = SimpleNamespace(
+        out_dir=folder, current=store.current(), taken_over_parts=frozenset({"hlf"})
+    )
     begin_parts(store, cast("Context", context), PARTS, afresh=False)
     return folder
 
 
 def files_in(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("files", range(len(FILES)))
@@ -75,7 +79,10 @@ def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
 
 
 def test_only_complete_parts_with_the_same_inputs_are_taken_over() -> None:
-    networks = {name: Fingerprint({}, {"rate": number}, {}) for number, name in enumerate(("hlf", "inclusive"))}
+    networks = {
+        name: Fingerprint({}, {"rate": number}, {})
+        for number, name in enumerate(("hlf", "inclusive"))
+    }
     before = Fingerprint({}, {}, {}, networks)
     assert unchanged_parts(before, before, ["dataset.json"]) == {"hlf", "inclusive"}
     assert unchanged_parts(before, before, ["hlf/model/weights.pt"]) == {"inclusive"}
@@ -84,7 +91,9 @@ def test_only_complete_parts_with_the_same_inputs_are_taken_over() -> None:
     assert unchanged_parts(before, Fingerprint({}, {}, {}, other), []) == {"inclusive"}
 
 
-@pytest.mark.parametrize(("digest", "afresh"), [(None, False), ("of other settings", False), (None, True)])
+@pytest.mark.parametrize(
+    ("digest", "afresh"), [(None, False), ("of other settings", False), (None, True)]
+)
 def test_only_interrupted_work_with_the_same_inputs_is_continued(
     store: StageStore, digest: str | None, afresh: bool
 ) -> None:

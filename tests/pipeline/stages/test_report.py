@@ -20,7 +20,9 @@ def found_in(run_dir: Path) -> StageInputs:
     return Report().find_inputs(config, None, Console())
 
 
-def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_report_stale(tmp_path: Path) -> None:
+def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_report_stale(
+    tmp_path: Path,
+) -> None:
     assert found_in(tmp_path) == StageInputs({}, {})
     table = tmp_path / "compare" / "mine" / "table.json"
     table.parent.mkdir(parents=True)
@@ -43,5 +45,7 @@ def test_a_damaged_table_is_named_with_what_to_do(tmp_path: Path, text: str) -> 
     table = tmp_path / "compare" / "mine" / "table.json"
     table.parent.mkdir(parents=True)
     table.write_text(text)
-    with pytest.raises(RunFolderError, match=r"mine/table.json is damaged: .* Run `compare` for this study again"):
+    with pytest.raises(
+        RunFolderError, match=r"mine/table.json is damaged: .* Run `compare` for this study again"
+    ):
         found_in(tmp_path)

@@ -21,7 +21,9 @@ from pipeline.stages.simulate import Simulate
     ],
     ids=str,
 )
-def test_work_with_a_finished_file_is_continued(tmp_path: Path, files: list[str], can_continue: bool) -> None:
+def test_work_with_a_finished_file_is_continued(
+    tmp_path: Path, files: list[str], can_continue: bool
+) -> None:
     for name in files:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -49,7 +49,12 @@ class Made(NamedTuple):
 
 def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
     others = [
-        {"name": name, "label": label, "files": [str(SAMPLES / f"{name}_*_0.root")], "cross_section_pb": OTHERS[name]}
+        {
+            "name": name,
+            "label": label,
+            "files": [str(SAMPLES / f"{name}_*_0.root")],
+            "cross_section_pb": OTHERS[name],
+        }
         for label, name in enumerate(OTHERS, start=1)
     ]
     evaluate = {"reference": False, "working_points": POINTS}
@@ -58,17 +63,23 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
         without_spark(patch, folder)
         run_here(path, "ingest", "features")
     config = load_config(str(path))
-    versions = {stage: StageStore(config.run_dir, stage).current() for stage in ("ingest", "features")}
+    versions = {
+        stage: StageStore(config.run_dir, stage).current() for stage in ("ingest", "features")
+    }
     upstream = {stage: version for stage, version in versions.items() if version is not None}
     features = upstream["features"].folder
     dataset = FeatureDataset.load(features)
-    events = pa.concat_tables([pq.read_table(file) for split in SPLITS for file in dataset.files(split)])
+    events = pa.concat_tables(
+        [pq.read_table(file) for split in SPLITS for file in dataset.files(split)]
+    )
     rates = rates_before(config, upstream)
     assert rates is not None
     task = make_task(config, config.classes, rates, config.features, [])
     found = measure(scored := scored_by_ht(events), None, replicas(scored), task)
     steps = json.loads((features / "cutflow.json").read_text())["classes"]
-    return Made([step["columns"]["QCD"] for step in steps], events, rates, found.numbers["working_points"])
+    return Made(
+        [step["columns"]["QCD"] for step in steps], events, rates, found.numbers["working_points"]
+    )
 
 
 def scored_by_ht(events: pa.Table) -> ScoredEvents:
@@ -92,8 +103,16 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Made]:
     found = {}
     for name, keep in {"whole": (), "sliced": (1, 1, 1), "thinned": THINNED}.items():
         folder = tmp_path_factory.mktemp(name)
-        whole = {"name": "qcd", "label": QCD, "files": [str(SAMPLES / "qcd_*.root")], "cross_section_pb": WHOLE}
-        found[name] = made(folder, write_slices(folder, sorted(SAMPLES.glob("qcd_*.root")), keep) if keep else [whole])
+        whole = {
+            "name": "qcd",
+            "label": QCD,
+            "files": [str(SAMPLES / "qcd_*.root")],
+            "cross_section_pb": WHOLE,
+        }
+        found[name] = made(
+            folder,
+            write_slices(folder, sorted(SAMPLES.glob("qcd_*.root")), keep) if keep else [whole],
+        )
     return found
 
 
@@ -104,35 +123,50 @@ def weights_of(table: pa.Table) -> list[tuple[float, float]]:
     return list(zip(sums.tolist(), np.sqrt(squares).tolist(), strict=True))
 
 
-def test_slices_with_all_their_events_give_exactly_the_numbers_of_the_whole(of: Mapping[str, Made]) -> None:
+def test_slices_with_all_their_events_give_exactly_the_numbers_of_the_whole(
+    of: Mapping[str, Made],
+) -> None:
     whole, sliced = of["whole"], of["sliced"]
     assert len(set(sliced.events["sample"].to_pylist())) == len(THINNED) + len(OTHERS)
     for step, expected in zip(sliced.cutflow, whole.cutflow, strict=True):
         assert step["events"] == expected["events"]
-        assert (step["weight"], step["weight2"]) == pytest.approx((expected["weight"], expected["weight2"]))
+        assert (step["weight"], step["weight2"]) == pytest.approx(
+            (expected["weight"], expected["weight2"])
+        )
     assert np.array(weights_of(sliced.events)) == pytest.approx(np.array(weights_of(whole.events)))
     classes = ["QCD", "ttbar", "W+jets"]
     assert sliced.rates.of_classes(classes) == pytest.approx(whole.rates.of_classes(classes))
     for point, expected in zip(sliced.points, whole.points, strict=True):
         for key in ("rates", "backgrounds"):
-            values = [{name: each["value"] for name, each in found[key].items()} for found in (point, expected)]
+            values = [
+                {name: each["value"] for name, each in found[key].items()}
+                for found in (point, expected)
+            ]
             assert values[0] == pytest.approx(values[1])
         assert point["total_rate"]["value"] == pytest.approx(expected["total_rate"]["value"])
         assert point["purity"]["value"] == pytest.approx(expected["purity"]["value"])
 
 
-def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_errors(of: Mapping[str, Made]) -> None:
+def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_errors(
+    of: Mapping[str, Made],
+) -> None:
     whole, thinned = of["whole"], of["thinned"]
     # Before any selection the class has the cross-section of the whole, whatever is left of its events.
     assert thinned.cutflow[0]["weight"] == pytest.approx(WHOLE)
     assert thinned.cutflow[0]["events"] < whole.cutflow[0]["events"] / 2
     for step, expected in zip(thinned.cutflow[1:], whole.cutflow[1:], strict=True):
         assert abs(step["weight"] - expected["weight"]) < 3 * np.sqrt(step["weight2"])
-    (sum_of_weights, error), (expected_sum, _) = (weights_of(each.events)[QCD] for each in (thinned, whole))
+    (sum_of_weights, error), (expected_sum, _) = (
+        weights_of(each.events)[QCD] for each in (thinned, whole)
+    )
     assert abs(sum_of_weights - expected_sum) < 3 * error
-    assert thinned.rates.of_class(QCD) == pytest.approx(whole.rates.of_class(QCD), rel=3 * error / sum_of_weights)
+    assert thinned.rates.of_class(QCD) == pytest.approx(
+        whole.rates.of_class(QCD), rel=3 * error / sum_of_weights
+    )
     for point, expected in zip(thinned.points, whole.points, strict=True):
         for key in ("rates", "backgrounds"):
             found, wanted = point[key]["QCD"], expected[key]["QCD"]["value"]
             assert found["low"] < wanted < found["high"]
-        assert point["rates"]["ttbar"]["value"] == pytest.approx(expected["rates"]["ttbar"]["value"])
+        assert point["rates"]["ttbar"]["value"] == pytest.approx(
+            expected["rates"]["ttbar"]["value"]
+        )

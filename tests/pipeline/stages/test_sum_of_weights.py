@@ -34,7 +34,12 @@ class Skim(Night):
     def stated(self, **of_qcd: Any) -> list[dict[str, Any]]:
         """Samples of a config."""
         return [
-            {"name": name, "label": label, "files": [f"{self.data}/{name}*.root"], "cross_section_pb": value}
+            {
+                "name": name,
+                "label": label,
+                "files": [f"{self.data}/{name}*.root"],
+                "cross_section_pb": value,
+            }
             | (of_qcd if name == "qcd" else {})
             for label, (name, value) in enumerate(CROSS_SECTIONS.items())
         ]
@@ -46,7 +51,9 @@ class Skim(Night):
 
     def shares(self) -> list[float]:
         """Weighted efficiency of `qcd` after each step."""
-        cutflow = json.loads((self.version("features").folder / "cutflow.json").read_text())["samples"]
+        cutflow = json.loads((self.version("features").folder / "cutflow.json").read_text())[
+            "samples"
+        ]
         return [step["columns"]["qcd"]["weighted_efficiency"]["value"] for step in cutflow]
 
 
@@ -67,9 +74,15 @@ def skim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skim:
 
 def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: Skim) -> None:
     said = skim.run(samples=skim.stated())
-    assert "note: Sample 'qcd' looks like a skim: Runs.genEventCount is 400, its tree has 40 entries." in said
+    assert (
+        "note: Sample 'qcd' looks like a skim: Runs.genEventCount is 400, its tree has 40 entries."
+        in said
+    )
     assert "`sum_of_weights:` a number, or a branch" in said
-    assert "note: Nothing in the files of ttbar, wjets shows whether they hold all generated events" in said
+    assert (
+        "note: Nothing in the files of ttbar, wjets shows whether they hold all generated events"
+        in said
+    )
     assert skim.factor() == pytest.approx(1000 / 40)
     assert skim.shares()[0] == 1.0
 
@@ -83,14 +96,18 @@ def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: 
     config = skim.runner().run_folder.config
     rates = rates_before(config, upstream)
     assert rates is not None
-    assert rates.of_samples["qcd"].value == pytest.approx(1000 * 30 / 400 * (config.trigger_luminosity or 0.0) * 1e-36)
+    assert rates.of_samples["qcd"].value == pytest.approx(
+        1000 * 30 / 400 * (config.trigger_luminosity or 0.0) * 1e-36
+    )
 
 
 def test_the_sum_follows_the_files_and_a_number_makes_the_features_stale_only(skim: Skim) -> None:
     named = skim.stated(sum_of_weights="Runs.genEventSumw")
     skim.run(samples=named)
     write_delphes(skim.data / "qcd_1.root", events(500))
-    with pytest.raises(MissingBranchError, match=r"qcd_1\.root lacks 'Runs\.genEventSumw', the sum_of_weights of"):
+    with pytest.raises(
+        MissingBranchError, match=r"qcd_1\.root lacks 'Runs\.genEventSumw', the sum_of_weights of"
+    ):
         skim.run(samples=named)
     add_runs(skim.data / "qcd_1.root", 100.0)
     # No event of it passed the skim.
@@ -112,7 +129,9 @@ def test_files_that_are_left_out_make_a_stated_number_wrong(skim: Skim) -> None:
     (skim.data / "qcd_1.root").write_text("this is text, not ROOT, and long enough")
     skip = {"on_bad_file": "skip"}
     said = skim.run(samples=skim.stated(sum_of_weights=600.0), ingest=skip)
-    assert "note: sum_of_weights of qcd is a number for all files, and 1 of them are left out" in said
+    assert (
+        "note: sum_of_weights of qcd is a number for all files, and 1 of them are left out" in said
+    )
     said = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest=skip)
     assert "sum_of_weights of qcd" not in said
     assert skim.factor() == pytest.approx(1000 / 400)
@@ -121,21 +140,31 @@ def test_files_that_are_left_out_make_a_stated_number_wrong(skim: Skim) -> None:
 def test_sums_in_files_with_copies_count_twice(skim: Skim) -> None:
     write_delphes(skim.data / "qcd_1.root", events(FIRST["qcd"])[:8])
     add_runs(skim.data / "qcd_1.root", 400.0)
-    with pytest.raises(ConflictingFilesError, match=r"sample 'qcd': 8 events are copies .* count them twice"):
-        skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest={"on_duplicate": "drop"})
+    with pytest.raises(
+        ConflictingFilesError, match=r"sample 'qcd': 8 events are copies .* count them twice"
+    ):
+        skim.run(
+            samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest={"on_duplicate": "drop"}
+        )
     skim.run(samples=skim.stated(sum_of_weights=400), ingest={"on_duplicate": "drop"})
     assert skim.factor() == pytest.approx(1000 / 400)
 
 
 def test_a_sum_below_that_of_the_events_read_is_refused(skim: Skim) -> None:
-    with pytest.raises(FeatureError, match=r"sample 'qcd': .* read add up to 40, .* generated events, 39 \(sum_of_w"):
+    with pytest.raises(
+        FeatureError,
+        match=r"sample 'qcd': .* read add up to 40, .* generated events, 39 \(sum_of_w",
+    ):
         skim.run(samples=skim.stated(sum_of_weights=39))
 
 
 def test_weights_of_zero_name_the_way_out(skim: Skim) -> None:
-    write_delphes(skim.data / "qcd_0.root", [{**row, "weight": 0.0} for row in events(FIRST["qcd"])])
+    write_delphes(
+        skim.data / "qcd_0.root", [{**row, "weight": 0.0} for row in events(FIRST["qcd"])]
+    )
     with pytest.raises(
-        FeatureError, match=r"'qcd' add up to 0 over its 40 events; .* or `none` if every event counts 1"
+        FeatureError,
+        match=r"'qcd' add up to 0 over its 40 events; .* or `none` if every event counts 1",
     ):
         skim.run(samples=skim.stated())
     skim.run(samples=skim.stated(weight="none"))
@@ -146,5 +175,7 @@ def test_a_sum_without_a_cross_section_has_no_effect_and_is_refused(skim: Skim) 
     with pytest.raises(ConfigError, match=r"sample 'qcd': sum_of_weights: 400.0 has no effect"):
         skim.run(samples=skim.stated(sum_of_weights=400, cross_section_pb=None))
     for value in (0, -1, True, "abc", "h[0]", [1], float("inf")):
-        with pytest.raises(ValidationError, match=r"a number above 0, a branch with its tree \(Runs"):
+        with pytest.raises(
+            ValidationError, match=r"a number above 0, a branch with its tree \(Runs"
+        ):
             SampleSettings(name="a", label=0, files=["a"], sum_of_weights=value)  # type: ignore[arg-type]

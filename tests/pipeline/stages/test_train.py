@@ -15,13 +15,21 @@ from training.settings import TrainSettings
 )
 def test_a_training_without_a_push_is_refused(not_finite: int, key: str) -> None:
     """The first weights were published, with exit code 0."""
-    settings = TrainSettings.model_validate({"algorithm": {"name": "agn", "local_steps": 50}, "workers": 2})
+    settings = TrainSettings.model_validate(
+        {"algorithm": {"name": "agn", "local_steps": 50}, "workers": 2}
+    )
     summary = {"acted": {"pushes": 0}, "steps": 20, "per_rank": [{"steps_not_finite": not_finite}]}
-    with pytest.raises(IdleSettingError, match=f"hlf: no worker sent a step to the server of agn, .*{key}"):
+    with pytest.raises(
+        IdleSettingError, match=f"hlf: no worker sent a step to the server of agn, .*{key}"
+    ):
         refuse_first_weights("hlf", settings, summary)
 
 
 @pytest.mark.parametrize("acted", [{"pushes": 1}, {"pushes": 0, "slowmo_steps": 2}])
 def test_a_training_with_a_push_or_an_outer_step_is_not_refused(acted: dict[str, int]) -> None:
-    settings = TrainSettings.model_validate({"algorithm": {"name": "agn", "local_steps": 50}, "workers": 2})
-    refuse_first_weights("hlf", settings, {"acted": acted, "steps": 100, "per_rank": [{"steps_not_finite": 3}]})
+    settings = TrainSettings.model_validate(
+        {"algorithm": {"name": "agn", "local_steps": 50}, "workers": 2}
+    )
+    refuse_first_weights(
+        "hlf", settings, {"acted": acted, "steps": 100, "per_rank": [{"steps_not_finite": 3}]}
+    )

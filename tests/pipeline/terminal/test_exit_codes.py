@@ -18,7 +18,13 @@ import torch
 import typer
 
 from ingestion.allocation import memory_limit
-from pipeline.errors import ConfigError, FolderInUseError, NoOutputYetError, RunFolderError, UnreachableSparkError
+from pipeline.errors import (
+    ConfigError,
+    FolderInUseError,
+    NoOutputYetError,
+    RunFolderError,
+    UnreachableSparkError,
+)
 from pipeline.terminal import exit_codes
 from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
@@ -35,8 +41,12 @@ def what_a_command_sets_for_its_process() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["Ünïcode ± 運", "\udcff"])
-def test_an_ascii_terminal_shows_other_letters_escaped(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    streams = {each: io.TextIOWrapper(io.BytesIO(), encoding="ascii") for each in ("stdout", "stderr")}
+def test_an_ascii_terminal_shows_other_letters_escaped(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    streams = {
+        each: io.TextIOWrapper(io.BytesIO(), encoding="ascii") for each in ("stdout", "stderr")
+    }
     for each, stream in streams.items():
         monkeypatch.setattr(sys, each, stream)
 
@@ -56,7 +66,10 @@ def test_an_ascii_terminal_shows_other_letters_escaped(monkeypatch: pytest.Monke
     assert ended.value.code == Exit.USER_ERROR
     shown = {each: stream.buffer.getvalue().decode("ascii") for each, stream in streams.items()}  # type: ignore[attr-defined]
     escaped = name.encode("ascii", "backslashreplace").decode()
-    assert shown == {"stdout": f"report: {escaped}\n", "stderr": f"note: {escaped}\nerror: {escaped} is damaged\n"}
+    assert shown == {
+        "stdout": f"report: {escaped}\n",
+        "stderr": f"note: {escaped}\nerror: {escaped} is damaged\n",
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,20 +123,26 @@ def ended_by(error: Exception) -> object:
         ImportError("libtorch_cpu.so: failed to map segment from shared object"),
         RuntimeError("std::bad_alloc"),
         RuntimeError("can't start new thread"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 40 bytes"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 40 bytes"
+        ),
         RuntimeError("java.lang.OutOfMemoryError: Java heap space"),
         caused_by(ValueError("a reader failed"), MemoryError()),
     ],
     ids=repr,
 )
-def test_a_lack_of_memory_names_the_limit_and_is_no_bug(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+def test_a_lack_of_memory_names_the_limit_and_is_no_bug(
+    capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
     assert ended_by(error) == Exit.USER_ERROR
     words = capsys.readouterr().err
     assert words.startswith("error: there is no memory for this command (")
     assert f"): {memory_limit()}. Allow this command more memory" in words
 
 
-@pytest.mark.parametrize("words", ["CUDA out of memory. Tried to allocate 2.00 GiB", "HIP out of memory"])
+@pytest.mark.parametrize(
+    "words", ["CUDA out of memory. Tried to allocate 2.00 GiB", "HIP out of memory"]
+)
 def test_a_lack_of_memory_of_a_gpu_is_not_called_one_of_the_host(
     capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
@@ -134,13 +153,18 @@ def test_a_lack_of_memory_of_a_gpu_is_not_called_one_of_the_host(
 
 
 def test_a_killed_helper_process_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(BrokenExecutor) as broken:
+    with (
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        pytest.raises(BrokenExecutor) as broken,
+    ):
         pool.submit(signal.raise_signal, signal.SIGKILL).result()
     assert ended_by(broken.value) == Exit.USER_ERROR
     assert "a process that this command started was killed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [ValueError("the JVM has ended"), RunFolderError("it is damaged")])
+@pytest.mark.parametrize(
+    "error", [ValueError("the JVM has ended"), RunFolderError("it is damaged")]
+)
 def test_a_kill_for_memory_during_the_command_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -155,7 +179,12 @@ def test_a_kill_for_memory_during_the_command_is_named(
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("mlflow.entities", "mlflow"), ("hls4ml", "hls"), ("da4ml.trace", "hls"), ("pythia8mc", "simulate")],
+    [
+        ("mlflow.entities", "mlflow"),
+        ("hls4ml", "hls"),
+        ("da4ml.trace", "hls"),
+        ("pythia8mc", "simulate"),
+    ],
 )
 def test_a_missing_package_names_the_extra_that_installs_it(
     capsys: pytest.CaptureFixture[str], module: str, extra: str

@@ -56,7 +56,9 @@ def test_lines_have_rate_and_time_left_and_without_news_how_long_it_is_at_work(
     assert out.getvalue() == ended
 
 
-def test_work_that_stands_still_does_not_fill_the_log_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_stands_still_does_not_fill_the_log_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.005)
     out = io.StringIO()
     with Bar(Console(file=out, width=200), "ingest", "events", 940) as bar:

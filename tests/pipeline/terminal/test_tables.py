@@ -28,7 +28,9 @@ CLASSES = ["QCD", "ttbar", "W+jets"]
 
 def searched() -> list[Grid]:
     trial = Trial((150, 100, 50), 200, 0.0005, 120)
-    return [search_table([Score(trial, 123_456, [0.94213, 0.95], 0.19234, 3, Cost(112.34, 0.1))] * 27)]
+    return [
+        search_table([Score(trial, 123_456, [0.94213, 0.95], 0.19234, 3, Cost(112.34, 0.1))] * 27)
+    ]
 
 
 def ranks() -> list[Grid]:
@@ -37,7 +39,12 @@ def ranks() -> list[Grid]:
         "wait_seconds": 1234.56, "averages_begun": 12345, "averages_received": 12345, "mean_staleness": 12.34,
         "max_staleness": 123, "worker_val_accuracy": 0.94213, "slowmo_steps": 12345,
     }  # fmt: skip
-    whole = {"epochs": 200, "train_rows": 12_345_678, "samples": 2_469_135_600 - 123_456, "samples_left_out": 123_456}
+    whole = {
+        "epochs": 200,
+        "train_rows": 12_345_678,
+        "samples": 2_469_135_600 - 123_456,
+        "samples_left_out": 123_456,
+    }
     acted = {"averages_begun": 12345, "slowmo_steps": 12345}
     return [rank_table({**whole, "acted": acted, "per_rank": [{"rank": 15, **rank}]})]
 
@@ -61,8 +68,13 @@ def evaluated() -> list[Grid]:
     }
     spread = {"mean": 0.94213, "spread": 0.02034}
     several = {"count": 12, "accuracy": spread, "auc": dict.fromkeys(CLASSES, spread)}
-    runs = {"particles": run | {"trainings": several}, **dict.fromkeys(("hlf", "boosted-trees"), run)}
-    return evaluation_tables({"classes": CLASSES, "signal": "ttbar", "rates_before": {"QCD": 1.0}, "runs": runs})
+    runs = {
+        "particles": run | {"trainings": several},
+        **dict.fromkeys(("hlf", "boosted-trees"), run),
+    }
+    return evaluation_tables(
+        {"classes": CLASSES, "signal": "ttbar", "rates_before": {"QCD": 1.0}, "runs": runs}
+    )
 
 
 def exported() -> list[Grid]:
@@ -74,9 +86,12 @@ def exported() -> list[Grid]:
 
 
 @pytest.mark.parametrize(
-    ("make", "num_rows"), [(searched, [10]), (ranks, [1]), (evaluated, [3, 6, 6, 3, 1]), (exported, [1])]
+    ("make", "num_rows"),
+    [(searched, [10]), (ranks, [1]), (evaluated, [3, 6, 6, 3, 1]), (exported, [1])],
 )
-def test_tables_fit_80_columns_with_each_number_whole(make: Callable[[], list[Grid]], num_rows: list[int]) -> None:
+def test_tables_fit_80_columns_with_each_number_whole(
+    make: Callable[[], list[Grid]], num_rows: list[int]
+) -> None:
     tables = make()
     # Below a row of heads.
     assert [len(table.rows) - 1 for table in tables] == num_rows
@@ -101,8 +116,22 @@ def test_names_are_left_and_numbers_right() -> None:
 
 
 def test_ranks_that_average_no_pairs_have_no_columns_for_them() -> None:
-    rank = {"rank": 0, "steps": 3, "samples": 9, "seconds_by_kind": {}, "wait_seconds": 0.5, "worker_val_accuracy": 0.9}
-    whole = {"epochs": 1, "train_rows": 9, "samples": 9, "samples_left_out": 0, "acted": {}, "per_rank": [rank]}
+    rank = {
+        "rank": 0,
+        "steps": 3,
+        "samples": 9,
+        "seconds_by_kind": {},
+        "wait_seconds": 0.5,
+        "worker_val_accuracy": 0.9,
+    }
+    whole = {
+        "epochs": 1,
+        "train_rows": 9,
+        "samples": 9,
+        "samples_left_out": 0,
+        "acted": {},
+        "per_rank": [rank],
+    }
     assert "staleness" not in str(rank_table(whole))
 
 

@@ -13,7 +13,9 @@ AD_PSGD = {"algorithm": "ad-psgd", "optimizer": "sgd", "learning_rate": RATE}
 
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
-def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_meanwhile(exchange: str) -> None:
+def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_meanwhile(
+    exchange: str,
+) -> None:
     # Rank 1 begins an average with rank 0 at each of its steps, which take 1.5 times as long.
     problem = LinearGradients(workers=2, steps=2, seed=6)
     start = np.random.default_rng(1).normal(size=(2, 5))
@@ -42,7 +44,9 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     for rank in range(2):
         assert vars(watcher.algorithms[rank])["staleness"] == {1: 2}
         counts = watcher.algorithms[rank].counters()
-        begun_received_skipped = tuple(counts[f"averages_{kind}"] for kind in ("begun", "received", "skipped"))
+        begun_received_skipped = tuple(
+            counts[f"averages_{kind}"] for kind in ("begun", "received", "skipped")
+        )
         assert begun_received_skipped == ((2, 0, 0) if rank else (0, 2, 0))
 
 
@@ -51,7 +55,11 @@ def test_every_update_and_every_average_is_counted_once(exchange: str) -> None:
     slow = ROUGH.model_copy(update={"latency_seconds": 1e-3})
     simulated = run(algorithm="ad-psgd", exchange=exchange, cluster=slow, sharding="static")
     records = list(itertools.chain(*simulated.records))
-    assert sum(record["averages_begun"] for record in records) == sum(r["averages_received"] for r in records) > 0
+    assert (
+        sum(record["averages_begun"] for record in records)
+        == sum(r["averages_received"] for r in records)
+        > 0
+    )
     for record in records:
         assert sum(record["staleness"].values()) == record["steps"]
         assert record["averages_begun"] + record["averages_skipped"] == record["steps"]
@@ -60,5 +68,9 @@ def test_every_update_and_every_average_is_counted_once(exchange: str) -> None:
         end = 2 * (workers - 1) * (size + 6 * 8) // workers
         assert record["bytes_sent"] == 2 * record["averages_begun"] * size + end
     assert (sum(record["averages_skipped"] for record in records) > 0) == (exchange == "sockets")
-    updates = sum(int(stale) * times for record in records for stale, times in record["staleness"].items())
-    assert updates <= sum(record["averages_begun"] + record["averages_received"] for record in records)
+    updates = sum(
+        int(stale) * times for record in records for stale, times in record["staleness"].items()
+    )
+    assert updates <= sum(
+        record["averages_begun"] + record["averages_received"] for record in records
+    )

@@ -17,13 +17,18 @@ PLAIN = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
 #: Of the ring, by hand.
 RINGS = [
     np.full((3, 3), 1 / 3),
-    np.array([[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]]) / 3,
+    np.array([[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]])
+    / 3,
 ]
 EXPONENTIAL = mixing_matrix(make_topology("exponential", 9))
 
 
-@pytest.mark.parametrize(("topology", "weights"), [*(("ring", each) for each in RINGS), ("exponential", EXPONENTIAL)])
-def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(topology: str, weights: Any) -> None:
+@pytest.mark.parametrize(
+    ("topology", "weights"), [*(("ring", each) for each in RINGS), ("exponential", EXPONENTIAL)]
+)
+def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(
+    topology: str, weights: Any
+) -> None:
     problem = LinearGradients(workers=len(weights), steps=6, seed=2)
     present = other = np.tile(problem.initial, (len(weights), 1))
     for step, found in enumerate(problem.drive(topology=topology, **PLAIN)):

@@ -16,7 +16,9 @@ SIZE = 1000
 
 
 @pytest.mark.parametrize("drop_rate", [0.5, 0.9, 0.99])
-def test_the_elements_that_stay_are_the_largest(drop_rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_elements_that_stay_are_the_largest(
+    drop_rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = np.random.default_rng(1).normal(size=SIZE)
     kept = largest(values, drop_rate)
     assert len(kept) == round(SIZE * (1 - drop_rate))
@@ -43,8 +45,20 @@ def test_workers_and_shards_lose_nothing(overlap: str) -> None:
     # Gradients that do not depend on the model: the server, the residuals and what is not yet sent add up.
     problem = LinearGradients(workers=3, steps=15, seed=2, size=40, hessian=0.0)
     watcher, results = Watcher(), np.empty((3, 40))
-    chosen: dict[str, Any] = {"algorithm": "sharded", "overlap": overlap, "drop_rate": 0.8, "shards": 2}
-    problem.drive(optimizer="sgd", learning_rate=0.5, cluster=ROUGH, before_step=watcher, results=results, **chosen)
+    chosen: dict[str, Any] = {
+        "algorithm": "sharded",
+        "overlap": overlap,
+        "drop_rate": 0.8,
+        "shards": 2,
+    }
+    problem.drive(
+        optimizer="sgd",
+        learning_rate=0.5,
+        cluster=ROUGH,
+        before_step=watcher,
+        results=results,
+        **chosen,
+    )
     left = sum(residual_of(watcher.algorithms[rank]) for rank in range(3))
     assert np.abs(left).max() > 0.5
     total = -problem.pulls.sum(axis=(0, 1))

@@ -31,7 +31,9 @@ def torch_optimizer(chosen: dict[str, Any], parameters: Any, rate: float) -> Opt
     return SGD(parameters, lr=rate, momentum=chosen.get("momentum", 0.0), weight_decay=decay)
 
 
-def sequential(chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epochs: int = 2) -> NDArray[np.float64]:
+def sequential(
+    chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epochs: int = 2
+) -> NDArray[np.float64]:
     """A plain torch loop over one network that is fed the batches of all workers together."""
     network, rows = toy_network(), UNEVEN
     optimizer = torch_optimizer(chosen, network.parameters(), rate)
@@ -41,21 +43,31 @@ def sequential(chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epoc
         orders = [rows.reading_order(share) for share in shares]
         bounds = [step_bounds(len(order), plan.num_steps) for order in orders]
         for step in range(plan.num_steps):
-            picked = np.concatenate([o[b[step] : b[step + 1]] for o, b in zip(orders, bounds, strict=True)])
+            picked = np.concatenate(
+                [o[b[step] : b[step + 1]] for o, b in zip(orders, bounds, strict=True)]
+            )
             batch = rows.rows.batch(picked)
-            losses = torch.nn.functional.cross_entropy(network(*batch.inputs), batch.labels, reduction="none")
+            losses = torch.nn.functional.cross_entropy(
+                network(*batch.inputs), batch.labels, reduction="none"
+            )
             optimizer.zero_grad()
             ((losses * batch.weights).sum() / len(picked)).backward()
             optimizer.step()
     return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()]).numpy()
 
 
-def assert_all_equal(found: NDArray[np.float64], expected: NDArray[np.float64], tolerance: float = 1e-12) -> None:
-    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=0, atol=tolerance)
+def assert_all_equal(
+    found: NDArray[np.float64], expected: NDArray[np.float64], tolerance: float = 1e-12
+) -> None:
+    np.testing.assert_allclose(
+        found, np.broadcast_to(expected, found.shape), rtol=0, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("chosen", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 3, 4])
 def test_ar_sgd_is_one_worker_fed_all_batches(chosen: dict[str, Any], workers: int) -> None:
-    found = models(run(algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **chosen))
+    found = models(
+        run(algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **chosen)
+    )
     assert_all_equal(found, sequential(chosen, workers=workers))

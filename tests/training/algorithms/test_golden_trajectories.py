@@ -12,14 +12,16 @@ from simulated import EVERY, METHODS, ROUGH, SERVERS, SEVERAL, models, run, sett
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "trajectories.json"
 SLOWMO: dict[str, dict[str, Any]] = {
-    f"{method} with {kind}": SEVERAL[method] | {"slowmo": {"tau": 4, "beta": 0.6, "exact_average": exact}}
+    f"{method} with {kind}": SEVERAL[method]
+    | {"slowmo": {"tau": 4, "beta": 0.6, "exact_average": exact}}
     for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", *SERVERS)
     for kind, exact in (("exact slowmo", True), ("slowmo", False))
     if exact or not settings(**SEVERAL[method]).traits.exact_average
 }
 UNITS = {
     "ad-psgd by work units": METHODS["ad-psgd"],
-    "swarm-sgd with slowmo by work units": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4, "beta": 0.6}},
+    "swarm-sgd with slowmo by work units": METHODS["swarm-sgd"]
+    | {"slowmo": {"tau": 4, "beta": 0.6}},
 }
 ALL = EVERY | SLOWMO | UNITS
 KEYS = (
@@ -60,6 +62,10 @@ def test_trajectories_are_the_golden_ones(update_golden: bool) -> None:
     assert found.keys() == expected.keys()
     for method, golden in expected.items():
         # Exponentials and batched products may round otherwise on another machine.
-        for epoch, (record, wanted) in enumerate(zip(found[method]["epochs"], golden["epochs"], strict=True)):
+        for epoch, (record, wanted) in enumerate(
+            zip(found[method]["epochs"], golden["epochs"], strict=True)
+        ):
             assert record == pytest.approx(wanted, rel=1e-8, abs=1e-12), f"{method}, epoch {epoch}"
-        np.testing.assert_allclose(found[method]["parameters"], golden["parameters"], rtol=1e-8, err_msg=method)
+        np.testing.assert_allclose(
+            found[method]["parameters"], golden["parameters"], rtol=1e-8, err_msg=method
+        )

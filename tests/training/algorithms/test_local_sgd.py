@@ -18,9 +18,14 @@ def test_moments_of_adam_are_kept_or_reset_with_the_models(policy: str) -> None:
     problem = LinearGradients(workers=3, steps=7, seed=4)
     rows = [VectorRow(problem.initial) for _ in range(3)]
     optimizers = [Adam([row.flat], lr=RATE) for row in rows]
-    for step, found in enumerate(problem.drive(**LOCAL, optimizer="adam", local_steps=2, optimizer_state=policy)):
+    for step, found in enumerate(
+        problem.drive(**LOCAL, optimizer="adam", local_steps=2, optimizer_state=policy)
+    ):
         for row, optimizer, gradient in zip(
-            rows, optimizers, problem.gradients(step, np.array([row.parameters for row in rows])), strict=True
+            rows,
+            optimizers,
+            problem.gradients(step, np.array([row.parameters for row in rows])),
+            strict=True,
         ):
             row.write_gradient(gradient)
             optimizer.step()

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, ROUGH, KeptCheckpoints, LinearGradients, Watcher, run, sleeping, toy_rows
+from simulated import (
+    CLUSTER,
+    ROUGH,
+    KeptCheckpoints,
+    LinearGradients,
+    Watcher,
+    run,
+    sleeping,
+    toy_rows,
+)
 
 from training.algorithms.mpca import Mpca
 from training.algorithms.mpca_joint import JointShard, MpcaConstants, contribution, driver_rule
@@ -30,7 +39,12 @@ def joint(algorithm: Mpca) -> np.ndarray[Any, Any]:
 
 
 def test_contributions_are_weighted_by_the_steps_of_each_worker() -> None:
-    first, second, idle, bad = np.array([1.0, 2.0]), np.array([5.0, 6.0]), np.array([9.0, 9.0]), np.array([np.nan, 0])
+    first, second, idle, bad = (
+        np.array([1.0, 2.0]),
+        np.array([5.0, 6.0]),
+        np.array([9.0, 9.0]),
+        np.array([np.nan, 0]),
+    )
     sent = [contribution(x, steps) for x, steps in ((first, 1), (second, 3), (idle, 0), (bad, 7))]
     np.testing.assert_array_equal(sum(sent), [*(first + 3 * second), 4])
     plain = contribution(first, 1, weighted=False) + contribution(second, 3, weighted=False)
@@ -45,15 +59,22 @@ def test_a_cycle_of_the_driver_by_hand() -> None:
     model = 0.1 * 1 + 0.9 * 3
     trajectory = 0.8 * 0.5 + 0.2 * (model - 1)
     assert found.cycle == 4
-    np.testing.assert_allclose(np.concatenate(found[:3]), [model, trajectory, model + 0.7 * trajectory], rtol=1e-15)
+    np.testing.assert_allclose(
+        np.concatenate(found[:3]), [model, trajectory, model + 0.7 * trajectory], rtol=1e-15
+    )
     # The earlier projection plays no part, and nothing changes without a contribution.
-    assert driver_rule(shard._replace(projected=np.zeros(1)), np.array([6.0, 2.0]), constants).model == found.model
+    assert (
+        driver_rule(shard._replace(projected=np.zeros(1)), np.array([6.0, 2.0]), constants).model
+        == found.model
+    )
     assert driver_rule(shard, np.zeros(2), constants) is shard
 
 
 def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
     problem = LinearGradients(workers=3, steps=9, seed=5)
-    constants = MpcaConstants(alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2)
+    constants = MpcaConstants(
+        alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2
+    )
     chosen = MPCA | SGD | constants.model_dump() | {"shards": 1, "cycle_steps": 2}
     watcher = Watcher()
     run_of_all = problem.drive(**chosen, cluster=ROUGH, before_step=watcher)
@@ -111,7 +132,13 @@ def test_weights_are_the_steps_of_the_workers() -> None:
         chosen = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0, "gamma_ramp": 20}
         seen: list[float] = []
 
-        def look(rank: int, step: int, algorithm: Any, seen: list[float] = seen, watcher: Watcher = watcher) -> None:
+        def look(
+            rank: int,
+            step: int,
+            algorithm: Any,
+            seen: list[float] = seen,
+            watcher: Watcher = watcher,
+        ) -> None:
             watcher(rank, step, algorithm)
             if (rank, step) == (0, 39):
                 seen.append(float(joint(algorithm).mean()))
@@ -129,11 +156,16 @@ def test_by_work_units_workers_resume_with_one_joint_model() -> None:
     whole = run(files=kept.files, **settings)
     assert whole.records[0][-1]["val_loss"] < whole.records[0][0]["val_loss"]
     middle = [position for position in sorted(kept.content) if len(kept.content[position]) == 3][1]
-    numbers = {tuple(kept.at(middle).load(rank)["algorithm"]["joint"]["numbers"].tolist()) for rank in range(3)}
+    numbers = {
+        tuple(kept.at(middle).load(rank)["algorithm"]["joint"]["numbers"].tolist())
+        for rank in range(3)
+    }
     assert len(numbers) > 1, "the workers passed the checkpoint at different cycles"
     begun = KeptCheckpoints()
     resumed = run(files=begun.files, resume=kept.at(middle), **settings)
     ends = [begun.at((2, 0)).load(rank)["algorithm"]["joint"] for rank in range(3)]
     for end in ends[1:]:
         np.testing.assert_array_equal(end["vectors"], ends[0]["vectors"])
-    assert resumed.records[0][-1]["val_loss"] == pytest.approx(whole.records[0][-1]["val_loss"], rel=0.2)
+    assert resumed.records[0][-1]["val_loss"] == pytest.approx(
+        whole.records[0][-1]["val_loss"], rel=0.2
+    )

@@ -48,9 +48,16 @@ def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: floa
     problem = LinearGradients(workers=4, steps=15, seed=1)
     problem.pulls[2, 3:6] = bad
     watcher = Watcher()
-    found = problem.drive(**SEVERAL[method], **slow, optimizer="sgd", momentum=0.5, cluster=ROUGH, before_step=watcher)
+    found = problem.drive(
+        **SEVERAL[method], **slow, optimizer="sgd", momentum=0.5, cluster=ROUGH, before_step=watcher
+    )
     assert abs(found).max() < 100
-    assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [0, 0, 3, 0]
+    assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [
+        0,
+        0,
+        3,
+        0,
+    ]
 
 
 def test_without_a_gradient_a_worker_still_takes_part_in_the_average() -> None:
@@ -61,7 +68,9 @@ def test_without_a_gradient_a_worker_still_takes_part_in_the_average() -> None:
     # AR-SGD leaves the worker out of the mean of the gradients; LocalSGD and D-PSGD average models, of which one moved.
     for algorithm, share in (("ar-sgd", 1), ("local-sgd", 1 / 2), ("d-psgd", 1 / 2)):
         (found,) = problem.drive(algorithm=algorithm, local_steps=1, **chosen)
-        np.testing.assert_allclose(found.mean(axis=0), problem.initial - 0.1 * share * gradient, atol=1e-15)
+        np.testing.assert_allclose(
+            found.mean(axis=0), problem.initial - 0.1 * share * gradient, atol=1e-15
+        )
 
 
 @pytest.mark.parametrize("method", EVERY)
@@ -77,7 +86,9 @@ def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str) -> 
         records = [worker[epoch] for worker in simulated.records]
         assert sum(record["steps_not_finite"] for record in records) == 1
         assert np.isfinite(records[0]["val_loss"])
-    assert np.isnan(simulated.records[0][-1]["train_loss"]), "what could not be computed is not left out silently"
+    assert np.isnan(simulated.records[0][-1]["train_loss"]), (
+        "what could not be computed is not left out silently"
+    )
 
 
 def poison(rank: int, step: int, algorithm: Algorithm) -> None:
@@ -96,21 +107,38 @@ def poison(rank: int, step: int, algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize(
     ("method", "slow"),
-    [(method, slow) for method in SEVERAL for slow in ({}, SLOWMO, EXACT) if not slow or method in WITH_SLOWMO],
+    [
+        (method, slow)
+        for method in SEVERAL
+        for slow in ({}, SLOWMO, EXACT)
+        if not slow or method in WITH_SLOWMO
+    ],
 )
 def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str, Any]) -> None:
     problem = LinearGradients(workers=4, steps=25, seed=1)
-    found = problem.drive(**SEVERAL[method], **slow, optimizer="sgd", cluster=ROUGH, before_step=poison)
+    found = problem.drive(
+        **SEVERAL[method], **slow, optimizer="sgd", cluster=ROUGH, before_step=poison
+    )
     for rank in (0, 1, 3):
         assert np.abs(found[:, rank]).max() < 100, f"rank {rank}"
-    recovers = ("local-sgd", "diloco", "d-psgd", "qg-dsgdm", "choco-sgd", "mpca", *(() if slow else SERVERS))
+    recovers = (
+        "local-sgd",
+        "diloco",
+        "d-psgd",
+        "qg-dsgdm",
+        "choco-sgd",
+        "mpca",
+        *(() if slow else SERVERS),
+    )
     if method in recovers:
         # The others, or the server, give it a model again.
         assert np.isfinite(found[-1, 2]).all()
 
 
 @pytest.mark.parametrize("method", ["downpour", "agn", "dynsgd", "adag"])
-def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finite(method: str) -> None:
+def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finite(
+    method: str,
+) -> None:
     problem = LinearGradients(workers=4, steps=4, seed=1)
     watcher = Watcher()
 
@@ -120,16 +148,25 @@ def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finit
         poison(rank, step, algorithm)
 
     slow = {"slowmo": {"tau": 4, "alpha": 0.5, "exact_average": True}}
-    found = problem.drive(algorithm=method, local_steps=9, optimizer="sgd", **slow, before_step=spoil)
+    found = problem.drive(
+        algorithm=method, local_steps=9, optimizer="sgd", **slow, before_step=spoil
+    )
     finite = [0, 1, 3]
     # They keep what they have not sent, and differ by it.
     goal = watcher.algorithms[0]._origin  # type: ignore[attr-defined]
     np.testing.assert_allclose(found[3, finite].mean(axis=0), goal, atol=1e-12)
-    assert [watcher.algorithms[rank].counters()["pushes_refused"] for rank in range(4)] == [0, 0, 0, 0]
+    assert [watcher.algorithms[rank].counters()["pushes_refused"] for rank in range(4)] == [
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
-def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(exchange: str) -> None:
+def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(
+    exchange: str,
+) -> None:
     problem = LinearGradients(workers=4, steps=9, seed=1)
     watcher = Watcher()
 
@@ -139,16 +176,29 @@ def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(e
         algorithm.optimizer.param_groups[0]["lr"] = float("inf") if (rank, step) == (2, 3) else 0.1
 
     slow = {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}}
-    chosen = {"algorithm": "swarm-sgd", "exchange": exchange, "optimizer": "sgd", "cluster": ROUGH, **slow}
+    chosen = {
+        "algorithm": "swarm-sgd",
+        "exchange": exchange,
+        "optimizer": "sgd",
+        "cluster": ROUGH,
+        **slow,
+    }
     found = problem.drive(**chosen, before_step=spoil)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[3], np.tile(found[3, 0], (4, 1)), atol=1e-14)
-    assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [0, 0, 1, 0]
+    assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [
+        0,
+        0,
+        1,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("method", ["downpour", "agn", "dynsgd", "adag"])
 @pytest.mark.parametrize("broken", ["model", "gradient"])
-def test_a_worker_continues_from_the_newest_server_after_a_window_that_is_left_out(method: str, broken: str) -> None:
+def test_a_worker_continues_from_the_newest_server_after_a_window_that_is_left_out(
+    method: str, broken: str
+) -> None:
     problem = LinearGradients(workers=2, steps=8, seed=1, hessian=0.0)
     # Only rank 1 moves the server, in one direction; rank 0 takes longer, so that it finds it further on each time.
     problem.pulls[:] = np.array([0.0, 1.0])[:, None, None]

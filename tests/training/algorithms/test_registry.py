@@ -54,24 +54,38 @@ def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -
     assert not (traits.pairs and (traits.exact_average or traits.equal_steps))
     assert not traits.averages_models or traits.exact_average
     # The file of the method, by which a stage knows its code, and what its docstrings say.
-    assert kind.__module__ == settings_of.__module__ == f"training.algorithms.{name.replace('-', '_')}"
+    assert (
+        kind.__module__ == settings_of.__module__ == f"training.algorithms.{name.replace('-', '_')}"
+    )
     module = inspect.getmodule(kind)
     assert module is not None
-    assert re.search(r"(19|20)\d\d", module.__doc__ or ""), "the docstring of the module cites its source"
+    assert re.search(r"(19|20)\d\d", module.__doc__ or ""), (
+        "the docstring of the module cites its source"
+    )
     assert re.search(r"<-|=", kind.__doc__ or ""), "the docstring of the class has the equation"
 
 
 def test_a_wrapper_passes_all_on() -> None:
-    own = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value) and not name.startswith("_")}
+    own = {
+        name
+        for name, value in vars(Algorithm).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
     base = Mock(spec=Algorithm)
     wrapper = Wrapper(base)
-    assert {name for name in own if getattr(wrapper, name) != getattr(base, name)} == {"state", "restore", "model_of"}
+    assert {name for name in own if getattr(wrapper, name) != getattr(base, name)} == {
+        "state",
+        "restore",
+        "model_of",
+    }
 
 
 def test_a_name_stands_for_the_method_with_its_defaults() -> None:
     for name in METHODS:
         read = TrainSettings.model_validate
-        assert read({"algorithm": name, "optimizer": "sgd"}) == read({"algorithm": {"name": name}, "optimizer": "sgd"})
+        assert read({"algorithm": name, "optimizer": "sgd"}) == read(
+            {"algorithm": {"name": name}, "optimizer": "sgd"}
+        )
     assert TrainSettings().algorithm.name == "ar-sgd"
     with pytest.raises(ValidationError, match=r"'ad-psgd', .*'ar-sgd'"):
         TrainSettings.model_validate({"algorithm": "adpsgd"})
@@ -94,7 +108,9 @@ def test_a_plan_is_made_without_libraries_that_load_slowly() -> None:
 
 def test_slowmo_takes_the_traits_of_its_base_but_for_exact_averages() -> None:
     for exact in (True, False):
-        chosen = settings(algorithm="ad-psgd", workers=1, slowmo=SlowMoSettings(exact_average=exact))
+        chosen = settings(
+            algorithm="ad-psgd", workers=1, slowmo=SlowMoSettings(exact_average=exact)
+        )
         made = make_algorithm(VectorRow(np.zeros(3)), chosen, Transport())
         assert made.traits.pairs
         assert made.traits.equal_steps is exact

@@ -28,7 +28,9 @@ def top_2(values: Matrix) -> Matrix:
 def test_choco_sgd_is_algorithm_2() -> None:
     problem = LinearGradients(workers=5, steps=12, seed=2)
     present = known = np.tile(problem.initial, (5, 1))
-    for step, found in enumerate(problem.drive(algorithm="choco-sgd", gamma=0.37, fraction=0.4, **PLAIN)):
+    for step, found in enumerate(
+        problem.drive(algorithm="choco-sgd", gamma=0.37, fraction=0.4, **PLAIN)
+    ):
         half = present - RATE * problem.gradients(step, present)
         known = known + top_2(half - known)
         present = half + 0.37 * (RING @ known - known)
@@ -39,7 +41,9 @@ def test_compressed_gossip_keeps_the_mean_and_reaches_consensus() -> None:
     problem = LinearGradients(workers=5, steps=300, seed=1, size=20, hessian=0, noise=0)
     start = np.random.default_rng(3).normal(size=(5, 20))
     found = problem.drive(algorithm="choco-sgd", fraction=0.2, initial=start, **PLAIN)
-    np.testing.assert_allclose(found.mean(axis=1), np.tile(start.mean(axis=0), (300, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        found.mean(axis=1), np.tile(start.mean(axis=0), (300, 1)), atol=1e-12
+    )
     assert abs(found[-1] - start.mean(axis=0)).max() < 1e-3
 
 
@@ -65,7 +69,9 @@ def test_diloco_is_nesterov_over_windows_of_adamw() -> None:
         slope = problem.gradients(step, present)
         present = present * (1 - 0.05 * 0.1)
         first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-        corrected = first / (1 - 0.9 ** (step + 1)) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+        corrected = (
+            first / (1 - 0.9 ** (step + 1)) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+        )
         present = present - 0.05 * corrected
         if step % 4 == 3:
             outer = origin - present.mean(axis=0)

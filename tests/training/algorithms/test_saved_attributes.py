@@ -56,11 +56,19 @@ class HandleGossip(LazyGossip):
 
 def run_in_place_of_ad_psgd(kind: type[Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     monkeypatch.setitem(METHODS, "ad-psgd", METHODS["ad-psgd"]._replace(kind=kind))
-    chosen = {"workers": 3, "batch_size": 4, "checkpoint_steps": 5, "sharding": "static", "epochs": 1}
+    chosen = {
+        "workers": 3,
+        "batch_size": 4,
+        "checkpoint_steps": 5,
+        "sharding": "static",
+        "epochs": 1,
+    }
     return run(**SETTINGS["ad-psgd"], **chosen, train=toy_rows(120, groups=6), **more)
 
 
-def test_an_own_method_continues_with_its_counters_and_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_method_continues_with_its_counters_and_random_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The counter of the tutorial's method began again at 0."""
     kept = KeptCheckpoints()
     whole = run_in_place_of_ad_psgd(LazyGossip, monkeypatch, files=kept.files)
@@ -72,8 +80,13 @@ def test_an_own_method_continues_with_its_counters_and_random_numbers(monkeypatc
     np.testing.assert_array_equal(models(resumed), models(whole))
 
 
-def test_an_attribute_that_no_checkpoint_can_hold_is_refused_at_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointError, match=r"hold HandleGossip\.handle: .* type builtins\.object.* SCRATCH of Hand"):
+def test_an_attribute_that_no_checkpoint_can_hold_is_refused_at_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match=r"hold HandleGossip\.handle: .* type builtins\.object.* SCRATCH of Hand",
+    ):
         run_in_place_of_ad_psgd(HandleGossip, monkeypatch, files=KeptCheckpoints().files)
 
 
@@ -91,7 +104,12 @@ class Everything(SavedAttributes):
 
     def __init__(self, seed: int) -> None:
         numbers = np.arange(3) + seed
-        self.number, self.text, self.nothing, self.is_set = seed, f"text {seed}", None, bool(seed % 2)
+        self.number, self.text, self.nothing, self.is_set = (
+            seed,
+            f"text {seed}",
+            None,
+            bool(seed % 2),
+        )
         self.array, self.scalar = numbers.astype(float), np.float64(seed)
         self.nested = {"a": [(seed, numbers.copy())], 3: "b"}
         self.counter, self.by_default = Counter("ab" * seed), defaultdict(int, {"c": seed})
@@ -242,7 +260,15 @@ def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind: Any) -> No
         {"pairs": [(object(),)]},
         Counter,
     ],
-    ids=["longdouble", "byte order", "longdouble number", "masked", "defaultdict of lambda", "object", "new class"],
+    ids=[
+        "longdouble",
+        "byte order",
+        "longdouble number",
+        "masked",
+        "defaultdict of lambda",
+        "object",
+        "new class",
+    ],
 )
 def test_what_cannot_be_made_again_is_refused_at_the_first_checkpoint(value: Any) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint can hold Named\.value: "):
@@ -283,6 +309,8 @@ class ChangingRule(Phases):
         self.rule = max
 
 
-def test_a_function_that_a_step_replaces_is_refused_at_the_first_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_a_step_replaces_is_refused_at_the_first_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(CheckpointError, match=r"hold ChangingRule\.rule: .* that no start made"):
         run_in_place_of_ad_psgd(ChangingRule, monkeypatch, files=KeptCheckpoints().files)

@@ -18,7 +18,9 @@ from training.algorithms.base import Algorithm
 RATE = 0.1
 #: Steps of three workers that never end together.
 PACES = (1.0, 1.3, 1.7)
-CLUSTER = sleeping(1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15)
+CLUSTER = sleeping(
+    1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15
+)
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
 Array = NDArray[np.float64]
 
@@ -66,7 +68,9 @@ class Replay:
         return self.at[rank] - self.start[rank] if (step + 1) % length == 0 else None
 
 
-def pushed(length: int, divisor: Callable[[Replay, int], float] = lambda *_: 1.0) -> Callable[[Replay, int, int], None]:
+def pushed(
+    length: int, divisor: Callable[[Replay, int], float] = lambda *_: 1.0
+) -> Callable[[Replay, int, int], None]:
     def push(replay: Replay, rank: int, step: int) -> None:
         change = replay.window(rank, step, length=length)
         if change is not None:
@@ -79,7 +83,9 @@ accumulated = pushed(3)
 divided_by_staleness = pushed(2, lambda replay, rank: replay.clock - replay.start_clock[rank] + 1)
 
 
-def scaled(square: Callable[[Array], Array], *, by_worker: bool = False) -> Callable[[Replay, int, int], None]:
+def scaled(
+    square: Callable[[Array], Array], *, by_worker: bool = False
+) -> Callable[[Replay, int, int], None]:
     def scale(replay: Replay, rank: int, step: int) -> None:
         change = replay.window(rank, step, length=2)
         if change is None:
@@ -120,7 +126,9 @@ def by_snapshot(delta: float) -> Callable[[Replay, int, int], None]:
 
 
 def momentum_of_the_server(replay: Replay, rank: int, step: int) -> None:
-    replay.moments[0] = 0.5 * replay.moments[0] + replay.problem.gradient(rank, step, replay.at[rank])
+    replay.moments[0] = 0.5 * replay.moments[0] + replay.problem.gradient(
+        rank, step, replay.at[rank]
+    )
     replay.push(rank, -RATE * replay.moments[0])
 
 
@@ -158,7 +166,9 @@ def slow_momentum_of_a_worker(replay: Replay, rank: int, step: int) -> None:
     """The model of an elastic worker is its own; the server follows by the exchanges."""
     moved(replay, rank, step)
     if (step + 1) % 4 == 0:
-        replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.at[rank]) / RATE
+        replay.velocity[rank] = (
+            0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.at[rank]) / RATE
+        )
         replay.origin[rank] -= RATE * replay.velocity[rank]
         replay.at[rank] = replay.origin[rank]
 
@@ -167,15 +177,30 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
     "accumulated": ({"algorithm": "downpour", "local_steps": 3}, accumulated),
     "agn": ({"algorithm": "agn", "local_steps": 3}, pushed(3, lambda *_: 3.0)),
     "dynsgd": ({"algorithm": "dynsgd", "local_steps": 2}, divided_by_staleness),
-    "adag, equation 4.1": ({"algorithm": "adag", "local_steps": 2}, scaled(lambda way: way**2 / RATE)),
-    "adag, equation 4.7": ({"algorithm": "adag", "local_steps": 2, "gamma": 0.01}, scaled(lambda way: way**2 / 0.01)),
+    "adag, equation 4.1": (
+        {"algorithm": "adag", "local_steps": 2},
+        scaled(lambda way: way**2 / RATE),
+    ),
+    "adag, equation 4.7": (
+        {"algorithm": "adag", "local_steps": 2, "gamma": 0.01},
+        scaled(lambda way: way**2 / 0.01),
+    ),
     "adag, Algorithm 13": (
         {"algorithm": "adag", "local_steps": 2, "gamma": 0.01, "scaling": "worker"},
         scaled(lambda way: way**2 / 0.01, by_worker=True),
     ),
-    "easgd, Algorithm 9": ({"algorithm": "easgd", "local_steps": 2, "rho": 2.5, "gradient": "moved"}, moved),
-    "easgd, Algorithm 1": ({"algorithm": "easgd", "local_steps": 2, "alpha": 0.25}, by_snapshot(0.0)),
-    "eamsgd": ({"algorithm": "eamsgd", "local_steps": 2, "alpha": 0.25, "delta": 0.6}, by_snapshot(0.6)),
+    "easgd, Algorithm 9": (
+        {"algorithm": "easgd", "local_steps": 2, "rho": 2.5, "gradient": "moved"},
+        moved,
+    ),
+    "easgd, Algorithm 1": (
+        {"algorithm": "easgd", "local_steps": 2, "alpha": 0.25},
+        by_snapshot(0.0),
+    ),
+    "eamsgd": (
+        {"algorithm": "eamsgd", "local_steps": 2, "alpha": 0.25, "delta": 0.6},
+        by_snapshot(0.6),
+    ),
     "sharded, momentum": ({"algorithm": "sharded", "momentum": 0.5}, momentum_of_the_server),
     "sharded, adam": ({"algorithm": "sharded", "optimizer": "adam"}, adam_of_the_server),
     "sharded, adam, slow momentum": (
@@ -183,7 +208,10 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
         slow_momentum(adam_of_the_server),
     ),
     # The outer step comes between two pushes, and with the last of a window.
-    "accumulated, slow momentum": ({"algorithm": "downpour", "local_steps": 3} | SLOWMO, slow_momentum(accumulated)),
+    "accumulated, slow momentum": (
+        {"algorithm": "downpour", "local_steps": 3} | SLOWMO,
+        slow_momentum(accumulated),
+    ),
     "dynsgd, slow momentum": (
         {"algorithm": "dynsgd", "local_steps": 2} | SLOWMO,
         slow_momentum(divided_by_staleness),
@@ -247,7 +275,14 @@ def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: s
 def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
     alpha, server = 0.2, NOISE.initial
     results = np.empty((4, 5))
-    found = drive(algorithm="easgd", synchronous=True, alpha=alpha, local_steps=1, gradient="snapshot", results=results)
+    found = drive(
+        algorithm="easgd",
+        synchronous=True,
+        alpha=alpha,
+        local_steps=1,
+        gradient="snapshot",
+        results=results,
+    )
     at = np.tile(NOISE.initial, (4, 1))
     for step in range(NOISE.steps):
         force = alpha * (at - server)
@@ -267,7 +302,9 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
         return compute(rank, step, at)
 
     problem.gradient = gradient  # type: ignore[method-assign]
-    problem.drive(cluster=slow, algorithm="downpour", zealous=True, local_steps=5, before_step=watcher, **SGD)
+    problem.drive(
+        cluster=slow, algorithm="downpour", zealous=True, local_steps=5, before_step=watcher, **SGD
+    )
     pushes = [watcher.algorithms[rank].counters()["pushes"] for rank in range(4)]
     assert sum(watcher.algorithms[rank].counters()["pushes_put_off"] for rank in range(4)) > 10
     assert 4 * 24 / 5 - 4 <= sum(pushes) < 0.8 * 4 * 24
@@ -275,11 +312,19 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
     assert all(made <= len(seen) <= made + 1 for made, seen in zip(pushes, points, strict=True))
 
 
-@pytest.mark.parametrize(("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])])
-def test_a_window_ends_where_the_elastic_term_is_a_step_long(gradient: str, exchanges: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])]
+)
+def test_a_window_ends_where_the_elastic_term_is_a_step_long(
+    gradient: str, exchanges: list[int]
+) -> None:
     """Just after an exchange at a snapshot, the pull counted what the exchange takes from the model, too."""
     # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
-    straight, watcher, pushes = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
+    straight, watcher, pushes = (
+        LinearGradients(workers=1, steps=15, seed=5, hessian=0.0),
+        Watcher(),
+        [],
+    )
     straight.pulls[:] = 1.0
 
     def watch(rank: int, step: int, algorithm: Algorithm) -> None:
@@ -306,7 +351,9 @@ def test_a_bound_on_overlap_limits_the_steps_of_one_push() -> None:
     slow = sleeping(1.0, latency_seconds=1.0)
     pushes = []
     for bound in (1, 2, None):
-        records = run(algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=slow, epochs=4).records
+        records = run(
+            algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=slow, epochs=4
+        ).records
         pushes.append(sum(record["pushes"] for worker in records for record in worker))
     steps = 4 * 32
     assert pushes[0] == steps
@@ -335,7 +382,13 @@ def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
     # An exchange of rank 1, with the one shard of rank 0, takes two steps.
     slow = sleeping(1.0, latency_seconds=0.9)
     alone.drive(
-        cluster=slow, algorithm="sharded", overlap="thread", local_optimizer=True, shards=1, before_step=watcher, **SGD
+        cluster=slow,
+        algorithm="sharded",
+        overlap="thread",
+        local_optimizer=True,
+        shards=1,
+        before_step=watcher,
+        **SGD,
     )
     own = [
         np.allclose(after, before - RATE * compute(1, step, before), atol=1e-13)
@@ -359,14 +412,18 @@ def test_no_worker_is_further_ahead_than_the_bound(bound: int) -> None:
 
     problem.gradient = gradient  # type: ignore[method-assign]
     slow = CLUSTER.model_copy(update={"slow_ranks": {1: 3.0}})
-    problem.drive(cluster=slow, algorithm="downpour", staleness_bound=bound, before_step=watcher, **SGD)
+    problem.drive(
+        cluster=slow, algorithm="downpour", staleness_bound=bound, before_step=watcher, **SGD
+    )
     ended = begun + np.array([1.0, 3.0, 1.0, 1.0])[:, None]
     slowest = ended.max(axis=0)[: 19 - bound]
     np.testing.assert_allclose(begun[0, bound + 1 :], slowest, atol=1e-6)
 
 
 def test_work_units_with_a_bound_on_staleness_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"sharding: global has no effect: .* no staleness_bound"):
+    with pytest.raises(
+        ValidationError, match=r"sharding: global has no effect: .* no staleness_bound"
+    ):
         settings(algorithm="downpour", staleness_bound=1, sharding="global")
     assert settings(algorithm="easgd", synchronous=True).has_static_shards
 
@@ -378,9 +435,17 @@ def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
     for scaling in ("server", "worker"):
         watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
         problem.drive(
-            cluster=equal, before_step=watcher, algorithm="adag", local_steps=2, scaling=scaling, **SGD, shards=2
+            cluster=equal,
+            before_step=watcher,
+            algorithm="adag",
+            local_steps=2,
+            scaling=scaling,
+            **SGD,
+            shards=2,
         )
-        counted = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter[int]())
+        counted = sum(
+            (each.counters()["staleness"] for each in watcher.algorithms.values()), Counter[int]()
+        )
         means[scaling] = sum(number * times for number, times in counted.items()) / counted.total()
     # Each of the other five pushes once in a window.
     assert means["worker"] == pytest.approx(means["server"], abs=0.1)

@@ -34,8 +34,13 @@ BASES: dict[str, dict[str, Any]] = {
 PAIRS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
 
 
-def slowmo(*, tau: int = 1, alpha: float = 1.0, beta: float = 0.0, exact: bool | None = None) -> dict[str, Any]:
-    return {"slowmo": {"tau": tau, "alpha": alpha, "beta": beta, "exact_average": exact}, "optimizer_state": "keep"}
+def slowmo(
+    *, tau: int = 1, alpha: float = 1.0, beta: float = 0.0, exact: bool | None = None
+) -> dict[str, Any]:
+    return {
+        "slowmo": {"tau": tau, "alpha": alpha, "beta": beta, "exact_average": exact},
+        "optimizer_state": "keep",
+    }
 
 
 def problem(workers: int = 4, steps: int = 24) -> LinearGradients:
@@ -54,13 +59,18 @@ def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimi
     chosen = BASES[base] | {"partners": matched(PAIRS), "cluster": ROUGH} | optimizer
     alone = drive(problem(), **chosen)
     exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
-    np.testing.assert_allclose(drive(problem(), **chosen, **slowmo(tau=3, exact=exact)), alone, atol=1e-9)
+    np.testing.assert_allclose(
+        drive(problem(), **chosen, **slowmo(tau=3, exact=exact)), alone, atol=1e-9
+    )
 
 
 def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
     beta, alpha, given = 0.6, 0.8, problem()
     found = drive(
-        given, algorithm="ad-psgd", partners=matched([[]]), **slowmo(tau=6, alpha=alpha, beta=beta, exact=True)
+        given,
+        algorithm="ad-psgd",
+        partners=matched([[]]),
+        **slowmo(tau=6, alpha=alpha, beta=beta, exact=True),
     )
     # Chen and Huo 2016: D = eta D + zeta (mean - w); w = w + D.
     model, update = given.initial, np.zeros(5)
@@ -90,13 +100,20 @@ def test_the_rate_of_a_window_is_that_at_its_start() -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", ["ad-psgd", "swarm-sgd"])
-def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_momentum(name: str, exact: bool) -> None:
+def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_momentum(
+    name: str, exact: bool
+) -> None:
     """Nobody had counted a sample yet: its window began at rate 0, and the momentum was divided by it.
 
     With the exact average it left the outer step alone, while the others waited for it.
     """
     kept = KeptCheckpoints()
-    chosen = {"algorithm": name, "sharding": "static", "batch_size": 1, "schedule": {"warmup_epochs": 1}}
+    chosen = {
+        "algorithm": name,
+        "sharding": "static",
+        "batch_size": 1,
+        "schedule": {"warmup_epochs": 1},
+    }
     chosen |= {"slowmo": {"tau": 2, "exact_average": exact}}
     # Three and four events in steps of one: rank 0, which is the first to ask for the rate, begins without any.
     found = run(train=toy_rows(7, groups=1), workers=2, epochs=1, files=kept.files, **chosen)
@@ -109,7 +126,11 @@ def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_moment
 
 
 def test_workers_at_different_rates_have_the_same_model_after_an_exact_average() -> None:
-    chosen = {"algorithm": "swarm-sgd", "schedule": {"decay": "cosine"}, "slowmo": {"tau": 1, "exact_average": True}}
+    chosen = {
+        "algorithm": "swarm-sgd",
+        "schedule": {"decay": "cosine"},
+        "slowmo": {"tau": 1, "exact_average": True},
+    }
     found = run(train=toy_rows(400), workers=4, epochs=2, **chosen)
     assert found.records[0][-1]["consensus_distance"] < 1e-12
 
@@ -125,8 +146,12 @@ def test_slowmo_leaves_the_averages_between_its_outer_steps_as_they_are_without_
 EAMSGD = {"algorithm": "eamsgd", "delta": 0.9}
 
 
-@pytest.mark.parametrize("base", [{"algorithm": "qg-dsgdm"}, EAMSGD, EAMSGD | {"staleness_bound": 1}], ids=str)
-def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(base: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "base", [{"algorithm": "qg-dsgdm"}, EAMSGD, EAMSGD | {"staleness_bound": 1}], ids=str
+)
+def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
+    base: dict[str, Any],
+) -> None:
     """`optimizer_state` had no effect on it."""
 
     def momenta(**chosen: Any) -> NDArray[np.float64]:
@@ -145,7 +170,9 @@ def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(base: di
 def test_the_exact_average_ends_all_disagreement_also_with_averages_under_way(method: str) -> None:
     # An exchange of a pair takes two and a half steps.
     slow = CLUSTER.model_copy(update={"bytes_per_second": 40 / 1.25e-3, "jitter": 0.2})
-    found = drive(problem(steps=36), **METHODS[method], cluster=slow, **slowmo(tau=12, beta=0.6, exact=True))
+    found = drive(
+        problem(steps=36), **METHODS[method], cluster=slow, **slowmo(tau=12, beta=0.6, exact=True)
+    )
     spread = np.ptp(found, axis=1).max(axis=1)
     assert spread[11::12].max() < 1e-14
     assert spread[10::12].min() > 1e-3

@@ -13,12 +13,21 @@ SWARM = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": RATE}
 
 
 def algorithm_3(
-    problem: LinearGradients, start: np.ndarray, *, times: list[float], partners: list[list[int]], local_steps: int
+    problem: LinearGradients,
+    start: np.ndarray,
+    *,
+    times: list[float],
+    partners: list[list[int]],
+    local_steps: int,
 ) -> np.ndarray:
     """The models after each step, in plain Python: steps end in the order of time, and an average takes none."""
     now, began = start.copy(), start.copy()
     found = np.empty((problem.steps, *start.shape))
-    ends = sorted((times[rank] * (step + 1), rank, step) for rank in range(len(times)) for step in range(problem.steps))
+    ends = sorted(
+        (times[rank] * (step + 1), rank, step)
+        for rank in range(len(times))
+        for step in range(problem.steps)
+    )
     for _, rank, step in ends:
         now[rank] -= RATE * problem.gradient(rank, step, began[rank])
         if (step + 1) % local_steps == 0:
@@ -29,7 +38,9 @@ def algorithm_3(
 
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
-def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_steps(exchange: str) -> None:
+def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_steps(
+    exchange: str,
+) -> None:
     problem = LinearGradients(workers=3, steps=12, seed=6)
     start = np.random.default_rng(1).normal(size=(3, 5))
     slow, partners = {1: 1.63, 2: 2.37}, [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]

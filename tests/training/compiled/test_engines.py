@@ -55,7 +55,9 @@ def in_double(settings: NetworkSettings, scalers: dict[str, Scaler] = SCALERS) -
         torch.set_default_dtype(before)
 
 
-def batch_of(size: int, *, seed: int, classes: int = 3, dtype: torch.dtype = torch.float64) -> Batch:
+def batch_of(
+    size: int, *, seed: int, classes: int = 3, dtype: torch.dtype = torch.float64
+) -> Batch:
     """Random events; some have the weight 0, some a negative one."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(1, 1, size)
@@ -67,7 +69,9 @@ def batch_of(size: int, *, seed: int, classes: int = 3, dtype: torch.dtype = tor
     )
 
 
-def particles_of(size: int, *, longest: int, seed: int, with_hlf: bool, dtype: torch.dtype = torch.float64) -> Batch:
+def particles_of(
+    size: int, *, longest: int, seed: int, with_hlf: bool, dtype: torch.dtype = torch.float64
+) -> Batch:
     """Random events with 0 to `longest` particles; what stands in the padding does not count."""
     rng = np.random.default_rng(seed)
     found = batch_of(size, seed=seed, dtype=dtype)
@@ -110,13 +114,19 @@ def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
     ],
     ids=repr,
 )
-def test_a_recurrent_network_learns_as_by_autograd(settings: RecurrentSettings, frame: Frame) -> None:
+def test_a_recurrent_network_learns_as_by_autograd(
+    settings: RecurrentSettings, frame: Frame
+) -> None:
     models = [in_double(settings.model_copy(update={"frame": frame})) for _ in range(2)]
     with_hlf = isinstance(settings, InclusiveSettings)
     # 70 events of up to 40 particles are more than one block of steps.
     shapes = ((1, 1), (3, 9), (70, 40), (16, 25))
     train_side_by_side(
-        models, [particles_of(size, longest=longest, seed=size, with_hlf=with_hlf) for size, longest in shapes]
+        models,
+        [
+            particles_of(size, longest=longest, seed=size, with_hlf=with_hlf)
+            for size, longest in shapes
+        ],
     )
 
 
@@ -151,13 +161,17 @@ def test_what_is_not_finite_shows(poison: str) -> None:
 def test_single_precision_is_as_exact_as_torchs() -> None:
     exact = in_double(HlfSettings(hidden=[50, 20, 10]))
     torch.manual_seed(7)
-    models = [FlatModel(HlfClassifier(HlfSettings(hidden=[50, 20, 10]), SCALERS, 3)) for _ in range(2)]
+    models = [
+        FlatModel(HlfClassifier(HlfSettings(hidden=[50, 20, 10]), SCALERS, 3)) for _ in range(2)
+    ]
     for model in models:
         model.flat.detach().copy_(exact.flat.detach())
     exact.flat.detach().copy_(models[0].flat.detach())
     TorchGradients(exact).compute(batch_of(128, seed=3))
     errors = []
-    for model, gradients in zip(models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True):
+    for model, gradients in zip(
+        models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True
+    ):
         gradients.compute(batch_of(128, seed=3, dtype=torch.float32))
         errors.append((model.gradient - exact.gradient).abs().max().item())
     assert errors[1] < 3 * errors[0] + 1e-7
@@ -185,7 +199,9 @@ class TurnedFeatures(HlfClassifier):
         return super().parts()._replace(frame=LeptonFrame("hlf"))
 
 
-def test_other_networks_take_backpropagation_also_where_the_frame_of_a_perceptron_was_ignored() -> None:
+def test_other_networks_take_backpropagation_also_where_the_frame_of_a_perceptron_was_ignored() -> (
+    None
+):
     linear, settings = nn.Linear(4, 3), HlfSettings(hidden=[5])
     assert compiled_engine(HlfClassifier(settings, SCALERS, 3)) is not None
     others = [
@@ -236,4 +252,10 @@ def test_asinh_of_single_precision_is_right_within_rounding_from_0_to_the_larges
 def test_what_is_not_finite_becomes_no_number(options: dict[str, Any]) -> None:
     # It became about 89, which hid from a compiled network what torch shows.
     values = np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)
-    assert np.isnan(numba.njit(**options)(asinhs.py_func)(values)).tolist() == [True, True, True, False]  # type: ignore[attr-defined]
+    compiled = numba.njit(**options)(asinhs.py_func)  # type: ignore[attr-defined]
+    assert np.isnan(compiled(values)).tolist() == [
+        True,
+        True,
+        True,
+        False,
+    ]

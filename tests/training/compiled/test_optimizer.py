@@ -72,4 +72,6 @@ def test_a_checkpoint_of_either_is_taken_up_by_both(chosen: dict[str, Any], sour
     take_steps(again, others, seed=3, steps=5)
     take_steps([rows[source]], [optimizers[source]], seed=3, steps=5)
     np.testing.assert_array_equal(again[source].parameters, rows[source].parameters)
-    np.testing.assert_allclose(again[1 - source].parameters, rows[source].parameters, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        again[1 - source].parameters, rows[source].parameters, rtol=0, atol=1e-13
+    )

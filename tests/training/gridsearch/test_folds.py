@@ -24,12 +24,20 @@ from training.settings import TrainSettings
 from training.workloads.gradients import sums_of, weighted_losses
 
 NUM_CLASSES = 3
-SCALERS = {"hlf": Scaler(np.linspace(-1, 1, len(hlf_names())).tolist(), np.linspace(1, 2, len(hlf_names())).tolist())}
+SCALERS = {
+    "hlf": Scaler(
+        np.linspace(-1, 1, len(hlf_names())).tolist(), np.linspace(1, 2, len(hlf_names())).tolist()
+    )
+}
 #: Each by torch and by us.
 OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], dict[str, Any]]] = {
     "adam with weight decay and a schedule": (
         lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1),
-        {"learning_rate": 0.01, "weight_decay": 0.1, "schedule": {"warmup_epochs": 1.5, "decay": "cosine"}},
+        {
+            "learning_rate": 0.01,
+            "weight_decay": 0.1,
+            "schedule": {"warmup_epochs": 1.5, "decay": "cosine"},
+        },
     ),
     "sgd with momentum": (
         lambda parameters: SGD(parameters, lr=0.05, momentum=0.9),
@@ -86,7 +94,9 @@ def alone(
             loss, weight = loss + losses.sum().item(), weight + batch.weights.sum().item()
         batch = rows.batch(fold.val)
         sums = sums_of(network(*batch.inputs).detach(), batch.labels, batch.weights)
-        for curve, value in zip(curves, (loss / weight, sums.mean_loss, sums.accuracy), strict=True):
+        for curve, value in zip(
+            curves, (loss / weight, sums.mean_loss, sums.accuracy), strict=True
+        ):
             curve.append(value)
     return curves
 

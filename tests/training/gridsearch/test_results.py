@@ -41,7 +41,10 @@ def made(size: int, accuracies: list[float], loss: float = 0.5, **rest: Any) -> 
 
 
 def test_one_epoch_counts_for_all_folds() -> None:
-    folds = [curves([0.9, 0.5, 0.6, 0.1], [0.1, 0.7, 0.9, 1.0]), curves([0.9, 0.8, 0.4, 0.1], [0.1, 0.2, 0.5, 1.0])]
+    folds = [
+        curves([0.9, 0.5, 0.6, 0.1], [0.1, 0.7, 0.9, 1.0]),
+        curves([0.9, 0.8, 0.4, 0.1], [0.1, 0.2, 0.5, 1.0]),
+    ]
     found = score(TRIAL, 99, folds)
     assert found is not None
     # The mean losses are 0.9, 0.65 and 0.5; the first fold alone is best one epoch earlier.
@@ -52,16 +55,29 @@ def test_one_epoch_counts_for_all_folds() -> None:
     assert longer.accuracy == 1.0
 
 
-def test_epochs_that_are_not_finite_in_a_fold_are_passed_over_and_without_any_other_there_is_no_score() -> None:
-    found = score(TRIAL, 9, [curves([math.nan, 0.4, math.inf], [0.0, 0.6, 0.9]), curves([0.1, 0.5, 0.1], [0.9] * 3)])
+def test_epochs_that_are_not_finite_in_a_fold_are_passed_over_and_without_any_other_there_is_no_score() -> (
+    None
+):
+    found = score(
+        TRIAL,
+        9,
+        [curves([math.nan, 0.4, math.inf], [0.0, 0.6, 0.9]), curves([0.1, 0.5, 0.1], [0.9] * 3)],
+    )
     assert found is not None
     assert found.best_epoch == 2
-    assert score(TRIAL, 9, [curves([0.5] * 3, [0.7] * 3), curves([math.nan] * 3, [0.3] * 3)]) is None
+    assert (
+        score(TRIAL, 9, [curves([0.5] * 3, [0.7] * 3), curves([math.nan] * 3, [0.3] * 3)]) is None
+    )
 
 
 def test_among_equal_accuracies_the_lower_loss_and_then_the_smaller_network_is_better() -> None:
     scores = [made(9, [0.8], 0.5), made(5, [0.8], 0.5), made(9, [0.8], 0.4), made(99, [0.9], 0.9)]
-    assert [(each.num_parameters, each.loss) for each in ranked(scores)] == [(99, 0.9), (9, 0.4), (5, 0.5), (9, 0.5)]
+    assert [(each.num_parameters, each.loss) for each in ranked(scores)] == [
+        (99, 0.9),
+        (9, 0.4),
+        (5, 0.5),
+        (9, 0.5),
+    ]
 
 
 def test_the_winner_of_halving_is_of_the_last_round() -> None:
@@ -99,25 +115,35 @@ def test_one_standard_error_takes_the_smallest_network_that_is_as_good() -> None
 
 
 def test_what_is_ahead_within_noise_is_not_on_the_front() -> None:
-    small, lucky, better = made(5, [0.80, 0.82, 0.81]), made(9, [0.84, 0.80, 0.82]), made(20, [0.90, 0.92, 0.91])
+    small, lucky, better = (
+        made(5, [0.80, 0.82, 0.81]),
+        made(9, [0.84, 0.80, 0.82]),
+        made(20, [0.90, 0.92, 0.91]),
+    )
     assert pareto_front([small, lucky, better]) == [small, better]
 
 
 def test_times_that_differ_within_noise_count_as_equal() -> None:
     # Two errors of the difference are 0.28.
-    slow, quick = (made(9, [value] * 3, latency=Cost(time, 0.1)) for value, time in ((0.9, 5.25), (0.8, 5.0)))
+    slow, quick = (
+        made(9, [value] * 3, latency=Cost(time, 0.1)) for value, time in ((0.9, 5.25), (0.8, 5.0))
+    )
     assert pareto_front([slow, quick], latency) == [slow]
     slower = slow._replace(latency=Cost(5.3, 0.1))
     assert pareto_front([slower, quick], latency) == [quick, slower]
 
 
-POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 10), st.integers(1, 20)), min_size=1, max_size=30)
+POINTS = st.lists(
+    st.tuples(st.integers(1, 20), st.integers(0, 10), st.integers(1, 20)), min_size=1, max_size=30
+)
 
 
 @pytest.mark.parametrize("cost", ["num_parameters", "latency"])
 @given(points=POINTS)
 def test_the_front_is_what_no_other_beats(cost: str, points: list[tuple[int, int, int]]) -> None:
-    scores = [made(size, [value / 10] * 2, latency=Cost(float(time))) for size, value, time in points]
+    scores = [
+        made(size, [value / 10] * 2, latency=Cost(float(time))) for size, value, time in points
+    ]
     found = pareto_front(scores) if cost == "num_parameters" else pareto_front(scores, latency)
 
     def place(each: Score) -> tuple[float, float]:
@@ -125,12 +151,15 @@ def test_the_front_is_what_no_other_beats(cost: str, points: list[tuple[int, int
 
     def is_beaten(price: float, accuracy: float) -> bool:
         return any(
-            (other[0] <= price and other[1] > accuracy) or (other[0] < price and other[1] >= accuracy)
+            (other[0] <= price and other[1] > accuracy)
+            or (other[0] < price and other[1] >= accuracy)
             for other in map(place, scores)
         )
 
     expected = {place(each) for each in scores}
-    assert [place(each) for each in found] == sorted(point for point in expected if not is_beaten(*point))
+    assert [place(each) for each in found] == sorted(
+        point for point in expected if not is_beaten(*point)
+    )
 
 
 def test_another_time_is_the_same_result() -> None:
@@ -142,7 +171,9 @@ def test_another_time_is_the_same_result() -> None:
     assert first == second != other
 
 
-def test_each_architecture_is_measured_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_architecture_is_measured_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [20], "val": [5], "test": [5]})
     measured: list[list[int]] = []
     measure = results.measure_latency

@@ -10,7 +10,13 @@ from pydantic import ValidationError
 
 from models.networks.hlf_settings import HlfSettings
 from training.errors import TrainingError
-from training.gridsearch.settings import GridSearchSettings, Trial, all_trials, first_trials, promoted
+from training.gridsearch.settings import (
+    GridSearchSettings,
+    Trial,
+    all_trials,
+    first_trials,
+    promoted,
+)
 from training.settings import TrainSettings
 
 BEST = Trial((9, 5), 64, 0.02, 7)
@@ -35,7 +41,9 @@ def test_the_default_grid_is_the_one_of_cern() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_is_listed_twice_is_tried_once(doubled: dict[str, Any], once: dict[str, Any]) -> None:
+def test_a_value_that_is_listed_twice_is_tried_once(
+    doubled: dict[str, Any], once: dict[str, Any]
+) -> None:
     repeated, plain = (GridSearchSettings.model_validate(SMALL | keys) for keys in (doubled, once))
     assert all_trials(repeated) == all_trials(plain)
     assert repeated.num_settings == len(all_trials(repeated))
@@ -81,18 +89,26 @@ def test_rates_that_differ_in_a_late_digit_have_files_of_their_own() -> None:
     assert len({Trial((5,), 16, rate, 1).key for rate in rates}) == len(rates)
 
 
-def test_a_choice_survives_its_file_and_a_damaged_one_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_choice_survives_its_file_and_a_damaged_one_is_named_with_what_to_do(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "best.json"
     BEST.save(path)
     assert Trial.load(path) == BEST
     for content in ('{"hidden": [9', '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1}'):
         path.write_text(content)
-        with pytest.raises(TrainingError, match=r"best\.json holds no result .* gridsearch --force"):
+        with pytest.raises(
+            TrainingError, match=r"best\.json holds no result .* gridsearch --force"
+        ):
             Trial.load(path)
 
 
 def test_workers_share_the_batch_only_where_they_average_gradients() -> None:
-    for algorithm, workers, batch_size in (("ar-sgd", 3, 21), ("ar-sgd", 100, 1), ("local-sgd", 4, 64)):
+    for algorithm, workers, batch_size in (
+        ("ar-sgd", 3, 21),
+        ("ar-sgd", 100, 1),
+        ("local-sgd", 4, 64),
+    ):
         train = TrainSettings(algorithm=algorithm, workers=workers)
         assert BEST.applied_to(HlfSettings(), train)[1].batch_size == batch_size
 

@@ -13,12 +13,19 @@ from training.launching.agents_on_spark import _FAN_IN, _tree_sum
 
 @pytest.mark.spark
 @pytest.mark.parametrize("count", [1, _FAN_IN, _FAN_IN + 1, 4 * _FAN_IN + 3])
-def test_a_sum_over_agents_has_one_order_whatever_comes_first(spark: SparkContext, count: int) -> None:
+def test_a_sum_over_agents_has_one_order_whatever_comes_first(
+    spark: SparkContext, count: int
+) -> None:
     rng = np.random.default_rng(1)
     vectors = list(enumerate(rng.normal(size=(count, 5)) * 10.0 ** rng.integers(-8, 8, (count, 1))))
     wanted = [vector for _, vector in vectors]
     while len(wanted) > 1:
-        wanted = [reduce(np.add, wanted[first : first + _FAN_IN]) for first in range(0, len(wanted), _FAN_IN)]
+        wanted = [
+            reduce(np.add, wanted[first : first + _FAN_IN])
+            for first in range(0, len(wanted), _FAN_IN)
+        ]
     for _ in range(2):
         rng.shuffle(vectors)
-        np.testing.assert_array_equal(_tree_sum(spark.parallelize(vectors, min(count, 5)), count), wanted[0])
+        np.testing.assert_array_equal(
+            _tree_sum(spark.parallelize(vectors, min(count, 5)), count), wanted[0]
+        )

@@ -68,7 +68,10 @@ SRUN = "srun: error: host2: task 1: Killed"
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
-        (KILLED, "prterun noticed that process rank 1 with PID 17449 on node host2 exited on signal 9 (Killed)."),
+        (
+            KILLED,
+            "prterun noticed that process rank 1 with PID 17449 on node host2 exited on signal 9 (Killed).",
+        ),
         (DAEMON, "Local host: host1 Remote host: host2 Daemon exit status: 255"),
         ("some words\nrank 1 on host2 is gone\n", "some words rank 1 on host2 is gone"),
         ("", ""),
@@ -76,10 +79,16 @@ SRUN = "srun: error: host2: task 1: Killed"
         (f"{ABORT}{PEER}{SETPGID}\n{SILENT}\n{LOST_DAEMON}", SILENT),
         (f"{ABORT}{LOST_DAEMON}{EXECUTOR}\n", EXECUTOR),
         (ABORT + PEER + LOST_DAEMON, "on node host2"),
-        (ABORT + PEER, "unexpectedly disconnected. Local host: host1 Local PID: 8437 Peer hostname: host2"),
+        (
+            ABORT + PEER,
+            "unexpectedly disconnected. Local host: host1 Local PID: 8437 Peer hostname: host2",
+        ),
         (f"srun: error: host1: task 0: Exited with exit code 1\n{SRUN}\n", SRUN),
         (f"{ABORT}srun: error: Node failure on host2\n", "srun: error: Node failure on host2"),
-        (f"{ABORT}ssh: connect to host host2 port 22: No route to host\n{DAEMON}", "No route to host"),
+        (
+            f"{ABORT}ssh: connect to host host2 port 22: No route to host\n{DAEMON}",
+            "No route to host",
+        ),
         (f"{SETPGID}\n{ABORT}", "exactly when Open MPI kills them."),
         (f"{SETPGID}\n", ""),
     ],
@@ -96,4 +105,7 @@ def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_
 
 
 def test_noise_is_no_output_of_a_rank() -> None:
-    assert without_noise(f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n") == "ImportError: no torch"
+    assert (
+        without_noise(f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n")
+        == "ImportError: no torch"
+    )

@@ -67,12 +67,16 @@ def as_mpirun(folder: Path, needed: Path) -> list[str]:
 
 
 def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
-    done = subprocess.run(as_mpirun(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        as_mpirun(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True
+    )
     assert done.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
 
 
 def test_parameters_of_a_site_or_user_do_not_reach_mpirun_on_one_host(tmp_path: Path) -> None:
     env = {**os.environ, "HOME": "/home/ada", "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib"}
-    done = subprocess.run(as_mpirun(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        as_mpirun(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env
+    )
     first, _, last = done.stdout.splitlines()
     assert (first, last) == ("^tcp", "/dev/null  -x HOME=/home/ada -n 2")

@@ -26,7 +26,11 @@ from training.settings import TrainSettings
 
 
 def launch_with(
-    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, on_loss: Callable[[str], None] = lambda _: None
+    script: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    on_loss: Callable[[str], None] = lambda _: None,
 ) -> str:
     """The error of a launch by another mpirun."""
     program = folder / "mpirun"
@@ -57,7 +61,9 @@ exec sleep 1000"""
     assert "rank 2" not in words
 
 
-def test_a_launcher_that_is_killed_during_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_is_killed_during_the_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It said that the ranks did not start."""
     words = launch_with("kill -9 $$", tmp_path, monkeypatch)
     assert words.startswith("mpirun was ended by signal 9 (Killed) while the ranks started")
@@ -81,7 +87,9 @@ def test_a_long_start_says_what_it_waits_for(
     files = LaunchFiles(tmp_path)
     files.log.write_text(log)
     files.present.mkdir()
-    (files.present / "rank-1.json").write_text('{"host": "host7", "pid": 1, "what": "does not come out of MPI"}')
+    (files.present / "rank-1.json").write_text(
+        '{"host": "host7", "pid": 1, "what": "does not come out of MPI"}'
+    )
     waits: list[str] = []
     limit = StartLimit(files, TrainSettings(workers=2), stop=lambda: None, on_wait=waits.append)
     wait_until(lambda: len(waits) > 1, what="words", seconds=60)
@@ -110,13 +118,17 @@ def test_a_rank_killed_for_memory_before_the_first_step_is_not_started_again(
     counts = iter([3, 4])
     monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
     losses: list[str] = []
-    words = launch_with(f"touch {tmp_path}/out/started; exit 1", tmp_path, monkeypatch, on_loss=losses.append)
+    words = launch_with(
+        f"touch {tmp_path}/out/started; exit 1", tmp_path, monkeypatch, on_loss=losses.append
+    )
     assert words.startswith(f"the kernel has killed 1 process(es) for memory: {memory_limit()}")
     assert "No step was made" in words
     assert losses == []
 
 
-def test_a_rank_killed_for_memory_after_steps_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_killed_for_memory_after_steps_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = iter(range(100))
     monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
     losses: list[str] = []
@@ -138,8 +150,12 @@ def test_a_rank_killed_for_memory_after_steps_is_started_again(tmp_path: Path, m
 def test_a_lack_of_memory_in_the_log_is_named_with_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    error = launch_with(f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 137", tmp_path, monkeypatch)
-    assert error.startswith(f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}. No step")
+    error = launch_with(
+        f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 137", tmp_path, monkeypatch
+    )
+    assert error.startswith(
+        f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}. No step"
+    )
 
 
 def test_the_memory_of_each_rank_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +185,10 @@ def test_ranks_that_outlive_their_launcher_are_ended_and_no_other_process(
     files = LaunchFiles(tmp_path)
     words = "import sys; sys.stdin.read()"
     names = ("training.launching.rank_process", "another")
-    rank, other = (subprocess.Popen([sys.executable, "-c", words, name], stdin=subprocess.PIPE) for name in names)
+    rank, other = (
+        subprocess.Popen([sys.executable, "-c", words, name], stdin=subprocess.PIPE)
+        for name in names
+    )
     for number, process in enumerate((rank, other)):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(number))
         monkeypatch.setattr(os, "getpid", lambda process=process: process.pid)
@@ -202,12 +221,20 @@ def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
 WARNING = "UCX WARN: cannot allocate memory for huge pages, others are used"
 
 
-def test_a_line_about_memory_hides_no_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = launch_with(f"echo '{WARNING}' >&2; echo 'no option --bound' >&2; exit 1", tmp_path, monkeypatch)
+def test_a_line_about_memory_hides_no_failed_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = launch_with(
+        f"echo '{WARNING}' >&2; echo 'no option --bound' >&2; exit 1", tmp_path, monkeypatch
+    )
     assert words.startswith("the ranks did not start: status 1")
     assert "no option --bound" in words
 
 
-def test_a_line_about_memory_hides_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_about_memory_hides_no_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(launcher.StalledError):
-        launch_with(f"mkdir {tmp_path}/out/stalls; echo '{WARNING}' >&2; exit 137", tmp_path, monkeypatch)
+        launch_with(
+            f"mkdir {tmp_path}/out/stalls; echo '{WARNING}' >&2; exit 137", tmp_path, monkeypatch
+        )

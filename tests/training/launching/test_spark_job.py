@@ -24,7 +24,9 @@ def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> N
     driver, to_driver = socket.socketpair()
     command = 0
     with agent, driver, to_driver:
-        process = multiprocessing.get_context("fork").Process(target=_serve, args=(task, to_driver), daemon=True)
+        process = multiprocessing.get_context("fork").Process(
+            target=_serve, args=(task, to_driver), daemon=True
+        )
         process.start()
         try:
             task.close()
@@ -43,7 +45,9 @@ def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> N
 
 
 @pytest.mark.slow
-def test_a_command_waited_without_end_for_an_agent_that_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_waited_without_end_for_an_agent_that_read_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("training.launching.spark_job._GRACE_SECONDS", 0.5)
     agent, task = socket.socketpair()
     driver, to_driver = socket.socketpair()
@@ -85,7 +89,11 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
     table = tmp_path / "hosts.json"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address, port = server.getsockname()
-        table.write_text(json.dumps({"host": {"name": "host3", "address": address, "port": port, "token": "secret"}}))
+        table.write_text(
+            json.dumps(
+                {"host": {"name": "host3", "address": address, "port": port, "token": "secret"}}
+            )
+        )
         thread = threading.Thread(target=task, args=(server,))
         thread.start()
         status = spark_agent.main(["", str(table), "host", "sleep", "5"])
@@ -96,7 +104,9 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
 
 
 @pytest.mark.parametrize("is_reached", [True, False])
-def test_a_lost_executor_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str], is_reached: bool) -> None:
+def test_a_lost_executor_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], is_reached: bool
+) -> None:
     table = tmp_path / "hosts.json"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address, port = server.getsockname()
@@ -122,7 +132,11 @@ def test_a_lost_executor_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("conf", "address", "name"),
     [
-        ({"spark.driver.host": "driver.site", "spark.driver.bindAddress": "10.0.0.9"}, "10.0.0.9", "driver.site"),
+        (
+            {"spark.driver.host": "driver.site", "spark.driver.bindAddress": "10.0.0.9"},
+            "10.0.0.9",
+            "driver.site",
+        ),
         ({"spark.driver.host": "driver.site"}, "driver.site", "driver.site"),
         ({"spark.driver.bindAddress": "10.0.0.7"}, "10.0.0.7", "this-host"),
         ({}, "this-host", "this-host"),

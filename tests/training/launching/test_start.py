@@ -29,11 +29,15 @@ sys.exit(f"loaded without need: {found}" if found else 0)
 
 
 @pytest.mark.slow
-def test_a_rank_is_deterministic_and_loads_neither_torchs_compiler_nor_pandas(tmp_path: Path) -> None:
+def test_a_rank_is_deterministic_and_loads_neither_torchs_compiler_nor_pandas(
+    tmp_path: Path,
+) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20, 20], "val": [10], "test": [10]})
     run = make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1)
     run.save(tmp_path / "run.json")
-    subprocess.run([sys.executable, "-c", RANK, str(tmp_path / "run.json")], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-c", RANK, str(tmp_path / "run.json")], check=True, timeout=300
+    )
 
 
 @pytest.mark.parametrize(

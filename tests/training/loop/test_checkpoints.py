@@ -51,11 +51,14 @@ class CutFiles(DiskFiles):
         super().record(record)
 
 
-def training(out: Path, *, files_of: type[DiskFiles] = DiskFiles, workers: int = WORKERS) -> Simulated:
+def training(
+    out: Path, *, files_of: type[DiskFiles] = DiskFiles, workers: int = WORKERS
+) -> Simulated:
     """Three epochs of five steps; a checkpoint after three steps of each and at its end. Resumes where it can."""
     out.mkdir(exist_ok=True)
     files = [
-        files_of(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None) for rank in range(workers)
+        files_of(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None)
+        for rank in range(workers)
     ]
     return run(
         train=toy_rows(120, groups=6),
@@ -73,10 +76,14 @@ def epochs_on_disk(out: Path, rank: int) -> list[int]:
     return [json.loads(line)["epoch"] for line in lines]
 
 
-def written(folder: CheckpointFolder, position: tuple[int, int], *, workers: int = 2, value: float = 0.0) -> Checkpoint:
+def written(
+    folder: CheckpointFolder, position: tuple[int, int], *, workers: int = 2, value: float = 0.0
+) -> Checkpoint:
     """A checkpoint of a few numbers."""
     for rank in range(workers):
-        folder.write_rank([position], workers, rank, {"value": torch.full((100,), value + rank), "name": "x"})
+        folder.write_rank(
+            [position], workers, rank, {"value": torch.full((100,), value + rank), "name": "x"}
+        )
     folder.complete([position], workers)
     found = folder.latest()
     assert found is not None
@@ -98,7 +105,9 @@ def assert_continues(out: Path, whole: Simulated, position: tuple[int, int]) -> 
         assert epochs_on_disk(out, rank) == [0, 1, 2]
 
 
-def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
+def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(
+    tmp_path: Path, whole: Simulated
+) -> None:
     with pytest.raises(PowerCutError):
         training(tmp_path, files_of=CutFiles)
     assert_continues(tmp_path, whole, (1, 3))
@@ -112,7 +121,10 @@ def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(tmp_path:
 def test_a_crash_during_the_third_checkpoint_leaves_the_one_before(
     name: str, call: int, tmp_path: Path, whole: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, calls = {"save": torch.save, "complete": CheckpointFolder.complete}[name.rpartition(".")[2]], count(1)
+    original, calls = (
+        {"save": torch.save, "complete": CheckpointFolder.complete}[name.rpartition(".")[2]],
+        count(1),
+    )
 
     def fail(*arguments: Any) -> None:
         if next(calls) == call:
@@ -135,10 +147,15 @@ def test_fewer_workers_continue_and_leave_no_records_of_those_who_are_gone(tmp_p
     training(tmp_path, workers=2)
     assert [epochs_on_disk(tmp_path, rank) for rank in range(2)] == [[0, 1, 2]] * 2
     assert not (tmp_path / "metrics" / "rank-2.jsonl").exists()
-    assert sorted(path.name[-6:] for path in (tmp_path / "checkpoints").iterdir()) == ["of-2-d", "of-2-d"]
+    assert sorted(path.name[-6:] for path in (tmp_path / "checkpoints").iterdir()) == [
+        "of-2-d",
+        "of-2-d",
+    ]
 
 
-def test_a_checkpoint_is_of_one_setting_and_that_of_another_does_not_outlive_it(tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_one_setting_and_that_of_another_does_not_outlive_it(
+    tmp_path: Path,
+) -> None:
     old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
     first = written(old, (20, 0), value=7.0)
     # A crash after the first rank of a run with other settings came to the same place.
@@ -152,7 +169,9 @@ def test_a_checkpoint_is_of_one_setting_and_that_of_another_does_not_outlive_it(
     assert old.latest() is None
 
 
-def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_there_before(tmp_path: Path) -> None:
+def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_there_before(
+    tmp_path: Path,
+) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     written(folder, (1, 4), value=1.0)
     others = written(folder, (2, 0), workers=3)
@@ -166,7 +185,9 @@ def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_
     assert not list(tmp_path.glob("*step-00000004*/rank-1.pt"))
 
 
-def test_whoever_writes_last_completes_a_checkpoint_and_those_who_are_ahead_keep_theirs(tmp_path: Path) -> None:
+def test_whoever_writes_last_completes_a_checkpoint_and_those_who_are_ahead_keep_theirs(
+    tmp_path: Path,
+) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     for epoch in (1, 2, 3):
         folder.write_rank([(epoch, 0)], 2, 0, {"value": torch.ones(1)})
@@ -232,7 +253,9 @@ def test_a_rank_that_was_stopped_for_long_left_hundreds_of_parts_to_remove(tmp_p
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_folder_without_the_last_file_or_of_another_version_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_without_the_last_file_or_of_another_version_is_no_checkpoint(
+    tmp_path: Path,
+) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     assert folder.latest() is None
     found = written(folder, (1, 0))
@@ -248,8 +271,14 @@ def test_a_damaged_part_is_said_with_its_path(tmp_path: Path) -> None:
     found = written(CheckpointFolder(tmp_path, "d"), (1, 0))
     path = found.folder / "rank-1.pt"
     content = path.read_bytes()
-    damages = [content[:size] for size in range(0, len(content), 97)] + [b"no checkpoint", b"\x80\x02.", content + b"x"]
-    damages += [content[:place] + b"\xff\xff" + content[place + 2 :] for place in range(0, len(content), 61)]
+    damages = [content[:size] for size in range(0, len(content), 97)] + [
+        b"no checkpoint",
+        b"\x80\x02.",
+        content + b"x",
+    ]
+    damages += [
+        content[:place] + b"\xff\xff" + content[place + 2 :] for place in range(0, len(content), 61)
+    ]
     for damage in damages:
         path.write_bytes(damage)
         with contextlib.suppress(CheckpointError):
@@ -258,7 +287,9 @@ def test_a_damaged_part_is_said_with_its_path(tmp_path: Path) -> None:
             assert loaded["value"].tolist() == [1.0] * 100
             assert loaded["name"] == "x"
     path.unlink()
-    with pytest.raises(CheckpointError, match=r"rank-1\.pt is damaged.*The same command resumes before it"):
+    with pytest.raises(
+        CheckpointError, match=r"rank-1\.pt is damaged.*The same command resumes before it"
+    ):
         found.load(1)
     assert found.load(0)["name"] == "x"
 
@@ -277,9 +308,14 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [*product(["rank-0.pt", "rank-1.pt"], DAMAGES), *product(["complete.json"], ["another step", "half", "empty"])],
+    [
+        *product(["rank-0.pt", "rank-1.pt"], DAMAGES),
+        *product(["complete.json"], ["another step", "half", "empty"]),
+    ],
 )
-def test_a_damaged_checkpoint_is_left_out_for_the_older_one_and_named(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_checkpoint_is_left_out_for_the_older_one_and_named(
+    tmp_path: Path, name: str, damage: str
+) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     older, newest = written(folder, (1, 0)), written(folder, (2, 5))
     assert folder.latest() == newest
@@ -289,7 +325,9 @@ def test_a_damaged_checkpoint_is_left_out_for_the_older_one_and_named(tmp_path: 
     assert folder.latest() == older
     (words,) = folder.damage()
     assert words.startswith(f"{path} is damaged")
-    assert words.endswith("not continue from this checkpoint, but from an older one if there is one.")
+    assert words.endswith(
+        "not continue from this checkpoint, but from an older one if there is one."
+    )
 
 
 @pytest.mark.parametrize("content", ["", '{"epoch": 1}', "null", "[]"])
@@ -346,9 +384,13 @@ def test_a_checkpoint_that_storage_shows_late_is_waited_for(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_only_rank_0_sees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_only_rank_0_sees_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("training.loop.checkpoints._SECONDS_TO_APPEAR", 0.1)
-    with pytest.raises(CheckpointError, match=r"rank 0 resumes from .*epoch-00002.*storage that all hosts share"):
+    with pytest.raises(
+        CheckpointError, match=r"rank 0 resumes from .*epoch-00002.*storage that all hosts share"
+    ):
         CheckpointFolder(tmp_path, "d").await_complete(2, 0, 2)
 
 
@@ -375,7 +417,12 @@ def test_all_ranks_continue_from_the_checkpoint_that_rank_0_found(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["rank-1.pt", "complete.json"])
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EMFILE, "Too many open files"), MemoryError()]
+    "error",
+    [
+        OSError(errno.ESTALE, "Stale file handle"),
+        OSError(errno.EMFILE, "Too many open files"),
+        MemoryError(),
+    ],
 )
 def test_an_error_of_the_system_passes_over_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, name: str

@@ -15,7 +15,14 @@ class Fake(SimpleNamespace):
     """Notes what the meter says within a call; each sends 5 bytes."""
 
     def __init__(self, meter: Meter) -> None:
-        super().__init__(rank=0, world_size=2, waited=0.0, now=lambda: 0.0, counts=SimpleNamespace(bytes=0), seen=[])
+        super().__init__(
+            rank=0,
+            world_size=2,
+            waited=0.0,
+            now=lambda: 0.0,
+            counts=SimpleNamespace(bytes=0),
+            seen=[],
+        )
         self._meter = meter
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,9 @@ from training.settings import TrainSettings
 
 
 def made(schedule: dict[str, Any], **more: Any) -> TrainSettings:
-    return TrainSettings.model_validate({"learning_rate": 0.1, "epochs": 10, "schedule": schedule} | more)
+    return TrainSettings.model_validate(
+        {"learning_rate": 0.1, "epochs": 10, "schedule": schedule} | more
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,9 @@ def test_rates_by_the_epochs_that_are_done(
     schedule: dict[str, Any], more: dict[str, Any], expected: dict[float, float]
 ) -> None:
     settings = made(schedule, **more)
-    assert [learning_rate(settings, done) for done in expected] == pytest.approx([*expected.values()], rel=1e-8)
+    assert [learning_rate(settings, done) for done in expected] == pytest.approx(
+        [*expected.values()], rel=1e-8
+    )
 
 
 SCHEDULE = {"warmup_epochs": 1, "decay": "cosine", "final_fraction": 0.05}
@@ -54,21 +58,31 @@ SCHEDULE = {"warmup_epochs": 1, "decay": "cosine", "final_fraction": 0.05}
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "local-sgd", "d-psgd"])
 def test_all_workers_of_a_synchronous_run_have_the_same_rate_by_all_samples(algorithm: str) -> None:
     slow = CLUSTER.model_copy(update={"slow_ranks": {0: 5.0}})
-    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=3, train=toy_rows(323), cluster=slow)
+    simulated = run(
+        algorithm=algorithm, schedule=SCHEDULE, epochs=3, train=toy_rows(323), cluster=slow
+    )
     settings = made(SCHEDULE, learning_rate=0.05, epochs=3)
     for records in zip(*simulated.records, strict=True):
         waited = [record["seconds_by_kind"]["wait"] for record in records]
         assert [record["wait_seconds"] for record in records] == waited
         assert max(waited) > 0
         assert len({record["learning_rate"] for record in records}) == 1
-        assert {record["samples_seen_by_all"] for record in records} == {323 * (records[0]["epoch"] + 1)}
-        assert records[0]["learning_rate"] == pytest.approx(learning_rate(settings, records[0]["epoch"] + 1))
+        assert {record["samples_seen_by_all"] for record in records} == {
+            323 * (records[0]["epoch"] + 1)
+        }
+        assert records[0]["learning_rate"] == pytest.approx(
+            learning_rate(settings, records[0]["epoch"] + 1)
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["ad-psgd", "swarm-sgd"])
-def test_under_gossip_the_clock_counts_the_samples_of_all_so_that_a_slow_worker_is_not_behind(algorithm: str) -> None:
+def test_under_gossip_the_clock_counts_the_samples_of_all_so_that_a_slow_worker_is_not_behind(
+    algorithm: str,
+) -> None:
     slow = CLUSTER.model_copy(update={"slow_ranks": {0: 5.0}})
-    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=2, cluster=slow, sharding="static")
+    simulated = run(
+        algorithm=algorithm, schedule=SCHEDULE, epochs=2, cluster=slow, sharding="static"
+    )
     settings = made(SCHEDULE, learning_rate=0.05, epochs=2)
     last = [records[0]["learning_rate"] for records in simulated.records]
     # After its eighth and last step of the first epoch rank 0 has seen everything; when the others took theirs, rank 0
@@ -92,8 +106,16 @@ def test_with_work_units_a_slow_worker_has_the_rate_of_the_others(algorithm: str
 
 
 def test_the_clock_of_the_learning_rate_continues_with_another_number_of_workers() -> None:
-    chosen: dict[str, Any] = {"algorithm": "ar-sgd", "optimizer": "sgd", "scale_learning_rate": False, "epochs": 2}
-    chosen |= {"schedule": {"decay": "step", "milestones": [1.0], "factor": 0.1}, "train": toy_rows(240, groups=12)}
+    chosen: dict[str, Any] = {
+        "algorithm": "ar-sgd",
+        "optimizer": "sgd",
+        "scale_learning_rate": False,
+        "epochs": 2,
+    }
+    chosen |= {
+        "schedule": {"decay": "step", "milestones": [1.0], "factor": 0.1},
+        "train": toy_rows(240, groups=12),
+    }
     kept = KeptCheckpoints()
     run(workers=4, checkpoint_steps=5, files=kept.files, **chosen)
     shrunk = run(workers=3, resume=kept.at((0, 5)), **chosen)

@@ -33,14 +33,18 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 def run(dataset: FeatureDataset, out: Path, **settings: Any) -> list[Progress]:
     out.mkdir()
     seen: list[Progress] = []
-    train = TrainSettings(**({"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01} | settings))
+    train = TrainSettings(
+        **({"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01} | settings)
+    )
     workload = HepSettings(folder=dataset.folder, network=HlfSettings(hidden=[16]))
     launch(RunSpec(workload, train, out), on_progress=seen.append)
     return seen
 
 
 def history(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics" / "rank-0.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (out / "metrics" / "rank-0.jsonl").read_text().splitlines()
+    ]
 
 
 def test_progress_that_is_shown_changes_no_numbers(
@@ -54,17 +58,23 @@ def test_progress_that_is_shown_changes_no_numbers(
     assert seen[0] == [(epoch, step) for epoch in range(1, 6) for step in range(1, 13)]
     assert seen[1] == [(epoch, 12) for epoch in range(1, 6)]
     assert found[0] == found[1]
-    assert {"train_loss", "best_epoch"} <= found[0][0].keys(), "what the ranks have in common is in the records"
+    assert {"train_loss", "best_epoch"} <= found[0][0].keys(), (
+        "what the ranks have in common is in the records"
+    )
 
 
 @pytest.mark.slow
-def test_the_model_of_the_lowest_validation_loss_is_kept(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_the_model_of_the_lowest_validation_loss_is_kept(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     run(dataset, tmp_path / "long", epochs=12, learning_rate=0.3)
     losses = [record["val_loss"] for record in history(tmp_path / "long")]
     best = losses.index(min(losses))
     assert best < 11, "the test needs a run whose last epoch is not its best"
     run(dataset, tmp_path / "short", epochs=best + 1, learning_rate=0.3)
-    long, short = (load_model(tmp_path / name / "model")[0].state_dict() for name in ("long", "short"))
+    long, short = (
+        load_model(tmp_path / name / "model")[0].state_dict() for name in ("long", "short")
+    )
     assert all(torch.equal(long[key], short[key]) for key in long)
     assert json.loads((tmp_path / "long" / "summary.json").read_text())["best_epoch"] == best
 

@@ -74,7 +74,9 @@ def dataset(tmp_path: Path) -> FeatureDataset:
     ("damage", "words"),
     [
         (overwrite_pages, rf"{PART} is not what was written"),
-        *product([drop_rows, drop_column, cut_lists, lengthen, put_nulls, Path.unlink], [CANNOT_BE_READ]),
+        *product(
+            [drop_rows, drop_column, cut_lists, lengthen, put_nulls, Path.unlink], [CANNOT_BE_READ]
+        ),
     ],
 )
 def test_damage_inside_a_file_is_reported_when_it_is_read(
@@ -96,7 +98,9 @@ def test_a_missing_or_unfinished_file_is_reported_before_training_begins(
     dataset: FeatureDataset, damage: Callable[[Path], None]
 ) -> None:
     damage(dataset.folder / "val" / PART)
-    with pytest.raises(DamagedDatasetError, match=rf"the val split in .*{PART}.*cannot be read|val split.*{PART}"):
+    with pytest.raises(
+        DamagedDatasetError, match=rf"the val split in .*{PART}.*cannot be read|val split.*{PART}"
+    ):
         open_reader(dataset, ["hlf"], seed=1)
     with pytest.raises(DamagedDatasetError, match=PART):
         MemoryRows.load(dataset, "val", ["hlf"])

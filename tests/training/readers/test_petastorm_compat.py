@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_a_pickled_schema_is_never_seen(tmp_path: Path) -> None:
     # refuse_pickled_schema comes first; were it missed, petastorm would still find nothing to execute.
-    table = pa.table({"number": [1]}).replace_schema_metadata({"dataset-toolkit.unischema.v1": b"cos\nabort\n(tR."})
+    table = pa.table({"number": [1]}).replace_schema_metadata(
+        {"dataset-toolkit.unischema.v1": b"cos\nabort\n(tR."}
+    )
     pq.write_table(table, tmp_path / "file.parquet")
     pq.write_metadata(table.schema, tmp_path / "_common_metadata")
     with make_batch_reader(
@@ -33,7 +35,9 @@ def test_a_pickled_schema_is_never_seen(tmp_path: Path) -> None:
 
 def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(petastorm_compat.metadata, "version", lambda _: "0.13.1")
-    with pytest.raises(TrainingError, match=r"petastorm 0\.13\.1 is installed.*0\.12\.1 only.*make setup"):
+    with pytest.raises(
+        TrainingError, match=r"petastorm 0\.13\.1 is installed.*0\.12\.1 only.*make setup"
+    ):
         petastorm_compat._import_petastorm()
 
 

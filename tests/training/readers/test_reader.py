@@ -39,7 +39,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 def made_plan(*, world_size: int, epoch: int = 0, seed: int = 1, batch_size: int = 4) -> EpochPlan:
-    return plan_epoch(ROWS["train"], world_size=world_size, batch_size=batch_size, seed=seed, epoch=epoch)
+    return plan_epoch(
+        ROWS["train"], world_size=world_size, batch_size=batch_size, seed=seed, epoch=epoch
+    )
 
 
 def rows_of(batches: list[Batch]) -> list[tuple[float, ...]]:
@@ -52,7 +54,9 @@ def rows_of(batches: list[Batch]) -> list[tuple[float, ...]]:
     ]
 
 
-def expected_rows(dataset: FeatureDataset, split: str, groups: list[int]) -> Counter[tuple[float, ...]]:
+def expected_rows(
+    dataset: FeatureDataset, split: str, groups: list[int]
+) -> Counter[tuple[float, ...]]:
     rows: Counter[tuple[float, ...]] = Counter()
     for group in groups:
         for row in pq.read_table(dataset.files(split)[group]).to_pylist():
@@ -75,7 +79,9 @@ def assert_same(found: list[Batch], expected: list[Batch]) -> None:
 
 @each_reader
 @pytest.mark.parametrize("world_size", [1, 3, 7])
-def test_an_epoch_delivers_every_planned_row_once(dataset: FeatureDataset, kind: Any, world_size: int) -> None:
+def test_an_epoch_delivers_every_planned_row_once(
+    dataset: FeatureDataset, kind: Any, world_size: int
+) -> None:
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
     plan, found = made_plan(world_size=world_size), list[tuple[float, ...]]()
     for rank in range(world_size):
@@ -87,11 +93,19 @@ def test_an_epoch_delivers_every_planned_row_once(dataset: FeatureDataset, kind:
 
 
 @each_reader
-def test_other_caps_on_the_particle_list_give_matrices_of_another_size(tmp_path: Path, kind: Any) -> None:
-    made = write_dataset(tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, most_particles=12)
+def test_other_caps_on_the_particle_list_give_matrices_of_another_size(
+    tmp_path: Path, kind: Any
+) -> None:
+    made = write_dataset(
+        tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, most_particles=12
+    )
     names = ["particles", "num_particles"]
     found = []
-    for definitions in ({}, {"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2}, {"max_tracks": 5000}):
+    for definitions in (
+        {},
+        {"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2},
+        {"max_tracks": 5000},
+    ):
         reader = open_reader(made._replace(definitions=definitions), names, kind=kind, seed=1)
         found.append([batch.inputs for batch in reader.val_batches(rank=0, world_size=1)])
     for others in found[1:]:
@@ -109,17 +123,22 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(
     # A row group comes in parts of three rows.
     monkeypatch.setattr(memory, "_DECODED_BYTES", 200_000)
     reader = open_reader(dataset, ["hlf", "particles", "num_particles"], kind=kind, seed=1)
-    table = model_inputs(pq.read_table(dataset.folder / "train"), ["hlf", "particles", "num_particles"])
+    table = model_inputs(
+        pq.read_table(dataset.folder / "train"), ["hlf", "particles", "num_particles"]
+    )
     events = {tuple(row.tolist()): each for row, *each in zip(*table.values(), strict=True)}
     longest = set()
     for hlf, particles, num_particles in (
-        b.inputs for b in reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
+        b.inputs
+        for b in reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
     ):
         assert hlf.shape == (len(hlf), len(hlf_names()))
         assert particles.shape == (len(hlf), int(num_particles.max()), 19)
         assert num_particles.dtype == torch.int64
         longest.add(particles.shape[1])
-        for event, found, length in zip(hlf.tolist(), particles, num_particles.tolist(), strict=True):
+        for event, found, length in zip(
+            hlf.tolist(), particles, num_particles.tolist(), strict=True
+        ):
             expected, expected_length = events[tuple(event)]
             assert length == expected_length
             np.testing.assert_array_equal(found[:length], expected[:length])
@@ -130,7 +149,11 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(
 @each_reader
 @pytest.mark.parametrize(("most", "sizes"), [(8192, [[7, 3], [7]]), (4, [[3, 4, 3], [3, 4]])])
 def test_validation_rows_are_shared_out_completely_and_large_row_groups_are_cut_evenly(
-    dataset: FeatureDataset, kind: Any, most: int, sizes: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    dataset: FeatureDataset,
+    kind: Any,
+    most: int,
+    sizes: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batch, "_VAL_ROWS", most)
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
@@ -142,7 +165,9 @@ def test_validation_rows_are_shared_out_completely_and_large_row_groups_are_cut_
 
 @each_reader
 @pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
-@pytest.mark.parametrize(("before", "expected"), [((), [[0, 1, 1], [1, 1, 1]]), (((1, 4),), [[0], [1]])])
+@pytest.mark.parametrize(
+    ("before", "expected"), [((), [[0, 1, 1], [1, 1, 1]]), (((1, 4),), [[0], [1]])]
+)
 def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     tmp_path: Path,
     kind: Any,
@@ -159,13 +184,17 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
         sizes.append([len(b) for b in batches])
         for empty in (b for b in batches if not len(b)):
             shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
-            assert [tuple(column.shape) for column in empty.inputs] == [shapes[name] for name in inputs]
+            assert [tuple(column.shape) for column in empty.inputs] == [
+                shapes[name] for name in inputs
+            ]
     assert sorted(sizes) == expected
 
 
 @each_reader
 @pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
-def test_batches_are_on_the_device(dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]) -> None:
+def test_batches_are_on_the_device(
+    dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]
+) -> None:
     plan = made_plan(world_size=1)
     shapes = {}
     for device in ("cpu", "meta"):
@@ -196,10 +225,16 @@ def test_arrow_reads_a_row_group_when_it_is_needed_first_and_never_again(tmp_pat
     assert_same(list(reader.train_batches(assignment_of(plan, rank=0, epoch=0))), first)
 
 
-def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(dataset: FeatureDataset) -> None:
+def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(
+    dataset: FeatureDataset,
+) -> None:
     huge = dataset._replace(splits={"val": [RowGroup("val/part-00000.parquet", 1 << 50)]})
-    with pytest.raises(TrainingError, match=r"1125899906842624 rows of the val split .*train\.reader=petastorm"):
-        MemoryRows.of_files(huge, "val", BatchLayout.of(huge, ["hlf"], dtype=torch.float32, device="cpu"), seed=1)
+    with pytest.raises(
+        TrainingError, match=r"1125899906842624 rows of the val split .*train\.reader=petastorm"
+    ):
+        MemoryRows.of_files(
+            huge, "val", BatchLayout.of(huge, ["hlf"], dtype=torch.float32, device="cpu"), seed=1
+        )
 
 
 @each_reader
@@ -209,7 +244,9 @@ def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kin
     batches = reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
     next(batches)
     del batches
-    wait_until(lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30)
+    wait_until(
+        lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30
+    )
 
 
 @each_reader
@@ -230,7 +267,9 @@ def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
     hostile = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     path = hostile.files("train")[0]
     table = pq.read_table(path)
-    marked = table.replace_schema_metadata({"dataset-toolkit.unischema.v1": b"cos\nsystem\n(S'touch boom'\ntR."})
+    marked = table.replace_schema_metadata(
+        {"dataset-toolkit.unischema.v1": b"cos\nsystem\n(S'touch boom'\ntR."}
+    )
     if place == "_common_metadata":
         path = hostile.folder / "train" / "_common_metadata"
         pq.write_metadata(marked.schema, path)

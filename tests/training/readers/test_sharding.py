@@ -30,18 +30,26 @@ def places(pieces: Iterable[Piece]) -> Counter[tuple[int, int]]:
 
 
 def all_places(rows: Sequence[int]) -> Counter[tuple[int, int]]:
-    return Counter((group, place) for group, num_rows in enumerate(rows) for place in range(num_rows))
+    return Counter(
+        (group, place) for group, num_rows in enumerate(rows) for place in range(num_rows)
+    )
 
 
 def rest_of(plan: EpochPlan, world_size: int, *, first_step: int = 0) -> list[Piece]:
-    shares = (assignment_of(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size))
+    shares = (
+        assignment_of(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size)
+    )
     return [piece for share in shares for piece in share.pieces]
 
 
 @given(sizes, st.integers(1, 9), st.integers(1, 30), st.integers(0, 5))
-def test_every_row_is_dealt_to_one_rank(rows: list[int], world_size: int, batch_size: int, epoch: int) -> None:
+def test_every_row_is_dealt_to_one_rank(
+    rows: list[int], world_size: int, batch_size: int, epoch: int
+) -> None:
     if sum(rows) < world_size:
-        with pytest.raises(ShardError, match=rf"{sum(rows)} events, fewer than the {world_size} workers"):
+        with pytest.raises(
+            ShardError, match=rf"{sum(rows)} events, fewer than the {world_size} workers"
+        ):
             plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=epoch)
         return
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=epoch)
@@ -49,7 +57,9 @@ def test_every_row_is_dealt_to_one_rank(rows: list[int], world_size: int, batch_
     even = sum(rows) / world_size
     assert plan.num_steps == math.ceil(math.ceil(even) / batch_size)
     shares = [assignment_of(plan, rank=rank, epoch=epoch) for rank in range(world_size)]
-    assert plan.samples.tolist() == [sum(of_ranks) for of_ranks in zip(*(share.sizes for share in shares), strict=True)]
+    assert plan.samples.tolist() == [
+        sum(of_ranks) for of_ranks in zip(*(share.sizes for share in shares), strict=True)
+    ]
     for share in shares:
         assert sum(share.sizes) == rows_in(share.pieces)
         assert max(share.sizes) <= batch_size
@@ -57,7 +67,9 @@ def test_every_row_is_dealt_to_one_rank(rows: list[int], world_size: int, batch_
         assert abs(sum(share.sizes) - even) <= max(1, plan.num_steps)
 
 
-@given(sizes, st.lists(st.tuples(st.integers(1, 9), st.integers(0, 30)), max_size=3), st.integers(1, 9))
+@given(
+    sizes, st.lists(st.tuples(st.integers(1, 9), st.integers(0, 30)), max_size=3), st.integers(1, 9)
+)
 def test_what_other_numbers_of_ranks_left_of_an_epoch_is_dealt_anew(
     rows: list[int], others: list[tuple[int, int]], world_size: int
 ) -> None:

@@ -29,7 +29,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 @pytest.mark.parametrize(("workers", "rows"), [(1, 5), (3, 3), (4, 1000), (7, 1001), (64, 997)])
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 100.0])
-def test_every_row_has_one_owner_and_all_own_the_same_number(workers: int, rows: int, alpha: float) -> None:
+def test_every_row_has_one_owner_and_all_own_the_same_number(
+    workers: int, rows: int, alpha: float
+) -> None:
     kinds = np.random.default_rng(1).choice(3, rows, p=[0.6, 0.3, 0.1])
     kinds[:3] = range(3)
     owners = Owners(kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1)
@@ -67,12 +69,16 @@ def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind:
         assert (owners.owner[order] == rank).all()
         batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps
-        assert torch.equal(torch.cat([batch.inputs[0] for batch in batches]), memory.rows.inputs[0][order])
+        assert torch.equal(
+            torch.cat([batch.inputs[0] for batch in batches]), memory.rows.inputs[0][order]
+        )
         seen.append(order)
     assert sorted(np.concatenate(seen).tolist()) == list(range(167))
 
 
-def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(dataset: FeatureDataset) -> None:
+def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(
+    dataset: FeatureDataset,
+) -> None:
     rows = toy_rows(90, groups=3)
     owners = Owners(rows.rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1)
     own, total = owners.rows_of(1), 45
@@ -85,7 +91,9 @@ def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(dataset: Fea
         found.append(rows.reading_order(share, own))
         start += size
     sequence = [
-        rows.reading_order(assignment_of(owners.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own)
+        rows.reading_order(
+            assignment_of(owners.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own
+        )
         for epoch in range(3)
     ]
     assert start < 3 * total

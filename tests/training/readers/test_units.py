@@ -43,7 +43,9 @@ def events(units: Sequence[Unit], rows: Sequence[int]) -> list[tuple[int, int, i
         (unit.assignment.epoch, group, row)
         for unit in units
         for group, start, stop in unit.assignment.pieces
-        for row in shuffled(rows[group], seed=1, epoch=unit.assignment.epoch, group=group)[start:stop].tolist()
+        for row in shuffled(rows[group], seed=1, epoch=unit.assignment.epoch, group=group)[
+            start:stop
+        ].tolist()
     ]
 
 
@@ -54,10 +56,14 @@ def test_every_event_comes_once_an_epoch_in_the_same_order_from_any_start(
 ) -> None:
     whole = all_units(queue_of(rows, world_size=world_size, batch_size=batch_size))
     expected = events(whole, rows)
-    assert sorted(expected) == [(e, g, r) for e in range(3) for g, size in enumerate(rows) for r in range(size)]
+    assert sorted(expected) == [
+        (e, g, r) for e in range(3) for g, size in enumerate(rows) for r in range(size)
+    ]
     place = data.draw(st.integers(0, len(expected) - 1))
     epoch, row = divmod(place, sum(rows))
-    rest = all_units(queue_of(rows, world_size=data.draw(st.integers(1, 8)), start=Position(epoch, row)))
+    rest = all_units(
+        queue_of(rows, world_size=data.draw(st.integers(1, 8)), start=Position(epoch, row))
+    )
     assert events(rest, rows) == expected[place:]
     for unit in (*whole, *rest):
         held = sum(stop - start for _, start, stop in unit.assignment.pieces)
@@ -71,8 +77,16 @@ def test_a_single_worker_reads_in_the_order_of_an_epoch_of_equal_shares() -> Non
     units = all_units(queue_of(rows, world_size=1, batch_size=10))
     for epoch in range(3):
         plan = plan_epoch(rows, world_size=1, batch_size=10, seed=1, epoch=epoch)
-        pieces = [piece for unit in units if unit.assignment.epoch == epoch for piece in unit.assignment.pieces]
-        assert list(dict.fromkeys(piece.group for piece in pieces)) == assignment_of(plan, rank=0, epoch=epoch).groups
+        pieces = [
+            piece
+            for unit in units
+            if unit.assignment.epoch == epoch
+            for piece in unit.assignment.pieces
+        ]
+        assert (
+            list(dict.fromkeys(piece.group for piece in pieces))
+            == assignment_of(plan, rank=0, epoch=epoch).groups
+        )
 
 
 def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
@@ -82,18 +96,28 @@ def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
     # A reader without a cache reads a row group 16 times at most, but for whole steps.
     assert max(rows[-8:]) <= 1000 / 16
     assert (
-        Counter(unit.assignment.pieces[0].group for unit in units if unit.assignment.epoch == 9).most_common(1)[0][1]
+        Counter(
+            unit.assignment.pieces[0].group for unit in units if unit.assignment.epoch == 9
+        ).most_common(1)[0][1]
         <= 24
     )
     assert {len(unit.assignment.pieces) for unit in units if unit.assignment.epoch == 0} == {1}
     # A worker that is ten times slower and holds two units keeps the others waiting for a twentieth of the run at most.
     left = np.cumsum(rows[::-1])[::-1]
-    assert all(2 * 10 * size <= max(0.7 * after, 20 * 1000 // 16) for size, after in zip(rows, left / 3, strict=True))
+    assert all(
+        2 * 10 * size <= max(0.7 * after, 20 * 1000 // 16)
+        for size, after in zip(rows, left / 3, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "world_size", "batch_size", "epochs"),
-    [([267] * 8, 4, 16, 4), ([52] * 8, 4, 32, 400), ([210] * 2, 2, 32, 12), ([1292] * 16, 16, 32, 30)],
+    [
+        ([267] * 8, 4, 16, 4),
+        ([52] * 8, 4, 32, 400),
+        ([210] * 2, 2, 32, 12),
+        ([1292] * 16, 16, 32, 30),
+    ],
 )
 def test_units_took_a_fifth_more_steps_than_an_epoch_has_batches(
     rows: list[int], world_size: int, batch_size: int, epochs: int
@@ -132,12 +156,16 @@ def test_a_split_without_events_is_named() -> None:
 
 def test_a_row_group_was_read_again_for_each_of_its_parts(tmp_path: Path) -> None:
     """Reading took most of the time of small units: sixteen parts of a row group were sixteen reads of all of it."""
-    dataset = write_dataset(tmp_path / "data", rows={"train": [16, 16, 16], "val": [3], "test": [3]})
+    dataset = write_dataset(
+        tmp_path / "data", rows={"train": [16, 16, 16], "val": [3], "test": [3]}
+    )
     layout = BatchLayout.of(dataset, ["hlf"], dtype=torch.float32, device="cpu")
     read: list[int] = []
 
     def noted(split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        for group, columns in zip(groups, petastorm_groups(dataset, layout.fields, split, groups), strict=True):
+        for group, columns in zip(
+            groups, petastorm_groups(dataset, layout.fields, split, groups), strict=True
+        ):
             read.append(group)
             yield columns
 

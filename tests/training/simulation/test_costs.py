@@ -75,7 +75,9 @@ CLOSED = {"doubling": recursive_doubling_seconds, "ring": ring_seconds}
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 12, 16, 33])
 @pytest.mark.parametrize("per_host", [1, 2, 4])
 def test_an_all_reduce_takes_as_long_as_its_messages(kind: str, size: int, per_host: int) -> None:
-    expected = finished([PROGRAMS[kind](rank, size, NBYTES) for rank in range(size)], per_host=per_host)
+    expected = finished(
+        [PROGRAMS[kind](rank, size, NBYTES) for rank in range(size)], per_host=per_host
+    )
     found = CLOSED[kind](Network(SLOW, FAST, per_host), size, NBYTES)
     # Otherwise messages of a card or to a member overlap in part.
     is_exact = per_host == 1 and (kind == "ring" or size & (size - 1) == 0)
@@ -88,7 +90,9 @@ def test_a_broadcast_takes_as_long_as_the_longest_branch(size: int) -> None:
     bound = tree_seconds(Network(SLOW, FAST), size, NBYTES)
     assert finished([tree(rank, size) for rank in range(size)]) <= bound + 1e-12
     assert bound == pytest.approx(math.ceil(math.log2(size)) * SLOW.seconds(NBYTES))
-    assert tree_seconds(Network(SLOW, FAST, size), size, 0) == pytest.approx(math.ceil(math.log2(size)) * FAST.latency)
+    assert tree_seconds(Network(SLOW, FAST, size), size, 0) == pytest.approx(
+        math.ceil(math.log2(size)) * FAST.latency
+    )
 
 
 def exchange(rank: int, steps: list[tuple[int, float]]) -> Program:
@@ -105,7 +109,9 @@ def exchange(rank: int, steps: list[tuple[int, float]]) -> Program:
         ("sockets", [(0, NBYTES), (1, NBYTES)]),
     ],
 )
-def test_an_average_takes_as_long_as_its_messages(protocol: str, steps: list[tuple[int, float]]) -> None:
+def test_an_average_takes_as_long_as_its_messages(
+    protocol: str, steps: list[tuple[int, float]]
+) -> None:
     expected = finished([exchange(rank, steps) for rank in range(2)])
     assert average_seconds(Network(SLOW, FAST), protocol, NBYTES) == pytest.approx(expected)
 
@@ -114,7 +120,10 @@ def test_workers_of_a_host_share_its_card() -> None:
     byte = NBYTES / SLOW.bandwidth
     nics = Nics(Network(SLOW, FAST, 2), 6)
     alone, second = (nics.arrival(0.0, rank, 2 + rank, NBYTES) for rank in (0, 1))
-    assert (alone, second) == (pytest.approx(SLOW.latency + byte), pytest.approx(SLOW.latency + 2 * byte))
+    assert (alone, second) == (
+        pytest.approx(SLOW.latency + byte),
+        pytest.approx(SLOW.latency + 2 * byte),
+    )
     # Two hosts send to one: the second message enters behind the first.
     nics = Nics(Network(SLOW, FAST, 2), 6)
     first, second = (nics.arrival(0.0, sender, 4, NBYTES) for sender in (0, 2))

@@ -13,8 +13,14 @@ LINK = Link(2e-5, 1e9)
 
 def test_the_links_of_a_machine_are_found_again() -> None:
     messages = [
-        Measurement(operation, workers, nbytes, predicted(Measurement(operation, workers, nbytes, 0), LINK))
-        for operation, workers, nbytes in (("all-reduce", 2, 100), ("memory", 2, 10_000), ("all-reduce", 4, 10_000))
+        Measurement(
+            operation, workers, nbytes, predicted(Measurement(operation, workers, nbytes, 0), LINK)
+        )
+        for operation, workers, nbytes in (
+            ("all-reduce", 2, 100),
+            ("memory", 2, 10_000),
+            ("all-reduce", 4, 10_000),
+        )
     ]
     assert fit_machine(messages)["push_seconds"] == 0.0
     messages += [
@@ -30,6 +36,8 @@ def test_the_links_of_a_machine_are_found_again() -> None:
 
 def test_noisy_messages_never_give_a_negative_latency_or_bandwidth() -> None:
     for small, large in ((1e-3, 1e-4), (1e-6, 1e-3)):
-        found = fit_link([Measurement("sockets", 2, 10, small), Measurement("sockets", 2, 1000, large)])
+        found = fit_link(
+            [Measurement("sockets", 2, 10, small), Measurement("sockets", 2, 1000, large)]
+        )
         assert found.latency > 0
         assert found.bandwidth > 0

@@ -118,7 +118,9 @@ def test_a_push_keeps_the_processor_busy_under_the_lock_of_each_shard() -> None:
     assert seen[1] == pytest.approx(0.1 + 2 * 0.3)
 
 
-def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards_are_independent() -> None:
+def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards_are_independent() -> (
+    None
+):
     ended: list[tuple[int, float, int]] = []
 
     def work(shard_of: Callable[[int], int]) -> Work:
@@ -133,12 +135,16 @@ def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards
 
     on_workers(4, work(lambda _: 0))
     assert [(rank, clock) for rank, _, clock in ended] == [(3, 0), (2, 1), (1, 2)]
-    assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 + n * 2 * TRIP for n in (1, 2, 3)])
+    assert [seconds for _, seconds, _ in ended] == pytest.approx(
+        [1e-6 + n * 2 * TRIP for n in (1, 2, 3)]
+    )
     ended.clear()
     # Ranks 1, 2 and 3 push to the shards of ranks 2, 3 and 0, a quarter of the vector each.
     on_workers(4, work(lambda rank: (rank + 1) % 4), shards=4)
     quarter = 2 * (2 * LATENCY + CARD / 4)
-    assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 * n + quarter for n in (1, 2, 3)])
+    assert [seconds for _, seconds, _ in ended] == pytest.approx(
+        [1e-6 * n + quarter for n in (1, 2, 3)]
+    )
 
 
 def test_an_occupied_shard_is_not_waited_for() -> None:

@@ -36,7 +36,9 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
     for rank, records in enumerate(simulated.records):
         last = records[-1]
         assert (last["val_loss"], last["val_accuracy"]) == pytest.approx(validated(mean))
-        assert (last["worker_val_loss"], last["worker_val_accuracy"]) == pytest.approx(validated(parameters[rank]))
+        assert (last["worker_val_loss"], last["worker_val_accuracy"]) == pytest.approx(
+            validated(parameters[rank])
+        )
         assert last["consensus_distance"] == pytest.approx(distance)
         assert "worker_val_loss" not in records[0]
 
@@ -45,9 +47,13 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
 @pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "mpca"])
 def test_the_best_average_model_is_kept(method: str) -> None:
     kept = [MemoryFiles() for _ in range(4)]
-    simulated = run(**METHODS[method], files=kept.__getitem__, epochs=6, learning_rate=0.5, cluster=ROUGH)
+    simulated = run(
+        **METHODS[method], files=kept.__getitem__, epochs=6, learning_rate=0.5, cluster=ROUGH
+    )
     losses = [record["val_loss"] for record in simulated.records[0]]
-    assert losses != sorted(losses, reverse=True), "the test needs a run that gets worse now and then"
+    assert losses != sorted(losses, reverse=True), (
+        "the test needs a run that gets worse now and then"
+    )
     (best,) = [each.best for each in kept if each.best is not None]
     assert validated(best.parameters)[0] == pytest.approx(min(losses))
     assert merged([each.records for each in kept]) == simulated.records
@@ -93,7 +99,10 @@ def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_comm
 @pytest.mark.parametrize(
     ("method", "round_trips"),
     # The models of the three others, or the one shard of the server, which rank 0 owns.
-    [({"algorithm": "swarm-sgd", "local_steps": 1000}, 3), ({"algorithm": "agn", "local_steps": 1000}, 1)],
+    [
+        ({"algorithm": "swarm-sgd", "local_steps": 1000}, 3),
+        ({"algorithm": "agn", "local_steps": 1000}, 1),
+    ],
     ids=["pairs", "server"],
 )
 def test_what_one_worker_reads_for_its_validation_was_called_communication(
@@ -103,7 +112,9 @@ def test_what_one_worker_reads_for_its_validation_was_called_communication(
     slow = CLUSTER.model_copy(update={"latency_seconds": latency})
     # Rank 0 is busy with its first unit, so another worker begins the second epoch.
     simulated = run(**method, cluster=slow.model_copy(update={"slow_ranks": {0: 100.0}}))
-    found = sorted(worker[0]["seconds_by_kind"].get("validate", 0.0) for worker in simulated.records)
+    found = sorted(
+        worker[0]["seconds_by_kind"].get("validate", 0.0) for worker in simulated.records
+    )
     assert found == pytest.approx([0, 0, 0, round_trips * 2 * latency], rel=1e-3)
 
 
@@ -124,7 +135,9 @@ def test_the_last_steps_of_an_epoch_were_sent_as_validation(method: dict[str, An
     barriers = int("pushes" in record)
     kinds = record["seconds_by_kind"]
     assert messages >= 3
-    assert kinds["communicate"] + kinds["wait"] == pytest.approx((messages + barriers) * 1e-3, rel=1e-2)
+    assert kinds["communicate"] + kinds["wait"] == pytest.approx(
+        (messages + barriers) * 1e-3, rel=1e-2
+    )
 
 
 def test_every_key_of_a_record_is_explained() -> None:

@@ -25,17 +25,32 @@ from training.simulation.simulate import Simulated
 WITHIN, BETWEEN = (0, 7), (1, 0)
 IN_CYCLES = {"mpca in cycles": METHODS["mpca"] | {"cycle_steps": 3}}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "adam": {"optimizer": "adam", "learning_rate": 0.01, "schedule": {"warmup_epochs": 1, "decay": "cosine"}},
+    "adam": {
+        "optimizer": "adam",
+        "learning_rate": 0.01,
+        "schedule": {"warmup_epochs": 1, "decay": "cosine"},
+    },
     "momentum": {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 1e-3},
 }
 SLOWMO: dict[str, dict[str, Any]] = {
     "plain": {},
     "slowmo": {"slowmo": {"tau": 4, "beta": 0.5}},
-    "exact slowmo": {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}, "optimizer_state": "keep"},
+    "exact slowmo": {
+        "slowmo": {"tau": 4, "beta": 0.5, "exact_average": True},
+        "optimizer_state": "keep",
+    },
 }
-CASES = [(method, "adam", slow) for method in SEVERAL for slow in SLOWMO if slow == "plain" or method in WITH_SLOWMO]
+CASES = [
+    (method, "adam", slow)
+    for method in SEVERAL
+    for slow in SLOWMO
+    if slow == "plain" or method in WITH_SLOWMO
+]
 CASES += [("sgd", "adam", "plain"), ("mpca in cycles", "adam", "plain")]
-CASES += [(method, "momentum", "slowmo") for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")]
+CASES += [
+    (method, "momentum", "slowmo")
+    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")
+]
 #: Virtual times and what is metered; they count from where the run was taken up.
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
 
@@ -54,16 +69,22 @@ def training(kept: KeptCheckpoints, resume: Any = None, **chosen: Any) -> Simula
 
 
 def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]) -> None:
-    np.testing.assert_array_equal(models(found), models(expected), err_msg=f"taken up at {taken_up}")
+    np.testing.assert_array_equal(
+        models(found), models(expected), err_msg=f"taken up at {taken_up}"
+    )
     for others, records in zip(found.records, expected.records, strict=True):
         for other, record in zip(others, records, strict=True):
             for key in record.keys() - METERED:
-                np.testing.assert_equal(other[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}")
+                np.testing.assert_equal(
+                    other[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}"
+                )
 
 
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
 @pytest.mark.slow
-def test_every_method_continues_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
+def test_every_method_continues_from_a_checkpoint_bit_by_bit(
+    method: str, optimizer: str, slowmo: str
+) -> None:
     chosen = (EVERY | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
     if chosen["algorithm"] == "sharded":
@@ -80,14 +101,18 @@ def test_every_method_continues_from_a_checkpoint_bit_by_bit(method: str, optimi
 TIES = {
     "even": CLUSTER,
     "twice": CLUSTER.model_copy(update={"slow_ranks": {0: 2.0}}),
-    "odd": CLUSTER.model_copy(update={"step_seconds": 1.1e-3, "slow_ranks": {0: 3.0, 1: 1.5}, "latency_seconds": 1e-4}),
+    "odd": CLUSTER.model_copy(
+        update={"step_seconds": 1.1e-3, "slow_ranks": {0: 3.0, 1: 1.5}, "latency_seconds": 1e-4}
+    ),
 }
 
 
 @pytest.mark.parametrize("cluster", TIES)
 @pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd on a host", "swarm-sgd geometric"])
 @pytest.mark.slow
-def test_what_happens_at_the_same_instant_happens_in_the_same_order(method: str, cluster: str) -> None:
+def test_what_happens_at_the_same_instant_happens_in_the_same_order(
+    method: str, cluster: str
+) -> None:
     chosen = METHODS[method] | {"cluster": TIES[cluster]}
     kept = KeptCheckpoints()
     whole = training(kept, **chosen)
@@ -121,7 +146,9 @@ JOINT |= {
 
 
 @pytest.mark.parametrize("method", JOINT)
-def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(method: str) -> None:
+def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(
+    method: str,
+) -> None:
     kept = KeptCheckpoints()
     training(kept, **JOINT[method], epochs=1)
     checkpoint = kept.at(BETWEEN)
@@ -148,15 +175,22 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
         ages = [int(age) for age, _ in found]
         newest = found[int(np.argmax(ages))][1].numpy()
         assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
-        still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None)
+        still = training(
+            KeptCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None
+        )
         np.testing.assert_array_equal(models(still), np.tile(newest, (2, 1)))
 
 
-def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> None:
+def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> (
+    None
+):
     kept = KeptCheckpoints()
     training(kept, epochs=1, algorithm="d-psgd")
     checkpoint = kept.at(BETWEEN)
-    load, models_left = checkpoint.load, [checkpoint.load(rank)["current"].numpy() for rank in (0, 2)]
+    load, models_left = (
+        checkpoint.load,
+        [checkpoint.load(rank)["current"].numpy() for rank in (0, 2)],
+    )
 
     def spoiled(rank: int) -> Any:
         part = load(rank)
@@ -166,4 +200,6 @@ def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_numb
 
     checkpoint.load = spoiled
     still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
-    np.testing.assert_allclose(models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15)
+    np.testing.assert_allclose(
+        models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15
+    )

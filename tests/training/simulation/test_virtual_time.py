@@ -44,12 +44,16 @@ def test_an_error_says_in_which_worker_it_was() -> None:
 
 
 @pytest.mark.parametrize("kind", ["all_reduce_sum", "broadcast", "barrier"])
-def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(kind: str) -> None:
+def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(
+    kind: str,
+) -> None:
     async def meet(transport: SimTransport) -> None:
         if transport.rank != 1:
             await getattr(transport, kind)(*([] if kind == "barrier" else [np.ones(3)]))
 
-    with pytest.raises(StalledError, match=r"these never ended: \['worker 0', 'worker 2', 'worker 3'\]"):
+    with pytest.raises(
+        StalledError, match=r"these never ended: \['worker 0', 'worker 2', 'worker 3'\]"
+    ):
         on_workers(4, meet)
 
 
@@ -101,9 +105,13 @@ def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> No
     round_seconds = LATENCY + 48 / BANDWIDTH
     assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 2 * round_seconds)
     assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + round_seconds)
-    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(STEP + 2 * round_seconds / 3)
+    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(
+        STEP + 2 * round_seconds / 3
+    )
     pairs = {"workers": 2, "partners": lambda rank: Pairs([1 if rank == 0 else None])}
-    assert step_seconds(algorithm="ad-psgd", exchange="memory", **pairs) == pytest.approx(STEP + LOCKED)
+    assert step_seconds(algorithm="ad-psgd", exchange="memory", **pairs) == pytest.approx(
+        STEP + LOCKED
+    )
     # The models travel while the gradient is computed.
     assert step_seconds(algorithm="d-psgd") == pytest.approx(STEP)
     assert step_seconds(algorithm="d-psgd", local_steps=1) == pytest.approx(STEP)
@@ -130,7 +138,9 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
 
 
 def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
-    cluster = sleeping(1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0)
+    cluster = sleeping(
+        1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0
+    )
     drawn = []
     for rank in range(2):
         times = ComputeTimes(cluster, seed=1, rank=rank)
@@ -139,7 +149,10 @@ def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
     assert drawn[1].mean() == pytest.approx(3 + 0.25 * 2, rel=0.03)
     quiet = ComputeTimes(cluster.model_copy(update={"pause_probability": 0.0}), seed=1, rank=0)
     logarithms = np.log([quiet.draw(10) for _ in range(20_000)])
-    assert (logarithms.mean(), logarithms.std()) == (pytest.approx(-0.125, abs=0.02), pytest.approx(0.5, abs=0.02))
+    assert (logarithms.mean(), logarithms.std()) == (
+        pytest.approx(-0.125, abs=0.02),
+        pytest.approx(0.5, abs=0.02),
+    )
     assert abs(np.corrcoef(*drawn)[0, 1]) < 0.03
 
 
@@ -148,7 +161,9 @@ def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
     simulated = run(**METHODS[method], cluster=ROUGH, epochs=3)
     for records in simulated.records:
         for record in records:
-            assert sum(record["seconds_by_kind"].values()) == pytest.approx(record["seconds"], rel=1e-3)
+            assert sum(record["seconds_by_kind"].values()) == pytest.approx(
+                record["seconds"], rel=1e-3
+            )
         # The end of the run, behind the last record: the choice of the best model and the farewell.
         total = sum(record["seconds"] for record in records)
         farewell = 0 if "on a host" in method else 0.8e-3

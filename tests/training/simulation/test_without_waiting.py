@@ -21,7 +21,9 @@ def rate(cluster: Any, **chosen: Any) -> float:
     return samples / max(sum(record["seconds"] for record in worker) for worker in records)
 
 
-@pytest.mark.parametrize("method", [*GOSSIP, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"])
+@pytest.mark.parametrize(
+    "method", [*GOSSIP, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"]
+)
 def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
     slow = {"swarm-sgd with slowmo": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}}}
     chosen = (EVERY | slow)[method]
@@ -46,12 +48,19 @@ def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> N
     simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **METHODS[method])
     check_totals(simulated, 323)
     assert min(record["steps"] for record in simulated.records[2]) == 0
-    losses = [{record["val_loss"] for record in records} for records in zip(*simulated.records, strict=True)]
+    losses = [
+        {record["val_loss"] for record in records}
+        for records in zip(*simulated.records, strict=True)
+    ]
     assert all(len(found) == 1 and np.isfinite(next(iter(found))) for found in losses)
 
 
 def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_missed() -> None:
-    chosen: dict[str, Any] = METHODS["ad-psgd"] | {"train": toy_rows(60), "batch_size": 4, "epochs": 30}
+    chosen: dict[str, Any] = METHODS["ad-psgd"] | {
+        "train": toy_rows(60),
+        "batch_size": 4,
+        "epochs": 30,
+    }
     chosen["cluster"] = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
     kept = KeptCheckpoints()
     whole = run(files=kept.files, workers=3, **chosen)
@@ -59,7 +68,11 @@ def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_miss
     assert places == [(epoch, 0) for epoch in range(1, 31)]
     states = [kept.content[place][2] for place in places]
     assert len(set(states)) < 10 < len({kept.content[place][0] for place in places})
-    within = next(number for number in range(1, 29) if states[number - 1] == states[number] == states[number + 1])
+    within = next(
+        number
+        for number in range(1, 29)
+        if states[number - 1] == states[number] == states[number + 1]
+    )
     for place in (places[within], places[20]):
         resumed = run(files=KeptCheckpoints().files, resume=kept.at(place), workers=3, **chosen)
         check_totals(resumed, 60)
@@ -72,7 +85,12 @@ def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_miss
 
 def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
     kept = KeptCheckpoints()
-    chosen: dict[str, Any] = {"algorithm": "ad-psgd", "learning_rate": 0.4, "epochs": 3, "cluster": ROUGH}
+    chosen: dict[str, Any] = {
+        "algorithm": "ad-psgd",
+        "learning_rate": 0.4,
+        "epochs": 3,
+        "cluster": ROUGH,
+    }
     whole = run(files=kept.files, workers=4, **chosen)
     parts = [kept.at((2, 0)).load(rank)["best"] for rank in range(4)]
     assert sum(part["model"] is not None for part in parts) >= 1

@@ -32,8 +32,16 @@ def figure_of(*panels: dict[str, Any], result: StudyResult | None = None) -> Any
 
 
 def scaling(**study: Any) -> StudyResult:
-    names = [(name, seed, workers) for seed in (1, 2) for name in ("ar-sgd", "ad-psgd") for workers in (2, 4)]
-    runs = [made_run(name, seed, values={WORKERS: number}, seconds=0.1 * number) for name, seed, number in names]
+    names = [
+        (name, seed, workers)
+        for seed in (1, 2)
+        for name in ("ar-sgd", "ad-psgd")
+        for workers in (2, 4)
+    ]
+    runs = [
+        made_run(name, seed, values={WORKERS: number}, seconds=0.1 * number)
+        for name, seed, number in names
+    ]
     alone = [made_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
     return made_result(made_study(vary={WORKERS: [2, 4]}, times_only=4, **study), [*runs, *alone])
 
@@ -46,7 +54,9 @@ def rows_of(result: StudyResult, *measures: str, **table: Any) -> list[list[str]
 
 
 def test_accuracy_is_drawn_against_epochs_and_against_time() -> None:
-    epochs, times = figure_of({"y": "val_accuracy", "x": "epoch"}, {"y": "val_accuracy", "x": "seconds"}).axes
+    epochs, times = figure_of(
+        {"y": "val_accuracy", "x": "epoch"}, {"y": "val_accuracy", "x": "seconds"}
+    ).axes
     assert list(epochs.lines[0].get_xdata()) == list(range(1, EPOCHS + 1))
     # The mean over the seeds of 0.2 s, 1 and 2 % longer.
     np.testing.assert_allclose(times.lines[0].get_xdata(), 0.203 * np.arange(1, EPOCHS + 1))
@@ -78,7 +88,11 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
 def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     values = {WORKERS: [2, 4], RATE: [0.1, 0.2]}
     study = made_study(vary=values, methods={"ar-sgd": STUDY["methods"]["ar-sgd"]})
-    runs = [made_run("ar-sgd", seed, values=each) for seed in (1, 2) for each in study.combinations("ar-sgd")]
+    runs = [
+        made_run("ar-sgd", seed, values=each)
+        for seed in (1, 2)
+        for each in study.combinations("ar-sgd")
+    ]
     (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS}, result=made_result(study, runs)).axes
     drawn = [container.lines[0] for container in axes.containers]
     labels = [container.get_label() for container in axes.containers]
@@ -97,14 +111,19 @@ def test_figures_are_files_and_the_page_has_the_checks_in_milliseconds(tmp_path:
     study = made_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
     result = made_result(study, RUNS, checks=[made_check("ar-sgd", 2.5e-3, 2e-3)])
     draw_all(result, LABELS, tmp_path / "figures")
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["fig_1.pdf", "fig_1.png"]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        "fig_1.pdf",
+        "fig_1.png",
+    ]
     page = render(result, folder="figures")
     assert "## A figure\n\n![A figure](figures/fig_1.png)" in page
     assert "|AR-SGD|1|2|2.5|2|+0.5|" in page
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
-    result = made_result(made_study(), [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)])
+    result = made_result(
+        made_study(), [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)]
+    )
     assert rows_of(result, "test_accuracy", "seconds", given={"sgd": "91.5 %"}) == [
         ["", "test accuracy", "time of the run [s]", "Somebody 2020"],
         ["SGD", "90.50 % ± 0.71 (s.e. 0.50)", "1.22 ± 0.00849", "91.5 %"],
@@ -112,7 +131,9 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
 
 
 def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
-    found = rows_of(scaling(), "seconds_per_batch", "speed_up", over=WORKERS, methods=["ar-sgd", "sgd"])
+    found = rows_of(
+        scaling(), "seconds_per_batch", "speed_up", over=WORKERS, methods=["ar-sgd", "sgd"]
+    )
     head, waiting, alone = found
     assert [column.rpartition(", ")[2] for column in head[1:]] == ["workers 2", "workers 4"] * 2
     assert len({column.partition(", ")[0] for column in head[1:]}) == 2
@@ -128,22 +149,36 @@ def test_a_table_over_values_that_are_mappings_has_their_numbers() -> None:
     key, values = "cluster.slow_ranks", [{}, {0: 5.0}]
     runs = [made_run("ar-sgd", 1, values={key: value}, seconds=1 + len(value)) for value in values]
     head, row = rows_of(
-        made_result(made_study(vary={key: values}), runs), "seconds_per_batch", over=key, methods=["ar-sgd"]
+        made_result(made_study(vary={key: values}), runs),
+        "seconds_per_batch",
+        over=key,
+        methods=["ar-sgd"],
     )
-    assert [column.rpartition(", ")[2] for column in head[1:]] == ["slow ranks {}", 'slow ranks {"0": 5.0}']
+    assert [column.rpartition(", ")[2] for column in head[1:]] == [
+        "slow ranks {}",
+        'slow ranks {"0": 5.0}',
+    ]
     assert row[1:] == ["0.1", "0.2"]
 
 
 def test_a_table_over_a_key_has_the_values_that_only_one_method_varies() -> None:
-    methods = {**STUDY["methods"], "ad-psgd": {"train": {"algorithm": "ad-psgd"}, "vary": {RATE: [0.5]}}}
-    runs = [made_run("ar-sgd", 1, values={RATE: 0.1}), made_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4)]
+    methods = {
+        **STUDY["methods"],
+        "ad-psgd": {"train": {"algorithm": "ad-psgd"}, "vary": {RATE: [0.5]}},
+    }
+    runs = [
+        made_run("ar-sgd", 1, values={RATE: 0.1}),
+        made_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4),
+    ]
     result = made_result(made_study(vary={RATE: [0.1]}, methods=methods), runs)
     found = rows_of(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
     assert [row[1:] for row in found[1:]] == [["0.02", "-"], ["-", "0.04"]]
 
 
 def diverged(method: str, **values: Any) -> RunResult:
-    return replace(made_run(method, 3, values=values), counts=None, curves={}, numbers={"diverged": 1.0})
+    return replace(
+        made_run(method, 3, values=values), counts=None, curves={}, numbers={"diverged": 1.0}
+    )
 
 
 def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> None:
@@ -176,25 +211,36 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     study = made_study(vary={WORKERS: [4]})
     at = {WORKERS: 4}
     runs = [made_run(name, seed, values=at) for name in ("ar-sgd", "ad-psgd") for seed in (1, 2)]
-    result = made_result(study, [*runs, diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
+    result = made_result(
+        study, [*runs, diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)]
+    )
     # A panel of boxes without any was an error, after all runs were done.
     figure_of({"y": "seconds"}, result=replace(result, runs=[diverged("ad-psgd", **at)]))
-    (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS, "methods": ["ad-psgd"]}, result=result).axes
+    (axes,) = figure_of(
+        {"y": "test_accuracy", "x": WORKERS, "methods": ["ad-psgd"]}, result=result
+    ).axes
     assert axes.containers[0].lines[0].get_ydata() == [0.9]
     claim = Claim(says="As good.", equivalent="ad-psgd", than=["ar-sgd"])
     compared = replace(result, study=study.model_copy(update={"claims": [claim]}))
     (pair,) = judge(compared)[0].pairs
     assert (pair.difference.value, pair.seeds) == (0.0, (2, 3))
     (words,) = notes(result)
-    assert words.startswith("1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and")
+    assert words.startswith(
+        "1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and"
+    )
     # So did the binomial error below the tables.
     assert " at p = 0.9000, is 0.95 points" in render(compared, folder="f")
-    none = made_result(compared.study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
+    none = made_result(
+        compared.study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)]
+    )
     assert "|AD-PSGD, workers 4 against AR-SGD, workers 4: -" in render(none, folder="f")
 
 
 def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
-    methods = {**STUDY["methods"], "ad-psgd": {**STUDY["methods"]["ad-psgd"], "vary": {RATE: [0.01, 0.1]}}}
+    methods = {
+        **STUDY["methods"],
+        "ad-psgd": {**STUDY["methods"]["ad-psgd"], "vary": {RATE: [0.01, 0.1]}},
+    }
     study = made_study(vary={RATE: [0.1, 0.2, 0.3]}, best_of=[RATE], methods=methods)
     best = {"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.1}
     runs = [
@@ -204,7 +250,10 @@ def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
     ]
     rows = [line.split("|")[1:-1] for line in sweep_table(made_result(study, runs)).splitlines()]
     assert rows[0] == ["", *(f"learning rate {rate}" for rate in (0.01, 0.1, 0.2, 0.3)), "best"]
-    assert [(row[0], [place for place, cell in enumerate(row) if "**" in cell], row[-1]) for row in rows[2:]] == [
+    assert [
+        (row[0], [place for place, cell in enumerate(row) if "**" in cell], row[-1])
+        for row in rows[2:]
+    ] == [
         ("AR-SGD", [2], "the lowest tried: a better one may lie beyond"),
         ("SGD", [3], ""),
         ("AD-PSGD", [2], "the highest tried: a better one may lie beyond"),
@@ -214,13 +263,24 @@ def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
     assert "|diverged in 1 of 2|" in sweep_table(lost)
 
 
-FASTER = {"says": "A | B is faster.", "place": "table 1", "better": "ad-psgd", "than": "ar-sgd", "measure": "seconds"}
+FASTER = {
+    "says": "A | B is faster.",
+    "place": "table 1",
+    "better": "ad-psgd",
+    "than": "ar-sgd",
+    "measure": "seconds",
+}
 
 
 def claimed(*claims: dict[str, Any], checks: bool = True, **changes: Any) -> StudyResult:
     """AD-PSGD takes half the time of AR-SGD; one of its runs diverges."""
     study = made_study(claims=claims, shows={"made-table-1": "table 1"}, **changes)
-    names = [(name, seed) for seed in (1, 2, 3) for name in study.methods if (name, seed) != ("ad-psgd", 3)]
+    names = [
+        (name, seed)
+        for seed in (1, 2, 3)
+        for name in study.methods
+        if (name, seed) != ("ad-psgd", 3)
+    ]
     runs = [made_run(name, seed, seconds=0.1 if name == "ad-psgd" else 0.2) for name, seed in names]
     found = [made_check(name, 1e-3, 1e-3) for name in ("ar-sgd", "ad-psgd")] if checks else []
     return made_result(study, [*runs, diverged("ad-psgd")], checks=found)
@@ -230,20 +290,30 @@ def claimed(*claims: dict[str, Any], checks: bool = True, **changes: Any) -> Stu
 def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> None:
     page = render(claimed(FASTER, times_only=times_only), folder="figures")
     row = next(
-        line for line in page.splitlines() if line.startswith("|A \\| B is faster.|table 1|time of the run [s], equal|")
+        line
+        for line in page.splitlines()
+        if line.startswith("|A \\| B is faster.|table 1|time of the run [s], equal|")
     )
     assert "AD-PSGD against AR-SGD: x2.00 (x" in row
     assert row.endswith("), 2 of 3 seeds|more|**confirmed**|")
     # Simulated times that were not checked confirm nothing.
     unchecked = render(claimed(FASTER, checks=False, times_only=times_only), folder="figures")
     assert "|more|not decidable here: times not checked well enough|" in unchecked
-    assert "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
+    assert (
+        "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
+    )
     assert ("test events, which count as N = 1,000 of equal weight" in page) == (times_only is None)
 
 
 def test_a_classifier_within_two_errors_of_the_best_is_not_behind_it() -> None:
     behind = {"hlf": {"value": 0.05, "error": 0.02}, "trees": {"value": 0.03, "error": 0.02}}
-    made = {"num_events": 100, "signal": "ttbar", "mixture": {"words": "100 % QCD"}, "errors": 2, "trees": None}
+    made = {
+        "num_events": 100,
+        "signal": "ttbar",
+        "mixture": {"words": "100 % QCD"},
+        "errors": 2,
+        "trees": None,
+    }
     made |= {"best": "particles", "behind_best": behind, "tables": []}
     made["runs"] = {"hlf": {"events_per_class": {"QCD": 40, "ttbar": 60}}}
     page = render_claims({}, command="", evaluations=[made])

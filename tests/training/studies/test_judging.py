@@ -24,7 +24,11 @@ EXACT = [made_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
 
 
 def judged(result: StudyResult, *claims: dict[str, Any], **changes: Any) -> JudgedClaim:
-    content = {**result.study.model_dump(), **changes, "claims": [{"says": "It is so.", **claim} for claim in claims]}
+    content = {
+        **result.study.model_dump(),
+        **changes,
+        "claims": [{"says": "It is so.", **claim} for claim in claims],
+    }
     return judge(replace(result, study=made_study(**content)))[0]
 
 
@@ -67,7 +71,10 @@ def test_claims_about_accuracies(claim: dict[str, Any], verdict: Verdict) -> Non
 
 
 def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> None:
-    other, withdrawn = BETTER, {"better": "sgd", "than": "ar-sgd", "withdrawn": "until they are run again"}
+    other, withdrawn = (
+        BETTER,
+        {"better": "sgd", "than": "ar-sgd", "withdrawn": "until they are run again"},
+    )
 
     found, beside = judged(ACCURACIES, withdrawn, other), judged(ACCURACIES, other, withdrawn)
 
@@ -99,12 +106,19 @@ RATE = "train.learning_rate"
 
 def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
     """Slow momentum helps where the rate is too small: the claim at equal rates was published as undecided."""
-    losses = {("ar-sgd", 0.1): 0.5, ("ar-sgd", 0.2): 0.4, ("ad-psgd", 0.1): 0.45, ("ad-psgd", 0.2): 0.43}
+    losses = {
+        ("ar-sgd", 0.1): 0.5,
+        ("ar-sgd", 0.2): 0.4,
+        ("ad-psgd", 0.1): 0.45,
+        ("ad-psgd", 0.2): 0.43,
+    }
     runs = []
     for (method, rate), loss in losses.items():
         for seed in SEEDS:
             run = made_run(method, seed, values={RATE: rate})
-            runs.append(replace(run, curves={**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]}))
+            runs.append(
+                replace(run, curves={**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]})
+            )
     result = made_result(made_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE]), runs)
     for protocol, value, verdict in (
         ({"at": {RATE: 0.1}}, 0.05, Verdict.CONFIRMED),
@@ -126,17 +140,26 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     rng = np.random.default_rng(1)
     weights = rng.gamma(2.0, size=NUM_EVENTS).astype(np.float32)
     # The same events for all seeds, so that the error is that of the events.
-    right = np.repeat(rng.random((2, 1, NUM_EVENTS)) < np.array([0.85, 0.8])[:, None, None], len(SEEDS), axis=1)
+    right = np.repeat(
+        rng.random((2, 1, NUM_EVENTS)) < np.array([0.85, 0.8])[:, None, None], len(SEEDS), axis=1
+    )
     runs = [
-        replace(made_run(method, seed), counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())))
+        replace(
+            made_run(method, seed),
+            counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())),
+        )
         for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
         for seed, mask in zip(SEEDS, masks, strict=True)
     ]
-    result = replace(made_result(made_study(), runs), test_weights=base64.b64encode(weights.tobytes()).decode())
+    result = replace(
+        made_result(made_study(), runs), test_weights=base64.b64encode(weights.tobytes()).decode()
+    )
     (pair,) = judged(result, BETTER).pairs
     accuracies = [np.mean([mask @ weights / weights.sum() for mask in masks]) for masks in right]
     assert pair.difference.value == pytest.approx(accuracies[0] - accuracies[1], abs=1e-6)
-    numbers = [result.numbers(Cell(method), "test_accuracy").mean() for method in ("ad-psgd", "ar-sgd")]
+    numbers = [
+        result.numbers(Cell(method), "test_accuracy").mean() for method in ("ad-psgd", "ar-sgd")
+    ]
     assert numbers == pytest.approx(accuracies, abs=1e-6)
     # Events of unequal weight say less: the error grows by the root of the mean square over the mean.
     equal = base64.b64encode(np.ones(NUM_EVENTS, np.float32).tobytes()).decode()
@@ -144,19 +167,28 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     ratio = pair.difference.half_width() / plain.difference.half_width()
     assert ratio == pytest.approx(np.sqrt(np.mean(weights**2)) / weights.mean(), rel=0.05)
     effective = weights.sum() ** 2 / (weights**2).sum()
-    assert f"which count as N = {effective:,.0f} of equal weight" in render(result, folder="figures")
+    assert f"which count as N = {effective:,.0f} of equal weight" in render(
+        result, folder="figures"
+    )
 
 
 def times(law: dict[str, Any]) -> StudyResult:
     """Seconds per epoch by method and number of workers."""
     study = made_study(vary={"train.workers": [2, 4, 8]}, times_only=4)
     runs = [
-        made_run(method, seed, values={"train.workers": workers}, seconds=seconds(workers) * (1 + 0.002 * (seed % 3)))
+        made_run(
+            method,
+            seed,
+            values={"train.workers": workers},
+            seconds=seconds(workers) * (1 + 0.002 * (seed % 3)),
+        )
         for seed in SEEDS
         for method, seconds in law.items()
         for workers in (2, 4, 8)
     ]
-    return made_result(study, [*runs, *(made_run("sgd", seed, seconds=0.1) for seed in SEEDS)], checks=EXACT)
+    return made_result(
+        study, [*runs, *(made_run("sgd", seed, seconds=0.1) for seed in SEEDS)], checks=EXACT
+    )
 
 
 TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1})
@@ -199,7 +231,8 @@ def test_only_cells_with_the_same_other_values_are_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "verdict"), [(1.0, Verdict.CONTRADICTED), (0.7, Verdict.CONTRADICTED), (0.6, Verdict.CONFIRMED)]
+    ("share", "verdict"),
+    [(1.0, Verdict.CONTRADICTED), (0.7, Verdict.CONTRADICTED), (0.6, Verdict.CONFIRMED)],
 )
 def test_a_claim_about_most_cells_was_judged_in_all(share: float, verdict: Verdict) -> None:
     law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda workers: 0.05 if workers > 2 else 0.2}
@@ -223,7 +256,10 @@ def test_a_claim_about_most_cells_was_judged_in_all(share: float, verdict: Verdi
 def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_step(
     gaps: tuple[float, float] | None, verdict: Verdict
 ) -> None:
-    checks = [made_check(name, 1.0 + gap, 1.0) for name, gap in zip(("ar-sgd", "ad-psgd"), gaps or (), strict=False)]
+    checks = [
+        made_check(name, 1.0 + gap, 1.0)
+        for name, gap in zip(("ar-sgd", "ad-psgd"), gaps or (), strict=False)
+    ]
     found = judged(replace(TIMES, checks=checks), BATCH)
     assert found.verdict is verdict
     assert ("times" in found.reason) == (verdict is Verdict.NOT_DECIDABLE)
@@ -235,7 +271,9 @@ def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_st
 
 def test_a_check_is_of_the_step_that_is_claimed() -> None:
     """Checks at steps of 0.05 to 0.7 ms judged claims about steps of 1 to 350 ms."""
-    checks = [replace(made_check(method, 1.0, 1.0), step_seconds=2e-3) for method in ("ar-sgd", "ad-psgd")]
+    checks = [
+        replace(made_check(method, 1.0, 1.0), step_seconds=2e-3) for method in ("ar-sgd", "ad-psgd")
+    ]
     assert judged(replace(TIMES, checks=checks), BATCH).verdict is Verdict.NOT_DECIDABLE
 
 
@@ -260,14 +298,22 @@ def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_check
 
 
 @pytest.mark.parametrize(
-    ("gap", "verdict"), [(None, "not decidable here"), (0.0, "confirmed"), (1.0, "not decidable here")]
+    ("gap", "verdict"),
+    [(None, "not decidable here"), (0.0, "confirmed"), (1.0, "not decidable here")],
 )
-def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times(gap: float | None, verdict: str) -> None:
+def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times(
+    gap: float | None, verdict: str
+) -> None:
     shares = {"ar-sgd": 0.5, "ad-psgd": 0.9, "sgd": 1.0}
     made = [made_run(method, seed) for method in shares for seed in SEEDS]
-    runs = [replace(run, numbers={**run.numbers, "utilisation": shares[run.method] + 0.001 * run.seed}) for run in made]
+    runs = [
+        replace(run, numbers={**run.numbers, "utilisation": shares[run.method] + 0.001 * run.seed})
+        for run in made
+    ]
     checks = [EXACT[0], made_check("ad-psgd", 1.0 + gap, 1.0)] if gap is not None else []
-    found = judged(made_result(made_study(), runs, checks=checks), {**BETTER, "measure": "utilisation"})
+    found = judged(
+        made_result(made_study(), runs, checks=checks), {**BETTER, "measure": "utilisation"}
+    )
     assert found.verdict == verdict
 
 
@@ -276,7 +322,10 @@ def test_a_demonstration_decides_nothing_about_what_is_learnt() -> None:
     found = judged(ACCURACIES, BETTER, **few)
     assert (found.verdict, found.reason) == (Verdict.NOT_DECIDABLE, "a demonstration: 359 digits.")
     assert judged(TIMES, BATCH, **few).verdict is Verdict.CONFIRMED
-    assert judged(TIMES, {**BETTER, "measure": "temporal_efficiency"}, **few).verdict is Verdict.NOT_DECIDABLE
+    assert (
+        judged(TIMES, {**BETTER, "measure": "temporal_efficiency"}, **few).verdict
+        is Verdict.NOT_DECIDABLE
+    )
 
 
 def test_what_has_no_number_settles_nothing() -> None:
@@ -292,7 +341,12 @@ def test_what_has_no_number_settles_nothing() -> None:
     [
         ({"samples": 628}, {}, "test_accuracy", "838 and 628 events were seen"),
         ({"averages_begun": 0}, {}, "test_accuracy", "no averages begun of AD-PSGD"),
-        ({}, {"communicate": [0.0] * 6}, "communication_per_epoch", "a ratio to 0 says nothing, AD-PSGD"),
+        (
+            {},
+            {"communicate": [0.0] * 6},
+            "communication_per_epoch",
+            "a ratio to 0 says nothing, AD-PSGD",
+        ),
         ({}, {"communicate": [0.0] * 6}, "test_accuracy", ""),
         ({"averages_begun": 3}, {}, "test_accuracy", ""),
     ],

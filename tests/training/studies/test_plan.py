@@ -17,7 +17,9 @@ NETWORK = HlfSettings(hidden=[4])
 
 
 def runs_of(*, data: str = "a", **study: Any) -> list[PlannedRun]:
-    return made_runs(Subject(HepSettings(folder=Path("features"), network=NETWORK), data), Path("study"), **study)
+    return made_runs(
+        Subject(HepSettings(folder=Path("features"), network=NETWORK), data), Path("study"), **study
+    )
 
 
 def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
@@ -70,13 +72,18 @@ def test_the_code_of_a_run_is_that_of_its_method_and_of_what_executes_it(executi
         return f"{train.algorithm.name} {is_simulated}"
 
     subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), "a")
-    planned_runs(made_study(execution=execution), subject, TrainSettings(), Path("study"), code_of=code_of)
+    planned_runs(
+        made_study(execution=execution), subject, TrainSettings(), Path("study"), code_of=code_of
+    )
     assert asked == {(name, execution == "simulate") for name in ("ar-sgd", "sgd", "ad-psgd")}
 
 
 def test_a_method_makes_only_its_own_runs_stale() -> None:
     changed = {**made_study().model_dump()["methods"]}
-    changed["ad-psgd"] = {"title": "AD-PSGD", "train": {"algorithm": {"name": "ad-psgd"}, "slowmo": {"tau": 3}}}
+    changed["ad-psgd"] = {
+        "title": "AD-PSGD",
+        "train": {"algorithm": {"name": "ad-psgd"}, "slowmo": {"tau": 3}},
+    }
     pairs = zip(runs_of(), runs_of(methods=changed), strict=True)
     assert {one.method for one, other in pairs if one.digest != other.digest} == {"ad-psgd"}
 
@@ -84,5 +91,14 @@ def test_a_method_makes_only_its_own_runs_stale() -> None:
 def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
     runs, study = runs_of(vary={"train.learning_rate": [0.1, 0.2]}), made_study()
     chosen = made_study(vary={"train.learning_rate": [0.1, 0.2]}, best_of=["train.learning_rate"])
-    assert len({digest_of_study(study, runs), digest_of_study(chosen, runs), digest_of_study(study, runs[1:])}) == 3
+    assert (
+        len(
+            {
+                digest_of_study(study, runs),
+                digest_of_study(chosen, runs),
+                digest_of_study(study, runs[1:]),
+            }
+        )
+        == 3
+    )
     assert digest_of_study(study, runs) == digest_of_study(made_study(title="B"), runs)

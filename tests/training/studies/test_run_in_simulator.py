@@ -62,7 +62,9 @@ def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path
     """Only runs that ended without a result once counted."""
 
     def found(rate: float) -> tuple[float, float]:
-        run = runs_of(subject, tmp_path, train={"learning_rate": rate, "optimizer": "sgd", "epochs": 4})[0]
+        run = runs_of(
+            subject, tmp_path, train={"learning_rate": rate, "optimizer": "sgd", "epochs": 4}
+        )[0]
         run_simulated(run, "commit 1")
         result = run.result
         assert result is not None
@@ -75,7 +77,9 @@ def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path
     assert found(3.0) == (0.0, 1.0)
 
 
-def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(subject: Subject, tmp_path: Path) -> None:
+def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(
+    subject: Subject, tmp_path: Path
+) -> None:
     run = runs_of(subject, tmp_path, times_only=5, train={"epochs": 1})[0]
     run_simulated(run, "commit 1")
     assert run.result is not None
@@ -87,8 +91,12 @@ def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(subject: Su
 @pytest.mark.parametrize("drop_rate", [0.0, 0.5, 0.9])
 def test_a_study_of_times_sent_nothing_where_gradients_are_dropped(drop_rate: float) -> None:
     """The stand-in for the network had a gradient of 0, of which dropping leaves nothing."""
-    chosen = settings(algorithm={"name": "sharded", "drop_rate": drop_rate, "shards": 2}, workers=4, batch_size=16)
-    slow = ClusterSettings(step_seconds=1e-3, event_seconds=0, jitter=0.1, latency_seconds=2e-5, bytes_per_second=1e6)
+    chosen = settings(
+        algorithm={"name": "sharded", "drop_rate": drop_rate, "shards": 2}, workers=4, batch_size=16
+    )
+    slow = ClusterSettings(
+        step_seconds=1e-3, event_seconds=0, jitter=0.1, latency_seconds=2e-5, bytes_per_second=1e6
+    )
     real = simulate(toy_network(), toy_rows(640), toy_rows(16, groups=1), chosen, slow)
     count = sum(weights.numel() for weights in toy_network().parameters())
     found = simulate_times([160] * 4, chosen, slow, num_parameters=count)
@@ -99,14 +107,20 @@ def test_a_study_of_times_sent_nothing_where_gradients_are_dropped(drop_rate: fl
 @pytest.mark.slow
 def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
     runs = runs_of(subject, tmp_path)
-    broken = runs[0]._replace(subject=Subject(HepSettings(folder=tmp_path / "none", network=HlfSettings(hidden=[4]))))
+    broken = runs[0]._replace(
+        subject=Subject(HepSettings(folder=tmp_path / "none", network=HlfSettings(hidden=[4])))
+    )
     with pytest.raises(Exception, match="none"):
         simulate_all([broken, *runs[1:]], cores=2, code="", on_progress=lambda *_: None)
     # Where the pool's thread waits for a process at the same moment, multiprocessing takes the dead one for alive.
-    assert not [each for each in multiprocessing.active_children() if psutil.pid_exists(each.pid or 0)]
+    assert not [
+        each for each in multiprocessing.active_children() if psutil.pid_exists(each.pid or 0)
+    ]
 
 
-def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(subject: Subject, tmp_path: Path) -> None:
+def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(
+    subject: Subject, tmp_path: Path
+) -> None:
     runs = runs_of(subject, tmp_path, seeds=2)
     run_simulated(runs[0], "commit 1")
     # Killed while it wrote the second one.

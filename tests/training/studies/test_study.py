@@ -33,10 +33,14 @@ def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
     assert form == "full" or study.minutes <= 15
     assert study.alone is not None, "sequential SGD is a control"
     if study.times_only is None and not isinstance(study.workload, SurfaceSettings):
-        slow = [study.train_settings(name, next(study.combinations(name)), 1) for name in study.methods]
+        slow = [
+            study.train_settings(name, next(study.combinations(name)), 1) for name in study.methods
+        ]
         assert any(each.slowmo is not None and each.algorithm.name == "ar-sgd" for each in slow)
         # Each method at its own best rate, or every rate of its own; a large network has no time for that in minutes.
-        assert len(study.vary["train.learning_rate"]) >= (3 if form == "full" or study.minutes < 10 else 1)
+        assert len(study.vary["train.learning_rate"]) >= (
+            3 if form == "full" or study.minutes < 10 else 1
+        )
         assert study.best_of in ([], ["train.learning_rate"])
 
 
@@ -69,9 +73,15 @@ def promised() -> dict[str, str]:
     """The study of each table and figure by its name, as docs/studies/index.md has them."""
     listed = (CHECKOUT / "docs" / "studies" / "index.md").read_text()
     found = {}
-    for what, study, source in re.findall(r"^\| (.*?) \| [\[`]((\w+)-[\w-]+)", listed, re.MULTILINE):
-        for kind, numbers in re.findall(r"(table|figure)s? ((?:\d[\d.]*[a-z]?(?:, | to )?)+)", what):
-            for number in re.sub(r"(\d+\.)(\d+) to \1(\d+)", every, numbers).rstrip(", ").split(", "):
+    for what, study, source in re.findall(
+        r"^\| (.*?) \| [\[`]((\w+)-[\w-]+)", listed, re.MULTILINE
+    ):
+        for kind, numbers in re.findall(
+            r"(table|figure)s? ((?:\d[\d.]*[a-z]?(?:, | to )?)+)", what
+        ):
+            for number in (
+                re.sub(r"(\d+\.)(\d+) to \1(\d+)", every, numbers).rstrip(", ").split(", ")
+            ):
                 found[f"{source}-{kind}-{number.replace('.', '-')}"] = study
     return found
 
@@ -83,7 +93,9 @@ def every(span: re.Match[str]) -> str:
 
 def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
     assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
-    names = {name: path.stem for name, path in shipped().items() if re.search("-(table|figure)-", name)}
+    names = {
+        name: path.stem for name, path in shipped().items() if re.search("-(table|figure)-", name)
+    }
     assert names == promised()
     assert names["hermans-figure-3-11"] == "hermans-grid"
 
@@ -99,31 +111,80 @@ BEST = {"protocol": "each at its best"}
     ("changes", "words"),
     [
         ({"refrence": "sgd"}, "unknown key 'refrence'. Did you mean 'reference'?"),
-        ({"train": {"epoch": 3}}, "ar-sgd, train.learning_rate 0.001 .*\n.*'epoch'. Did you mean 'epochs'"),
+        (
+            {"train": {"epoch": 3}},
+            "ar-sgd, train.learning_rate 0.001 .*\n.*'epoch'. Did you mean 'epochs'",
+        ),
         ({"reference": "ar-sdg"}, "no method 'ar-sdg', only .* Did you mean 'ar-sgd'"),
-        ({"vary": {"train.learning_rte": [0.1]}}, "train.learning_rte 0.1 .*\n.*Did you mean 'learning_rate'"),
-        ({"best_of": ["train.learning_rates"]}, "no varied key .* Did you mean 'train.learning_rate'"),
-        ({"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}}, "Did you mean 'train.learning_rate'"),
-        ({"methods": {"sgd": {"vary": {"train.learning_rate": []}}}}, "'train.learning_rate' .* has no values"),
+        (
+            {"vary": {"train.learning_rte": [0.1]}},
+            "train.learning_rte 0.1 .*\n.*Did you mean 'learning_rate'",
+        ),
+        (
+            {"best_of": ["train.learning_rates"]},
+            "no varied key .* Did you mean 'train.learning_rate'",
+        ),
+        (
+            {"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}},
+            "Did you mean 'train.learning_rate'",
+        ),
+        (
+            {"methods": {"sgd": {"vary": {"train.learning_rate": []}}}},
+            "'train.learning_rate' .* has no values",
+        ),
         ({"claims": [{"says": "x", "better": "sgd"}]}, "better and equivalent need `than`"),
         ({"claims": [{"says": "x", **PAIR, "margin": 0.1}]}, "a margin needs `because`"),
-        ({"claims": [{"says": "x", **PAIR, **BEST, "at": {"train.learning_rate": 0.1}}]}, "has other keys in `at`"),
         (
-            {"claims": [{"says": "x", **PAIR, **BEST, "than": {"method": "sgd", "train.learning_rate": 7}}]},
+            {"claims": [{"says": "x", **PAIR, **BEST, "at": {"train.learning_rate": 0.1}}]},
+            "has other keys in `at`",
+        ),
+        (
+            {
+                "claims": [
+                    {
+                        "says": "x",
+                        **PAIR,
+                        **BEST,
+                        "than": {"method": "sgd", "train.learning_rate": 7},
+                    }
+                ]
+            },
             "7 is none of",
         ),
         # They were judged as if the claim did not name the rate.
         (
-            {"claims": [{"says": "x", **PAIR, **BEST, "than": {"method": "ar-sgd", "train.learning_rate": 0.003}}]},
+            {
+                "claims": [
+                    {
+                        "says": "x",
+                        **PAIR,
+                        **BEST,
+                        "than": {"method": "ar-sgd", "train.learning_rate": 0.003},
+                    }
+                ]
+            },
             "train.learning_rate is at its best, or as `at` says",
         ),
-        ({"tables": [{"title": "x", "measures": ["seconds"], "over": "method"}]}, "no varied key 'method'"),
+        (
+            {"tables": [{"title": "x", "measures": ["seconds"], "over": "method"}]},
+            "no varied key 'method'",
+        ),
         # `compare --workers` set a value that every method replaced.
-        ({"train": {"learning_rate": 1.0}}, "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every"),
+        (
+            {"train": {"learning_rate": 1.0}},
+            "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every",
+        ),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"cluster": {"latency": 1}}, "unknown key 'latency'"),
         ({"figures": [{**FIGURE, "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
-        ({"figures": [{**FIGURE, "panels": [{"y": "val_loss", "x": "epoch", "where": {"a": 1}}]}]}, "no varied"),
+        (
+            {
+                "figures": [
+                    {**FIGURE, "panels": [{"y": "val_loss", "x": "epoch", "where": {"a": 1}}]}
+                ]
+            },
+            "no varied",
+        ),
         ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
     ],
 )
@@ -163,7 +224,10 @@ def test_a_form_and_the_command_line_replace_values_and_keep_the_rest() -> None:
 
 
 def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None:
-    methods = {**STUDY["methods"], "fixed": {**STUDY["methods"]["ar-sgd"], "fixed": ["cluster.slow_ranks"]}}
+    methods = {
+        **STUDY["methods"],
+        "fixed": {**STUDY["methods"]["ar-sgd"], "fixed": ["cluster.slow_ranks"]},
+    }
     vary = {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {0: 10.0}]}
     study = made_study(methods=methods, vary=vary)
     assert len(list(study.combinations("ar-sgd"))) == 4
@@ -181,17 +245,30 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     [
         ({"train": {"workers": 4, "seed": 3}}, "seed: no effect in a study"),
         ({"vary": {"train.threads": [1, 2]}}, "train.threads: no effect in a study"),
-        ({"vary": {"cluster.jitter": [0.1, 0.2]}, "execution": "mpi"}, "cluster.jitter has no effect with execution"),
+        (
+            {"vary": {"cluster.jitter": [0.1, 0.2]}, "execution": "mpi"},
+            "cluster.jitter has no effect with execution",
+        ),
         # Of a method that sets the key itself, a claim had no run.
-        ({"vary": WORKERS, "claims": [{"says": "x", **PAIR, "better": {"method": "sgd", **FOUR}}]}, "4 is none of the"),
+        (
+            {
+                "vary": WORKERS,
+                "claims": [{"says": "x", **PAIR, "better": {"method": "sgd", **FOUR}}],
+            },
+            "4 is none of the",
+        ),
     ],
     ids=str,
 )
-def test_a_key_without_effect_in_a_study_made_equal_cells(changes: dict[str, Any], words: str) -> None:
+def test_a_key_without_effect_in_a_study_made_equal_cells(
+    changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValidationError, match=words):
         made_study(**changes)
 
 
 def test_a_varied_value_that_is_listed_twice_is_run_once() -> None:
-    study = made_study(vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {"0": 10.0}, {}]})
+    study = made_study(
+        vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {"0": 10.0}, {}]}
+    )
     assert study.vary == {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {"0": 10.0}]}

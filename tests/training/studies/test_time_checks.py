@@ -69,7 +69,11 @@ def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
         [("ar-sgd", STEP), ("ad-psgd", STEP)]
     ] * 2
     for each in chosen[0]:
-        assert (each.train.workers, each.cluster.workers_per_host, each.cluster.slow_ranks) == (8, 8, {})
+        assert (each.train.workers, each.cluster.workers_per_host, each.cluster.slow_ranks) == (
+            8,
+            8,
+            {},
+        )
 
 
 @pytest.mark.distributed

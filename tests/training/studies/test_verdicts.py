@@ -12,7 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from training.studies.judging import FAILS, HOLDS, LEVEL, OPEN, Difference, Verdict, holm, together, verdict_of
+from training.studies.judging import (
+    FAILS,
+    HOLDS,
+    LEVEL,
+    OPEN,
+    Difference,
+    Verdict,
+    holm,
+    together,
+    verdict_of,
+)
 from training.studies.study import FOLDER
 
 NUM_EVENTS = 631
@@ -30,7 +40,9 @@ class World(NamedTuple):
     seed: float = 0.02
     """How good a method is with a seed."""
 
-    def drawn(self, studies: int, seeds: int, *, ahead: float = 0.0, events: int = NUM_EVENTS) -> NDArray[np.float64]:
+    def drawn(
+        self, studies: int, seeds: int, *, ahead: float = 0.0, events: int = NUM_EVENTS
+    ) -> NDArray[np.float64]:
         """Tables (studies, seeds, events) of -1, 0, 1 of two methods at 90 %; the first has this larger margin."""
         rng = np.random.default_rng([seeds, events])
         common = ndtri(0.9) * math.hypot(*self) + self.event * rng.normal(size=(studies, 1, events))
@@ -44,7 +56,14 @@ class World(NamedTuple):
 
 @pytest.mark.parametrize("seeds", [3, 10])
 @pytest.mark.parametrize(
-    "world", [World(), World(method=0.0), World(seed=0.1), World(method=0.5, both=0.2), World(method=0.5, both=0.7)]
+    "world",
+    [
+        World(),
+        World(method=0.0),
+        World(seed=0.1),
+        World(method=0.5, both=0.2),
+        World(method=0.5, both=0.7),
+    ],
 )
 def test_intervals_over_seeds_and_events_cover_the_truth(world: World, seeds: int) -> None:
     found = [Difference.of_events(table) for table in world.drawn(200, seeds)]
@@ -72,7 +91,11 @@ def test_equal_spreads_and_one_seed_are_no_certainty() -> None:
     assert Difference.of_events(np.tile([1.0] + [0.0] * 999, (2, 1))).half_width() > 1e-3
     for one in (Difference.of_numbers([1.0]), Difference.of_events(np.ones((1, 50)))):
         assert verdict_of(one.value, one.half_width(), 0.1) is Verdict.NOT_DECIDABLE
-    for none in (Difference.of_numbers([]), Difference.of_events([]), Difference.of_numbers([0.1, math.inf])):
+    for none in (
+        Difference.of_numbers([]),
+        Difference.of_events([]),
+        Difference.of_numbers([0.1, math.inf]),
+    ):
         assert verdict_of(none.value, none.half_width(), 0.1) is Verdict.NOT_DECIDABLE
 
 
@@ -87,13 +110,17 @@ def is_true(verdict: Verdict, truth: float, least: float, *, of_equals: bool) ->
     return regions.get(verdict, True)
 
 
-def error_rates(truth: float, seeds: Sequence[int], *, of_equals: bool, studies: int) -> list[tuple[float, float]]:
+def error_rates(
+    truth: float, seeds: Sequence[int], *, of_equals: bool, studies: int
+) -> list[tuple[float, float]]:
     """Shares of decided and of wrong verdicts over studies that grow seed by seed, whose differences have spread 1."""
     values = np.random.default_rng(0).normal(truth, 1.0, (studies, max(seeds)))
     found = []
     for number in seeds:
         drawn = map(Difference.of_numbers, values[:, :number])
-        given = [verdict_of(each.value, each.half_width(), 1.0, of_equals=of_equals) for each in drawn]
+        given = [
+            verdict_of(each.value, each.half_width(), 1.0, of_equals=of_equals) for each in drawn
+        ]
         wrong = np.mean([not is_true(each, truth, 1.0, of_equals=of_equals) for each in given])
         found.append((float(np.mean([each not in OPEN for each in given])), float(wrong)))
     return found
@@ -102,7 +129,14 @@ def error_rates(truth: float, seeds: Sequence[int], *, of_equals: bool, studies:
 @pytest.mark.slow
 def test_the_error_rates_of_the_page_of_claims_are_those_of_simulated_studies() -> None:
     seeds, page = (3, 10, 30, 100), (FOLDER / "claims.md.j2").read_text()
-    for truth, of_equals in ((2.0, False), (0.99, False), (0.01, False), (-0.5, False), (0.5, True), (1.01, True)):
+    for truth, of_equals in (
+        (2.0, False),
+        (0.99, False),
+        (0.01, False),
+        (-0.5, False),
+        (0.5, True),
+        (1.01, True),
+    ):
         kind = "equal within 1" if of_equals else "at least 1"
         rates = error_rates(truth, seeds, of_equals=of_equals, studies=1000)
         for number, (decided, wrong) in zip(seeds, rates, strict=True):
@@ -121,7 +155,9 @@ def test_more_data_turned_a_refuted_claim_into_a_confirmed_one(of_equals: bool) 
             for centre in (value + shift * (before - after) for shift in (-1, 0, 1)):
                 intervals = ((value, before), (centre, after))
                 old, new = (verdict_of(*each, 1.0, of_equals=of_equals) for each in intervals)
-                assert old in OPEN or old is new or (old in FAILS and order[old] < order[new]), intervals
+                assert old in OPEN or old is new or (old in FAILS and order[old] < order[new]), (
+                    intervals
+                )
                 # Whatever the interval allows is not denied.
                 ends = (centre - after, centre + after)
                 assert all(is_true(new, truth, 1.0, of_equals=of_equals) for truth in ends)
@@ -149,18 +185,29 @@ def test_what_ten_times_the_data_would_not_decide_asked_for_millions_of_events()
 def test_a_family_without_any_difference_has_a_wrong_verdict_in_one_of_twenty() -> None:
     draws = np.random.default_rng(6).normal(size=(2000, 12))
     alarms = [
-        any(abs(z) > -ndtri(level / 2) for z, level in zip(row, holm([_beyond(z) for z in row]), strict=True))
+        any(
+            abs(z) > -ndtri(level / 2)
+            for z, level in zip(row, holm([_beyond(z) for z in row]), strict=True)
+        )
         for row in draws
     ]
     assert np.mean(alarms) == pytest.approx(LEVEL, abs=0.02)
-    assert holm([_beyond(z) for z in (9.0, 0.1, 2.3)]) == pytest.approx([LEVEL / 3, LEVEL, LEVEL / 2])
+    assert holm([_beyond(z) for z in (9.0, 0.1, 2.3)]) == pytest.approx(
+        [LEVEL / 3, LEVEL, LEVEL / 2]
+    )
 
 
 def _beyond(z: float) -> object:
     return lambda level: abs(z) > -ndtri(level / 2)
 
 
-A, B, C, U, N = Verdict.CONFIRMED, Verdict.SMALLER, Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.NOT_DECIDABLE
+A, B, C, U, N = (
+    Verdict.CONFIRMED,
+    Verdict.SMALLER,
+    Verdict.CONTRADICTED,
+    Verdict.UNDECIDED,
+    Verdict.NOT_DECIDABLE,
+)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +225,9 @@ A, B, C, U, N = Verdict.CONFIRMED, Verdict.SMALLER, Verdict.CONTRADICTED, Verdic
         ([], 1.0, N),
     ],
 )
-def test_a_claim_of_several_comparisons(found: list[Verdict], share: float, expected: Verdict) -> None:
+def test_a_claim_of_several_comparisons(
+    found: list[Verdict], share: float, expected: Verdict
+) -> None:
     assert together(found, share=share) is expected
     assert together([Verdict.EQUIVALENT] * 2) is Verdict.EQUIVALENT
     assert {*HOLDS, *FAILS, *OPEN} == set(Verdict)

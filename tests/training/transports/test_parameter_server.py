@@ -33,8 +33,12 @@ def pulled(server: ParameterServer, *shape: int) -> Any:
     return out.tolist()
 
 
-@pytest.mark.parametrize(("size", "shards", "ranks"), [(1, 1, 1), (10, 3, 4), (7, 7, 3), (3, 5, 2), (1000, 16, 5)])
-def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(size: int, shards: int, ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "shards", "ranks"), [(1, 1, 1), (10, 3, 4), (7, 7, 3), (3, 5, 2), (1000, 16, 5)]
+)
+def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(
+    size: int, shards: int, ranks: int
+) -> None:
     layout = Layout(size, shards, world_size=ranks)
     covered = [place for part in layout.parts for place in range(size)[part]]
     assert covered == list(range(size))
@@ -44,7 +48,9 @@ def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(size: int, sha
     assert max(owned) - min(owned) <= 1
 
 
-def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes_of_each_shard() -> None:
+def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes_of_each_shard() -> (
+    None
+):
     server = alone(np.array([[0.0] * 5, [1.0] * 5]), 2)
 
     def nesterov(shard: Shard) -> None:

@@ -41,7 +41,12 @@ class Address:
 def test_the_fastest_network_comes_first_unless_one_is_named(
     monkeypatch: pytest.MonkeyPatch, network: str | None, addresses: list[str]
 ) -> None:
-    states = {"lo": Interface(0), "eth0": Interface(1000), "ib0": Interface(100_000), "eth1": Interface(1, isup=False)}
+    states = {
+        "lo": Interface(0),
+        "eth0": Interface(1000),
+        "ib0": Interface(100_000),
+        "eth1": Interface(1, isup=False),
+    }
     own: dict[str, Any] = {
         "lo": [Address("127.0.0.1")],
         "eth0": [Address("10.0.0.1")],
@@ -55,5 +60,7 @@ def test_the_fastest_network_comes_first_unless_one_is_named(
 
 @pytest.mark.parametrize("network", ["eht0", "fd00::/64"])
 def test_an_unknown_network_is_refused_with_the_names_that_exist(network: str) -> None:
-    with pytest.raises(LaunchError, match=rf"'{network}' is no network of IPv4, and rank 0 has no .*, only .*lo"):
+    with pytest.raises(
+        LaunchError, match=rf"'{network}' is no network of IPv4, and rank 0 has no .*, only .*lo"
+    ):
         peers._addresses(network)

@@ -30,7 +30,11 @@ class Driver:
         self.ended = Counter[int]()
         self.agents = [
             SparkTransport(
-                agent, TOKEN, rank=rank, world_size=WORLD_SIZE, on_end=lambda rank=rank: self.ended.update([rank])
+                agent,
+                TOKEN,
+                rank=rank,
+                world_size=WORLD_SIZE,
+                on_end=lambda rank=rank: self.ended.update([rank]),
             )
             for rank, (agent, _) in enumerate(pairs)
         ]
@@ -59,7 +63,9 @@ class Driver:
                 with self._lock:
                     if "count" in said:
                         self._counters[said["count"]] += said["number"]
-                        connection.sendall(json.dumps({"total": self._counters[said["count"]]}).encode() + b"\n")
+                        connection.sendall(
+                            json.dumps({"total": self._counters[said["count"]]}).encode() + b"\n"
+                        )
                     elif "sum" in said:
                         begun = self._begun.setdefault(said["sum"], [])
                         begun.append((said["type"], said["size"]))
@@ -79,7 +85,10 @@ class Driver:
     def together(self, work: Any) -> list[Any]:
         """What a coroutine gives for all agents, each in a thread."""
         with ThreadPoolExecutor(WORLD_SIZE) as pool:
-            return [each.result(30) for each in [pool.submit(run_now, work(agent)) for agent in self.agents]]
+            return [
+                each.result(30)
+                for each in [pool.submit(run_now, work(agent)) for agent in self.agents]
+            ]
 
 
 @pytest.fixture
@@ -95,7 +104,10 @@ def driver() -> Iterator[Driver]:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_sums_and_what_rank_0_spreads_are_exact_of_any_shape(driver: Driver, dtype: str) -> None:
     async def sums(agent: SparkTransport) -> list[Any]:
-        vectors = [(np.arange(6) * 10**power + agent.rank).astype(dtype).reshape(2, 3) for power in range(3)]
+        vectors = [
+            (np.arange(6) * 10**power + agent.rank).astype(dtype).reshape(2, 3)
+            for power in range(3)
+        ]
         begun = [agent.begin_all_reduce(vector) for vector in vectors]
         for each in reversed(begun):
             await each
@@ -105,7 +117,11 @@ def test_sums_and_what_rank_0_spreads_are_exact_of_any_shape(driver: Driver, dty
     for found in driver.together(sums):
         for power, vector in enumerate(found):
             np.testing.assert_array_equal(vector, 3 * np.arange(6).reshape(2, 3) * 10**power + 3)
-    given = np.array([[-0.0, np.nan], [np.inf, 1e-310]]) if "float" in dtype else np.array([[-1, 0], [2**40, 7]])
+    given = (
+        np.array([[-0.0, np.nan], [np.inf, 1e-310]])
+        if "float" in dtype
+        else np.array([[-1, 0], [2**40, 7]])
+    )
     given = given.astype(dtype)
 
     async def spread(agent: SparkTransport) -> Any:
@@ -121,7 +137,9 @@ def test_tickets_are_dealt_once_and_samples_add_up(driver: Driver) -> None:
     async def draw(agent: SparkTransport) -> list[int]:
         return [await agent.count("tickets", 1) for _ in range(50)]
 
-    assert sorted(ticket for tickets in driver.together(draw) for ticket in tickets) == list(range(1, 151))
+    assert sorted(ticket for tickets in driver.together(draw) for ticket in tickets) == list(
+        range(1, 151)
+    )
 
     async def count(agent: SparkTransport) -> int:
         found = 0

@@ -31,12 +31,20 @@ def run(**chosen: Any) -> Simulated:
     """Two epochs of ten steps of the small workload on three workers."""
     passed_on = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
     cluster = chosen.pop("cluster", ROUGH)
-    defaults = {"workers": 3, "epochs": 2, "batch_size": 4, "checkpoint_steps": 5, "sharding": "static"}
+    defaults = {
+        "workers": 3,
+        "epochs": 2,
+        "batch_size": 4,
+        "checkpoint_steps": 5,
+        "sharding": "static",
+    }
     settings = TrainSettings.model_validate(defaults | chosen)
     return simulate_workload(TinyImages(), settings, cluster, **passed_on)
 
 
-def last_buffers(kept: KeptCheckpoints, position: tuple[int, int] = (2, 0)) -> list[np.ndarray[Any, Any]]:
+def last_buffers(
+    kept: KeptCheckpoints, position: tuple[int, int] = (2, 0)
+) -> list[np.ndarray[Any, Any]]:
     """The buffers of each worker in a checkpoint."""
     found = kept.at(position)
     return [found.load(rank)["buffers"].numpy() for rank in range(found.world_size)]
@@ -51,7 +59,9 @@ def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: 
         found = run(algorithm=method, files=resumed.files, resume=kept.at(position))
         np.testing.assert_array_equal(found.parameters, whole.parameters)
         np.testing.assert_array_equal(last_buffers(resumed), last_buffers(kept))
-        assert [each["val_loss"] for each in found.records[0]] == [each["val_loss"] for each in whole.records[0]]
+        assert [each["val_loss"] for each in found.records[0]] == [
+            each["val_loss"] for each in whole.records[0]
+        ]
 
 
 def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
@@ -79,7 +89,9 @@ def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> Non
 
 
 @pytest.mark.parametrize("resuming", [{}, {"workers": 2}], ids=["as many", "fewer"])
-def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(resuming: dict[str, Any]) -> None:
+def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
+    resuming: dict[str, Any],
+) -> None:
     kept = KeptCheckpoints()
     run(algorithm="local-sgd", files=kept.files)
     content = kept.content[1, 0]
@@ -175,7 +187,10 @@ def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
 
 
 def test_no_network_of_events_has_buffers_that_change() -> None:
-    assert FlatModel(nn.Sequential(Standardize(Scaler([0.0], [1.0])), nn.Linear(1, 2))).buffers().size == 0
+    assert (
+        FlatModel(nn.Sequential(Standardize(Scaler([0.0], [1.0])), nn.Linear(1, 2))).buffers().size
+        == 0
+    )
 
 
 def test_counts_survive_as_integers() -> None:

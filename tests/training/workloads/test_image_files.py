@@ -58,7 +58,9 @@ def test_damaged_files_are_refused(mnist: Path, content: dict[str, bytes], words
         read_mnist(mnist)
 
 
-def test_cifar_is_read_from_the_folder_of_its_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_is_read_from_the_folder_of_its_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inner = tmp_path / "cifar-10-batches-bin"
     inner.mkdir()
     # Images whose pixel (y, x) has red y, green x, blue its label.

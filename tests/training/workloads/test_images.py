@@ -37,7 +37,9 @@ def test_networks_have_the_published_sizes_and_take_the_rows(name: str) -> None:
     assert network(*rows.batch(np.arange(3)).inputs).shape == (3, 10)
     # Of scaled pixels, as the network sees them.
     first = next(iter(network.children()))
-    scaled = (first[0] if name == "resnet20" else first)(*workload.rows("train", TrainSettings()).rows.inputs)
+    scaled = (first[0] if name == "resnet20" else first)(
+        *workload.rows("train", TrainSettings()).rows.inputs
+    )
     if name in ("lenet5", "resnet20"):
         assert scaled.mean().item() == pytest.approx(0, abs=1e-4)
         assert scaled.std().item() == pytest.approx(1, abs=1e-3)
@@ -46,12 +48,18 @@ def test_networks_have_the_published_sizes_and_take_the_rows(name: str) -> None:
 
 
 def test_compiled_code_trains_the_perceptron() -> None:
-    assert isinstance(compiled_engine(MnistSettings(network="perceptron").open().network()), PerceptronEngine)
+    assert isinstance(
+        compiled_engine(MnistSettings(network="perceptron").open().network()), PerceptronEngine
+    )
 
 
 def test_the_digits_are_divided_once_for_all_runs() -> None:
     workload = MnistSettings().open()
-    rows = [workload.rows(split, TrainSettings(seed=seed)) for split in ("train", "val", "test") for seed in (1, 2)]
+    rows = [
+        workload.rows(split, TrainSettings(seed=seed))
+        for split in ("train", "val", "test")
+        for seed in (1, 2)
+    ]
     assert [len(each) for each in rows[::2]] == [1150, 288, 359]
     for one, other in zip(rows[::2], rows[1::2], strict=True):
         assert torch.equal(one.rows.inputs[0], other.rows.inputs[0])
@@ -97,14 +105,20 @@ def test_a_run_travels_to_the_ranks_with_its_workload_but_without_secret_argumen
     tmp_path: Path, workload: Any
 ) -> None:
     spec = RunSpec(workload, TrainSettings(), tmp_path / "out")
-    spec._replace(train=TrainSettings(launcher_args=["-x", "MY_TOKEN=hush"])).save(tmp_path / "run.json")
+    spec._replace(train=TrainSettings(launcher_args=["-x", "MY_TOKEN=hush"])).save(
+        tmp_path / "run.json"
+    )
     assert "hush" not in (tmp_path / "run.json").read_text()
     assert RunSpec.load(tmp_path / "run.json") == spec
 
 
 def test_a_study_names_a_workload_in_plain_values() -> None:
     assert opened_kind({"name": "mnist"}) == MnistSettings()
-    for wrong in ({"name": "imagenet"}, {"name": "mnist", "network": "resnet20"}, {"name": "mnist", "augmentation": 1}):
+    for wrong in (
+        {"name": "imagenet"},
+        {"name": "mnist", "network": "resnet20"},
+        {"name": "mnist", "augmentation": 1},
+    ):
         with pytest.raises(ValueError, match=r"imagenet|network|augmentation"):
             opened_kind(wrong)
 
@@ -121,7 +135,9 @@ def test_classes_can_be_unequal_among_the_workers() -> None:
     assert owners is not None
     rows, labels = owners.rows_of(0), workload.rows("train", settings).rows.labels
     reader = workload.reader(settings, torch.device("cpu"), own=rows)
-    read = list(reader.train_batches(assignment_of(owners.plan(batch_size=32, epoch=0), rank=0, epoch=0)))
+    read = list(
+        reader.train_batches(assignment_of(owners.plan(batch_size=32, epoch=0), rank=0, epoch=0))
+    )
     found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
     assert found.tolist() == labels[owners.owner == 0].bincount(minlength=10).tolist()
     assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"
