@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _ROOT = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - loads nothing
-_PACKAGES = ("features", "ingestion", "models", "pipeline", "training")
+_PACKAGES = ("hep_core", "ingestion", "features", "models", "training", "pipeline")
 
 
 def main() -> None:

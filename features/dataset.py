@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from features.columns import CAPS, PARTICLE_FEATURE_NAMES, hlf_names
 from features.errors import DatasetError
-from ingestion.storage import place
+from hep_core.storage import place
 
 DATASET_VERSION: Final = 5
 
@@ -106,11 +106,11 @@ class FeatureDataset(NamedTuple):
 
     @property
     def data(self) -> Path:
-        """Folder of the Parquet, from `ingestion.storage.place`."""
+        """Folder of the Parquet, from `hep_core.storage.place`."""
         return place(self.lies_in) if self.lies_in else self.folder
 
     def files(self, split: str) -> list[Path]:
-        """Paths of a split's row groups, in order; `ingestion.checked_parquet` reads them."""
+        """Paths of a split's row groups, in order; `hep_core.checked_parquet` reads them."""
         data = self.data
         return [data / group.file for group in self.splits[split]]
 

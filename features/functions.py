@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, Turning, add_high_level
-from ingestion.plugin_functions import function_behind, name_of, note_plugin
+from hep_core.plugin_functions import function_behind, name_of, note_plugin
 
 
 class Computed(NamedTuple):

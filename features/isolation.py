@@ -18,8 +18,8 @@ import numpy as np
 
 from features.arrays import Floats, Indices
 from features.columns import TRACK
-from features.compiling import compiled
 from features.kinematics import delta_phi
+from hep_core.compiling import compiled
 
 #: Highest number of rows and of columns; for a tiny cone, more would cost memory and save no time.
 _MAX_CELLS: Final = 128

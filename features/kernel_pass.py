@@ -27,10 +27,10 @@ from features.splitting import (
     split_index,
     uniform,
 )
-from ingestion.checked_parquet import open_parquet
-from ingestion.integrity import file_digest
+from hep_core.checked_parquet import open_parquet
+from hep_core.integrity import file_digest
+from hep_core.storage import is_remote, new_file, place
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
-from ingestion.storage import is_remote, new_file, place
 from ingestion.tally import StepCounts, total
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
 from features.columns import CAPS, NUM_CORE, hlf_names, numbers_of
-from features.compiling import compiled
 from features.functions import own_features
 from features.high_level import SelectedEvents, counted_jets, high_level_features, refuse_dependence
 from features.kinematics import energy
 from features.leptons import Cuts, Lepton, select_lepton
 from features.low_level import CORE, ORDERINGS, candidates_of, particle_list
 from features.settings import Convention, FeatureSettings
+from hep_core.compiling import compiled
 
 if TYPE_CHECKING:
     import awkward as ak

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from features.compiling import compiled, compiled_ufunc
+from hep_core.compiling import compiled, compiled_ufunc
 
 _TWO_PI: Final = 2.0 * math.pi
 

@@ -8,8 +8,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from features.arrays import Floats, Leptons
 from features.columns import NEUTRAL, PHOTON, TRACK
-from features.compiling import compiled
 from features.isolation import Candidates, lepton_sums
+from hep_core.compiling import compiled
 
 Value = TypeVar("Value", float, Floats)
 

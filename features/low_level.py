@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import ELECTRON, MUON, NEUTRAL, PARTICLE_CORE, PHOTON, TRACK, numbers_of
-from features.compiling import compiled
 from features.isolation import Candidates, by_bucket, relative_isolations
 from features.kinematics import delta_r2
 from features.leptons import Cuts, Lepton
 from features.settings import Ordering
+from hep_core.compiling import compiled
 
 #: Signs of the distance to the lepton in the sort key; 0 for the order of the file.
 ORDERINGS: Final = {Ordering.INCREASING: 1, Ordering.DECREASING: -1, Ordering.FILE: 0}

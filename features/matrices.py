@@ -29,9 +29,9 @@ from features.columns import (
     hlf_names,
     numbers_of,
 )
-from features.compiling import compiled
 from features.errors import DatasetError
 from features.kinematics import energy, momentum
+from hep_core.compiling import compiled
 
 _OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
 

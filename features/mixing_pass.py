@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS, NUM_CORE
-from features.compiling import compiled
 from features.dataset import RowGroup
 from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
 from features.kernel_pass import read_unmixed, unmixed_schema
@@ -27,8 +26,9 @@ from features.matrices import features_of, high_level_in, list_columns, of_colum
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
-from ingestion.integrity import file_digest
-from ingestion.storage import is_remote, local_copy, new_file, place
+from hep_core.compiling import compiled
+from hep_core.integrity import file_digest
+from hep_core.storage import is_remote, local_copy, new_file, place
 
 #: Memory of the rows that a task gathers.
 GATHERED_BYTES: Final = 256 << 20

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from features.columns import COLUMNS
-from ingestion.checked_parquet import read_parquet
+from hep_core.checked_parquet import read_parquet
 from ingestion.schema import WEIGHT_PREFIX
 
 SPLITS: Final = ("train", "val", "test")

@@ -20,7 +20,7 @@ from features.errors import DatasetError
 from features.kernels import EnergyScales, build_features
 from features.schema import identities_in
 from features.settings import FeatureSettings
-from ingestion.checked_parquet import open_parquet
+from hep_core.checked_parquet import open_parquet
 
 
 def shifted_features(

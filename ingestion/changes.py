@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ingestion.errors import IngestionError, reading
+from hep_core.input_errors import InputFileError, reading
+from hep_core.integrity import file_digest
+from hep_core.storage import is_remote, patiently, size_and_time
 from ingestion.files import FileInfo
-from ingestion.integrity import file_digest
-from ingestion.storage import is_remote, patiently, size_and_time
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
@@ -44,7 +44,7 @@ def changed_meanwhile(info: FileInfo) -> bool:
     """Whether a file has changed since it was checked; its digest would then describe content that was not read."""
     try:
         return size_and_time(info.path) != (info.size, info.modified)
-    except IngestionError:
+    except InputFileError:
         return True
 
 
@@ -52,7 +52,7 @@ def _recognised(info: FileInfo, old: FileInfo) -> FileInfo:
     same_size = (info.size, info.entries) == (old.size, old.entries)
     # A file without entries has no digest: nothing of it was read.
     same_time = not info.entries or (info.modified and info.modified == old.modified)
-    with suppress(IngestionError):
+    with suppress(InputFileError):
         if same_size and (
             same_time or (old.digest and patiently(content_digest, info.path) == old.digest)
         ):

@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 
 import xxhash
 
+from hep_core.storage import file_system
 from ingestion.errors import (
     BadFilesError,
     ConflictingFilesError,
@@ -22,7 +23,6 @@ from ingestion.errors import (
 )
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, IngestSettings
-from ingestion.storage import file_system
 
 
 class Waiting(NamedTuple):

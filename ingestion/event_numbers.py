@@ -9,8 +9,8 @@ from typing import Final
 import awkward as ak
 import numpy as np
 
+from hep_core.input_errors import InputFileError
 from ingestion.branches import event_numbers
-from ingestion.errors import IngestionError
 from ingestion.layout import Branch, BranchNames
 from ingestion.same_events import UInt64s, mixed
 
@@ -37,7 +37,7 @@ def number_sources(names: BranchNames) -> dict[str, Branch]:
     for kind, usual in _USUAL_NAMES.items():
         for name in usual:
             # What cannot be read, or has several meanings, is no number of an event.
-            with suppress(IngestionError):
+            with suppress(InputFileError):
                 if name in names and _is_integer(names[name].kind()):
                     sources[f"{PREFIX}{kind}"] = names[name]
                     break
@@ -62,6 +62,6 @@ def number_keys(
         for name in columns:
             numbers = event_numbers(arrays[name], sources[name].place, None, first)
             keys = mixed(keys + numbers.astype(np.uint64))
-    except IngestionError:
+    except InputFileError:
         return np.zeros_like(keys)
     return np.maximum(keys, np.uint64(1))

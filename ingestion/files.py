@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from hep_core.input_errors import InputFileError, nearest_names, reading
+from hep_core.storage import patiently, size_and_time
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import INTEGERS_FIX, column_numbers, exactly, is_variation, list_numbers
 from ingestion.conflicts import (
@@ -23,13 +25,10 @@ from ingestion.conflicts import (
 )
 from ingestion.errors import (
     BadFilesError,
-    IngestionError,
     MissingBranchError,
     MissingTreeError,
     UnclosedFileError,
     grouped,
-    nearest_names,
-    reading,
 )
 from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
 from ingestion.layout import Branch, BranchNames, is_fixed, sources_of
@@ -37,7 +36,6 @@ from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, SCALARS
 from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings
 from ingestion.sources import SourceFile, expand
-from ingestion.storage import patiently, size_and_time
 from ingestion.suggestions import key_of_field, lines_to_paste
 from ingestion.weights import (
     generated_sum,
@@ -179,7 +177,7 @@ def inventory(
     unless it failed these checks (a fix may change neither). `on_file` is called with (files done, files in all).
 
     Raises:
-        IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
+        InputFileError: One file is bad; several, or more than may be skipped, raise BadFilesError.
         ConflictingFilesError: A file is there twice, or some lack weights (of their class) or particles of others.
     """
     before = known or {}
@@ -194,7 +192,7 @@ def inventory(
                 on_file(done, len(sources))
     pairs = zip(sources, results, strict=True)
     BadFilesError.raise_any(
-        [(each.path, result) for each, result in pairs if isinstance(result, IngestionError)]
+        [(each.path, result) for each, result in pairs if isinstance(result, InputFileError)]
     )
     found = Inventory(
         told_apart([result for result in results if isinstance(result, FileInfo)], before),
@@ -208,13 +206,13 @@ def inventory(
 
 def _check(
     source: SourceFile, settings: IngestSettings, before: Known | None
-) -> Known | Waiting | IngestionError:
+) -> Known | Waiting | InputFileError:
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
         size, modified = stamp = patiently(size_and_time, source.path)
         return _look(source, settings, before, stamp)
-    except IngestionError as problem:
+    except InputFileError as problem:
         if is_recent(modified, settings.settle_seconds):
             reason = (
                 f"it may still be being written (bad if it is so {settings.settle_seconds:g} s, ingest.settle_seconds, "
@@ -272,7 +270,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     """Open one ROOT file and check that it holds everything needed.
 
     Raises:
-        IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
+        InputFileError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
     is_unclosed = check_header(source.path, size)
     sample, usual_weight = source.sample, settings.names.scalars["weight"]

@@ -13,14 +13,9 @@ from uproot.interpretation.jagged import AsJagged
 from uproot.interpretation.objects import CannotBeAwkward
 from uproot.models.RNTuple import RField
 
+from hep_core.input_errors import DamagedFileError, nearest_names, reading
 from ingestion.branches import BranchPlace, event_numbers, is_weight, list_numbers
-from ingestion.errors import (
-    DamagedFileError,
-    MissingBranchError,
-    WrongBranchTypeError,
-    nearest_names,
-    reading,
-)
+from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
 
@@ -186,7 +181,7 @@ def sources_of(
     """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
 
     Raises:
-        IngestionError: A branch has a type that its field cannot have, or nothing counts the slots of arrays.
+        InputFileError: A branch has a type that its field cannot have, or nothing counts the slots of arrays.
     """
     found = {field: names[branch] for field, branch in wanted.items()}
     kinds = {field: source.kind() for field, source in found.items()}

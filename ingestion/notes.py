@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from hep_core.input_errors import some
 from ingestion import tally
-from ingestion.errors import grouped, some
+from ingestion.errors import grouped
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hep_core.input_errors import DamagedFileError, reading
 from ingestion import tally
 from ingestion.baskets import piece_edges
 from ingestion.branches import (
@@ -25,7 +26,7 @@ from ingestion.branches import (
     list_numbers,
     variation_numbers,
 )
-from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
+from ingestion.errors import WrongBranchTypeError
 from ingestion.event_numbers import number_keys, number_sources
 from ingestion.expressions import ColumnSource, LabelRule
 from ingestion.files import FileInfo

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import uproot
 
-from ingestion.errors import TruncatedFileError, UnreadableFileError
-from ingestion.storage import answers, file_system, is_remote, limit_waiting, protocol_of
+from hep_core.input_errors import UnreadableFileError
+from hep_core.storage import answers, file_system, is_remote, limit_waiting, protocol_of
+from ingestion.errors import TruncatedFileError
 
 #: Classes with the events of a file.
 TREES: Final = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
@@ -54,7 +55,7 @@ def check_header(path: str, size: int) -> bool:
         Whether more bytes are there: the file was never closed.
 
     Raises:
-        IngestionError: It is no ROOT file, is shorter than its header says, or cannot be read now.
+        InputFileError: It is no ROOT file, is shorter than its header says, or cannot be read now.
     """
     filesystem, name = file_system(path)
     try:

@@ -11,26 +11,19 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
-    ConfigDict,
     Field,
     field_validator,
     model_validator,
 )
 
-from ingestion.errors import nearest_names
+from hep_core.input_errors import nearest_names
+from hep_core.settings_section import SettingsSection
 from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
 from ingestion.known_layouts import LAYOUTS, BranchLayout, LayoutNames
 from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX
 
 #: What a sample without weights of a generator states as its `weight`.
 NO_WEIGHT: Final = "none"
-
-
-class StrictSettings(BaseModel):
-    """A section of the config: unknown keys are errors, values do not change, docstrings are the reference."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _known_fields(value: dict[str, str]) -> dict[str, str]:
@@ -70,14 +63,14 @@ def _refuse_products_of_weights(weights: dict[str, str]) -> dict[str, str]:
     return weights
 
 
-class SampleSettings(StrictSettings):
+class SampleSettings(SettingsSection):
     """One physics process and the files that hold its events."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)
     """Name of the sample in cutflows and tables: at most 100 letters, digits, `_ . + -`."""
     label: int | None = Field(default=None, ge=0, strict=True)
     """Class of the sample's events: an index into `classes`, from 0."""
-    label_by: dict[str, Annotated[int, Field(ge=0, strict=True)] | None] = {}
+    label_by: dict[str, Annotated[int, Field(ge=0, strict=True)] | None] = Field(default={})
     """Instead of `label`, conditions on branches (`abs(flavour) == 5`), each with the class of the events for which it
     holds; null leaves them out. Exactly one holds for each event. Those of class 1 are then called `<name>.1`."""
     files: list[str] = Field(min_length=1)
@@ -88,11 +81,11 @@ class SampleSettings(StrictSettings):
     """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
     (every event has weight 1, as in collision data); null for that of the layout, Event.Weight or genWeight,
     where the files have it."""
-    weights: dict[str, str] = {}
+    weights: dict[str, str] = Field(default={})
     """Other weights of the sample, before those of the same names in `ingest.weights`; `none` for its `weight`."""
     tree: str = ""
     """Name of the tree in the files of the sample; empty for `ingest.tree`."""
-    branch_map: BranchMap = {}
+    branch_map: BranchMap = Field(default={})
     """Branch names of the sample, before those of `ingest.branch_map`."""
     cross_section_pb: float | None = Field(default=None, gt=0)
     """Cross-section of the sample [pb], greater than 0, with k-factor and efficiency of the generator's filter; null if
@@ -179,7 +172,7 @@ class OnDuplicate(StrEnum):
     """Keep the first one, and count the copies."""
 
 
-class IngestSettings(StrictSettings):
+class IngestSettings(SettingsSection):
     """How events are read, and which events and candidates are kept."""
 
     #: Keys that do not change the output of a file: they never make a stage stale.
@@ -191,17 +184,17 @@ class IngestSettings(StrictSettings):
     """Whose names of tree, branches and weight the files have."""
     tree: str = ""
     """Name of the tree in the ROOT files; of several cycles the highest is read. Empty for that of the layout."""
-    branch_map: BranchMap = {}
+    branch_map: BranchMap = Field(default={})
     """Branch names that differ from those of the layout: of a collection (`muons: Muon`) or a field
     (`muons.pt: Muon_pt`). Of arrays of a fixed size, `jets.count` is the branch with the number of candidates,
     `filled` or `all`."""
     min_btag: float | None = None
     """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this threshold; null if the
     branch holds bits, as in Delphes."""
-    pass_through: list[str] = []
+    pass_through: list[str] = Field(default=[])
     """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
     predictions."""
-    weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = {}
+    weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = Field(default={})
     """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in the scale of the
     sample's `weight`, of a list the number in brackets (from 0); with `weight * ` before it, a branch with a factor of
     that weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what the metrics are

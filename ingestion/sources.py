@@ -8,10 +8,11 @@ from glob import has_magic
 from pathlib import Path
 from typing import NamedTuple
 
-from ingestion.errors import FilesToComeError, NoFilesError, nearest_names
-from ingestion.paths import without_braces
+from hep_core.input_errors import nearest_names
+from hep_core.paths import without_braces
+from hep_core.storage import is_remote, matching, patiently
+from ingestion.errors import FilesToComeError, NoFilesError
 from ingestion.settings import SampleSettings
-from ingestion.storage import is_remote, matching, patiently
 
 
 class SourceFile(NamedTuple):

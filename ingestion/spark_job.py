@@ -21,25 +21,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark import Accumulator, SparkContext
 
-from ingestion.changes import changed_meanwhile, content_digest
-from ingestion.checked_parquet import read_parquet
-from ingestion.conflicts import refuse_too_many
-from ingestion.copies import event_keys, find_copies, stored_keys
-from ingestion.errors import (
-    BadFilesError,
-    ConflictingFilesError,
-    DamagedFileError,
-    EmptySampleError,
-    IngestionError,
-    WrongBranchTypeError,
-)
-from ingestion.expressions import samples_in
-from ingestion.files import BadFile, FileInfo
-from ingestion.integrity import file_digest
-from ingestion.notes import unusual_content
-from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
-from ingestion.storage import (
+from hep_core.checked_parquet import read_parquet
+from hep_core.input_errors import DamagedFileError, InputFileError
+from hep_core.integrity import file_digest
+from hep_core.storage import (
     is_remote,
     link_or_copy,
     make_folder,
@@ -47,6 +32,20 @@ from ingestion.storage import (
     patiently,
     place,
 )
+from ingestion.changes import changed_meanwhile, content_digest
+from ingestion.conflicts import refuse_too_many
+from ingestion.copies import event_keys, find_copies, stored_keys
+from ingestion.errors import (
+    BadFilesError,
+    ConflictingFilesError,
+    EmptySampleError,
+    WrongBranchTypeError,
+)
+from ingestion.expressions import samples_in
+from ingestion.files import BadFile, FileInfo
+from ingestion.notes import unusual_content
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 from ingestion.tally import StepCounts, total
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
@@ -134,7 +133,7 @@ def ingest(
     Files with `earlier` parts are not read; those in `bad` are already known to be bad.
 
     Raises:
-        IngestionError: A file cannot be read to its end, and bad files are not skipped; or an event is there twice, and
+        InputFileError: A file cannot be read to its end, and bad files are not skipped; or an event is there twice, and
             copies are not dropped; or a sample has no events, or none survives.
     """
     make_folder(keys_folder(out_dir))
@@ -190,14 +189,14 @@ def _read(
     *,
     num_tasks: Callable[[int], int],
     done: Accumulator[int] | None = None,
-) -> tuple[list[EventsPart], dict[str, str], dict[str, IngestionError]]:
+) -> tuple[list[EventsPart], dict[str, str], dict[str, InputFileError]]:
     """Read ranges in Spark tasks: the parts; digests of local files and errors, by UUID."""
 
-    def run(work: EntryRange) -> tuple[list[EventsPart], str, IngestionError | None]:
+    def run(work: EntryRange) -> tuple[list[EventsPart], str, InputFileError | None]:
         try:
             parts = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
-        except IngestionError as problem:
+        except InputFileError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
             return [], "", problem
         if done is not None:
@@ -386,7 +385,7 @@ def _take_over(
     return taken
 
 
-def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
+def _bad_file(info: FileInfo, error: InputFileError) -> BadFile:
     checked = (info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
     return BadFile(
         *checked, found_while_reading=isinstance(error, DamagedFileError | WrongBranchTypeError)

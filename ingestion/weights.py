@@ -11,15 +11,9 @@ import awkward as ak
 import numpy as np
 from numpy.typing import NDArray
 
+from hep_core.input_errors import DamagedFileError, nearest_names, reading, some
 from ingestion.branches import BranchPlace, column_numbers, event_numbers, is_variation
-from ingestion.errors import (
-    DamagedFileError,
-    MissingBranchError,
-    WrongBranchTypeError,
-    nearest_names,
-    reading,
-    some,
-)
+from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.expressions import ColumnSource
 from ingestion.layout import BranchNames
 from ingestion.packed_reals import read_branch

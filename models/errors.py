@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 
 
 class ModelError(Exception):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from features.columns import COLUMNS
 from features.matrices import as_numpy, columns_of, model_inputs
 from features.schema import IDENTITY_COLUMNS
-from ingestion.checked_parquet import open_parquet
+from hep_core.checked_parquet import open_parquet
 from models.errors import InputError
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from features.columns import INPUT_COLUMNS
-from ingestion import plugins
-from ingestion.allocation import lack_of_memory
-from ingestion.integrity import SEAL, file_digest, has_seal, sealed
+from hep_core import plugins
+from hep_core.allocation import lack_of_memory
+from hep_core.integrity import SEAL, file_digest, has_seal, sealed
 from models.errors import DamagedModelError, InputError, SavedModelError, UnknownPartError
 from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier

@@ -19,7 +19,7 @@ sys.path[:] = [
 
 import signal  # noqa: E402
 
-from ingestion.environment import enter  # noqa: E402
+from hep_core.environment import enter  # noqa: E402
 
 
 def _end_at_once(number: int, frame: object) -> None:  # noqa: ARG001 - the signature of signal handlers

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from features.dataset import FeatureDataset
 from features.settings import FeatureSettings
-from ingestion.checked_parquet import read_parquet
-from ingestion.paths import located
-from ingestion.storage import place
+from hep_core.checked_parquet import read_parquet
+from hep_core.paths import located
+from hep_core.storage import place
 from models.prediction_files import probability_branches
 from pipeline.errors import NoOutputYetError
 from pipeline.runs.model_registry import Registry
@@ -150,7 +150,7 @@ def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) ->
         without scores).
 
     Raises:
-        ingestion.errors.IngestionError: A file is missing or cannot be read.
+        hep_core.input_errors.InputFileError: A file is missing or cannot be read.
     """
     chosen = [files] if isinstance(files, (str, Path)) else files
     settings, infos = model.files([located(str(path)) for path in chosen], lambda _: None)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hep_core.extensions import COMMANDS, load_extensions
 from pipeline.command_line import (
     Asked,
     ExitCodeOption,
@@ -15,47 +16,14 @@ from pipeline.command_line import (
     JsonOption,
     app,
     command,
+    end_command,
     refuse_together,
+    run_stages,
     say,
     say_json,
+    stage_command,
 )
 from pipeline.terminal.exit_codes import Exit, err, out, with_exit_code
-
-
-def stage_command(name: str, words: str, *, is_optional: bool = False) -> None:
-    """Make the command of a stage without own options; only some configs want an optional one."""
-
-    def work(
-        asked: Asked,
-        if_wanted: Annotated[
-            bool, typer.Option("--if-wanted", help="Run only if the config asks for it.")
-        ] = False,
-        force: ForceOption = False,
-        exit_code: ExitCodeOption = False,
-    ) -> None:
-        from pipeline.stages.table import STAGE_OF
-
-        stage = STAGE_OF[name]
-        if if_wanted and not stage.is_wanted(asked.run_folder().config):
-            say(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
-            _end(did=False, exit_code=exit_code)
-        else:
-            _run(asked, name, force=force, exit_code=exit_code)
-
-    work.__name__, work.__doc__ = name, words
-    command(work, without=() if is_optional else ("if_wanted",))
-
-
-def _run(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
-    from pipeline.commands.run import run
-
-    _end(did=run(asked.run_folder(), names, force=force), exit_code=exit_code)
-
-
-def _end(*, did: bool, exit_code: bool) -> None:
-    """End a command that may have had nothing to do."""
-    if exit_code and not did:
-        raise typer.Exit(Exit.NOTHING_TO_DO)
 
 
 @command
@@ -80,11 +48,6 @@ def run(
         run(asked.run_folder(), until=until, force=force)
 
 
-stage_command(
-    "simulate",
-    "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`).",
-    is_optional=True,
-)
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
 stage_command(
@@ -104,7 +67,7 @@ def train(
     exit_code: ExitCodeOption = False,
 ) -> None:
     """Train the network on one worker, or on several under mpirun."""
-    _run(asked.plus("train.workers", workers), "train", force=force, exit_code=exit_code)
+    run_stages(asked.plus("train.workers", workers), "train", force=force, exit_code=exit_code)
 
 
 stage_command("evaluate", "Predict the test split; metrics and plots.")
@@ -198,82 +161,6 @@ def predict(
 
 
 @command
-def compare(
-    asked: Asked,
-    study: Annotated[
-        str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")
-    ] = None,
-    form: Annotated[str, typer.Option("--form", help="small (minutes) or full.")] = "small",
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")
-    ] = None,
-    publish: Annotated[
-        Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")
-    ] = None,
-    show: Annotated[
-        bool, typer.Option("--list", help="List the studies: source, form, expected time.")
-    ] = False,
-    claims: Annotated[
-        Path | None,
-        typer.Option(
-            "--claims", help="Folder of finished studies: writes the page of their claims."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
-) -> None:
-    """Study optimisers on the same events: claims of a source, tables, figures."""
-    from pipeline.commands.compare import compare, list_studies, make_all, read_study
-    from pipeline.configuration.paths import chosen_folder
-
-    refuse_together(study=study, list=show, claims=claims)
-    refuse_together(force=force, list=show, claims=claims)
-    publish = chosen_folder(publish, "--publish") if publish else None
-    if claims is not None:
-        from pipeline.commands.claims import write_claims
-
-        claims = chosen_folder(claims, "--claims")
-        err.print(f"claims: {write_claims(claims, publish or claims)}", markup=False)
-        return
-    if show:
-        out.print(list_studies())
-        return
-    chosen, asked = study or "thesis-hlf", asked.plus("compare.train.workers", workers)
-    run_folder = asked.run_folder()
-
-    def make(study: str) -> None:
-        found = read_study(study, form, run_folder.config.compare)
-        command = asked.typed("compare", "--study", study, "--form", form)
-        page = compare(run_folder, found, command=command, force=force, publish=publish)
-        err.print(f"study: {page}", markup=False)
-
-    if chosen == "all":
-        make_all(make, run_folder.say)
-    else:
-        make(chosen)
-
-
-@partial(command, without=["wait"])
-def validate_simulation(
-    asked: Asked,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reference",
-            metavar="SAMPLE=GLOB",
-            help="Files of a full simulation; else the bundled ones.",
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for figures and numbers.")] = Path(
-        "validation"
-    ),
-) -> None:
-    """Compare simulated events with those of Delphes: every input, boosted trees, a network."""
-    from pipeline.commands.validate_simulation import validate_simulation
-
-    say(*validate_simulation(asked.run_folder(), reference or [], out))
-
-
-@command
 def promote(
     asked: Asked,
     force: Annotated[
@@ -290,7 +177,7 @@ def promote(
             f"{verdict.network}: {'promoted' if verdict.promoted else 'not promoted'}: {verdict.reason}"
         )
         did = did or verdict.promoted
-    _end(did=did, exit_code=exit_code)
+    end_command(did=did, exit_code=exit_code)
 
 
 @command
@@ -419,6 +306,9 @@ def doctor(asked: Asked, as_json: JsonOption = False) -> None:
         say_json(found.as_json())
     if not found.is_well:
         raise typer.Exit(Exit.USER_ERROR)
+
+
+load_extensions(COMMANDS)
 
 
 def main() -> None:

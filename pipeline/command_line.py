@@ -150,6 +150,43 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     return work
 
 
+def stage_command(name: str, words: str, *, is_optional: bool = False) -> None:
+    """Make the command of a stage without own options; only some configs want an optional one."""
+
+    def work(
+        asked: Asked,
+        if_wanted: Annotated[
+            bool, typer.Option("--if-wanted", help="Run only if the config asks for it.")
+        ] = False,
+        force: ForceOption = False,
+        exit_code: ExitCodeOption = False,
+    ) -> None:
+        from pipeline.stages.table import STAGE_OF
+
+        stage = STAGE_OF[name]
+        if if_wanted and not stage.is_wanted(asked.run_folder().config):
+            say(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
+            end_command(did=False, exit_code=exit_code)
+        else:
+            run_stages(asked, name, force=force, exit_code=exit_code)
+
+    work.__name__, work.__doc__ = name, words
+    command(work, without=() if is_optional else ("if_wanted",))
+
+
+def run_stages(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
+    """Run the stale ones of some stages."""
+    from pipeline.commands.run import run
+
+    end_command(did=run(asked.run_folder(), names, force=force), exit_code=exit_code)
+
+
+def end_command(*, did: bool, exit_code: bool) -> None:
+    """End a command that may have had nothing to do."""
+    if exit_code and not did:
+        raise typer.Exit(Exit.NOTHING_TO_DO)
+
+
 def _refuse_outer_ranks() -> None:
     """Refuse to be one of several copies that mpirun or srun started; ranks of our own training are another program."""
     for name, launcher in _SIZES.items():

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from features.settings import FeatureSettings
-from ingestion import plugins
-from ingestion.generation.settings import SimulateSettings
-from ingestion.paths import located
-from ingestion.secrets import keep_secret
-from ingestion.settings import IngestSettings, SampleSettings, StrictSettings
+from hep_core import plugins
+from hep_core.paths import located
+from hep_core.secrets import keep_secret
+from hep_core.settings_section import SettingsSection
+from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.contradictions import plain, refuse_contradictions
 from pipeline.configuration.keys import Given, Keys, put, source_of
@@ -30,6 +30,7 @@ from pipeline.configuration.shell_sections import (
     ReportSettings,
     SparkSettings,
 )
+from pipeline.configuration.simulate_section import SimulateSettings
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError, nearest
 from training.gridsearch.settings import GridSearchSettings
@@ -54,7 +55,7 @@ def _folder_of_bucket(name: str) -> str:
     return name.rstrip("/")
 
 
-class Config(StrictSettings):
+class Config(SettingsSection):
     """All settings of a run folder."""
 
     plugins: list[str] = Field(default=[])

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from features.errors import FeatureError
-from ingestion.errors import FilesToComeError, IngestionError
-from ingestion.integrity import DamagedOutputError
-from ingestion.plugins import PluginError
+from hep_core.input_errors import InputFileError
+from hep_core.integrity import DamagedOutputError
+from hep_core.plugins import PluginError
+from ingestion.errors import FilesToComeError
 from models.errors import ModelError
 from training.errors import TrainingError
 
@@ -91,7 +92,7 @@ class CheckFailedError(PipelineError):
 
 #: Errors with a message for the user; anything else is a bug of ours.
 USER_ERRORS: Final = (
-    *(PipelineError, PluginError, IngestionError, FeatureError, ModelError, TrainingError),
+    *(PipelineError, PluginError, InputFileError, FeatureError, ModelError, TrainingError),
     DamagedOutputError,
 )
 #: Of these, those after which the same command may succeed later.

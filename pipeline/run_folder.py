@@ -14,9 +14,9 @@ from typing import Any, Final
 import tenacity
 from rich.console import Console
 
-from ingestion.integrity import DamagedOutputError
-from ingestion.secrets import redact_all
-from ingestion.storage import place
+from hep_core.integrity import DamagedOutputError
+from hep_core.secrets import redact_all
+from hep_core.storage import place
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
 from pipeline.configuration.credentials import shown

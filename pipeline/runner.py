@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from rich.markup import escape
 
-from ingestion.allocation import lack_of_memory
-from ingestion.errors import IngestionError, remote_error
-from ingestion.integrity import DamagedOutputError
-from ingestion.secrets import redact_all
-from ingestion.storage import is_remote
+from hep_core.allocation import lack_of_memory
+from hep_core.input_errors import InputFileError, remote_error
+from hep_core.integrity import DamagedOutputError
+from hep_core.secrets import redact_all
+from hep_core.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown
 from pipeline.errors import (
@@ -120,7 +120,7 @@ class Runner:
                 reasons = _reasons_to_replace(current, after, _damaged(current), ignore=waits_for)
         except NOT_THERE_YET as problem:
             return State.WAITS, [str(problem)]
-        except (IngestionError, ConfigError, RunFolderError) as problem:
+        except (InputFileError, ConfigError, RunFolderError) as problem:
             return State.FAILS, [str(problem)]
         reasons += [f"{name} would run, and its result may change" for name in waits_for]
         return State.STALE if reasons else State.FRESH, reasons

@@ -19,8 +19,8 @@ from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
 from features.matrices import list_columns, matrices_of, model_inputs, of_columns
 from features.schema import stated
 from features.settings import FeatureSettings
+from hep_core.plugins import load
 from ingestion.files import FileInfo, found_files
-from ingestion.plugins import load
 from ingestion.reader import RawEvents, Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
@@ -116,7 +116,7 @@ class EventClassifier(NamedTuple):
             settings: `reading`, possibly with pass-through columns.
 
         Raises:
-            ingestion.errors.IngestionError: The file cannot be read.
+            hep_core.input_errors.InputFileError: The file cannot be read.
             ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
         for raw, selected, block in blocks_of([info], settings, self._needed):
@@ -142,7 +142,7 @@ class EventClassifier(NamedTuple):
             keep: Branches of one number per event, as pass-through columns.
 
         Raises:
-            ingestion.errors.IngestionError: A file is missing or cannot be read.
+            hep_core.input_errors.InputFileError: A file is missing or cannot be read.
         """
         passed_through = list(dict.fromkeys([*keep, *needed_branches()]))
         settings = IngestSettings.model_validate(

@@ -10,8 +10,8 @@ import pytest
 from page_commands import CHECKOUT, PageCommand, make_commands, pipeline_commands
 from typer.main import get_command
 
+from hep_studies.compare import shipped
 from pipeline.cli import app
-from pipeline.commands.compare import shipped
 from pipeline.config import load_config
 
 PAGES = [

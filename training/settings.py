@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ingestion.plugins import when_loaded
+from hep_core.plugins import when_loaded
+from hep_core.settings_section import Needs, SettingsSection
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings, any_method
-from training.effects import Needs, SettingsSection
 from training.errors import IdleSettingError
 
 #: Number of seeds that there are.

@@ -9,8 +9,8 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import numpy as np
 from pydantic import AfterValidator
 
-from ingestion.plugin_functions import module_of, note_plugin
-from ingestion.plugins import one_of
+from hep_core.plugin_functions import module_of, note_plugin
+from hep_core.plugins import one_of
 from training.errors import TrainingError
 
 #: Neighbours of a rank, possibly with the rank itself, in a world of a size, by the name of the graph.

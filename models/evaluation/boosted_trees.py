@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from features.matrices import columns_of, model_inputs
-from ingestion.checked_parquet import read_parquet
+from hep_core.checked_parquet import read_parquet
 from models.errors import UndefinedMetricError
 from models.prediction import Candidate
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.schema import OTHER_WEIGHTS
-from ingestion.checked_parquet import num_rows, read_parquet
+from hep_core.checked_parquet import num_rows, read_parquet
 from models.errors import UndefinedMetricError
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import estimate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ingestion.plugin_functions import name_of, note_plugin
+from hep_core.plugin_functions import name_of, note_plugin
 
 
 class OwnFigure(NamedTuple):

@@ -24,7 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
 
 from features.columns import HIGH_LEVEL, Feature
-from ingestion.allocation import usable_cores
+from hep_core.allocation import usable_cores
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
 GREY: Final = "#717581"

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic.fields import FieldInfo
 
 import models.networks
-from ingestion.plugins import one_of, when_loaded
+from hep_core.plugins import one_of, when_loaded
 from models.errors import UnknownPartError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ingestion.secrets import redact_all
+from hep_core.secrets import redact_all
 from pipeline.config import LoadedConfig
 from pipeline.configuration.keys import Keys
 

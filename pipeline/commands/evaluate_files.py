@@ -12,8 +12,8 @@ from features.errors import FeatureError
 from features.kernel_pass import EventsFile, kernel_items
 from features.schema import identities
 from features.spark_job import make_unsplit, track_hint
+from hep_core.paths import located
 from ingestion.copies import UInt64s
-from ingestion.paths import located
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import keys_folder
 from ingestion.tally import by_sample, total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ingestion.secrets import redact_all
+from hep_core.secrets import redact_all
 from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, StagePlan, State

@@ -18,11 +18,12 @@ import uproot
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
+from hep_core.input_errors import InputFileError
+from hep_core.paths import located
+from hep_core.plugins import load_from_environment
 from ingestion.conflicts import of_tree
-from ingestion.errors import BadFilesError, IngestionError
+from ingestion.errors import BadFilesError
 from ingestion.files import FileInfo
-from ingestion.paths import located
-from ingestion.plugins import load_from_environment
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import chosen_folder
@@ -133,7 +134,7 @@ def predict(
             if isinstance(error, OSError):
                 raise cannot_write(out / name, error, other="another folder with --out") from error
         BadFilesError.raise_any(
-            [(path, error) for path, error in failed if isinstance(error, IngestionError)]
+            [(path, error) for path, error in failed if isinstance(error, InputFileError)]
         )
     files = [
         each._replace(path=str(out / Path(each.path).name))
@@ -168,7 +169,7 @@ def _on_spark(
     keep: Sequence[str],
     work: Sequence[tuple[FileInfo, Path]],
     total: int,
-) -> list[FileDone | tuple[str, IngestionError | OSError]]:
+) -> list[FileDone | tuple[str, InputFileError | OSError]]:
     """Score each file in a task."""
     with Bar(run_folder.console, "Spark", "") as bar:
         show = partial(bar, 0, 0)
@@ -182,7 +183,7 @@ def _on_spark(
             counted(spark, bar, total) as done,
         ):
 
-            def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, IngestionError | OSError]:
+            def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, InputFileError | OSError]:
                 return _score_file(_loaded(absolute), settings, keep, *each, on_events=done.add)
 
             return list(
@@ -200,7 +201,7 @@ def _score_file(
     path: Path,
     *,
     on_events: Callable[[int], object],
-) -> FileDone | tuple[str, IngestionError | OSError]:
+) -> FileDone | tuple[str, InputFileError | OSError]:
     """Write the scores of a file; an error of the file, or of the disk, is a result: Spark would try the task again."""
     counts: Counter[int] = Counter()
     try:
@@ -211,7 +212,7 @@ def _score_file(
                 write(classifier.columns(raw, scored) | raw.pass_through)
                 counts.update(scored.flag.tolist())
                 on_events(raw.num_events)
-    except IngestionError as problem:
+    except InputFileError as problem:
         return info.path, problem
     except Exception as error:
         cause = out_of_room(error)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.floor import shortfall

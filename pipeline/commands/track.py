@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ingestion.secrets import redact
+from hep_core.secrets import redact
 from pipeline.commands.config import has_parts, values
 from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder

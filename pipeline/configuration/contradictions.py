@@ -10,15 +10,15 @@ from pydantic import ValidationError
 
 from features.columns import COLUMNS
 from features.functions import own_features
+from hep_core.settings_section import Needs, refuse_without_effect
 from ingestion.expressions import samples_in
-from ingestion.generation.settings import SCHEME
 from ingestion.schema import events_schema
 from ingestion.settings import SampleSettings
 from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.mistakes import about
+from pipeline.configuration.simulate_section import SCHEME
 from pipeline.errors import nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
-from training.effects import Needs, refuse_without_effect
 from training.settings import TrainSettings
 
 #: What the evaluation calls all classes but the signal; no class has this name.

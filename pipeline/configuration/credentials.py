@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ingestion.secrets import HIDDEN, redact
+from hep_core.secrets import HIDDEN, redact
 
 #: Spark's own rule (spark.redaction.regex), and the names that Hadoop's connectors to S3, Azure and Google document.
 _CREDENTIAL: Final = re.compile(

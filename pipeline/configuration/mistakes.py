@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ingestion.secrets import HIDDEN, redact, redact_all
+from hep_core.secrets import HIDDEN, redact, redact_all
 from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.keys import Given, kind_of, sections_in
 from pipeline.errors import nearest, short

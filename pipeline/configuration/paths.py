@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion.paths import Located, PathError, located
+from hep_core.paths import Located, PathError, located
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator
 
-from ingestion.settings import StrictSettings
+from hep_core.settings_section import SettingsSection
 from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.spark_masters import is_master
 
@@ -14,7 +14,7 @@ from pipeline.configuration.spark_masters import is_master
 USUAL_LUMINOSITY: Final = 2e34
 
 
-class SparkSettings(StrictSettings):
+class SparkSettings(SettingsSection):
     """Spark: where it runs, its memory and its properties."""
 
     master: str = "local[*]"
@@ -51,7 +51,7 @@ class SparkSettings(StrictSettings):
         return value
 
 
-class SystematicsSettings(StrictSettings):
+class SystematicsSettings(SettingsSection):
     """Relative uncertainties; each is shifted up and down, and 0 leaves it out."""
 
     jet_scale: float = Field(default=0.0, ge=0, lt=1)
@@ -61,7 +61,7 @@ class SystematicsSettings(StrictSettings):
     """Uncertainty of the missing transverse energy, such as 0.05: MET and MT follow."""
 
 
-class EvaluateSettings(StrictSettings):
+class EvaluateSettings(SettingsSection):
     """The evaluation on the test split."""
 
     signal: str | Annotated[list[str], Field(min_length=1)] | None = None
@@ -106,7 +106,7 @@ class EvaluateSettings(StrictSettings):
         return [self.signal] if isinstance(self.signal, str) else list(self.signal or [])
 
 
-class ExportSettings(StrictSettings):
+class ExportSettings(SettingsSection):
     """The networks as files for a trigger."""
 
     hls4ml: bool = False
@@ -117,7 +117,7 @@ class ExportSettings(StrictSettings):
     """Widths of the numbers in the firmware, each 4 to 64 bits; all are compiled and compared with the network."""
 
 
-class PromoteSettings(StrictSettings):
+class PromoteSettings(SettingsSection):
     """The condition under which `promote` replaces the model in use."""
 
     min_sigma: float = Field(default=1.0, ge=0)
@@ -129,7 +129,7 @@ class PromoteSettings(StrictSettings):
     cross-entropy, and one of `evaluate.working_points` can be measured."""
 
 
-class MlflowSettings(StrictSettings):
+class MlflowSettings(SettingsSection):
     """The MLflow server to which `track` logs trainings (needs the extra `mlflow`)."""
 
     uri: str | None = None
@@ -139,7 +139,7 @@ class MlflowSettings(StrictSettings):
     """Name of the MLflow experiment that holds the runs."""
 
 
-class ReportSettings(StrictSettings):
+class ReportSettings(SettingsSection):
     """Text of the report and of the plots."""
 
     title: str = "HEP event classifier"

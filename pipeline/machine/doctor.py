@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from ingestion.allocation import MemoryLimit, memory_limit, usable_cores
-from ingestion.environment import LOCAL_SPARK, ignored
+from hep_core.allocation import MemoryLimit, memory_limit, usable_cores
+from hep_core.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 

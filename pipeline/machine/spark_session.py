@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 import psutil
 from pydantic import SecretStr
 
-from ingestion import plugins
-from ingestion.environment import LOCAL_SPARK, ignored
-from ingestion.integrity import DamagedOutputError
+from hep_core import plugins
+from hep_core.environment import LOCAL_SPARK, ignored
+from hep_core.integrity import DamagedOutputError
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.spark_cluster import (
@@ -30,14 +30,13 @@ from pipeline.machine.spark_cluster import (
     stopped_by_cluster,
     telling_of_executors,
 )
-from pipeline.runs.code_meaning import ROOT
+from pipeline.runs.code_meaning import PACKAGES, ROOT
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
     from pipeline.terminal.progress import Bar
 
-_PACKAGES: Final = ("ingestion", "features", "models", "training")
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Spark kills a Python worker that does not end within two seconds.
 _SECONDS_FOR_TASKS_TO_END: Final = 10.0
@@ -381,7 +380,7 @@ def zip_code(folder: Path) -> Path:
     """Make an archive in `folder` of the packages that tasks import; executors then need no checkout."""
     archive = folder / "hep_pipeline_code.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        for package in _PACKAGES:
+        for package in PACKAGES:
             for source in sorted((ROOT / package).rglob("*.py")):
                 file.write(source, source.relative_to(ROOT))
     return archive

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ingestion.generation.settings import PRESETS
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from models.evaluation.style import PlotLabels
+from pipeline.configuration.simulate_section import PRESETS
 from pipeline.runs.store import StageStore
 
 #: The files of `samples/` by UUID, with the cross-sections of the demo [pb].

@@ -16,16 +16,23 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ingestion import plugins
+from hep_core import plugins
 from pipeline.runs.own_folders import MARKER
 
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("pipeline", "ingestion", "features", "models", "training")
+PACKAGES: Final = (
+    *("hep_core", "ingestion", "features", "models", "training", "pipeline"),
+    *("hep_simulation", "hep_studies"),
+)
 
 #: The rooms of the shell that compute outputs of stages. The config counts by its values; the other rooms start, watch,
 #: print and store. A stage whose result depends on one of their modules names it as an entry point.
-_SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.")
+_SHELL_WITH_RESULTS: Final = (
+    "pipeline.stages.",
+    "pipeline.reporting.",
+    "pipeline.configuration.simulate_section",
+)
 #: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestion.secrets import redact_all
+from hep_core.secrets import redact_all
 from pipeline.errors import cannot_write
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
-from ingestion.integrity import SEAL, has_seal, sealed
-from ingestion.secrets import redact_all
+from hep_core.integrity import SEAL, has_seal, sealed
+from hep_core.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.outputs import OutputFile
 from pipeline.runs.state_files import checked, damaged, read_json

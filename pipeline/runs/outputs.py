@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from ingestion.integrity import file_digest, footer_digest
-from ingestion.storage import answers, new_file, place, sizes_below
+from hep_core.integrity import file_digest, footer_digest
+from hep_core.storage import answers, new_file, place, sizes_below
 
 #: Of the record and the summary of a training.
 _OF_TRAINING: Final = (

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.schema import identities
-from ingestion.checked_parquet import read_parquet
+from hep_core.checked_parquet import read_parquet
+from hep_core.integrity import DamagedOutputError
+from hep_core.storage import sizes_below
 from ingestion.copies import UInt64s, read_keys
-from ingestion.integrity import DamagedOutputError
-from ingestion.storage import sizes_below
 from pipeline.runs.store import StageStore, Version, verify_below
 
 #: File beside the model that names the features of the training.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ingestion.secrets import redact_all
+from hep_core.secrets import redact_all
 from pipeline.errors import RunFolderError
 from pipeline.runs.outputs import flush_folder
 

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
-from ingestion.errors import IngestionError
-from ingestion.integrity import DamagedOutputError
+from hep_core.input_errors import InputFileError
+from hep_core.integrity import DamagedOutputError
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
@@ -361,7 +361,7 @@ class StageStore:
 
     def discard(self, folder: Path) -> None:
         """Remove a version that was just made; the next run removes what this cannot."""
-        with contextlib.suppress(OSError, IngestionError):
+        with contextlib.suppress(OSError, InputFileError):
             self.remove([folder])
 
     def unused_outputs(self) -> dict[Path, list[Path]]:

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion.errors import RefusedFileError
-from ingestion.integrity import file_digest
-from ingestion.storage import answers, on_system, sizes_below
+from hep_core.input_errors import RefusedFileError
+from hep_core.integrity import file_digest
+from hep_core.storage import answers, on_system, sizes_below
 from pipeline.errors import StorageInUseError
 from pipeline.runs.outputs import OutputFile, footer_of
 from pipeline.runs.own_folders import MARKER

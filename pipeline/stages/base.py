@@ -139,7 +139,7 @@ class Stage(ABC):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
         """Modules whose import closure it runs; a change of their meaning makes it stale."""
-        return (f"pipeline.stages.{self.name}",)
+        return (type(self).__module__,)
 
     def parts(self, config: Config) -> dict[str, Part]:  # noqa: ARG002
         """The parts of its output, by name."""

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from features.functions import needed_branches, own_features
 from features.settings import FeatureSettings
-from ingestion.plugin_functions import module_of
+from hep_core.plugin_functions import module_of
 from models.errors import UndefinedMetricError
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.rounding import with_error
@@ -232,8 +232,8 @@ def _data_files(
 
 def _files_of_manifest(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
     """Files that were read, with the digests by which a touched file is known to be unchanged."""
+    from hep_core.storage import patiently
     from ingestion.changes import changed_meanwhile, content_digest
-    from ingestion.storage import patiently
 
     files = []
     for info in infos:

@@ -164,7 +164,7 @@ def _first_events(
 ) -> dict[str, NDArray[Any]]:
     """Inputs of the first events of a split, of at most one file."""
     from features.matrices import columns_of, model_inputs
-    from ingestion.checked_parquet import open_parquet
+    from hep_core.checked_parquet import open_parquet
 
     with open_parquet(dataset.files(split)[0]) as parquet:
         return model_inputs(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.columns import hlf_names
 from features.functions import own_features
-from ingestion.errors import some
+from hep_core.input_errors import some
+from hep_core.plugin_functions import module_of
+from hep_core.storage import footers, is_remote
 from ingestion.expressions import samples_in
-from ingestion.plugin_functions import module_of
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.storage import footers, is_remote
 from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items

@@ -96,10 +96,10 @@ def _finish(
     context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int
 ) -> Result:
     """Measure the candidates, write the result and draw it."""
+    from hep_core.random_streams import random_stream
     from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up
     from training.gridsearch.results import chosen, latencies, ranked, speed_ups
-    from training.random_streams import random_stream
 
     generator = random_stream(common.train.seed, "latency")
     times = latencies((each.trial.hidden for each in found.scores), dataset, generator=generator)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
 
+from hep_core.storage import footers, make_folder, sizes_below
 from ingestion.errors import grouped
 from ingestion.notes import notes
-from ingestion.storage import footers, make_folder, sizes_below
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ingestion.secrets import redact
+from hep_core.secrets import redact
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.store import Version
 

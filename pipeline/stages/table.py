@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from hep_core.extensions import STAGES as EXTRA_STAGES
+from hep_core.extensions import load_extensions
 from pipeline.stages.base import Stage
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
@@ -11,12 +13,11 @@ from pipeline.stages.features import Features
 from pipeline.stages.gridsearch import GridSearch
 from pipeline.stages.ingest import Ingest
 from pipeline.stages.report import Report
-from pipeline.stages.simulate import Simulate
 from pipeline.stages.train import Train
 
 #: All stages; each comes after the stages that it reads.
 STAGES: Final[tuple[Stage, ...]] = (
-    Simulate(),
+    *load_extensions(EXTRA_STAGES),
     Ingest(),
     Features(),
     GridSearch(),

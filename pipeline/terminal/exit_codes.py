@@ -20,9 +20,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ingestion.allocation import killed_for_memory, lack_of_memory, limit_and_advice, memory_limit
-from ingestion.plugins import blamed
-from ingestion.secrets import redact
+from hep_core.allocation import killed_for_memory, lack_of_memory, limit_and_advice, memory_limit
+from hep_core.plugins import blamed
+from hep_core.secrets import redact
 from pipeline.errors import (
     MAY_PASS,
     NOT_THERE_YET,

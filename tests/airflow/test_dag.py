@@ -22,7 +22,16 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 #: In this order; the last three run only if a parameter says so.
 ORDER = [*(stage.name for stage in STAGES), "promote", "track", "clean"]
 SCRIPT = Path(__file__).with_name("inspect_dag.py")
-OURS = {"pipeline", "ingestion", "features", "models", "training"}
+OURS = {
+    "hep_core",
+    "ingestion",
+    "features",
+    "models",
+    "training",
+    "pipeline",
+    "hep_simulation",
+    "hep_studies",
+}
 #: Beyond importing Airflow.
 MAX_SECONDS = 1.0
 #: Words that a shell would act on.

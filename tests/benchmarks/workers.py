@@ -35,6 +35,8 @@ from torch.nn.parallel import DistributedDataParallel
 from features.columns import INPUT_COLUMNS, hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics, scaler_json
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.simulator.simulate import simulate
 from models.networks.hlf_settings import HlfSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
@@ -47,8 +49,6 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import even_parts
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import simulate
 from training.transports.transport import Transport
 from training.workloads.hep_settings import HepSettings
 from training.workloads.work import ReaderWork

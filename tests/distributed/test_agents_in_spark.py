@@ -24,13 +24,13 @@ from ranks import processes_of, wait_until
 from training_runs import make_spec, records, summary
 
 from features.dataset import FeatureDataset
+from hep_studies.run_in_simulator import simulate_workload
+from hep_studies.simulator.cluster import ClusterSettings
 from pipeline.terminal.exit_codes import Exit
 from training.errors import LaunchError
 from training.launching.agents_on_spark import train_on_spark
 from training.launching.launcher import launch
 from training.loop.summary import acted, summary_of_rank
-from training.simulation.cluster import ClusterSettings
-from training.studies.run_in_simulator import simulate_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.timeout(600)]
 

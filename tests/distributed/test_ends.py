@@ -14,7 +14,7 @@ from feature_datasets import write_dataset
 from ranks import processes_of, wait_until
 from training_runs import make_spec
 
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 from training.launching.launcher import launch
 from training.readers.sharding import plan_epoch
 

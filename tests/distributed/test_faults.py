@@ -22,7 +22,7 @@ from ranks import processes_of, wait_until
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from ingestion.environment import PROGRAM
+from hep_core.environment import PROGRAM
 from training.errors import LaunchError, StalledError
 from training.launching.launcher import launch, launch_all
 from training.launching.mpirun import rank_command, rank_environment

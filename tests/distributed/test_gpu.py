@@ -17,8 +17,8 @@ from torch.nn import functional
 from training_runs import flat_weights, make_spec, records
 
 from features.dataset import FeatureDataset
-from models.networks.lenet5 import lenet5
-from models.networks.resnet20 import ResNet20
+from hep_studies.networks.lenet5 import lenet5
+from hep_studies.networks.resnet20 import ResNet20
 from models.networks.scaling_layer import Scaler
 from training.flat_model import FlatModel
 from training.launching.launcher import launch_all

@@ -11,11 +11,11 @@ from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, summary
 
 from features.dataset import FeatureDataset
+from hep_studies.plan import PlannedRun, Subject
+from hep_studies.run_on_ranks import in_random_order, measure_all
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
-from training.studies.plan import PlannedRun, Subject
-from training.studies.run_on_ranks import in_random_order, measure_all
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 

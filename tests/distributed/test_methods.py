@@ -11,12 +11,12 @@ from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
+from hep_studies.run_in_simulator import simulate_workload
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.simulator.simulate import Simulated
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
 from training.loop.summary import acted, summary_of_rank
-from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import Simulated
-from training.studies.run_in_simulator import simulate_workload
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from network_hosts import Network, network, why_not
 
+from hep_studies.time_checks import fit_link, predicted
+from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
 from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
-from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
-from training.studies.time_checks import fit_link, predicted
 
 pytestmark = [
     pytest.mark.minutes,
@@ -53,7 +53,7 @@ def averages_and_pushes(between: Network) -> list[Measurement]:
     """Averages and pushes as the methods make them."""
     size = len(between.addresses)
     settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
-    words = [sys.executable, "-m", "training.simulation.probe", "", *map(str, SIZES)]
+    words = [sys.executable, "-m", "training.launching.message_probe", "", *map(str, SIZES)]
     done = subprocess.run(
         between.on_host(0, *rank_command(settings, words)),
         env=rank_environment(settings),

@@ -11,9 +11,9 @@ from rank_programs import PROGRAMS, Case, Cases
 from simulated import GOSSIP, SERVERS
 from training_runs import nested
 
-from training.simulation.cluster import ClusterSettings
-from training.simulation.transport import SimNetwork
-from training.simulation.virtual_time import VirtualClock
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.simulator.transport import SimNetwork
+from hep_studies.simulator.virtual_time import VirtualClock
 from training.transports.transport import Transport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]

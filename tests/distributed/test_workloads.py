@@ -13,14 +13,14 @@ from rank_programs import results_of
 from tiny_images import ROWS, TinyImages
 from training_runs import records
 
+from hep_studies.run_in_simulator import simulate_workload
+from hep_studies.run_result import scores_of
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.workloads.images_settings import MnistSettings
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
-from training.studies.run_in_simulator import simulate_workload
-from training.studies.run_result import scores_of
-from training.workloads.images_settings import MnistSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 

@@ -67,11 +67,11 @@ def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcom
 
 def prepare(content: bytes, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
-    from ingestion.errors import IngestionError
+    from hep_core.input_errors import InputFileError
+    from hep_core.storage import size_and_time
     from ingestion.files import FileInfo, SourceFile, inspect
     from ingestion.settings import IngestSettings, SampleSettings
     from ingestion.spark_job import ingest_range, split_entries
-    from ingestion.storage import size_and_time
 
     path = folder / "spoiled.root"
     path.write_bytes(content)
@@ -91,7 +91,7 @@ def prepare(content: bytes, folder: Path) -> Callable[[], None]:
         finally:
             try:
                 look(GOOD_FILE)
-            except IngestionError as error:
+            except InputFileError as error:
                 raise SpoiledProcessError(str(error)) from error
 
     return work
@@ -99,12 +99,12 @@ def prepare(content: bytes, folder: Path) -> Callable[[], None]:
 
 def judge(work: Callable[[], None]) -> tuple[str, str]:
     """Do it; the verdict and the words of it."""
-    from ingestion.errors import IngestionError
+    from hep_core.input_errors import InputFileError
 
     before = _resident_bytes()
     try:
         work()
-    except IngestionError as error:
+    except InputFileError as error:
         message = str(error)
         if _memory_ran_out(error):
             return "failed", f"out of memory, called {type(error).__name__}: {message[:500]}"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from hep_studies.plan import PlannedRun, Subject, planned_runs
+from hep_studies.run_result import Counts, RunResult
+from hep_studies.study import StudySettings
+from hep_studies.study_result import StudyResult, TimeCheck
 from training.settings import TrainSettings
-from training.studies.plan import PlannedRun, Subject, planned_runs
-from training.studies.run_result import Counts, RunResult
-from training.studies.study import StudySettings
-from training.studies.study_result import StudyResult, TimeCheck
 
 NUM_EVENTS = 1000
 EPOCHS = 6

@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from torch import nn
 from training_runs import nested
 
+from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
+from hep_studies.simulator.simulate import Simulated, simulate
+from hep_studies.simulator.transport import SimNetwork
+from hep_studies.simulator.virtual_time import VirtualClock
 from training.algorithms import registry
 from training.algorithms.base import Algorithm
 from training.flat_model import FlatVectors
@@ -22,10 +26,6 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.skew import Owners
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings, ComputeTimes
-from training.simulation.simulate import Simulated, simulate
-from training.simulation.transport import SimNetwork
-from training.simulation.virtual_time import VirtualClock
 
 
 def sleeping(seconds: float, **more: object) -> ClusterSettings:

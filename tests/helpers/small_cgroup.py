@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.allocation import cgroups
+from hep_core.allocation import cgroups
 
 #: Enters the cgroups whose folders come before `--`, then becomes the program behind it.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.networks.pixels import Pixels
+from hep_studies.networks.pixels import Pixels
 from models.networks.scaling_layer import Scaler
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows

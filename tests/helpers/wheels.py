@@ -12,7 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("features", "ingestion", "models", "pipeline", "training")
+PACKAGES = (
+    "hep_core",
+    "ingestion",
+    "features",
+    "models",
+    "training",
+    "pipeline",
+    "hep_simulation",
+    "hep_studies",
+)
 _BUILD = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
 
 

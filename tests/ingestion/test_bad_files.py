@@ -19,14 +19,8 @@ from analyses import Analysis
 from delphes_files import damage, source_of, write_delphes
 from made_events import distinct, lepton, made_event
 
-from ingestion.errors import (
-    BadFilesError,
-    DamagedFileError,
-    EmptySampleError,
-    IngestionError,
-    TruncatedFileError,
-    UnreadableFileError,
-)
+from hep_core.input_errors import DamagedFileError, InputFileError, UnreadableFileError
+from ingestion.errors import BadFilesError, EmptySampleError, TruncatedFileError
 from ingestion.files import FileInfo, SourceFile, inspect, inventory
 from ingestion.root_format import open_root
 from ingestion.settings import IngestSettings
@@ -54,7 +48,7 @@ def damaged_file(path: Path) -> None:
     damage(write_good(path))
 
 
-KINDS: dict[str, tuple[Callable[[Path], None], type[IngestionError], str]] = {
+KINDS: dict[str, tuple[Callable[[Path], None], type[InputFileError], str]] = {
     "text": (text_file, UnreadableFileError, "is not a ROOT file"),
     "truncated": (truncated_file, TruncatedFileError, "is truncated"),
     "damaged": (damaged_file, DamagedFileError, "is damaged: entries"),
@@ -259,7 +253,7 @@ def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_s
 
     with monkeypatch.context() as patch:
         patch.setattr(at, broken)
-        with pytest.raises(IngestionError, match="3 input files are bad") as raised:
+        with pytest.raises(InputFileError, match="3 input files are bad") as raised:
             analysis.ingest(on_bad_file="skip")
     assert "is damaged" not in str(raised.value)
     assert "unicode_" in str(raised.value)

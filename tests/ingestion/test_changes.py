@@ -15,8 +15,8 @@ import uproot
 from delphes_files import checked, write_delphes
 from made_events import Row, lepton, made_event
 
+from hep_core.input_errors import UnreachableFileError, UnreadableFileError
 from ingestion.changes import content_digest, is_unchanged, recognise
-from ingestion.errors import UnreachableFileError, UnreadableFileError
 from ingestion.files import FileInfo
 
 MET, OTHER_MET = 123.4375, 125.5

@@ -16,12 +16,8 @@ import uproot
 from delphes_files import checked, source_of, write_delphes
 from made_events import made_event
 
-from ingestion.errors import (
-    ConflictingFilesError,
-    MissingTreeError,
-    NoFilesError,
-    UnreadableFileError,
-)
+from hep_core.input_errors import UnreadableFileError
+from ingestion.errors import ConflictingFilesError, MissingTreeError, NoFilesError
 from ingestion.files import expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 

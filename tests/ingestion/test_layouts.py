@@ -15,13 +15,8 @@ import uproot
 from delphes_files import columns_of, kinds_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 
-from ingestion.errors import (
-    ConflictingFilesError,
-    DamagedFileError,
-    IngestionError,
-    MissingBranchError,
-    WrongBranchTypeError,
-)
+from hep_core.input_errors import DamagedFileError, InputFileError
+from ingestion.errors import ConflictingFilesError, MissingBranchError, WrongBranchTypeError
 from ingestion.files import Inventory, expand, inventory
 from ingestion.layout import BranchNames, sources_of
 from ingestion.notes import notes, unusual_content
@@ -162,7 +157,7 @@ def test_a_counter_that_cannot_be_right_is_named(
     tmp_path: Path,
     changes: dict[str, Any],
     count: str | None,
-    error: type[IngestionError],
+    error: type[InputFileError],
     words: str,
 ) -> None:
     path = rewritten(tmp_path / "a.root", fixed(0, stale=True) | changes)

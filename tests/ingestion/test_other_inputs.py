@@ -23,12 +23,8 @@ from pydantic import ValidationError
 from features.columns import hlf_names
 from features.kernels import build_features
 from features.settings import FeatureSettings
-from ingestion.errors import (
-    ConflictingFilesError,
-    IngestionError,
-    MissingBranchError,
-    UnclosedFileError,
-)
+from hep_core.input_errors import InputFileError
+from ingestion.errors import ConflictingFilesError, MissingBranchError, UnclosedFileError
 from ingestion.files import inventory
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
@@ -61,7 +57,7 @@ FLAT_MAP: Final = {
 }
 
 
-def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError]) -> str:
+def message_of(path: Path, settings: IngestSettings, kind: type[InputFileError]) -> str:
     with pytest.raises(kind) as caught:
         checked(path, settings=settings)
     return str(caught.value)
@@ -197,7 +193,7 @@ def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_l
     settings = IngestSettings(
         tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8
     )
-    with pytest.raises(IngestionError, match=r"for tracks\.pt"):
+    with pytest.raises(InputFileError, match=r"for tracks\.pt"):
         checked(NANO, settings=settings, needs_particles=False)
 
 

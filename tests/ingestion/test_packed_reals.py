@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import uproot
 
-from ingestion.errors import DamagedFileError, WrongBranchTypeError
+from hep_core.input_errors import DamagedFileError
+from ingestion.errors import WrongBranchTypeError
 from ingestion.layout import BranchNames, sources_of
 from ingestion.packed_reals import Packing, packing_in
 

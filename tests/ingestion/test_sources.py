@@ -8,9 +8,9 @@ import pytest
 from delphes_files import write_delphes
 from made_events import lepton, made_event
 
+from hep_core.paths import without_braces
 from ingestion.errors import BadFilesError, FilesToComeError, NoFilesError
 from ingestion.files import inventory
-from ingestion.paths import without_braces
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.sources import expand
 

@@ -12,7 +12,8 @@ from delphes_files import checked, select, source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from pydantic import ValidationError
 
-from ingestion.errors import IngestionError, MissingBranchError, WrongBranchTypeError
+from hep_core.input_errors import InputFileError
+from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.files import FileInfo, expand, found_files, inventory
 from ingestion.notes import notes
 from ingestion.settings import IngestSettings, SampleSettings
@@ -245,7 +246,7 @@ def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(
         ).infos
         assert again == info
         return
-    with pytest.raises(IngestionError) as caught:
+    with pytest.raises(InputFileError) as caught:
         inventory(expand([sample]), IngestSettings())
     assert expected in str(caught.value)
 

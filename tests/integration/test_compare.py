@@ -16,11 +16,11 @@ from minimal_configs import write
 from published_by_hand import made_features
 
 from features.dataset import FeatureDataset
+from hep_studies.run_result import scores_of
+from hep_studies.study_result import PACKED, Cell, StudyResult, read
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
-from training.studies.run_result import scores_of
-from training.studies.study_result import PACKED, Cell, StudyResult, read
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -78,11 +78,11 @@ class Compared:
         with pytest.MonkeyPatch.context() as patch:
             # Processes take seconds to start; `test_run_in_simulator` does it.
             patch.setattr(
-                "training.studies.run_in_simulator.ProcessPoolExecutor",
+                "hep_studies.run_in_simulator.ProcessPoolExecutor",
                 lambda *_: ThreadPoolExecutor(1),
             )
             # As of a clean commit: only such code publishes.
-            patch.setattr("pipeline.commands.compare.code_version", lambda: "commit 1")
+            patch.setattr("hep_studies.compare.code_version", lambda: "commit 1")
             return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
 
     def result(self) -> StudyResult:

@@ -10,7 +10,7 @@ from analyses import NAMES, Analysis, write
 from damage import damage, damage_page, flipped, put
 from made_events import jet, lepton, made_event, track
 
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 from pipeline.commands.status import verify
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runner import State

@@ -15,8 +15,8 @@ from damage import DAMAGES, can_suffer, damage, damage_end, damage_page, of_anot
 from rich.console import Console
 from undisturbed_run import STAGES, Undisturbed
 
-from ingestion.checked_parquet import damage_of_parquet
-from ingestion.integrity import DamagedOutputError
+from hep_core.checked_parquet import damage_of_parquet
+from hep_core.integrity import DamagedOutputError
 from pipeline.api import load_run
 from pipeline.commands.evaluate_files import _OfAnyModel
 from pipeline.commands.status import verify

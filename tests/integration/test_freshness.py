@@ -103,7 +103,7 @@ def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit)
     for name in (
         *(
             "models/evaluation/figures.py",
-            "ingestion/secrets.py",
+            "hep_core/secrets.py",
             "features/errors.py",
             "training/launching/mpirun.py",
         ),

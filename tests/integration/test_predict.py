@@ -23,7 +23,7 @@ from prediction_trees import keys_of, probabilities, uuid_of
 from undisturbed_run import Undisturbed
 
 from features.matrices import columns_of
-from ingestion.integrity import sealed
+from hep_core.integrity import sealed
 from models.errors import ModelError
 from models.networks.registry import settings_of
 from models.networks.scaling_layer import Scaler

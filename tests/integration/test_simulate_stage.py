@@ -12,6 +12,7 @@ from command_line import in_use, version_of
 from lent_spark import command
 from rich.console import Console
 
+from hep_simulation.simulate_stage import Simulate
 from pipeline.commands.validate import validate
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
@@ -19,7 +20,6 @@ from pipeline.errors import ConfigError
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import with_simulated_samples
 from pipeline.stages.base import Part
-from pipeline.stages.simulate import Simulate
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if find_spec(name) is None]
 needs_generator = pytest.mark.skipif(

@@ -28,7 +28,7 @@ from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
 from features.spark_job import FeaturesResult, Unsplit, make_features, make_unsplit
-from ingestion.errors import DamagedFileError
+from hep_core.input_errors import DamagedFileError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import IngestResult, ingest

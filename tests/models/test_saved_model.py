@@ -13,7 +13,7 @@ from feature_datasets import write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
 from features.columns import SCALED_LIMIT
-from ingestion.integrity import DamagedOutputError, file_digest, sealed
+from hep_core.integrity import DamagedOutputError, file_digest, sealed
 from models.errors import DamagedModelError, InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName

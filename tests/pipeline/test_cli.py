@@ -86,7 +86,7 @@ def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPa
         )
 
     monkeypatch.setattr("pipeline.commands.run.run", run)
-    monkeypatch.setattr("pipeline.commands.compare.compare", run)
+    monkeypatch.setattr("hep_studies.compare.compare", run)
     changes = ["--set", "train.workers=2", "--set", "compare.train.workers=3"]
     for command in ("train", "compare"):
         for words in ([], ["--workers", "4"]):

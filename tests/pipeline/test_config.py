@@ -11,7 +11,7 @@ from minimal_configs import MINIMAL, mistakes, write
 from pydantic import SecretStr
 
 from features.settings import FeatureSettings
-from ingestion.secrets import redact
+from hep_core.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, find_config, load, load_config
 from pipeline.errors import ConfigError
@@ -397,7 +397,7 @@ def test_each_value_has_a_source(tmp_path: Path) -> None:
 def test_plugins_of_an_option_were_said_to_be_those_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestion.plugins.load", lambda _: None)
+    monkeypatch.setattr("hep_core.plugins.load", lambda _: None)
     loaded = load(write(tmp_path, plugins=["other"]), ["plugins=[mine]"])
     assert (loaded.config.plugins, loaded.source(("plugins",))) == (
         ["mine"],

@@ -15,8 +15,8 @@ from command_line import SAMPLES, small_config
 from published_by_hand import publish
 from rich.console import Console
 
+from hep_core.integrity import DamagedOutputError
 from ingestion.errors import FilesToComeError
-from ingestion.integrity import DamagedOutputError
 from pipeline import run_folder as module
 from pipeline.config import load_config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError

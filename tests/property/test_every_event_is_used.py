@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import CLUSTER, ROUGH, SEVERAL, KeptCheckpoints, models, run, toy_rows
 
-from training.simulation.simulate import Simulated
-from training.simulation.stacked import MeanModelEvaluator
+from hep_studies.simulator.simulate import Simulated
+from hep_studies.simulator.stacked import MeanModelEvaluator
 
 row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 methods = st.sampled_from(sorted(SEVERAL))

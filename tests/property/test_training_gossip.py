@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from simulated import LinearGradients, Pairs, Watcher
 
-from training.simulation.cluster import ClusterSettings
-from training.simulation.transport import SimNetwork, SimTransport
-from training.simulation.virtual_time import VirtualClock
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.simulator.transport import SimNetwork, SimTransport
+from hep_studies.simulator.virtual_time import VirtualClock
 from training.transports.basics import run_now
 
 RATE = 0.1

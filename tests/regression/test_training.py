@@ -11,15 +11,15 @@ import pytest
 from feature_datasets import write_dataset
 from training_runs import make_spec, summary
 
+from hep_studies.run_in_simulator import simulate_times
+from hep_studies.run_result import rates
+from hep_studies.simulator.cluster import ClusterSettings
 from training.errors import DamagedDatasetError
 from training.launching import launcher, mpirun
 from training.launching.launcher import launch
 from training.readers.reader import open_reader
 from training.readers.streamed import petastorm_groups
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
-from training.studies.run_in_simulator import simulate_times
-from training.studies.run_result import rates
 
 
 def end_early(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:

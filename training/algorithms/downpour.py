@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
+from hep_core.settings_section import Needs
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
-from training.effects import Needs
 from training.transports.basics import Vector
 from training.transports.parameter_server import Shard
 

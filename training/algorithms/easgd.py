@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from hep_core.settings_section import Needs
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
-from training.effects import Needs
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout, ParameterServer, Shard
 

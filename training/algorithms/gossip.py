@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
+from hep_core.random_streams import random_stream
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import HostNetworkSettings
-from training.random_streams import random_stream
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import SharedVector

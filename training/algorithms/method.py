@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 from typing_extensions import override
 
-from training.effects import SettingsSection
+from hep_core.settings_section import SettingsSection
 
 A = TypeVar("A", bound=type[Any])
 

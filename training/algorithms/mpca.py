@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import override
 
+from hep_core.settings_section import Needs
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Traits, TransportOptions, algorithm
 from training.algorithms.mpca_joint import MOST_SHARDS, JointModel, MpcaConstants
-from training.effects import Needs
 from training.transports.basics import Vector, is_finite
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from training.effects import SettingsSection
+from hep_core.settings_section import SettingsSection
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout
 from training.transports.transport import PendingSum, Transport

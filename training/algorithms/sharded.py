@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
+from hep_core.settings_section import Needs
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
-from training.effects import Needs
 from training.transports.basics import Vector
 from training.transports.parameter_server import Layout, Push, Rule, Shard, Where
 

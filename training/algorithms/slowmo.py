@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
+from hep_core.settings_section import SettingsSection
 from training.algorithms.base import (
     Algorithm,
     ComputeGradient,
@@ -16,7 +17,6 @@ from training.algorithms.base import (
     mean_over_workers,
     reset_optimizer,
 )
-from training.effects import SettingsSection
 from training.transports.basics import is_finite
 
 

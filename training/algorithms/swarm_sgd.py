@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from typing_extensions import override
 
+from hep_core.random_streams import random_stream
+from hep_core.settings_section import Needs
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
-from training.effects import Needs
-from training.random_streams import random_stream
 
 
 class SwarmSgdSettings(GossipSettings):

@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import DTypeLike, NDArray
 
-from features.compiling import compiled
+from hep_core.compiling import compiled
 from models.networks.lepton_frame import TurnedColumns
 
 Array = NDArray[Any]

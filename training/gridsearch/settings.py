@@ -11,10 +11,10 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from hep_core.random_streams import random_stream
+from hep_core.settings_section import Needs, SettingsSection
 from models.networks.network_settings import NetworkSettings
-from training.effects import Needs, SettingsSection
 from training.errors import TrainingError
-from training.random_streams import random_stream
 from training.settings import TrainSettings
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pyspark import Accumulator, SparkContext
 
-from ingestion.plugins import load_from_environment
+from hep_core.plugins import load_from_environment
 from training.errors import TrainingError
 from training.gridsearch.results import Score, score
 from training.gridsearch.settings import Trial, first_trials, promoted, rungs

@@ -20,8 +20,9 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
-from ingestion.integrity import SEAL, DamagedOutputError, has_seal, sealed
-from ingestion.storage import new_file
+from hep_core.integrity import SEAL, DamagedOutputError, has_seal, sealed
+from hep_core.random_streams import random_stream
+from hep_core.storage import new_file
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
@@ -30,7 +31,6 @@ from training.compiled.optimizer import constants_of
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
 from training.gridsearch.settings import GridSearchSettings, Trial
 from training.loop.schedule import learning_rate
-from training.random_streams import random_stream
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import step_bounds

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ingestion.environment import PROGRAM
+from hep_core.environment import PROGRAM
 from training.launching.rank_reports import LaunchFiles
 from training.launching.spark_agent import keep_alive
 from training.transports.spark import SparkTransport

@@ -25,7 +25,7 @@ from pyspark import RDD, BarrierTaskContext, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 
-from training.door import Door
+from hep_core.authenticated_sockets import Door
 from training.errors import LaunchError
 from training.launching.agent_process import AgentStart, start_agent
 from training.launching.launcher import Job, launch

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from ingestion.allocation import memory_limit
-from ingestion.environment import PROGRAM
+from hep_core.allocation import memory_limit
+from hep_core.environment import PROGRAM
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.launcher_log import told_of_loss, without_noise
 from training.launching.memory_use import MemoryWatch

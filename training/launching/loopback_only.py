@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ingestion.environment import PROGRAM, of_one_host
+from hep_core.environment import PROGRAM, of_one_host
 
 #: Arguments that may lead mpirun to other hosts, and variables of an allocation or a list of hosts.
 _OTHER_HOSTS: Final = re.compile(r"host|file|^-H$|dvm|plm|ras")

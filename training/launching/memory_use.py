@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import psutil
 
-from ingestion.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
+from hep_core.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
 from training.launching.rank_reports import LaunchFiles
 
 #: What launchers and batch systems say of a rank that a signal or a lack of memory has ended.

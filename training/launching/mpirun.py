@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion import plugins
-from ingestion.environment import PROGRAM
+from hep_core import plugins
+from hep_core.environment import PROGRAM
 from training.errors import IdleSettingError, LaunchError
 from training.launching.loopback_only import is_here_alone, without_network
+from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
 from training.settings import TrainSettings
-from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
 from training.threads import VARIABLES, thread_variables
 
 #: mpirun itself waits forever for a host without power; with these, ssh ends after a minute, and mpirun with it.
@@ -143,7 +143,7 @@ def measure_messages(
     `sizes`: sizes of the vectors [bytes]. `hosts`: as in `training.launching.launcher.launch`.
     """
     network = settings.algorithm.transport_options.network or ""
-    probe = ("training.simulation.probe", network, *map(str, sizes))
+    probe = ("training.launching.message_probe", network, *map(str, sizes))
     return [Measurement(**each) for each in measured_by(settings, probe, hosts)]
 
 

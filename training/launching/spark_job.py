@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from pyspark import SparkContext
 
-from training.door import Door
+from hep_core.authenticated_sockets import Door
 from training.errors import LaunchError
 from training.launching import spark_agent
 

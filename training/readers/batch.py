@@ -21,9 +21,9 @@ from torch import Tensor
 from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
-from ingestion.errors import IngestionError, remote_error
-from ingestion.integrity import DamagedOutputError
-from ingestion.storage import is_remote, readable, sizes_below
+from hep_core.input_errors import InputFileError, remote_error
+from hep_core.integrity import DamagedOutputError
+from hep_core.storage import is_remote, readable, sizes_below
 from training.errors import DamagedDatasetError
 from training.readers.sharding import even_parts
 
@@ -258,7 +258,7 @@ def reporting(dataset: FeatureDataset, split: str, where: str = "") -> Iterator[
     """Turn errors of reading a split into those of its server, or of its files; others stay as they are."""
     try:
         yield
-    except (DamagedDatasetError, DamagedOutputError, IngestionError):
+    except (DamagedDatasetError, DamagedOutputError, InputFileError):
         raise
     except Exception as cause:
         if is_remote(dataset.data) and (

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.matrices import columns_of, model_inputs
-from ingestion.checked_parquet import open_parquet
-from ingestion.storage import is_remote
+from hep_core.checked_parquet import open_parquet
+from hep_core.random_streams import random_stream
+from hep_core.storage import is_remote
 from training.errors import TrainingError
-from training.random_streams import random_stream
 from training.readers.batch import (
     Batch,
     BatchLayout,

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from ingestion.checked_parquet import open_parquet
+from hep_core.checked_parquet import open_parquet
 from training.errors import TrainingError
 
 __all__ = ["TransformSpec", "make_batch_reader"]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hep_core.random_streams import random_stream
 from training.errors import ShardError
-from training.random_streams import random_stream
 
 OwnRows = Sequence[NDArray[np.int64]]
 """A worker's rows of each row group."""

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.matrices import as_numpy
-from ingestion.checked_parquet import read_parquet
+from hep_core.checked_parquet import read_parquet
+from hep_core.random_streams import random_stream
 from training.errors import ShardError
-from training.random_streams import random_stream
 from training.readers.batch import reporting
 from training.readers.sharding import Assignment, EpochPlan, Piece, cut, plan_of, step_bounds
 

@@ -23,7 +23,7 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.matrices import columns_of, model_inputs
 from features.schema import features_schema
-from ingestion.storage import on_system
+from hep_core.storage import on_system
 from training.readers.batch import Batch, BatchLayout, Columns, Rows, reporting, shape_of, val_part
 from training.readers.petastorm_compat import TransformSpec, make_batch_reader
 from training.readers.sharding import Assignment, OwnRows, reading_orders

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numba import types
 
-from features.compiling import compiled
+from hep_core.compiling import compiled
 
 Array = Any
 """An array; mypy does not see numba's types."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
-from training.door import Door
+from hep_core.authenticated_sockets import Door
 from training.errors import LaunchError
 from training.transports.basics import MpiProcess, load_mpi
 

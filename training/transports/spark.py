@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from training.door import Door
+from hep_core.authenticated_sockets import Door
 from training.errors import LaunchError
 from training.transports.basics import Vector
 from training.transports.parameter_server import ParameterServer

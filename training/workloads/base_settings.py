@@ -52,4 +52,5 @@ class BaseSettings(BaseModel, ABC):
     def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
         """The settings as plain values, which `workload_from_json` reads; `written`: writes a path as text."""
         paths = {name: written(value) for name, value in self if isinstance(value, Path)}
-        return {"workload": self.model_dump(mode="json") | paths}
+        settings = self.model_dump(mode="json") | paths
+        return {"workload": settings, "module": type(self).__module__}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.random_streams import random_stream
+from hep_core.random_streams import random_stream
 from training.readers.batch import Batch
 
 

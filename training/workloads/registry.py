@@ -30,5 +30,8 @@ def workload_from_json(
     if written is None:
         return HepSettings(folder=resolved(content["dataset"]), network=content["model"])
     folder = written.get("folder")
-    content = dict(written) if folder is None else {**written, "folder": resolved(folder)}
-    return WORKLOADS[content["name"]].model_validate(content)
+    settings = dict(written) if folder is None else {**written, "folder": resolved(folder)}
+    name = settings["name"]
+    if name not in WORKLOADS:
+        importlib.import_module(content["module"])
+    return WORKLOADS[name].model_validate(settings)

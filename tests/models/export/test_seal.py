@@ -9,7 +9,7 @@ import onnx
 import pytest
 from networks import made_network, made_spec
 
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 from models.errors import DamagedModelError, SavedModelError
 from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
 from models.export.onnx_export import export_one_event, export_onnx

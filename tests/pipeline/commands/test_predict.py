@@ -13,7 +13,7 @@ from night_files import FIRST, NAMES, Night, events
 from rich.console import Console
 from stages_here import without_spark
 
-from ingestion.errors import IngestionError
+from hep_core.input_errors import InputFileError
 from pipeline.commands.predict import predict
 from pipeline.config import load_config
 from pipeline.errors import RunFolderError
@@ -76,7 +76,7 @@ def test_files_that_fail_while_they_are_scored_are_named_and_leave_no_scores(
     for first, name in zip((5000, 6000), damaged, strict=True):
         damage(write_delphes(scoring.data / name, events(first), tree="Events"), tree="Events")
     for names in (damaged[:1], damaged):
-        with pytest.raises(IngestionError) as caught:
+        with pytest.raises(InputFileError) as caught:
             scoring.predict(tmp_path / "out", "qcd_0.root", *names)
         assert [name in str(caught.value) for name in damaged] == [
             name in names for name in damaged

@@ -17,7 +17,7 @@ from published_by_hand import publish, record_as_written
 from rich.console import Console
 from trained_nights import TrainedNights
 
-from ingestion.integrity import DamagedOutputError, sealed
+from hep_core.integrity import DamagedOutputError, sealed
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.improvement import improvement
 from models.evaluation.rates import Rates

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.allocation import MemoryLimit, memory_limit
+from hep_core.allocation import MemoryLimit, memory_limit
 from pipeline.machine.doctor import (
     Need,
     about_cores,

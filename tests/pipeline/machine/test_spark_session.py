@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.spark_cluster import refuse_unshared
 from pipeline.machine.spark_session import _cause, failures_of_spark, zip_code

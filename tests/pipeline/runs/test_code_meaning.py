@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion import plugins
+from hep_core import plugins
 from pipeline.config import load_config
 from pipeline.runner import STAGES
 from pipeline.runs import code_meaning
@@ -289,6 +289,7 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
         "pipeline.reporting.",
         "pipeline.runs.trained_models",
         "pipeline.runs.best_settings",
+        "pipeline.configuration.simulate_section",
     )
     assert all(name.startswith(allowed) for name in shell)
 
@@ -307,7 +308,7 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
         (
             ("training.launching.rank_process", "training.workloads.hep", "models.networks.hlf"),
             {"training.workloads.hep", "training.workloads.draws", "training.loop.worker_state"},
-            ("training.workloads.images", "models.networks.lenet5"),
+            ("hep_studies.workloads.images", "hep_studies.networks.lenet5"),
         ),
         # A change of the events' schema made the keys of events unknown: with other code, copies cannot be told.
         (("ingestion.copies",), {"ingestion.copies"}, ("ingestion.schema",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from ingestion.secrets import redact_all
+from hep_core.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 
 BASE = Fingerprint(

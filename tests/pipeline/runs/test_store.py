@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from published_by_hand import made_manifest, made_model_manifest
 
-from ingestion.integrity import file_digest
+from hep_core.integrity import file_digest
 from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry

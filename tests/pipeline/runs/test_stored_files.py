@@ -18,8 +18,8 @@ from rich.console import Console
 from s3_server import Server, forget_connections, lead_to, s3_server
 from stages_here import run_here, without_spark
 
-from ingestion.errors import RefusedFileError
-from ingestion.storage import place
+from hep_core.input_errors import RefusedFileError
+from hep_core.storage import place
 from pipeline.commands.clean import clean
 from pipeline.commands.status import verify
 from pipeline.config import load_config

@@ -17,7 +17,7 @@ import pytest
 import torch
 import typer
 
-from ingestion.allocation import memory_limit
+from hep_core.allocation import memory_limit
 from pipeline.errors import (
     ConfigError,
     FolderInUseError,

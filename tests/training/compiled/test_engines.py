@@ -13,7 +13,7 @@ from numba.core.dispatcher import Dispatcher
 from torch import Tensor, nn
 
 from features.columns import hlf_names
-from features.compiling import compiled
+from hep_core.compiling import compiled
 from models.networks.classifier import Parts
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings

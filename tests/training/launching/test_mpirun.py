@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.environment import PROGRAM
+from hep_core.environment import PROGRAM
 from training.launching.loopback_only import without_network
 from training.launching.mpirun import rank_environment
 from training.settings import TrainSettings

@@ -16,8 +16,8 @@ from feature_datasets import write_dataset
 from ranks import wait_until
 from training_runs import make_spec
 
-from ingestion import plugins
-from ingestion.allocation import memory_limit
+from hep_core import plugins
+from hep_core.allocation import memory_limit
 from training.errors import LaunchError
 from training.launching import launcher, memory_use, mpirun, rank_reports
 from training.launching.memory_use import MemoryWatch

@@ -19,13 +19,13 @@ import pytest
 import torch
 from simulated import ROUGH, models, run, settings, toy_rows
 
+from hep_studies.simulator.simulate import Simulated
 from models.networks.hlf_settings import HlfSettings
 from training.errors import CheckpointError
 from training.launching.rank import agreed_checkpoint
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.loop.records import DiskFiles
 from training.settings import TrainSettings
-from training.simulation.simulate import Simulated
 from training.transports.transport import Transport
 
 WORKERS = 3

@@ -16,7 +16,7 @@ from feature_datasets import write_dataset
 from features.columns import NUM_CORE
 from features.dataset import FeatureDataset
 from features.matrices import list_columns, of_columns
-from ingestion.integrity import DamagedOutputError
+from hep_core.integrity import DamagedOutputError
 from training.errors import DamagedDatasetError
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader

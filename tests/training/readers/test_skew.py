@@ -11,13 +11,13 @@ from feature_datasets import write_dataset
 from simulated import CLUSTER, ROUGH, KeptCheckpoints, models, run, settings, toy_network, toy_rows
 
 from features.dataset import FeatureDataset
+from hep_studies.simulator.simulate import simulate
+from hep_studies.simulator.stacked import MeanModelEvaluator
 from training.errors import ShardError
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
 from training.readers.sharding import Assignment, Piece, assignment_of
 from training.readers.skew import Owners, labels_of
-from training.simulation.simulate import simulate
-from training.simulation.stacked import MeanModelEvaluator
 
 ROWS = {"train": [40, 40, 40, 40, 7], "val": [9], "test": [3]}
 

@@ -12,16 +12,16 @@ from simulated import CLUSTER, ROUGH, KeptCheckpoints
 from tiny_images import TinyImages, network
 from torch import nn
 
+from hep_studies.run_in_simulator import simulate_workload
+from hep_studies.simulator.simulate import Simulated
+from hep_studies.simulator.stacked import StackedModels, StackedWork
+from hep_studies.simulator.transport import SimNetwork
+from hep_studies.simulator.virtual_time import VirtualClock
 from models.networks.scaling_layer import Scaler, Standardize
 from training.flat_model import FlatModel, ModelState
 from training.loop.worker_state import SharedBuffers
 from training.readers.batch import Batch
 from training.settings import TrainSettings
-from training.simulation.simulate import Simulated
-from training.simulation.stacked import StackedModels, StackedWork
-from training.simulation.transport import SimNetwork
-from training.simulation.virtual_time import VirtualClock
-from training.studies.run_in_simulator import simulate_workload
 from training.transports.basics import run_now
 from training.transports.transport import Transport
 from training.workloads.draws import Augmentation, Draws

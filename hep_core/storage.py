@@ -1,0 +1,301 @@
+"""Where files lie: file systems by path or URL, globs, sizes, times, whole writes, waits for silent servers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from glob import has_magic
+from pathlib import Path
+from typing import Any, Final, cast
+
+import fsspec
+import tenacity
+import xxhash
+from fsspec.implementations.local import LocalFileSystem
+
+from hep_core.input_errors import UnreachableFileError, UnreadableFileError, remote_error
+from hep_core.paths import matching_here
+
+#: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
+CONNECT_SECONDS: Final = 10
+READ_SECONDS: Final = 30
+#: Attempts at a read whose failure may pass, also of the S3 library at a request for our own files.
+ATTEMPTS: Final = 4
+#: The same for XRootD, whose own values make a run wait for minutes; its client reads them from the environment.
+_XROOTD: Final = {
+    "XRD_CONNECTIONWINDOW": "5",
+    "XRD_CONNECTIONRETRY": "2",
+    "XRD_STREAMERRORWINDOW": "10",
+    "XRD_REQUESTTIMEOUT": "20",
+}
+
+#: Calls a function that reads a file, `patiently(read, path)`; again, after a growing pause, when it raises
+#: UnreachableFileError. The last one is raised as it is.
+patiently: Final = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(ATTEMPTS),
+    wait=tenacity.wait_exponential(exp_base=3),
+    retry=tenacity.retry_if_exception_type(UnreachableFileError),
+    reraise=True,
+)
+
+
+def is_remote(path: Path | str) -> bool:
+    """Whether a path, also one from `place`, is a URL: of a server or a plug-in's file system."""
+    return "://" in str(path)
+
+
+def protocol_of(path: str) -> str:
+    """The protocol of a URL in small letters (`s3`); empty for a path.
+
+    Examples:
+        >>> protocol_of("S3://bucket/a.root"), protocol_of("/data/a.root")
+        ('s3', '')
+    """
+    return path.partition("://")[0].lower() if is_remote(path) else ""
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """The file system of a path or URL, and the name on it."""
+    protocol = protocol_of(path)
+    if not protocol:
+        # fsspec's parser would read '::' in a name as a chain of file systems.
+        return LocalFileSystem(), path
+    server, _, name = path.partition("://")[2].partition("/")
+    if protocol == "root" and name and not name.startswith("/"):
+        raise UnreadableFileError(
+            f"{path} lacks a slash: XRootD wants a path that starts with one, after the slash behind the server. "
+            f"Write root://{server}//{name}"
+        )
+    if "::" in path.partition("://")[2]:
+        raise UnreadableFileError(
+            f"{path}: '::' in a URL stands for a chain of file systems, which is not read. Write %3A%3A in a web "
+            f"address, the name of a server instead of its IPv6 address, or rename the file."
+        )
+    try:
+        limit_waiting(protocol)
+        with answers(path, "its server"):
+            filesystem, name = fsspec.core.url_to_fs(path)
+    # Others want options, such as a token, which no URL holds.
+    except (ImportError, ValueError, TypeError, OSError) as cause:
+        raise UnreadableFileError(
+            f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip install -e '.[xrootd]' "
+            f"(fsspec-xrootd, for root://), '.[s3]' (s3fs) or '.[https]' (aiohttp). Or correct the URL."
+        ) from cause
+    return filesystem, name
+
+
+@cache
+def limit_waiting(protocol: str) -> None:
+    """Limit in this process how long a silent server is waited for, where the user's settings do not say it.
+
+    Users say it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Further attempts
+    are those of `patiently`, not also those of the libraries. Local files have an empty protocol.
+
+    Raises:
+        ImportError: The plug-in of the protocol is not installed.
+    """
+    if protocol == "root":
+        for name, value in _XROOTD.items():
+            os.environ.setdefault(name, value)
+    elif protocol in {"http", "https"}:
+        aiohttp = importlib.import_module("aiohttp")
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS
+        )
+        _set_defaults("client_kwargs", ("http", "https"), timeout=timeout)
+    elif protocol in {"s3", "s3a"}:
+        limits = {
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": READ_SECONDS,
+            "retries": {"total_max_attempts": 1},
+        }
+        _set_defaults("config_kwargs", ("s3", "s3a"), **limits)
+        importlib.import_module("s3fs").S3FileSystem.retries = 1
+
+
+def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None:
+    """Add to fsspec's settings for a file system what the user's own do not say; a later protocol's replace others."""
+    conf = fsspec.config.conf
+    given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
+    settings: dict[str, Any] = (
+        given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
+    )
+    settings.update(defaults | settings)
+
+
+def size_and_time(path: str) -> tuple[int, str]:
+    """Size in bytes, and modification time in the words of the file system (empty if it has none)."""
+    filesystem, name = file_system(path)
+    try:
+        with answers(path, "its size"):
+            info: dict[str, Any] = filesystem.info(name)
+    except (OSError, ValueError) as cause:
+        if not is_remote(path) and Path(path).is_symlink():
+            raise UnreadableFileError(
+                f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or remove the link."
+            ) from cause
+        raise UnreadableFileError(
+            f"{path} cannot be opened ({cause}). Check the path and its permissions."
+        ) from cause
+    if info.get("type") == "directory":
+        raise UnreadableFileError(
+            f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'."
+        )
+    if info.get("type") != "file":
+        raise UnreadableFileError(
+            f"{path} is no ordinary file (a {info.get('type')}). Take it out of the sample's files."
+        )
+    stamp = next(
+        (info[key] for key in ("mtime", "ETag", "LastModified", "Last-Modified") if info.get(key)),
+        "",
+    )
+    return int(info["size"] or 0), str(stamp)
+
+
+def matching(pattern: str) -> list[str]:
+    """Sorted paths or URLs that match; an existing path, also of a link to nothing, matches itself."""
+    filesystem, name = file_system(pattern)
+    is_link = not is_remote(pattern) and Path(pattern).is_symlink()
+    # An existing name is no pattern, even with wildcards in it.
+    if is_link or _exists(filesystem, name, pattern):
+        return [pattern]
+    if not has_magic(name):
+        return []
+    if not is_remote(pattern):
+        return matching_here(pattern)
+    # Beside other letters two stars are one, as in a shell; fsspec refuses them.
+    name = re.sub(r"(?<=[^/])\*{2,}|\*{2,}(?=[^/])", "*", name)
+    with answers(pattern, "the list of its files"):
+        found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
+    return [filesystem.unstrip_protocol(path) for path in found]
+
+
+def _exists(filesystem: Any, name: str, pattern: str) -> bool:
+    """Like `filesystem.exists`, but raises when a server is down or refuses, where `exists` is False."""
+    try:
+        filesystem.info(name)
+    except Exception as cause:
+        problem = remote_error(pattern, where="whether it is there", cause=cause)
+        # A server may not understand a name with wildcards; the list of the files tells then.
+        if problem and not (isinstance(problem, UnreachableFileError) and has_magic(name)):
+            raise problem from cause
+        return False
+    return True
+
+
+def place(path: str) -> Path:
+    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, with the same methods."""
+    if not is_remote(path):
+        return Path(path)
+    file_system(path)
+    paths = importlib.import_module("upath")
+    config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
+    config = {**config, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
+    # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.
+    found = paths.UPath(
+        path, use_listings_cache=False, default_cache_type="none", config_kwargs=config
+    )
+    # Of reads that break off.
+    found.fs.retries = ATTEMPTS
+    return cast("Path", found)
+
+
+def on_system(path: Path) -> tuple[Any, str]:
+    """The file system of a path from `place`, and the name on it."""
+    if not is_remote(path):
+        return LocalFileSystem(), str(path.absolute())
+    url: Any = path
+    return url.fs, url.path
+
+
+@contextmanager
+def answers(path: Path | str, what: str) -> Iterator[None]:
+    """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written."""
+    try:
+        yield
+    except Exception as cause:
+        if problem := remote_error(str(path), where=what, cause=cause):
+            raise problem from cause
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a local folder; object storage has none."""
+    if not is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
+    """A local path to write to; what is there at the end of the context appears as `path`, whole or not at all.
+
+    Several attempts of a task may write the same file. If `flushed`, it is on the disk before it has its name: later
+    runs rely on it as it is.
+    """
+    with tempfile.TemporaryDirectory() if is_remote(path) else nullcontext(path.parent) as folder:
+        unfinished = Path(folder) / f".{path.name}.{uuid.uuid4().hex}"
+        try:
+            yield unfinished
+            if flushed:
+                with unfinished.open("rb") as written:
+                    os.fsync(written.fileno())
+            if is_remote(path) and unfinished.exists():
+                system, name = on_system(path)
+                system.put_file(str(unfinished), name)
+            elif unfinished.exists():
+                unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def readable(path: Path) -> Any:
+    """What pyarrow takes to read a file: a local path, or the open file of object storage."""
+    return path.open("rb") if is_remote(path) else path
+
+
+def local_copy(path: Path, folder: Path) -> Path:
+    """The file itself, or for a URL its copy in a local folder, where it stays for the next caller."""
+    if not is_remote(path):
+        return path
+    copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path).encode())}{path.suffix}"
+    if not copy.exists():
+        system, name = on_system(path)
+        with new_file(copy) as unfinished:
+            system.get_file(name, str(unfinished))
+    return copy
+
+
+def sizes_below(folder: Path) -> dict[str, int]:
+    """Sizes of all files below a folder, by path below it."""
+    if not is_remote(folder):
+        inside = (path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in inside}
+    system, name = on_system(folder)
+    with answers(folder, "the list of its files"):
+        found: dict[str, dict[str, Any]] = system.find(name, detail=True)
+    return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in found.items()}
+
+
+def footers(files: Iterable[Path]) -> list[Any]:
+    """The footers of Parquet files, each a `pyarrow.parquet.FileMetaData`."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - planning does not load it
+
+    # On object storage, the wait for an answer takes longer than all else.
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(lambda file: pq.read_metadata(readable(file)), files))
+
+
+def link_or_copy(old: str | Path, new: str | Path) -> None:
+    """Give a file that never changes a second name; copy it where the file system has no links."""
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copyfile(old, new)

@@ -1,0 +1,66 @@
+"""The command `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.command_line import Asked, command, refuse_together
+from pipeline.terminal.exit_codes import err, out
+
+
+@command
+def compare(
+    asked: Asked,
+    study: Annotated[
+        str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")
+    ] = None,
+    form: Annotated[str, typer.Option("--form", help="small (minutes) or full.")] = "small",
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")
+    ] = None,
+    publish: Annotated[
+        Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="List the studies: source, form, expected time.")
+    ] = False,
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            "--claims", help="Folder of finished studies: writes the page of their claims."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
+) -> None:
+    """Study optimisers on the same events: claims of a source, tables, figures."""
+    from hep_studies.compare import compare, list_studies, make_all, read_study
+    from pipeline.configuration.paths import chosen_folder
+
+    refuse_together(study=study, list=show, claims=claims)
+    refuse_together(force=force, list=show, claims=claims)
+    publish = chosen_folder(publish, "--publish") if publish else None
+    if claims is not None:
+        from hep_studies.claims import write_claims
+
+        claims = chosen_folder(claims, "--claims")
+        err.print(f"claims: {write_claims(claims, publish or claims)}", markup=False)
+        return
+    if show:
+        out.print(list_studies())
+        return
+    chosen, asked = study or "thesis-hlf", asked.plus("compare.train.workers", workers)
+    run_folder = asked.run_folder()
+
+    def make(study: str) -> None:
+        found = read_study(study, form, run_folder.config.compare)
+        command = asked.typed("compare", "--study", study, "--form", form)
+        page = compare(run_folder, found, command=command, force=force, publish=publish)
+        err.print(f"study: {page}", markup=False)
+
+    if chosen == "all":
+        make_all(make, run_folder.say)
+    else:
+        make(chosen)

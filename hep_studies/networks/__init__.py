@@ -1,0 +1,1 @@
+"""Networks of the sources for images, one file each."""

@@ -1,0 +1,34 @@
+"""LeNet-5 (LeCun et al. 1998), the network of the thesis on MNIST (Migliorini 2020, section 4.2)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from hep_studies.networks.pixels import Pixels
+from models.networks.scaling_layer import Scaler
+
+
+def lenet5(scaler: Scaler) -> nn.Module:
+    """Two convolutions and three dense layers, 61,706 parameters, for images (B, 28, 28, 1).
+
+    With ReLU and maxima, as it is used today; the paper has tanh and weighted averages.
+
+    Examples:
+        >>> sum(each.numel() for each in lenet5(Scaler([0.0], [255.0])).parameters())
+        61706
+    """
+    return nn.Sequential(
+        Pixels(scaler, 28),
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * 5 * 5, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )

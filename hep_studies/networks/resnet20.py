@@ -1,0 +1,71 @@
+"""ResNet-20 for CIFAR-10 (He et al. 2016, section 4.2), the network of the thesis' table 4.1."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hep_studies.networks.pixels import Pixels
+from models.networks.scaling_layer import Scaler
+
+#: Channels of the three stages, each of three blocks.
+_WIDTHS: Final = (16, 32, 64)
+_BLOCKS: Final = 3
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions with batch norm, and a shortcut without parameters (option A of the paper).
+
+    Where the width doubles, the shortcut takes every second pixel, and its further channels are 0.
+    """
+
+    def __init__(self, width_in: int, width: int) -> None:
+        super().__init__()
+        self._stride = 1 if width == width_in else 2
+        self._further = width - width_in
+        self.layers = nn.Sequential(
+            nn.Conv2d(width_in, width, 3, stride=self._stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, width_in, H, W) to (B, width, H / stride, W / stride)."""
+        short = images[:, :, :: self._stride, :: self._stride]
+        padded = functional.pad(short, (0, 0, 0, 0, 0, self._further))
+        return functional.relu(self.layers(images) + padded)
+
+
+class ResNet20(nn.Module):
+    """19 convolutions with batch norm, the mean over the pixels, and one dense layer, for images (B, 32, 32, 3)."""
+
+    def __init__(self, scaler: Scaler) -> None:
+        super().__init__()
+        first = _WIDTHS[0]
+        self.begin = nn.Sequential(
+            Pixels(scaler, 32),
+            nn.Conv2d(3, first, 3, padding=1, bias=False),
+            nn.BatchNorm2d(first),
+            nn.ReLU(),
+        )
+        widths = [first, *(width for width in _WIDTHS for _ in range(_BLOCKS))]
+        self.blocks = nn.Sequential(*map(ResidualBlock, widths[:-1], widths[1:]))
+        self.output = nn.Linear(_WIDTHS[-1], 10)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of raw images."""
+        features = self.blocks(self.begin(images))
+        logits: Tensor = self.output(features.mean(dim=(2, 3)))
+        return logits
+
+
+def resnet20(scaler: Scaler) -> nn.Module:
+    """The network with fresh weights, 269,722 parameters."""
+    return ResNet20(scaler)

@@ -1,0 +1,123 @@
+"""The simulator's model of a cluster: times of computation and communication."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat
+
+from hep_core.random_streams import random_stream
+from hep_core.settings_section import Needs, SettingsSection
+from hep_studies.simulator.costs import Link, Network
+
+
+class ClusterSettings(SettingsSection):
+    """A cluster of equal machines, except for slow ones, on a network of equal links.
+
+    The defaults have the network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 us.
+    """
+
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs(
+            "pause_probability", "pause_seconds above 0", lambda cluster: cluster.pause_seconds > 0
+        ),
+        # A study that varies the probability says 0 for its runs without interruptions.
+        Needs(
+            "pause_seconds",
+            "pause_probability",
+            lambda cluster: "pause_probability" in cluster.model_fields_set,
+        ),
+    )
+
+    step_seconds: float = Field(default=1e-4, ge=0)
+    """Constant part of the computing time of a step [s]."""
+    event_seconds: float = Field(default=1e-6, ge=0)
+    """Computing time per event of the batch [s]."""
+    jitter: float = Field(default=0.0, ge=0)
+    """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of mean 1."""
+    slow_ranks: dict[NonNegativeInt, PositiveFloat] = Field(default={})
+    """Stragglers: slow ranks with the factor on their computing time, for example `{0: 10}`."""
+    pause_probability: float = Field(default=0.0, ge=0, le=1)
+    """Probability that other work on the machine interrupts a step, 0 to 1."""
+    pause_seconds: float = Field(default=0.0, ge=0)
+    """Mean length of an interruption of a step, exponentially distributed [s]."""
+    workers_per_host: int = Field(default=1, ge=1)
+    """Number of workers that share a host: its memory and its NIC."""
+    latency_seconds: float = Field(default=5e-5, ge=0)
+    """Latency of one message between hosts [s]."""
+    bytes_per_second: float = Field(default=1.25e9, gt=0)
+    """Bandwidth of a host's NIC, each way [bytes/s]; 1.25e9 is 10 Gb/s."""
+    memory_latency_seconds: float = Field(default=2e-6, ge=0)
+    """Latency of one message within a host [s]."""
+    memory_bytes_per_second: float = Field(default=1e10, gt=0)
+    """Bandwidth of a message within a host [bytes/s]."""
+    push_seconds: float = Field(default=0.0, ge=0)
+    """Processor time of a push to a shard, under its lock, besides the messages [s]."""
+    ring_above_bytes: float = Field(default=10_000, ge=0)
+    """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
+
+    @property
+    def network(self) -> Network:
+        """The hosts and their connections."""
+        return Network(
+            Link(self.latency_seconds, self.bytes_per_second),
+            Link(self.memory_latency_seconds, self.memory_bytes_per_second),
+            self.workers_per_host,
+            self.ring_above_bytes,
+        )
+
+    def step_of(self, batch_size: int) -> float:
+        """Mean time of a step without messages [s]."""
+        return self.step_seconds + self.event_seconds * batch_size
+
+    def protocol(self, world_size: int) -> str:
+        """The protocol of pairwise averages: `memory` on one host, else `sockets`."""
+        return "memory" if world_size <= self.workers_per_host else "sockets"
+
+
+class ComputeTimes:
+    """Computing times of the steps of one worker, drawn in blocks."""
+
+    _BLOCK: ClassVar[int] = 256
+
+    def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
+        self._cluster = cluster
+        self._step_seconds, self._event_seconds = cluster.step_seconds, cluster.event_seconds
+        self._factor = cluster.slow_ranks.get(rank, 1.0)
+        self._rng = random_stream(seed, "compute times", rank)
+        self._drawn: list[tuple[float, float]] = []
+
+    def draw(self, num_events: int) -> float:
+        """Time of the next step [s]."""
+        if not self._drawn:
+            self._drawn = self._block()
+        stretch, pause = self._drawn.pop()
+        return (
+            self._step_seconds + self._event_seconds * num_events
+        ) * self._factor * stretch + pause
+
+    def evaluating(self, num_events: int) -> float:
+        """Time of a forward pass without gradients, which takes two more thirds [s]."""
+        return self._event_seconds * num_events * self._factor / 3
+
+    def _block(self) -> list[tuple[float, float]]:
+        cluster, size = self._cluster, self._BLOCK
+        if not cluster.jitter and not cluster.pause_probability:
+            return [(1.0, 0.0)] * size
+        stretch = np.exp(cluster.jitter * self._rng.standard_normal(size) - cluster.jitter**2 / 2)
+        paused = self._rng.random(size) < cluster.pause_probability
+        pause = np.where(paused, self._rng.exponential(cluster.pause_seconds, size), 0.0)
+        return list(zip(stretch.tolist(), pause.tolist(), strict=True))
+
+    def state(self) -> dict[str, Any]:
+        """Position in the worker's random numbers."""
+        return {
+            "generator": dict(self._rng.bit_generator.state),
+            "drawn": [list(pair) for pair in self._drawn],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore a position in the worker's random numbers."""
+        self._rng.bit_generator.state = state["generator"]
+        self._drawn = [(stretch, pause) for stretch, pause in state["drawn"]]

@@ -1,0 +1,265 @@
+"""The parameter server and the shared vectors of workers on the virtual clock.
+
+Time of a push to a shard of another rank, with a latency L and a bandwidth W of the link between them:
+
+ * its lock comes at once, or from the worker before; workers queue in the order of their requests;
+ * under the lock, lock and get: 2 L + bytes / W, where bytes are those of the segments (or of the elements at some
+   indices, whose request takes bytes of indices / W more);
+ * under the lock, put and unlock: 2 L + bytes / W; nothing is put where the result is not finite;
+ * under the lock, an answer: L + bytes / W, where bytes are those that a server would send.
+
+A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. A
+push takes `push_seconds` of the processor under each lock, whatever its rule. The owner of a shard pays for nothing
+but that and the lock. Shards are independent, but what leaves a host, or enters it, at once goes one after the other
+through its NIC (`costs.Nics`), whether it belongs to one of its workers or to a shard that one of them owns; messages
+without content do not use the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from hep_studies.simulator.costs import ROUND_TRIPS, Network, Nics
+from hep_studies.simulator.virtual_time import VirtualBackground, VirtualClock, VirtualLock
+from training.transports.basics import ExchangeCounts, Vector, is_finite
+from training.transports.parameter_server import Answer, Layout, ParameterServer, Push, Rule
+from training.transports.transport import SharedVector
+
+
+class Wires(Nics):
+    """The connections of all workers on the virtual clock."""
+
+    def __init__(self, network: Network, world_size: int, clock: VirtualClock) -> None:
+        super().__init__(network, world_size)
+        self.clock = clock
+
+    def travel(
+        self, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1
+    ) -> Awaitable[None]:
+        """Wait for a message; each round trip more than one adds an empty one."""
+        now = self.clock.now
+        return self.clock.sleep(
+            self.arrival(now, sender, receiver, nbytes, round_trips=round_trips) - now
+        )
+
+
+class SimShards(NamedTuple):
+    """The shards of all workers, by number."""
+
+    rows: dict[int, Vector]
+    clocks: dict[int, Vector]
+    locks: dict[int, VirtualLock]
+
+
+class SimServer(ParameterServer):
+    """A simulated worker's view of the server.
+
+    `shards`: the shards of all ranks; gets those that this one owns. `push_seconds`: processor time of a push to a
+    shard [s].
+    """
+
+    def __init__(
+        self,
+        wires: Wires,
+        layout: Layout,
+        content: Vector,
+        *,
+        rank: int,
+        shards: SimShards,
+        push_seconds: float,
+    ) -> None:
+        clock = wires.clock
+        background = VirtualBackground(clock, f"push of rank {rank}")
+        super().__init__(layout, content, rank=rank, now=lambda: clock.now, background=background)
+        self._clock, self._wires = clock, wires
+        self._push_seconds = push_seconds
+        shards.rows.update(self._rows)
+        shards.clocks.update(self._clocks)
+        shards.locks.update({shard: VirtualLock(clock) for shard in self._rows})
+        self._rows, self._clocks, self._locks = shards
+
+    @override
+    async def drain(self) -> Push | None:
+        await super()._wait_for_own_push()
+        return await super().drain()
+
+    @override
+    async def _wait_for_own_push(self) -> None:
+        """Messages share no connections."""
+
+    @override
+    async def _lock(self, shard: int) -> None:
+        await self._locks[shard].acquire()
+
+    @override
+    async def _unlock(self, shard: int) -> None:
+        self._locks[shard].release()
+
+    @override
+    async def _is_occupied(self, shard: int) -> bool:
+        is_far = not self._owns(shard)
+        latency = self._wires.link(self.rank, self.layout.owners[shard]).latency
+        if is_far:
+            await self._clock.sleep(latency)
+        is_held = self._locks[shard].is_held
+        if is_far:
+            await self._clock.sleep(latency)
+        return is_held
+
+    @override
+    async def _change(
+        self, number: int, rule: Rule, indices: Vector | None, room: Vector
+    ) -> tuple[int, int, bool]:
+        if self._push_seconds:
+            await self._clock.sleep(self._push_seconds)
+        return await super()._change(number, rule, indices, room)
+
+    @override
+    async def _get(self, shard: int, out: Vector, within: Vector | None) -> int:
+        owner = self.layout.owners[shard]
+        if owner != self.rank:
+            # The answer to an empty request, or to indices.
+            if within is not None:
+                await self._wires.travel(self.rank, owner, within.nbytes)
+            await self._wires.travel(
+                owner, self.rank, out.nbytes, round_trips=2 if within is None else 1
+            )
+        return await super()._get(shard, out, within)
+
+    @override
+    async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
+        if not self._owns(shard):
+            await self._wires.travel(
+                self.rank, self.layout.owners[shard], rows.nbytes, round_trips=2
+            )
+        await super()._put(shard, rows, within, clock)
+
+    @override
+    async def _tell(self, number: int, answer: Answer) -> None:
+        """The owner of the shard sends no more than what is taken."""
+        nbytes = answer(self.layout.parts[number], self._rows[number][0])
+        if not self._owns(number):
+            await self._wires.travel(self.layout.owners[number], self.rank, nbytes)
+        self._count_bytes(number, nbytes)
+
+
+class SimVector(SharedVector):
+    """A simulated worker's shared vector.
+
+    An average in memory takes both locks in the order of the ranks, reads, changes both sides and unlocks. One through
+    sockets reads both sides, and adds the differences after their time on the network, without locks.
+
+    `vectors`: those of all ranks; gets this one. `protocol`: see `ClusterSettings.protocol`.
+    """
+
+    def __init__(
+        self,
+        wires: Wires,
+        vectors: dict[int, SimVector],
+        rank: int,
+        vector: Vector,
+        *,
+        protocol: str,
+    ) -> None:
+        super().__init__(vector)
+        self._wires, self._clock, self._rank = wires, wires.clock, rank
+        self._vectors = vectors
+        vectors[rank] = self
+        self._has_locks = protocol == "memory"
+        self._round_trips = ROUND_TRIPS[protocol]
+        self.lock = VirtualLock(self._clock)
+        self._counts = ExchangeCounts()
+        self._background = VirtualBackground(self._clock, f"average of rank {rank}")
+
+    @property
+    @override
+    def counts(self) -> ExchangeCounts:
+        return replace(self._counts, hidden_seconds=self._background.hidden_seconds)
+
+    @override
+    async def read(self, out: Vector) -> int:
+        if self._has_locks:
+            await self._locked()
+            self.lock.release()
+        np.copyto(out, self.values)
+        return self._counts.begun + self._counts.received
+
+    @override
+    async def add(self, change: Vector) -> int:
+        if self._has_locks:
+            await self._locked()
+        self.values += change
+        if self._has_locks:
+            self.lock.release()
+        return self._counts.begun + self._counts.received
+
+    async def _locked(self, vector: SimVector | None = None) -> None:
+        started, is_in_background = self._clock.now, self._background.is_under_way
+        await (vector or self).lock.acquire()
+        waited = self._clock.now - started
+        self._counts.wait_seconds += waited
+        self.waited += waited
+        self._background.blocked_seconds += waited if is_in_background else 0.0
+
+    @override
+    async def read_of(self, rank: int, out: Vector) -> None:
+        theirs = self._vectors[rank]
+        if self._has_locks:
+            await self._locked(theirs)
+        if rank != self._rank:
+            await self._wires.travel(rank, self._rank, out.nbytes, round_trips=2)
+        np.copyto(out, theirs.values)
+        if self._has_locks:
+            theirs.lock.release()
+
+    @override
+    async def average_with(self, partner: int) -> None:
+        waited = self._counts.wait_seconds
+        await self._average(partner)
+        self.waited += self._counts.wait_seconds - waited
+
+    async def _average(self, partner: int) -> None:
+        started = self._clock.now
+        theirs, nbytes, trips = self._vectors[partner], self.values.nbytes, self._round_trips
+        first, second = (self, theirs) if self._rank < partner else (theirs, self)
+        if self._has_locks:
+            await first.lock.acquire()
+            await second.lock.acquire()
+            self._counts.wait_seconds += self._clock.now - started
+        await self._wires.travel(partner, self._rank, nbytes, round_trips=trips)
+        difference = theirs.values - self.values
+        # Rounded down for integers, which keeps the sum.
+        difference = difference // 2 if difference.dtype.kind in "iu" else difference * 0.5
+        await self._wires.travel(self._rank, partner, nbytes, round_trips=trips)
+        # What is not finite must not reach the other.
+        is_made = is_finite(difference)
+        if is_made:
+            self.values += difference
+            theirs.values -= difference
+        if self._has_locks:
+            second.lock.release()
+            first.lock.release()
+        self._counts.begun += is_made
+        theirs._counts.received += is_made
+        self._counts.refused += not is_made
+        self._counts.exchange_seconds += self._clock.now - started
+
+    @override
+    async def begin_average_with(self, partner: int) -> bool:
+        if self._has_locks:
+            await self.average_with(partner)
+            return True
+        if self._background.is_under_way:
+            self._counts.skipped += 1
+            return False
+        self._background.begin(self._average(partner))
+        return True
+
+    @override
+    async def drain(self) -> None:
+        self.waited += await self._background.drain()

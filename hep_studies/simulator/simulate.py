@@ -1,0 +1,118 @@
+"""Trains many virtual workers: the trainer and the algorithms of a real run on a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
+from hep_studies.simulator.stacked import MeanModelEvaluator, StackedModels, StackedWork
+from hep_studies.simulator.transport import SimNetwork
+from hep_studies.simulator.virtual_time import VirtualClock, without_garbage_collection
+from training.flat_model import ModelState
+from training.loop.checkpoints import Checkpoint
+from training.loop.making import make_algorithm
+from training.loop.metering import Meter, MeteredTransport
+from training.loop.records import MemoryFiles, RunFiles, merged
+from training.loop.trainer import Trainer
+from training.readers.memory import MemoryRows
+from training.readers.skew import Owners
+from training.settings import TrainSettings
+from training.threads import be_deterministic, use_threads
+from training.workloads.draws import Augmentation
+
+#: Number of workers that also evaluate their own model at the end.
+_VALIDATE_ALONE = 16
+
+
+class Simulated(NamedTuple):
+    """The result of a simulated run."""
+
+    records: list[list[dict[str, Any]]]
+    """Records of each worker per epoch, in the format of a real run; times are virtual."""
+    parameters: torch.Tensor
+    """(world_size, num_parameters) final parameters."""
+    seconds: float
+    """Virtual time of the run [s]."""
+    best: ModelState | None = None
+    """The mean model of the lowest validation loss, unless `files` keep it elsewhere."""
+
+
+@without_garbage_collection()
+def simulate(
+    module: nn.Module,
+    train: MemoryRows,
+    val: MemoryRows,
+    settings: TrainSettings,
+    cluster: ClusterSettings,
+    *,
+    augmentation: Augmentation | None = None,
+    owners: Owners | None = None,
+    files: Callable[[int], RunFiles] | None = None,
+    resume: Checkpoint | None = None,
+) -> Simulated:
+    """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
+
+    Args:
+        module: The network; every worker starts with its parameters.
+        train: Rows of the training split.
+        val: Rows of the validation split.
+        settings: The training.
+        cluster: Times of computation and communication.
+        augmentation: Changes the images of each batch; None for no change.
+        owners: Who owns which training rows, with `settings.skew`; None: all read all.
+        files: Makes the files of a rank; None: everything stays in memory.
+        resume: A checkpoint to resume from.
+    """
+    world_size = settings.workers
+    use_threads(settings.threads)
+    be_deterministic()
+    if (owners is None) != (settings.skew is None):
+        raise AssertionError("settings with `skew` need the owners of the rows, and only they")
+    clock = VirtualClock()
+    if resume is not None:
+        # With another starting time, rounding could separate simultaneous events.
+        clock.now = resume.load(0)["work"]["now"]
+    network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
+    stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
+    evaluator = MeanModelEvaluator(clock, stacked, train, val)
+    kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
+    trainers = []
+    for transport in network.transports():
+        rank = transport.rank
+        meter = Meter(transport.now)
+        metered = MeteredTransport(transport, meter)
+        model = stacked.row(rank)
+        times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
+        work = StackedWork(
+            evaluator,
+            model,
+            rank=rank,
+            times=times,
+            own=None if owners is None else owners.rows_of(rank),
+            validates_alone=rank < _VALIDATE_ALONE,
+        )
+        algorithm = make_algorithm(model, settings, metered)
+        trainer = Trainer(
+            settings,
+            train.group_rows,
+            work,
+            algorithm,
+            metered,
+            meter,
+            kept[rank],
+            None,
+            owners=owners,
+        )
+        clock.spawn(trainer.run(resume), f"worker {rank}")
+        trainers.append(trainer)
+    clock.run()
+    best = next(
+        (each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None),
+        None,
+    )
+    histories = merged([trainer.history for trainer in trainers])
+    return Simulated(histories, stacked.parameters, clock.now, best)

@@ -1,0 +1,274 @@
+"""The workloads `mnist` and `cifar10`: images in public files, or scikit-learn's digits in their shape."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from torch import nn
+from typing_extensions import override
+
+from hep_core.random_streams import random_stream
+from hep_studies.networks.lenet5 import lenet5
+from hep_studies.networks.resnet20 import resnet20
+from hep_studies.networks.seven_layers import seven_layers
+from hep_studies.networks.wide_perceptron import wide_perceptron
+from models.networks.scaling_layer import Scaler
+from training.errors import DamagedDatasetError
+from training.readers.batch import Rows
+from training.readers.memory import MemoryReader, MemoryRows
+from training.readers.reader import Reader
+from training.readers.sharding import OwnRows, even_parts
+from training.settings import TrainSettings
+from training.workloads.draws import Augmentation
+from training.workloads.workload import Split, Workload, dtype_of
+
+PixelArray = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+class LabelledImages(NamedTuple):
+    """Images and their classes."""
+
+    pixels: PixelArray
+    """(num_images, height, width, num_channels)."""
+    labels: Labels
+    """(num_images,)."""
+
+
+#: Sizes of the headers of an IDX file with images, and of one with labels.
+_IMAGES_HEADER, _LABELS_HEADER = 16, 8
+#: Images and labels for training, then for tests, each with the MD5 of its content, uncompressed.
+MNIST: Final = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+_CIFAR_SIDE: Final = 32
+#: Five files for training, then one for tests, each with its SHA-1.
+CIFAR10: Final = {
+    "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+    "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+    "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+    "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+    "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+    "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
+}
+
+
+def read_mnist(folder: Path) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test images of a folder with the four files, each as it is or as `.gz`.
+
+    Raises:
+        DamagedDatasetError: A file is missing, or another than the public one.
+    """
+    contents = _read("MNIST", folder, MNIST, "md5")
+    train, test = (
+        LabelledImages(
+            images[_IMAGES_HEADER:].reshape(-1, 28, 28, 1),
+            labels[_LABELS_HEADER:].astype(np.int64),
+        )
+        for images, labels in (contents[:2], contents[2:])
+    )
+    return train, test
+
+
+def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test images of a folder with the six files, or of one with the folder `cifar-10-batches-bin`.
+
+    Raises:
+        DamagedDatasetError: A file is missing, or another than the public one.
+    """
+    inner = folder / "cifar-10-batches-bin"
+    contents = _read(
+        "CIFAR-10 (binary version)", inner if inner.is_dir() else folder, CIFAR10, "sha1"
+    )
+    *train, test = map(_cifar_images, contents)
+    return LabelledImages(*map(np.concatenate, zip(*train, strict=True))), test
+
+
+def _cifar_images(content: PixelArray) -> LabelledImages:
+    """For each image the label, then 1,024 bytes of red, of green and of blue, row by row."""
+    rows = content.reshape(-1, 1 + 3 * _CIFAR_SIDE**2)
+    planes = rows[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE)
+    return LabelledImages(
+        np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), rows[:, 0].astype(np.int64)
+    )
+
+
+def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -> list[PixelArray]:
+    """The bytes of some public files of a folder with known digests, each as it is or as `.gz`."""
+    contents = []
+    for name, expected in digests.items():
+        packed = folder / f"{name}.gz"
+        path = packed if packed.is_file() else folder / name
+        try:
+            content = gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as cause:
+            raise DamagedDatasetError(
+                f"{path} of {what} cannot be read ({cause}). Get the public files, or leave out `folder` for the "
+                f"digits of scikit-learn."
+            ) from cause
+        if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != expected:
+            raise DamagedDatasetError(
+                f"{path} is not the public file: its {algorithm} is not {expected}. Get that."
+            )
+        contents.append(np.frombuffer(content, dtype=np.uint8))
+    return contents
+
+
+#: Seed of the division into splits, which is the same for all runs.
+_SPLIT_SEED: Final = 0
+#: Images of the public training parts that validate.
+_NUM_VAL: Final = 5_000
+#: Shares of the digits that test and validate.
+_TEST_SHARE, _VAL_SHARE = 0.2, 0.16
+#: Row groups of a split: few divisions by a number of workers leave a remainder.
+_GROUPS: Final = 960
+#: Images of a batch of the validation.
+_VAL_ROWS: Final = 1024
+
+Splits = dict[Split, LabelledImages]
+
+
+class _NetworkKind(NamedTuple):
+    make: Callable[[Scaler], nn.Module]
+    scaler: Callable[[PixelArray], Scaler]
+    """Makes the scaler from the training images."""
+    augmentation: Augmentation | None = None
+    is_flat: bool = False
+    """Whether it takes the pixels of an image in one row."""
+
+
+def standardised(pixels: PixelArray) -> Scaler:
+    """Mean and standard deviation of each channel.
+
+    Examples:
+        >>> standardised(np.array([0, 10], np.uint8).reshape(2, 1, 1, 1))
+        Scaler(mean=[5.0], std=[5.0], log_above=[], limit=None)
+    """
+    values = np.arange(256)
+    means, stds = [], []
+    for channel in range(pixels.shape[3]):
+        shares = (
+            np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., channel].size
+        )
+        means.append(float(shares @ values))
+        stds.append(float(np.sqrt(shares @ (values - means[-1]) ** 2)))
+    return Scaler(means, stds)
+
+
+def to_unit_interval(pixels: PixelArray) -> Scaler:
+    """0 to 255 become 0 to 1 in each channel; in each pixel, if an image is one row."""
+    size = pixels.shape[-1]
+    return Scaler([0.0] * size, [255.0] * size)
+
+
+_NETWORKS: Final = {
+    "lenet5": _NetworkKind(lenet5, standardised),
+    "perceptron": _NetworkKind(
+        wide_perceptron,
+        lambda images: to_unit_interval(images.reshape(len(images), -1)),
+        is_flat=True,
+    ),
+    "resnet20": _NetworkKind(resnet20, standardised, Augmentation(padding=4, side=32)),
+    "seven-layers": _NetworkKind(seven_layers, to_unit_interval, Augmentation(padding=0, side=28)),
+}
+
+
+class Images(Workload):
+    """The images of `mnist` or `cifar10`, and a network.
+
+    `folder`: of the public files; None for scikit-learn's digits. `augmentation`: whether training takes random crops.
+    """
+
+    def __init__(self, name: str, network: str, folder: Path | None, *, augmentation: bool) -> None:
+        self._splits = splits = _splits(name, folder)
+        self._network = _NETWORKS[network]
+        self._scaler = self._network.scaler(splits["train"].pixels)
+        self.augmentation = self._network.augmentation if augmentation else None
+
+    @override
+    def group_rows(self, split: Split) -> list[int]:
+        num_rows = len(self._splits[split].labels)
+        return even_parts(num_rows, min(num_rows, _GROUPS))
+
+    @override
+    def network(self) -> nn.Module:
+        return self._network.make(self._scaler)
+
+    @override
+    def reader(
+        self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None
+    ) -> Reader:
+        train, val = (self.rows(split, settings, device) for split in ("train", "val"))
+        # Its row groups are the batches.
+        at_once = np.diff([*range(0, len(val), _VAL_ROWS), len(val)]).tolist()
+        return MemoryReader(train, replace(val, group_rows=at_once), own=own)
+
+    @override
+    def rows(
+        self, split: Split, settings: TrainSettings, device: torch.device | None = None
+    ) -> MemoryRows:
+        pixels, labels = (torch.from_numpy(array) for array in self._splits[split])
+        dtype = dtype_of(settings)
+        inputs = (
+            pixels.reshape(len(labels), -1).to(device, dtype)
+            if self._network.is_flat
+            else pixels.to(device)
+        )
+        weights = torch.ones(len(labels), dtype=dtype, device=device)
+        rows = Rows((inputs,), labels.to(device), weights)
+        return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
+
+
+# Cached, since the runs of a study share them.
+@lru_cache(maxsize=2)
+def _splits(name: str, folder: Path | None) -> Splits:
+    if folder is None:
+        images = _enlarged_digits(28, 1) if name == "mnist" else _enlarged_digits(32, 3)
+        train, test = _divided(images, round(_TEST_SHARE * len(images.labels)))
+        train, val = _divided(train, round(_VAL_SHARE * len(images.labels)))
+    else:
+        whole, test = (read_mnist if name == "mnist" else read_cifar10)(folder)
+        train, val = _divided(whole, _NUM_VAL)
+    return {"train": train, "val": val, "test": test}
+
+
+def _divided(images: LabelledImages, num_second: int) -> tuple[LabelledImages, LabelledImages]:
+    """Two random parts, the same in every run; the second of this size."""
+    order = random_stream(_SPLIT_SEED, "image splits").permutation(len(images.labels))
+    first, second = (
+        LabelledImages(images.pixels[part], images.labels[part])
+        for part in (order[:-num_second], order[-num_second:])
+    )
+    return first, second
+
+
+def _enlarged_digits(side: int, num_channels: int) -> LabelledImages:
+    """Scikit-learn's 1,797 digits of 8 x 8 pixels: each becomes a square, in the middle of a black image.
+
+    `side`: height and width of the images; a multiple of 8, or 4 more.
+    """
+    found = load_digits()
+    # Values of 0 to 16 become 0 to 255.
+    small = np.rint(found.images * (255 / 16)).astype(np.uint8)
+    factor, border = side // 8, side % 8 // 2
+    large = np.pad(
+        small.repeat(factor, axis=1).repeat(factor, axis=2),
+        ((0, 0), (border, border), (border, border)),
+    )
+    return LabelledImages(
+        np.repeat(large[..., None], num_channels, axis=3), found.target.astype(np.int64)
+    )

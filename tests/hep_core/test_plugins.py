@@ -1,0 +1,212 @@
+"""Plugins that cannot be: each is refused with its file and line, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Loads each plugin, and computes its features of a bundled file; prints the errors.
+PROGRAM = """
+import json, sys
+from features.kernels import build_features
+from features.settings import FeatureSettings
+from features.functions import FUNCTIONS
+from features.columns import HIGH_LEVEL
+from hep_core import plugins
+from ingestion.files import found_files
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings, SampleSettings
+from models.networks.registry import NetworksSettings
+from training.settings import TrainSettings
+import features.columns
+
+(info,) = found_files([SampleSettings(name="qcd", label=0, files=[sys.argv[1]])], IngestSettings(), print).infos
+events = select_events(next(iter(read_events(info, IngestSettings(), start=0, stop=60))), info, IngestSettings()).table
+before = build_features(events, FeatureSettings()).hlf
+for path in sys.argv[2:]:
+    try:
+        plugins.load([path])
+        now = build_features(events, FeatureSettings()).hlf
+        assert (now[:, :before.shape[1]] == before).all()
+        print(json.dumps("no error"))
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+    for feature in HIGH_LEVEL[before.shape[1]:]:
+        HIGH_LEVEL.remove(feature)
+        del FUNCTIONS[feature.name]
+    features.columns._fill_tables()
+"""
+FEATURE = """
+import numpy as np
+from features.functions import high_level_feature
+@high_level_feature(unit={unit!r}, meaning="x")
+def {name}(events):
+    return {value}
+"""
+
+
+def feature(value: str = "events.met", *, name: str = "own", unit: str = "GeV") -> str:
+    return FEATURE.format(value=value, name=name, unit=unit)
+
+
+def registered(callable_text: str, *definitions: str) -> str:
+    """A plugin that registers something else than a plain function."""
+    lines = [
+        "from functools import partial",
+        "from features.functions import high_level_feature",
+        *definitions,
+    ]
+    return "\n".join([*lines, f'high_level_feature(unit="1", meaning="x")({callable_text})', ""])
+
+
+#: What the message says, by the plugin's name.
+BAD = {
+    "shadows_a_feature": (feature(name="met"), "PluginError", ("line 4", "'met'", "another name")),
+    "shadows_a_network": (
+        """from models.networks.network_settings import NetworkSettings, network
+@network('hlf')
+class Mine(NetworkSettings):
+    inputs = ('hlf',)
+""",
+        "PluginError",
+        ("line 2", "'hlf'"),
+    ),
+    "shadows_a_method": (
+        """from typing import Literal
+from training.algorithms.method import MethodSettings, Traits, algorithm
+class S(MethodSettings):
+    name: Literal['easgd']
+@algorithm('easgd', S, Traits())
+class A: ...
+""",
+        "PluginError",
+        ("line 5", "'easgd'"),
+    ),
+    "shadows_a_topology": (
+        "from training.topology import topology\n@topology('ring')\ndef ring(rank, size): return []\n",
+        "PluginError",
+        ("line 2", "'ring'"),
+    ),
+    "has_no_unit": (feature(unit=""), "PluginError", ("line 4", "'own'", "unit")),
+    "imports_torch": ("import numpy\nimport torch\n", "PluginError", ("line 2", "torch")),
+    "imports_a_network": (
+        "from models.networks.classifier import Classifier\n",
+        "PluginError",
+        ("line 1", "torch"),
+    ),
+    "has_a_setting_without_default": (
+        """from models.networks.network_settings import NetworkSettings, network
+@network('mine')
+class Mine(NetworkSettings):
+    inputs = ('hlf',)
+    width: int
+""",
+        "PluginError",
+        ("line 2", "'mine'", "width"),
+    ),
+    "has_no_bins": (
+        feature().replace('meaning="x"', 'meaning="x", bins=(0, 5, 1)'),
+        "PluginError",
+        ("line 4", "'own'", "bins"),
+    ),
+    "ends_the_process": ("import sys\nsys.exit(7)\n", "PluginError", ("line 2", "SystemExit")),
+    "is_no_python": ("x = (\n", "PluginError", ("line 1",)),
+    "fails": ("\n\nraise OSError('broken')\n", "PluginError", ("line 3", "broken")),
+    "gives_nan": (feature("events.met * np.nan"), "FeatureError", ("'own'", "not finite")),
+    "gives_another_length": (feature("events.met[1:]"), "FeatureError", ("'own'", "shape")),
+    "fails_at_work": (feature("events.mett"), "FeatureError", ("'own'", "line 6", "mett")),
+    "depends_on_other_events": (
+        feature("events.met - events.met.mean()"),
+        "FeatureError",
+        ("'own'", "other events"),
+    ),
+    "depends_on_the_order": (
+        feature("np.arange(len(events.met))"),
+        "FeatureError",
+        ("'own'", "other events"),
+    ),
+    "is_compiled_for_arrays": (
+        feature()
+        .replace("\ndef", "\n@numba.njit\ndef")
+        .replace("import numpy as np", "import numba"),
+        "FeatureError",
+        ("'own'", "fails: TypingError"),
+    ),
+    "is_compiled_within": (
+        feature("doubled(events.met)")
+        + "import numba\n@numba.njit\ndef doubled(met):\n    return 2 * met\n",
+        "no error",
+        (),
+    ),
+    "is_partial": (
+        registered("partial(own, power=2)", "def own(events, power): return events.met**power"),
+        "no error",
+        (),
+    ),
+    "fails_partially": (
+        registered("partial(own, power=2)", "def own(events, power): return events.mett**power"),
+        "FeatureError",
+        ("'own'", "line 3", "mett"),
+    ),
+    "is_an_object": (
+        registered("Own()", "class Own:", "    def __call__(self, events): return events.met"),
+        "no error",
+        (),
+    ),
+    "is_a_method": (
+        registered("Own().own", "class Own:", "    def own(self, events): return events.met"),
+        "no error",
+        (),
+    ),
+    "is_a_lambda": (
+        registered("lambda events: events.met"),
+        "PluginError",
+        ("line 3", "<lambda>", "`def`"),
+    ),
+    "is_built_in": (registered("len"), "PluginError", ("line 3", "len", "`def`")),
+    "is_fine": (feature("events.records().met"), "no error", ()),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    folder = tmp_path_factory.mktemp("plugins")
+    paths = []
+    for name, (text, *_) in BAD.items():
+        paths.append(folder / f"{name}.py")
+        paths[-1].write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", PROGRAM, ROOT / "samples" / "ttbar_13TeV_PU20_0.root", *paths]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("[", '"'))]
+    return {
+        name: (each, "") if isinstance(each, str) else each
+        for name, each in zip(BAD, found, strict=True)
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BAD)
+def test_a_plugin_that_cannot_be_is_refused_with_its_file_and_line(
+    name: str, answers: dict[str, tuple[str, str]]
+) -> None:
+    _, kind, words = BAD[name]
+    found, message = answers[name]
+    assert found == kind, message
+    assert all(word in message for word in words), message
+    assert not words or f"{name}.py" in message
+
+
+def test_a_plugin_that_is_not_there_is_named() -> None:
+    from hep_core.plugins import PluginError, load, loaded
+
+    with pytest.raises(PluginError, match=r"no file /not/there\.py"):
+        load(["/not/there.py"])
+    with pytest.raises(PluginError, match="no module 'not_there'"):
+        load(["not_there"])
+    assert loaded() == []

@@ -1,0 +1,240 @@
+"""Temporary failures are tried three times, other failures once. These tests do not sleep."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from delphes_files import checked, read_in_pieces, select, write_delphes
+from fsspec.implementations.local import LocalFileSystem
+from made_events import lepton, made_event
+from spark_in_process import Here
+
+from hep_core.input_errors import (
+    DamagedFileError,
+    RefusedFileError,
+    UnreachableFileError,
+    UnreadableFileError,
+    read_error,
+)
+from hep_core.storage import ATTEMPTS, answers, patiently
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.spark_job import ingest, ingest_range, split_entries
+
+LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
+
+
+def of_module(module: str, *bases: type[Exception]) -> Exception:
+    kind: type[Exception] = type("Failure", bases or (Exception,), {"__module__": module})
+    return kind("some words")
+
+
+@pytest.mark.parametrize(
+    ("cause", "here", "there"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True, True),
+        (OSError(errno.EMFILE, "Too many open files"), True, True),
+        (BlockingIOError(errno.EAGAIN, "Try again"), True, True),
+        (TimeoutError(), True, True),
+        (ConnectionRefusedError(), True, True),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False, False),
+        (PermissionError(errno.EACCES, "Permission denied"), False, False),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), False, False),
+        # Uproot says this of damaged bytes; of a server it may be anything.
+        (OSError("not a ROOT file"), False, True),
+        (OSError(errno.EINVAL, "Invalid argument"), False, True),
+        (OSError("[ERROR] Server responded with an error: [3011] No such file"), False, False),
+        (of_module("botocore.exceptions"), False, True),
+        (of_module("aiohttplike.exceptions"), False, False),
+        (of_module("aiohttp.client_exceptions", FileNotFoundError), False, False),
+        (ValueError("inconsistent"), False, False),
+        (uproot.deserialization.DeserializationError("bad", None, None, {}, LOCAL), False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
+    for path, passing in ((LOCAL, here), (REMOTE, there)):
+        refused = path == REMOTE and isinstance(cause, PermissionError)
+        gone = isinstance(cause, FileNotFoundError | PermissionError)
+        kind = (
+            UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
+        )
+        assert type(read_error(path, where="its index", cause=cause)) is (
+            RefusedFileError if refused else kind
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["NoSuchBucket", "NoCredentialsError", "ClientConnectorCertificateError"]
+)
+def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: str) -> None:
+    cause = FileNotFoundError("The specified bucket does not exist")
+    cause.__cause__ = type(name, (Exception,), {})("not for you")
+    problem = read_error("s3://bucket/a.root", where="its size", cause=cause)
+    assert (
+        f"s3://bucket/a.root: the server refuses its size ({name}: not for you). Correct the URL"
+        in str(problem)
+    )
+    assert not problem.is_of_the_file
+    assert (
+        read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).is_of_the_file
+        is False
+    )
+    for status in (401, 403, 407):
+        denied = type("ClientResponseError", (Exception,), {"status": status})()
+        assert isinstance(
+            read_error("https://host/a.root", where="it", cause=denied), RefusedFileError
+        )
+
+
+def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
+    with (
+        pytest.raises(UnreachableFileError, match="/data/a: its hash could not be read"),
+        answers("/data/a", "its hash"),
+    ):
+        raise once_more()
+    with pytest.raises(FileNotFoundError), answers(Path("/data/a"), "its content"):
+        raise FileNotFoundError("/data/a")
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that would have been slept between attempts; threads of other tests sleep as they like."""
+    slept: list[float] = []
+    real = time.sleep
+
+    def sleep(seconds: float) -> None:
+        is_between_attempts = sys._getframe(1).f_globals["__name__"].startswith("tenacity")
+        (slept.append if is_between_attempts else real)(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    return slept
+
+
+class Flaky:
+    """A function that raises the same error in its first calls, then works.
+
+    Args:
+        works: What it does then.
+        error: What it raises before.
+        times: How often.
+        after: Calls that work before the first failure.
+    """
+
+    def __init__(
+        self, works: Callable[..., Any], error: Exception, *, times: int = 1000, after: int = 0
+    ) -> None:
+        self.works = works
+        self.error = error
+        self.failing = range(after, after + times)
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls - 1 in self.failing:
+            raise self.error
+        return self.works(*args, **kwargs)
+
+    def method(self) -> Callable[..., Any]:
+        """Itself as a function that takes `self`."""
+
+        def call(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return self(instance, *args, **kwargs)
+
+        return call
+
+
+def once_more() -> OSError:
+    return OSError(errno.EIO, "Input/output error")
+
+
+def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) -> None:
+    problem = UnreachableFileError("away")
+    read = Flaky(lambda: None, problem)
+    with pytest.raises(UnreachableFileError) as caught:
+        patiently(read)
+    assert caught.value is problem
+    assert read.calls == ATTEMPTS == 4
+    assert waits == [1, 3, 9]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    events = [
+        made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
+    ]
+    return write_delphes(tmp_path / "a.root", events)
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize(
+    "place", [(uproot, "open"), (LocalFileSystem, "open"), (LocalFileSystem, "info")]
+)
+def test_a_file_that_opens_at_the_third_attempt_is_fine(
+    path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
+) -> None:
+    """Its directory, its header or its size."""
+    flaky = Flaky(getattr(*place), once_more(), times=2)
+    monkeypatch.setattr(*place, flaky if place[0] is uproot else flaky.method())
+    assert checked(path)[0].entries == 20
+    assert flaky.calls >= 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        ValueError("damaged bytes"),
+        OSError("damaged bytes"),
+        zlib.error("damaged bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_file_that_is_bad_for_good_is_opened_once(
+    path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    (info,) = checked(path)
+    (work,) = split_entries([info])
+    flaky = Flaky(uproot.open, error)
+    monkeypatch.setattr(uproot, "open", flaky)
+    with pytest.raises((DamagedFileError, UnreadableFileError)):
+        checked(path)
+    assert flaky.calls == 1
+    with pytest.raises((DamagedFileError, UnreadableFileError)):
+        patiently(ingest_range, work, IngestSettings(), path.parent)
+    assert (flaky.calls, waits) == (2, [])
+    if isinstance(error, FileNotFoundError | PermissionError):
+        header = Flaky(LocalFileSystem.open, error)
+        monkeypatch.setattr(LocalFileSystem, "open", header.method())
+        with pytest.raises(UnreadableFileError, match="cannot be opened"):
+            checked(path)
+        assert (header.calls, waits) == (1, [])
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (info,) = checked(path)
+    expected = select(info).table
+    # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
+    read_in_pieces(monkeypatch, 2)
+    flaky = Flaky(uproot.TBranch.array, once_more(), times=2, after=60)
+    monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
+    out, here = tmp_path / "out", Here()
+    out.mkdir()
+    spark: Any = here
+    samples = [SampleSettings(name="made", label=0, files=["-"])]
+    (part,) = ingest(spark, [info], samples, IngestSettings(), out, done=spark, num_tasks=int).parts
+    assert here.value == 20
+    assert pq.read_table(out / part.name).equals(expected)
+    assert [each.name for each in out.iterdir()] == [part.name]

@@ -1,0 +1,181 @@
+"""What is set has an effect, or it is refused; what acts now and then is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from simulated import SEVERAL, LinearGradients, run, settings
+
+from hep_studies.simulator.cluster import ClusterSettings
+from training.algorithms.registry import METHODS
+from training.errors import IdleSettingError
+from training.loop.summary import acted, summary_of_rank
+from training.settings import TrainSettings
+
+AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "key", "beside"),
+    [
+        ({"momentum": 0.9}, "momentum", {"optimizer": "sgd"}),
+        ({"staleness_bound": 2}, "staleness_bound", {"algorithm": "ad-psgd"}),
+        ({"optimizer_state": "reset"}, "optimizer_state", {"algorithm": "local-sgd"}),
+        ({"optimizer_state": "reset", "algorithm": "ad-psgd"}, "optimizer_state", {"slowmo": {}}),
+        ({"slowmo": {"exact_average": False}}, "slowmo.exact_average", {"algorithm": "ad-psgd"}),
+        ({"launcher_args": ["-x", "A"], **AGENTS}, "launcher_args", {"launcher": "spark"}),
+        ({"staleness_bound": 9, **AGENTS}, "staleness_bound", {"launcher": "spark"}),
+        (
+            {"schedule": {"milestones": [3]}},
+            "milestones",
+            {"schedule": {"milestones": [3], "decay": "step"}},
+        ),
+        (
+            {"schedule": {"decay": "step"}},
+            "decay",
+            {"schedule": {"milestones": [3], "decay": "step"}},
+        ),
+        ({"schedule": {"factor": 0.5}}, "factor", None),
+        (
+            {"schedule": {"final_fraction": 0.5}},
+            "final_fraction",
+            {"schedule": {"decay": "cosine"}},
+        ),
+    ],
+    ids=str,
+)
+def test_keys_without_effect_are_refused(
+    chosen: dict[str, Any], key: str, beside: dict[str, Any] | None
+) -> None:
+    """They were accepted, some with a sentence among others."""
+    with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
+        TrainSettings.model_validate(chosen)
+    if beside is not None:
+        TrainSettings.model_validate(chosen | beside)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "key", "beside"),
+    [
+        (
+            "swarm-sgd",
+            {"local_steps": 1, "local_steps_law": "geometric"},
+            "local_steps_law",
+            {"local_steps": 2},
+        ),
+        ("downpour", {"zealous": True}, "zealous", {"local_steps": 2}),
+        (
+            "easgd",
+            {"local_steps": 1, "equilibrium_stop": True},
+            "equilibrium_stop",
+            {"local_steps": 2},
+        ),
+        ("easgd", {"synchronous": True, "shards": 4}, "shards", {"synchronous": False}),
+        ("easgd", {"synchronous": True, "shards": None}, "shards", {"synchronous": False}),
+        ("easgd", {"synchronous": True, "network": "ib0"}, "network", {"synchronous": False}),
+        ("sharded", {"bound": 3}, "bound", {"overlap": "thread"}),
+        ("sharded", {"applies_sum": True}, "applies_sum", {"overlap": "thread"}),
+        ("sharded", {"local_optimizer": True}, "local_optimizer", {"overlap": "thread"}),
+        ("mpca", {"alpha_ramp": 0, "alpha_peak": 0.4}, "alpha_peak", {"alpha_ramp": 1}),
+        ("mpca", {"beta": 1.0, "beta_ramp": 5}, "beta_ramp", {"beta": 0.9}),
+        ("mpca", {"gamma": 0.0, "delta": 0.5}, "delta", {"gamma": 0.1}),
+    ],
+    ids=str,
+)
+def test_keys_of_a_method_without_effect_are_refused(
+    name: str, chosen: dict[str, Any], key: str, beside: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
+        TrainSettings.model_validate({"algorithm": {"name": name, **chosen}})
+    TrainSettings.model_validate({"algorithm": {"name": name, **chosen, **beside}})
+
+
+def test_interruptions_of_no_length_were_accepted_by_the_simulated_cluster() -> None:
+    with pytest.raises(
+        ValidationError, match=r"pause_probability: 0\.1 has no effect: it needs pause_seconds"
+    ):
+        ClusterSettings(pause_probability=0.1)
+    with pytest.raises(
+        ValidationError, match=r"pause_seconds: 0\.1 has no effect: it needs pause_probability"
+    ):
+        ClusterSettings(pause_seconds=0.1)
+    assert ClusterSettings(pause_seconds=0.1, pause_probability=0.0).pause_seconds == 0.1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ({"warmup_epochs": 20.5}, r"warmup_epochs: 20\.5 of 20 epoch.* raise train\.epochs"),
+        (
+            {"decay": "step", "milestones": [2, 20, 30]},
+            r"milestones: 20, 30 of 20 epoch.* raise train\.epochs",
+        ),
+    ],
+    ids=str,
+)
+def test_epochs_of_a_schedule_that_a_run_does_not_reach_are_refused(
+    schedule: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainSettings(schedule=schedule, epochs=20)
+    TrainSettings(schedule=schedule, epochs=31)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "key"),
+    [
+        ({"algorithm": "ad-psgd"}, "algorithm: ad-psgd"),
+        ({"algorithm": "local-sgd"}, "algorithm: local-sgd"),
+        ({"algorithm": "downpour", "staleness_bound": 2}, "staleness_bound: 2"),
+        ({"skew": {}}, "skew"),
+        ({"launcher": "srun"}, "launcher: srun"),
+    ],
+    ids=str,
+)
+def test_one_worker_is_refused_for_what_only_several_do(chosen: dict[str, Any], key: str) -> None:
+    with pytest.raises(
+        IdleSettingError, match=rf"train\.{key} has no effect: it needs at least 2 workers"
+    ):
+        settings(**chosen, workers=1).refuse_idle()
+    settings(**chosen, workers=2).refuse_idle()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.traits.needs_others]
+)
+def test_one_worker_of_a_method_for_several_trains_as_with_plain_sgd(name: str) -> None:
+    problem = LinearGradients(workers=1, steps=12, seed=5)
+    plain: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1}
+    np.testing.assert_allclose(
+        problem.drive(**plain, algorithm=name), problem.drive(**plain, algorithm="sgd")
+    )
+
+
+def test_a_window_longer_than_the_run_is_counted_and_not_refused() -> None:
+    chosen = {"slowmo": {"tau": 100}, "algorithm": "local-sgd", "local_steps": 50}
+    settings(**chosen).refuse_idle()
+    found = acted(
+        settings(**chosen), [summary_of_rank(records) for records in run(**chosen).records]
+    )
+    assert found == {"averages": 0, "slowmo_steps": 0}
+
+
+@pytest.mark.parametrize("chosen", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=str)
+def test_what_acts_now_and_then_is_counted(
+    chosen: dict[str, Any], slowmo: dict[str, Any] | None
+) -> None:
+    how = settings(**chosen)
+    if how.traits.joint_model and slowmo:
+        return
+    slow = {"slowmo": slowmo} if slowmo else {}
+    found = acted(
+        settings(**chosen, **slow),
+        [summary_of_rank(records) for records in run(**chosen, **slow).records],
+    )
+    assert min(found.values()) > 0
+    # 16 steps of each worker.
+    assert found.get("slowmo_steps", 4 * how.workers) == 4 * how.workers

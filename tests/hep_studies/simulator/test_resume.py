@@ -1,0 +1,205 @@
+"""A run resumed from a checkpoint is bit-identical to an uninterrupted run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import (
+    CLUSTER,
+    EVERY,
+    METHODS,
+    ROUGH,
+    SERVERS,
+    SEVERAL,
+    WITH_SLOWMO,
+    KeptCheckpoints,
+    models,
+    run,
+    toy_rows,
+)
+
+from hep_studies.simulator.simulate import Simulated
+
+WITHIN, BETWEEN = (0, 7), (1, 0)
+IN_CYCLES = {"mpca in cycles": METHODS["mpca"] | {"cycle_steps": 3}}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": {
+        "optimizer": "adam",
+        "learning_rate": 0.01,
+        "schedule": {"warmup_epochs": 1, "decay": "cosine"},
+    },
+    "momentum": {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 1e-3},
+}
+SLOWMO: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "slowmo": {"slowmo": {"tau": 4, "beta": 0.5}},
+    "exact slowmo": {
+        "slowmo": {"tau": 4, "beta": 0.5, "exact_average": True},
+        "optimizer_state": "keep",
+    },
+}
+CASES = [
+    (method, "adam", slow)
+    for method in SEVERAL
+    for slow in SLOWMO
+    if slow == "plain" or method in WITH_SLOWMO
+]
+CASES += [("sgd", "adam", "plain"), ("mpca in cycles", "adam", "plain")]
+CASES += [
+    (method, "momentum", "slowmo")
+    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")
+]
+#: Virtual times and what is metered; they count from where the run was taken up.
+METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
+
+
+def training(kept: KeptCheckpoints, resume: Any = None, **chosen: Any) -> Simulated:
+    """Two epochs with a checkpoint after seven steps of each: within a window of SlowMo, between two averages."""
+    defaults = {
+        "workers": 3,
+        "batch_size": 4,
+        "checkpoint_steps": 7,
+        "cluster": ROUGH,
+        "train": toy_rows(120, groups=6),
+        "sharding": "static",
+    }
+    return run(files=kept.files, resume=resume, **(defaults | chosen))
+
+
+def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]) -> None:
+    np.testing.assert_array_equal(
+        models(found), models(expected), err_msg=f"taken up at {taken_up}"
+    )
+    for others, records in zip(found.records, expected.records, strict=True):
+        for other, record in zip(others, records, strict=True):
+            for key in record.keys() - METERED:
+                np.testing.assert_equal(
+                    other[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}"
+                )
+
+
+@pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
+@pytest.mark.slow
+def test_every_method_continues_from_a_checkpoint_bit_by_bit(
+    method: str, optimizer: str, slowmo: str
+) -> None:
+    chosen = (EVERY | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
+    if chosen["algorithm"] == "sharded":
+        # Its momentum and moments stay at the server.
+        chosen.pop("optimizer_state", None)
+    kept = KeptCheckpoints()
+    whole = training(kept, **chosen)
+    assert sorted(kept.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
+    for position in (WITHIN, BETWEEN):
+        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+
+
+#: Steps that end at the same instant again and again.
+TIES = {
+    "even": CLUSTER,
+    "twice": CLUSTER.model_copy(update={"slow_ranks": {0: 2.0}}),
+    "odd": CLUSTER.model_copy(
+        update={"step_seconds": 1.1e-3, "slow_ranks": {0: 3.0, 1: 1.5}, "latency_seconds": 1e-4}
+    ),
+}
+
+
+@pytest.mark.parametrize("cluster", TIES)
+@pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd on a host", "swarm-sgd geometric"])
+@pytest.mark.slow
+def test_what_happens_at_the_same_instant_happens_in_the_same_order(
+    method: str, cluster: str
+) -> None:
+    chosen = METHODS[method] | {"cluster": TIES[cluster]}
+    kept = KeptCheckpoints()
+    whole = training(kept, **chosen)
+    for position in (WITHIN, BETWEEN):
+        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+
+
+def test_the_best_model_so_far_is_remembered() -> None:
+    kept = KeptCheckpoints()
+    chosen: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
+    whole = training(kept, **chosen)
+    losses = [record["val_loss"] for record in whole.records[0]]
+    assert losses[0] < losses[1], "the test needs a run whose first epoch is its best"
+    begun = KeptCheckpoints()
+    resumed = training(begun, kept.at(BETWEEN), **chosen)
+    assert resumed.records[0][-1]["best_epoch"] == 0
+    # A run that was killed may have left a later model in its place, which it will not find again.
+    assert begun.best(0) is not None
+    np.testing.assert_array_equal(begun.best(0), kept.best(0))
+    assert begun.best(1) is None
+
+
+#: Methods whose model is not the mean of the workers' models.
+JOINT = {name: SERVERS[name] for name in ("easgd together", "easgd", "eamsgd", "agn")}
+JOINT |= {
+    "mpca": METHODS["mpca"],
+    **IN_CYCLES,
+    "easgd with slowmo": SERVERS["easgd"] | SLOWMO["slowmo"],
+    "easgd with a bound": SERVERS["easgd"] | {"staleness_bound": 2},
+}
+
+
+@pytest.mark.parametrize("method", JOINT)
+def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(
+    method: str,
+) -> None:
+    kept = KeptCheckpoints()
+    training(kept, **JOINT[method], epochs=1)
+    checkpoint = kept.at(BETWEEN)
+    parts = [checkpoint.load(rank) for rank in range(3)]
+    # The last validation was of what the method returns, and the only one: it is the best model.
+    returned = parts[0]["best"]["model"].numpy()
+    distance = abs(returned - np.mean([part["current"].numpy() for part in parts], axis=0)).max()
+    assert distance > 1e-4, "a test needs workers whose mean is not the model"
+    still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
+    np.testing.assert_allclose(models(still), np.tile(returned, (2, 1)), atol=1e-15)
+
+
+def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_model() -> None:
+    def model_of(state: dict[str, Any]) -> tuple[int, Any]:
+        if "joint" in state:
+            return state["joint"]["numbers"][0], state["joint"]["vectors"][0]
+        return state["clocks"].sum(), state["published"][0]
+
+    for chosen in (SERVERS["easgd"], METHODS["mpca"]):
+        kept = KeptCheckpoints()
+        training(kept, **chosen, sharding=None, checkpoint_steps=None)
+        checkpoint = kept.at(BETWEEN)
+        found = [model_of(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
+        ages = [int(age) for age, _ in found]
+        newest = found[int(np.argmax(ages))][1].numpy()
+        assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
+        still = training(
+            KeptCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None
+        )
+        np.testing.assert_array_equal(models(still), np.tile(newest, (2, 1)))
+
+
+def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> (
+    None
+):
+    kept = KeptCheckpoints()
+    training(kept, epochs=1, algorithm="d-psgd")
+    checkpoint = kept.at(BETWEEN)
+    load, models_left = (
+        checkpoint.load,
+        [checkpoint.load(rank)["current"].numpy() for rank in (0, 2)],
+    )
+
+    def spoiled(rank: int) -> Any:
+        part = load(rank)
+        if rank == 1:
+            part["current"][3] = float("nan")
+        return part
+
+    checkpoint.load = spoiled
+    still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
+    np.testing.assert_allclose(
+        models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15
+    )

@@ -1,0 +1,101 @@
+"""Nobody waits: through the trainer, one slow worker does not hold the others up, and every event counts once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import CLUSTER, EVERY, GOSSIP, METHODS, ROUGH, KeptCheckpoints, run, toy_rows
+
+from hep_studies.simulator.simulate import Simulated
+
+STRAGGLER = CLUSTER.model_copy(update={"slow_ranks": {2: 10.0}})
+TRAIN = toy_rows(2000, groups=10)
+
+
+def rate(cluster: Any, **chosen: Any) -> float:
+    """Samples of all workers in a second."""
+    records = run(train=TRAIN, cluster=cluster, epochs=3, **chosen).records
+    samples = sum(record["samples"] for worker in records for record in worker)
+    return samples / max(sum(record["seconds"] for record in worker) for worker in records)
+
+
+@pytest.mark.parametrize(
+    "method", [*GOSSIP, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"]
+)
+def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
+    slow = {"swarm-sgd with slowmo": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}}}
+    chosen = (EVERY | slow)[method]
+    # Ideally (3 + 1/10) / 4.
+    assert 0.7 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.78
+
+
+def check_totals(simulated: Simulated, rows: int) -> None:
+    """Each event once in each epoch, by whichever worker."""
+    for epoch, records in enumerate(zip(*simulated.records, strict=True)):
+        assert {record["epoch"] for record in records} == {epoch}
+        assert sum(record["samples"] for record in records) == rows
+        assert {record["samples_all_ranks"] for record in records} == {rows}
+        assert {record["train_rows"] for record in records} == {rows}
+        assert {record["samples_seen_by_all"] for record in records} == {rows * (epoch + 1)}
+
+
+@pytest.mark.parametrize("method", [*GOSSIP, "mpca"])
+def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> None:
+    # Rank 2 is busy with one unit while the others do whole epochs.
+    slow = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
+    simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **METHODS[method])
+    check_totals(simulated, 323)
+    assert min(record["steps"] for record in simulated.records[2]) == 0
+    losses = [
+        {record["val_loss"] for record in records}
+        for records in zip(*simulated.records, strict=True)
+    ]
+    assert all(len(found) == 1 and np.isfinite(next(iter(found))) for found in losses)
+
+
+def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_missed() -> None:
+    chosen: dict[str, Any] = METHODS["ad-psgd"] | {
+        "train": toy_rows(60),
+        "batch_size": 4,
+        "epochs": 30,
+    }
+    chosen["cluster"] = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
+    kept = KeptCheckpoints()
+    whole = run(files=kept.files, workers=3, **chosen)
+    places = sorted(kept.content)
+    assert places == [(epoch, 0) for epoch in range(1, 31)]
+    states = [kept.content[place][2] for place in places]
+    assert len(set(states)) < 10 < len({kept.content[place][0] for place in places})
+    within = next(
+        number
+        for number in range(1, 29)
+        if states[number - 1] == states[number] == states[number + 1]
+    )
+    for place in (places[within], places[20]):
+        resumed = run(files=KeptCheckpoints().files, resume=kept.at(place), workers=3, **chosen)
+        check_totals(resumed, 60)
+        assert all(
+            ours["samples"] == theirs["samples"]
+            for records, before in zip(resumed.records, whole.records, strict=True)
+            for ours, theirs in zip(records[: place[0]], before, strict=False)
+        )
+
+
+def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
+    kept = KeptCheckpoints()
+    chosen: dict[str, Any] = {
+        "algorithm": "ad-psgd",
+        "learning_rate": 0.4,
+        "epochs": 3,
+        "cluster": ROUGH,
+    }
+    whole = run(files=kept.files, workers=4, **chosen)
+    parts = [kept.at((2, 0)).load(rank)["best"] for rank in range(4)]
+    assert sum(part["model"] is not None for part in parts) >= 1
+    begun = KeptCheckpoints()
+    run(files=begun.files, resume=kept.at((2, 0)), workers=1, **chosen | {"epochs": 2})
+    best = min(parts, key=lambda part: part["val_loss"])
+    np.testing.assert_array_equal(begun.best(0), best["model"].numpy())
+    assert best["val_loss"] == min(record["val_loss"] for record in whole.records[0][:2])

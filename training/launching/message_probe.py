@@ -1,0 +1,123 @@
+"""Measures the network between ranks: every rank runs `python -m training.launching.message_probe NETWORK SIZE ...`.
+
+Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails prints {"error": ...}
+and ends all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from training.transports.basics import run_now
+from training.transports.mpi import MpiTransport
+from training.transports.parameter_server import Shard, Where
+
+ALL_REDUCE: Final = "all-reduce"
+PUSH: Final = "push"
+#: Time for the repetitions of an operation [s], and their limits.
+_SECONDS: Final = 0.4
+_FEWEST: Final = 7
+_MOST: Final = 300
+
+
+class Measurement(NamedTuple):
+    """The time of an operation between ranks."""
+
+    operation: str
+    """`ALL_REDUCE`, `PUSH` to a shard of another rank, or a pairwise average through `memory` or `sockets`."""
+    workers: int
+    nbytes: int
+    """Size of the vector."""
+    seconds: float
+    """Median of the repetitions; of the slowest rank [s]."""
+
+
+def answer(transport: MpiTransport, measured: Callable[[], Iterable[Any]]) -> None:
+    """Print what this rank measures, if it is the first; one that fails prints the error, and ends all ranks."""
+    try:
+        found = list(measured())
+        if transport.rank == 0:
+            sys.stdout.write(json.dumps({"measured": found}) + "\n")
+        transport.close()
+    except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
+        sys.stdout.write(json.dumps({"error": str(error) or type(error).__name__}) + "\n")
+        sys.stdout.flush()
+        transport.abort()
+
+
+def main(argv: list[str]) -> None:
+    """Measure all-reduces, averages and pushes of vectors of these sizes."""
+    transport = MpiTransport(network=argv[1] or None)
+
+    def measured() -> Iterator[dict[str, Any]]:
+        for nbytes in map(int, argv[2:]):
+            for measure in (_all_reduce, _average, _push):
+                yield measure(transport, nbytes)._asdict()
+
+    answer(transport, measured)
+
+
+def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
+    vector = np.zeros(nbytes // 4, np.float32)
+    seconds = _repeated(transport, lambda: run_now(transport.all_reduce_sum(vector)))
+    return Measurement(ALL_REDUCE, transport.world_size, nbytes, seconds)
+
+
+def _average(transport: MpiTransport, nbytes: int) -> Measurement:
+    """Averages that rank 0 makes with rank 1."""
+    shared = run_now(transport.shared_vector(np.zeros(nbytes // 4, np.float32)))
+    is_first = transport.rank == 0
+    seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
+    run_now(shared.close())
+    return Measurement(
+        "memory" if transport.process.is_one_host else "sockets",
+        transport.world_size,
+        nbytes,
+        seconds,
+    )
+
+
+def _push(transport: MpiTransport, nbytes: int) -> Measurement:
+    """Pushes of a sum that rank 0, who says how often, makes to a shard of another rank."""
+    change = np.zeros(2 * (nbytes // 4), np.float32)
+    server = run_now(transport.parameter_server(change, shards=2))
+    is_first = transport.rank == 0
+
+    def add(shard: Shard) -> None:
+        shard.vector += change[shard.part]
+
+    seconds = _repeated(
+        transport, lambda: run_now(server.push(add, Where(1))) if is_first else None
+    )
+    run_now(server.close())
+    return Measurement(PUSH, transport.world_size, nbytes, seconds)
+
+
+def _repeated(transport: MpiTransport, once: Callable[[], Any]) -> float:
+    run_now(transport.barrier())
+    once()
+    started = perf_counter()
+    once()
+    count = np.array([np.clip(_SECONDS / (perf_counter() - started), _FEWEST, _MOST)])
+    run_now(transport.broadcast(count))
+    seconds = []
+    for _ in range(int(count[0])):
+        started = perf_counter()
+        once()
+        seconds.append(perf_counter() - started)
+    run_now(transport.barrier())
+    medians = np.zeros(transport.world_size)
+    # A rank that begins early waits longer, and then begins late.
+    medians[transport.rank] = np.median(np.convolve(seconds, [0.5, 0.5], "valid"))
+    run_now(transport.all_reduce_sum(medians))
+    return float(medians.max())
+
+
+if __name__ == "__main__":
+    main(sys.argv)
