@@ -27,9 +27,10 @@ from features.splitting import (
     split_index,
     uniform,
 )
+from hep_core.atomic_files import new_file
 from hep_core.checked_parquet import open_parquet
 from hep_core.integrity import file_digest
-from hep_core.storage import is_remote, new_file, place
+from hep_core.storage import is_remote, place
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.tally import StepCounts, total
 

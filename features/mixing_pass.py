@@ -26,9 +26,10 @@ from features.matrices import features_of, high_level_in, list_columns, of_colum
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
+from hep_core.atomic_files import local_copy, new_file
 from hep_core.compiling import compiled
 from hep_core.integrity import file_digest
-from hep_core.storage import is_remote, local_copy, new_file, place
+from hep_core.storage import is_remote, place
 
 #: Memory of the rows that a task gathers.
 GATHERED_BYTES: Final = 256 << 20

@@ -41,9 +41,10 @@ from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
+from hep_core.atomic_files import local_copy
 from hep_core.integrity import file_digest
 from hep_core.plugins import load_from_environment
-from hep_core.storage import is_remote, local_copy, make_folder, sizes_below
+from hep_core.storage import is_remote, make_folder, sizes_below
 from ingestion.tally import by_sample
 
 #: Highest number of events that a task mixes, however small they are: more tasks use more cores.

@@ -1,16 +1,13 @@
-"""Where files lie: file systems by path or URL, globs, sizes, times, whole writes, waits for silent servers."""
+"""Where files lie: file systems by path or URL, globs, sizes, times, waits for silent servers."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-import shutil
-import tempfile
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from glob import has_magic
 from pathlib import Path
@@ -18,7 +15,6 @@ from typing import Any, Final, cast
 
 import fsspec
 import tenacity
-import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError, remote_error
@@ -233,44 +229,9 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-@contextmanager
-def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
-    """A local path to write to; what is there at the end of the context appears as `path`, whole or not at all.
-
-    Several attempts of a task may write the same file. If `flushed`, it is on the disk before it has its name: later
-    runs rely on it as it is.
-    """
-    with tempfile.TemporaryDirectory() if is_remote(path) else nullcontext(path.parent) as folder:
-        unfinished = Path(folder) / f".{path.name}.{uuid.uuid4().hex}"
-        try:
-            yield unfinished
-            if flushed:
-                with unfinished.open("rb") as written:
-                    os.fsync(written.fileno())
-            if is_remote(path) and unfinished.exists():
-                system, name = on_system(path)
-                system.put_file(str(unfinished), name)
-            elif unfinished.exists():
-                unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-
-
 def readable(path: Path) -> Any:
     """What pyarrow takes to read a file: a local path, or the open file of object storage."""
     return path.open("rb") if is_remote(path) else path
-
-
-def local_copy(path: Path, folder: Path) -> Path:
-    """The file itself, or for a URL its copy in a local folder, where it stays for the next caller."""
-    if not is_remote(path):
-        return path
-    copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path).encode())}{path.suffix}"
-    if not copy.exists():
-        system, name = on_system(path)
-        with new_file(copy) as unfinished:
-            system.get_file(name, str(unfinished))
-    return copy
 
 
 def sizes_below(folder: Path) -> dict[str, int]:
@@ -291,11 +252,3 @@ def footers(files: Iterable[Path]) -> list[Any]:
     # On object storage, the wait for an answer takes longer than all else.
     with ThreadPoolExecutor() as threads:
         return list(threads.map(lambda file: pq.read_metadata(readable(file)), files))
-
-
-def link_or_copy(old: str | Path, new: str | Path) -> None:
-    """Give a file that never changes a second name; copy it where the file system has no links."""
-    try:
-        os.link(old, new)
-    except OSError:
-        shutil.copyfile(old, new)

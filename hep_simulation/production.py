@@ -21,7 +21,7 @@ import uproot
 import xxhash
 from numpy.typing import NDArray
 
-from hep_core.storage import new_file
+from hep_core.atomic_files import new_file
 from hep_simulation.detector import simulate
 from hep_simulation.generator import (
     LAST_SEED,

@@ -21,6 +21,7 @@ from rich.table import Table
 from features.dataset import FeatureDataset
 from features.schema import SPLITS
 from hep_core.allocation import usable_cores
+from hep_core.atomic_files import write_atomically
 from hep_core.paths import located
 from hep_studies.figures import draw_all
 from hep_studies.judging import judge
@@ -46,7 +47,7 @@ from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import LOCAL_CHANGES, code_version, now, package_versions
-from pipeline.runs.state_files import read_state, write_atomically
+from pipeline.runs.state_files import read_state
 from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.exit_codes import stop_if_requested
 from pipeline.terminal.grid import Grid

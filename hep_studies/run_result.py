@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from scipy.special import entr
 from torch import nn
 
-from hep_core.storage import new_file
+from hep_core.atomic_files import new_file
 from training.loop.records import Record, settled
 from training.loop.summary import samples_of, summary_of_rank, utilisation
 from training.settings import TrainSettings

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 from scipy.optimize import nnls
 from torch import nn
 
+from hep_core.atomic_files import new_file
 from hep_core.plugins import when_loaded
-from hep_core.storage import new_file
 from hep_studies.plan import PlannedRun, digest_of
 from hep_studies.run_in_simulator import num_parameters, simulate_times
 from hep_studies.run_result import training_seconds

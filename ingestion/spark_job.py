@@ -21,17 +21,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark import Accumulator, SparkContext
 
+from hep_core.atomic_files import link_or_copy, new_file
 from hep_core.checked_parquet import read_parquet
 from hep_core.input_errors import DamagedFileError, InputFileError
 from hep_core.integrity import file_digest
-from hep_core.storage import (
-    is_remote,
-    link_or_copy,
-    make_folder,
-    new_file,
-    patiently,
-    place,
-)
+from hep_core.storage import is_remote, make_folder, patiently, place
 from ingestion.changes import changed_meanwhile, content_digest
 from ingestion.conflicts import refuse_too_many
 from ingestion.copies import event_keys, find_copies, stored_keys

@@ -12,6 +12,7 @@ from features.errors import FeatureError
 from features.kernel_pass import EventsFile, kernel_items
 from features.schema import identities
 from features.spark_job import make_unsplit, track_hint
+from hep_core.atomic_files import write_atomically
 from hep_core.paths import located
 from ingestion.copies import UInt64s
 from ingestion.settings import SampleSettings
@@ -29,7 +30,6 @@ from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import new_folder
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
-from pipeline.runs.state_files import write_atomically
 from pipeline.runs.trained_models import (
     FoundModel,
     refuse_other_features,

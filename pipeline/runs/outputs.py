@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,9 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
+from hep_core.atomic_files import flush_file, flush_folder, new_file
 from hep_core.integrity import file_digest, footer_digest
-from hep_core.storage import answers, new_file, place, sizes_below
+from hep_core.storage import answers, place, sizes_below
 
 #: Of the record and the summary of a training.
 _OF_TRAINING: Final = (
@@ -95,22 +95,10 @@ def written_files(
         if _is_taken_over(paths[old.path], before / old.path, may_be_copy=may_be_copy):
             known[old.path] = old
     for path in paths.values():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        flush_file(path)
     for path in (folder, *(path for path in inside if path.is_dir())):
         flush_folder(path)
     return [known.get(name) or _described(path, name) for name, path in paths.items()]
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        # Some file systems cannot flush folders; the files are in place anyway.
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:

@@ -6,15 +6,12 @@ A file that is no JSON, lacks a key or has a wrong value is a `RunFolderError`, 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from hep_core.secrets import redact_all
 from pipeline.errors import RunFolderError
-from pipeline.runs.outputs import flush_folder
 
 T = TypeVar("T")
 
@@ -48,17 +45,6 @@ def checked(content: Any, kind: TypeAdapter[T], *, path: Path, remedy: str) -> T
 def damaged(path: Path, reason: str, remedy: str) -> RunFolderError:
     """The error for a damaged file."""
     return RunFolderError(f"{path} is damaged: {reason}. {remedy}")
-
-
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON with secrets hidden; the file is the old one or the new one, also after a power cut."""
-    unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(redact_all(content), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    flush_folder(path.parent)
 
 
 def _first_mistake(error: ValidationError) -> str:

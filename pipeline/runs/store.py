@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
+from hep_core.atomic_files import write_atomically
 from hep_core.input_errors import InputFileError
 from hep_core.integrity import DamagedOutputError
 from pipeline.errors import RunFolderError, cannot_write
@@ -39,7 +40,7 @@ from pipeline.runs.manifest import (
 )
 from pipeline.runs.outputs import OutputFile, damaged_files, digest_of_file, written_files
 from pipeline.runs.own_folders import is_claimed
-from pipeline.runs.state_files import damaged, read_state, write_atomically
+from pipeline.runs.state_files import damaged, read_state
 from pipeline.runs.stored_files import KERNELS, StoredFiles, kernel_outputs_of, used_by
 
 POINTER: Final = "current.json"

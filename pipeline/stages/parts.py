@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from hep_core.storage import link_or_copy
+from hep_core.atomic_files import link_or_copy
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
 from pipeline.stages.base import Context

@@ -15,8 +15,9 @@ from delphes_files import checked, select, write_delphes
 from made_events import lepton, made_event
 from s3_server import Server, forget_connections, lead_to, s3_server
 
+from hep_core.atomic_files import new_file
 from hep_core.input_errors import RefusedFileError, UnreachableFileError
-from hep_core.storage import ATTEMPTS, limit_waiting, new_file, place, readable
+from hep_core.storage import ATTEMPTS, limit_waiting, place, readable
 from ingestion.files import expand
 from ingestion.settings import SampleSettings
 

@@ -20,9 +20,9 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
+from hep_core.atomic_files import new_file
 from hep_core.integrity import SEAL, DamagedOutputError, has_seal, sealed
 from hep_core.random_streams import random_stream
-from hep_core.storage import new_file
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler

@@ -19,9 +19,9 @@ import psutil
 
 from features.errors import FeatureError
 from hep_core.allocation import lack_of_memory, limit_and_advice
+from hep_core.atomic_files import new_file
 from hep_core.integrity import DamagedOutputError
 from hep_core.plugins import PluginError, blamed
-from hep_core.storage import new_file
 from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
 from training.settings import TrainSettings

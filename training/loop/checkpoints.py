@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from hep_core.atomic_files import new_file
 from hep_core.integrity import has_seal, is_of_system, sealed
-from hep_core.storage import new_file
 from training.errors import CheckpointError
 from training.settings import TrainSettings
 

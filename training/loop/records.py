@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hep_core.storage import new_file
+from hep_core.atomic_files import new_file
 from training.errors import LaunchError
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder

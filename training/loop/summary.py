@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hep_core.storage import new_file
+from hep_core.atomic_files import new_file
 from training.loop.records import Record, read_records, write_records
 from training.settings import TrainSettings
 

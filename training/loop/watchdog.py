@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hep_core.storage import new_file
+from hep_core.atomic_files import new_file
 from training.loop.metering import Meter
 
 _GRACE_SECONDS: Final = 3.0

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hep_core.storage import new_file
+from hep_core.atomic_files import new_file
 from models.errors import SavedModelError
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from published_by_hand import made_manifest, made_model_manifest
 
+from hep_core.atomic_files import write_atomically
 from hep_core.integrity import file_digest
 from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.state_files import write_atomically
 from pipeline.runs.store import StageStore, Version
 from pipeline.runs.stored_files import KERNELS
 
