@@ -21,7 +21,7 @@ from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import Simulated, simulate
 from training.errors import DivergedError, StudyError
 from training.flat_model import FlatModel
-from training.loop.making import make_model
+from training.loop.factories import make_model
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
@@ -108,9 +108,9 @@ def simulate_workload(
 ) -> Simulated:
     """Train a workload in the simulator, from the same initial weights as on MPI; `how`: arguments of `simulate`."""
     train, val = (workload.rows(split, settings) for split in ("train", "val"))
-    module, owners = (
+    module, partition = (
         fresh_model(workload, settings).module,
-        workload.owners(settings, world_size=settings.workers),
+        workload.partition(settings, world_size=settings.workers),
     )
     return simulate(
         module,
@@ -119,7 +119,7 @@ def simulate_workload(
         settings,
         cluster,
         augmentation=workload.augmentation,
-        owners=owners,
+        partition=partition,
         **how,
     )
 

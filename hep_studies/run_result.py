@@ -19,8 +19,8 @@ from scipy.special import entr
 from torch import nn
 
 from hep_core.atomic_files import new_file
-from training.loop.records import Record, settled
-from training.loop.summary import samples_of, summary_of_rank, utilisation
+from training.loop.records import Record, drop_warmup_epochs
+from training.loop.summary import count_samples, summarize_rank, utilisation
 from training.settings import TrainSettings
 from training.workloads.workload import Workload
 
@@ -165,7 +165,7 @@ def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
 def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     """Numbers of the whole run."""
     history, trained = ranks[0], [list(records) for records in ranks if records]
-    summaries = [summary_of_rank(records) for records in trained]
+    summaries = [summarize_rank(records) for records in trained]
     # The simulator validates single models of the first workers only; without any, the model is that of one worker.
     alone = [
         records[-1]["worker_val_accuracy"]
@@ -176,11 +176,13 @@ def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     found = {
         **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
         "diverged": 0.0,
-        **samples_of(history),
+        **count_samples(history),
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / len(summaries) / len(history),
         "utilisation": utilisation(
-            {"seconds_by_kind": _trained(each)} for records in ranks for each in settled(records)
+            {"seconds_by_kind": _trained(each)}
+            for records in ranks
+            for each in drop_warmup_epochs(records)
         ),
         "worker_val_accuracy": float(np.mean(alone or [history[-1]["val_accuracy"]])),
         **rates(ranks),
@@ -212,7 +214,7 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
         {'seconds_per_batch': 0.5, 'samples_per_second': 64.0}
     """
     per_batch, per_second = [], []
-    for epoch in _by_epoch([settled(records) for records in ranks]):
+    for epoch in _by_epoch([drop_warmup_epochs(records) for records in ranks]):
         seconds = np.mean([training_seconds(record) for record in epoch])
         per_batch.append(seconds / np.mean([record["steps"] for record in epoch]))
         per_second.append(sum(record["samples"] for record in epoch) / seconds)

@@ -20,7 +20,7 @@ from hep_studies.measures import lowest_loss, measure_of
 from hep_studies.run_result import RunResult
 from hep_studies.study import StudySettings, as_in_json, short
 from training.errors import StudyError
-from training.loop.summary import acted
+from training.loop.summary import count_actions
 from training.settings import TrainSettings
 
 #: A result beside its published page: the same JSON, a tenth as long.
@@ -185,7 +185,7 @@ class StudyResult:
 
     def never_acted(self, cell: Cell) -> list[str]:
         """What the settings of a cell ask for and none of its runs did, by counter."""
-        found = acted(self.settings(cell), [run.numbers for run in self.with_result(cell)])
+        found = count_actions(self.settings(cell), [run.numbers for run in self.with_result(cell)])
         return [name for name, number in found.items() if not number]
 
     def settings(self, cell: Cell) -> TrainSettings:

@@ -35,8 +35,8 @@ from hep_studies.study_result import TimeCheck
 from training.algorithms.base import VectorModel
 from training.flat_model import FlatModel, ModelState
 from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement, answer
-from training.launching.mpirun import measure_messages, measured_by
-from training.loop.making import make_algorithm
+from training.launching.mpirun import measure_messages, run_measurement
+from training.loop.factories import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import MemoryFiles, Record
 from training.loop.trainer import Trainer
@@ -120,11 +120,11 @@ class _SleepingWork:
         self.model.write_gradient(self._gradient)
         time.sleep(self._times.draw(self._size))
 
-    def take_sums(self) -> Sums:
-        found, self._samples = self.sums_so_far(), 0
+    def pop_sums(self) -> Sums:
+        found, self._samples = self.running_sums(), 0
         return found
 
-    def sums_so_far(self) -> Sums:
+    def running_sums(self) -> Sums:
         return Sums(1.0, 1.0, 0.0, self._samples)
 
     def buffers(self) -> Vector:
@@ -239,7 +239,9 @@ def _measured(chosen: Sequence[Sleepers], folder: Path) -> list[TimeCheck]:
     for workers in sorted({each.train.workers for each in chosen}):
         some = [each for each in chosen if each.train.workers == workers]
         path.write_bytes(_SLEEPERS.dump_json(some))
-        times = measured_by(some[0].train, ("hep_studies.time_checks", str(path)), timeout=_TIMEOUT)
+        times = run_measurement(
+            some[0].train, ("hep_studies.time_checks", str(path)), timeout=_TIMEOUT
+        )
         for each, seconds in zip(some, times, strict=True):
             cluster = each.cluster.model_copy(update=machine)
             simulated = simulate_times(

@@ -14,12 +14,12 @@ from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock, without_garbage_collection
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
-from training.loop.making import make_algorithm
+from training.loop.factories import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.records import MemoryFiles, RunFiles, merged
+from training.loop.records import MemoryFiles, RunFiles, merge_records
 from training.loop.trainer import Trainer
 from training.readers.memory import MemoryRows
-from training.readers.skew import Owners
+from training.readers.skew import DirichletPartition
 from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.workloads.draws import Augmentation
@@ -50,7 +50,7 @@ def simulate(
     cluster: ClusterSettings,
     *,
     augmentation: Augmentation | None = None,
-    owners: Owners | None = None,
+    partition: DirichletPartition | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
 ) -> Simulated:
@@ -63,15 +63,15 @@ def simulate(
         settings: The training.
         cluster: Times of computation and communication.
         augmentation: Changes the images of each batch; None for no change.
-        owners: Who owns which training rows, with `settings.skew`; None: all read all.
+        partition: The division of the training rows among the workers, with `settings.skew`; None: all read all.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
     """
     world_size = settings.workers
     use_threads(settings.threads)
     be_deterministic()
-    if (owners is None) != (settings.skew is None):
-        raise AssertionError("settings with `skew` need the owners of the rows, and only they")
+    if (partition is None) != (settings.skew is None):
+        raise AssertionError("settings with `skew` need a partition of the rows, and only they")
     clock = VirtualClock()
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.
@@ -92,7 +92,7 @@ def simulate(
             model,
             rank=rank,
             times=times,
-            own=None if owners is None else owners.rows_of(rank),
+            owned_rows=None if partition is None else partition.rows_of_worker(rank),
             validates_alone=rank < _VALIDATE_ALONE,
         )
         algorithm = make_algorithm(model, settings, metered)
@@ -105,7 +105,7 @@ def simulate(
             meter,
             kept[rank],
             None,
-            owners=owners,
+            partition=partition,
         )
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
@@ -114,5 +114,5 @@ def simulate(
         (each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None),
         None,
     )
-    histories = merged([trainer.history for trainer in trainers])
+    histories = merge_records([trainer.history for trainer in trainers])
     return Simulated(histories, stacked.parameters, clock.now, best)

@@ -19,10 +19,10 @@ from training.compiled.engines import Batches, compiled_engine
 from training.flat_model import FlatModel, FlatVectors, ModelState
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
-from training.readers.sharding import Assignment, OwnRows
+from training.readers.sharding import Assignment, OwnedRows
 from training.transports.basics import Vector
 from training.workloads.draws import Augmentation, Draws
-from training.workloads.gradients import Sums, TorchGradients, sums_of
+from training.workloads.gradients import Sums, TorchGradients, compute_sums
 from training.workloads.work import ValidationPart, Work
 
 _VALIDATED_AT_ONCE: Final = 2048
@@ -90,7 +90,7 @@ class StackedModels:
             self._torch.compute(self.draws[rank].prepare(rows.batch(batch), for_torch=True))
             self.model.read_gradient(self._host_gradients[rank])
             self.buffers[rank] = self.model.buffers()
-            self.sums[rank] += self._torch.take_sums()
+            self.sums[rank] += self._torch.pop_sums()
 
 
 class MeanModelEvaluator:
@@ -129,7 +129,9 @@ class MeanModelEvaluator:
         model.module.eval()
         with torch.inference_mode():
             for batch in self._val.batches(_VALIDATED_AT_ONCE):
-                sums = sums.plus(sums_of(model.module(*batch.inputs), batch.labels, batch.weights))
+                sums = sums.combine(
+                    compute_sums(model.module(*batch.inputs), batch.labels, batch.weights)
+                )
         model.module.train()
         return sums
 
@@ -137,7 +139,7 @@ class MeanModelEvaluator:
 class StackedWork(Work):
     """One virtual worker's computation.
 
-    `own`: rows of each row group to train on; None: all.
+    `owned_rows`: rows of each row group to train on; None: all.
     """
 
     def __init__(
@@ -147,13 +149,13 @@ class StackedWork(Work):
         *,
         rank: int,
         times: ComputeTimes,
-        own: OwnRows | None,
+        owned_rows: OwnedRows | None,
         validates_alone: bool,
     ) -> None:
         self.model = model
         self._evaluator = evaluator
         self._rank = rank
-        self._times, self._own = times, own
+        self._times, self._owned_rows = times, owned_rows
         self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
@@ -162,7 +164,7 @@ class StackedWork(Work):
 
     @override
     def begin(self, assignment: Assignment) -> None:
-        self._order = self._evaluator.train.reading_order(assignment, self._own)
+        self._order = self._evaluator.train.reading_order(assignment, self._owned_rows)
         self._bounds = [0, *accumulate(assignment.sizes)]
         self._step = 0
 
@@ -182,14 +184,14 @@ class StackedWork(Work):
         return self._evaluator.gradient(self._rank, self._rows, self._times.draw(len(self._rows)))
 
     @override
-    def take_sums(self) -> Sums:
-        sums = self.sums_so_far()
+    def pop_sums(self) -> Sums:
+        sums = self.running_sums()
         self._evaluator.stacked.sums[self._rank] = 0
         return sums
 
     @override
-    def sums_so_far(self) -> Sums:
-        return Sums.of(self._evaluator.stacked.sums[self._rank])
+    def running_sums(self) -> Sums:
+        return Sums.from_array(self._evaluator.stacked.sums[self._rank])
 
     @override
     def buffers(self) -> Vector:

@@ -28,10 +28,10 @@ from training.errors import DamagedDatasetError
 from training.readers.batch import Rows
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import OwnRows, even_parts
+from training.readers.sharding import OwnedRows, even_parts
 from training.settings import TrainSettings
 from training.workloads.draws import Augmentation
-from training.workloads.workload import Split, Workload, dtype_of
+from training.workloads.workload import Split, Workload, network_dtype
 
 PixelArray = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -210,19 +210,19 @@ class Images(Workload):
 
     @override
     def reader(
-        self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None
+        self, settings: TrainSettings, device: torch.device, *, owned_rows: OwnedRows | None = None
     ) -> Reader:
         train, val = (self.rows(split, settings, device) for split in ("train", "val"))
         # Its row groups are the batches.
         at_once = np.diff([*range(0, len(val), _VAL_ROWS), len(val)]).tolist()
-        return MemoryReader(train, replace(val, group_rows=at_once), own=own)
+        return MemoryReader(train, replace(val, group_rows=at_once), owned_rows=owned_rows)
 
     @override
     def rows(
         self, split: Split, settings: TrainSettings, device: torch.device | None = None
     ) -> MemoryRows:
         pixels, labels = (torch.from_numpy(array) for array in self._splits[split])
-        dtype = dtype_of(settings)
+        dtype = network_dtype(settings)
         inputs = (
             pixels.reshape(len(labels), -1).to(device, dtype)
             if self._network.is_flat

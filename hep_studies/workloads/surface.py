@@ -14,7 +14,7 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import even_parts
 from training.settings import TrainSettings
-from training.workloads.workload import Split, Workload, dtype_of
+from training.workloads.workload import Split, Workload, network_dtype
 
 #: Rows of noise, in groups that many numbers of workers divide; a single row without noise validates and tests.
 _ROWS: Final = 240
@@ -65,7 +65,7 @@ class Surface(Workload):
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        groups, dtype = self.group_rows(split), dtype_of(settings)
+        groups, dtype = self.group_rows(split), network_dtype(settings)
         values = np.zeros((sum(groups), 2))
         if split == "train":
             values = random_stream(settings.seed, "noise").normal(

@@ -27,7 +27,7 @@ from features.matrices import columns_of
 from training.readers.batch import Batch
 from training.readers.petastorm_compat import make_batch_reader
 from training.readers.reader import Reader, open_reader
-from training.readers.sharding import assignment_of, plan_epoch
+from training.readers.sharding import assign_rows, plan_epoch
 from training.readers.streamed import transform_spec
 from training.settings import ReaderKind
 
@@ -75,7 +75,7 @@ def bare_petastorm(case: Case) -> None:
 def through(reader: Reader, case: Case) -> Iterable[Batch]:
     rows = [group.rows for group in case.dataset.splits["train"]]
     plan = plan_epoch(rows, world_size=1, batch_size=_BATCH, seed=1, epoch=0)
-    return reader.train_batches(assignment_of(plan, rank=0, epoch=0))
+    return reader.train_batches(assign_rows(plan, rank=0, epoch=0))
 
 
 def consume(batches: Iterable[Batch]) -> None:

@@ -30,7 +30,7 @@ from pipeline.terminal.exit_codes import Exit
 from training.errors import LaunchError
 from training.launching.agents_on_spark import train_on_spark
 from training.launching.launcher import launch
-from training.loop.summary import acted, summary_of_rank
+from training.loop.summary import count_actions, summarize_rank
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -83,7 +83,7 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_
             wanted[-1]["worker_val_loss"], rel=1e-9, abs=1e-11
         )
     told = summary(run.out_dir)["acted"]
-    assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
+    assert told == count_actions(run.train, [summarize_rank(each) for each in expected.records])
     assert min(told.values()) > 0
 
 

@@ -25,7 +25,9 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
     broken = write_dataset(
         tmp_path / "data", rows={"train": [400, 400], "val": [10, 10], "test": [10]}
     )
-    victim = plan_epoch([400, 400], world_size=2, batch_size=8, seed=1, epoch=0).pieces[1][0].group
+    victim = (
+        plan_epoch([400, 400], world_size=2, batch_size=8, seed=1, epoch=0).row_ranges[1][0].group
+    )
     path = broken.files("train")[victim]
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)

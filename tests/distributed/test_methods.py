@@ -16,7 +16,7 @@ from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import Simulated
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
-from training.loop.summary import acted, summary_of_rank
+from training.loop.summary import count_actions, summarize_rank
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -111,7 +111,7 @@ def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
                 key,
             )
     told = summary(run.out_dir)["acted"]
-    assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
+    assert told == count_actions(run.train, [summarize_rank(each) for each in expected.records])
     assert min(told.values()) > 0
 
 

@@ -20,11 +20,11 @@ from hep_studies.simulator.virtual_time import VirtualClock
 from training.algorithms import registry
 from training.algorithms.base import Algorithm
 from training.flat_model import FlatVectors
-from training.loop.making import make_algorithm
+from training.loop.factories import make_algorithm
 from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
-from training.readers.skew import Owners
+from training.readers.skew import DirichletPartition
 from training.settings import TrainSettings
 
 
@@ -168,7 +168,7 @@ def run(
         cluster = cluster.model_copy(update={"workers_per_host": 100})
     train, how = toy_rows(320) if train is None else train, settings(**chosen)
     if how.skew is not None:
-        passed_on["owners"] = Owners(
+        passed_on["partition"] = DirichletPartition(
             train.rows.labels.numpy(),
             train.group_rows,
             world_size=how.workers,

@@ -14,7 +14,7 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
 from training.workloads.draws import Augmentation
-from training.workloads.workload import Split, Workload, dtype_of
+from training.workloads.workload import Split, Workload, network_dtype
 
 SIDE = 5
 ROWS = {"train": [10] * 12, "val": [30], "test": [30]}
@@ -55,6 +55,6 @@ class TinyImages(Workload):
         labels = np.arange(count) % 3
         pixels = rng.integers(120, size=(count, SIDE, SIDE, 1), dtype=np.uint8)
         pixels[np.arange(count), 2 * labels] += 130
-        weights = torch.ones(count, dtype=dtype_of(settings))
+        weights = torch.ones(count, dtype=network_dtype(settings))
         rows = Rows((torch.from_numpy(pixels),), torch.from_numpy(labels), weights)
         return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)

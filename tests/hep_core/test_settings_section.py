@@ -12,7 +12,7 @@ from simulated import SEVERAL, LinearGradients, run, settings
 from hep_studies.simulator.cluster import ClusterSettings
 from training.algorithms.registry import METHODS
 from training.errors import IdleSettingError
-from training.loop.summary import acted, summary_of_rank
+from training.loop.summary import count_actions, summarize_rank
 from training.settings import TrainSettings
 
 AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
@@ -157,8 +157,8 @@ def test_one_worker_of_a_method_for_several_trains_as_with_plain_sgd(name: str) 
 def test_a_window_longer_than_the_run_is_counted_and_not_refused() -> None:
     chosen = {"slowmo": {"tau": 100}, "algorithm": "local-sgd", "local_steps": 50}
     settings(**chosen).refuse_idle()
-    found = acted(
-        settings(**chosen), [summary_of_rank(records) for records in run(**chosen).records]
+    found = count_actions(
+        settings(**chosen), [summarize_rank(records) for records in run(**chosen).records]
     )
     assert found == {"averages": 0, "slowmo_steps": 0}
 
@@ -172,9 +172,9 @@ def test_what_acts_now_and_then_is_counted(
     if how.traits.joint_model and slowmo:
         return
     slow = {"slowmo": slowmo} if slowmo else {}
-    found = acted(
+    found = count_actions(
         settings(**chosen, **slow),
-        [summary_of_rank(records) for records in run(**chosen, **slow).records],
+        [summarize_rank(records) for records in run(**chosen, **slow).records],
     )
     assert min(found.values()) > 0
     # 16 steps of each worker.

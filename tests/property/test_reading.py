@@ -15,7 +15,7 @@ from features.dataset import FeatureDataset, RowGroup
 from training.readers.batch import Batch, BatchLayout, Columns
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import assignment_of, plan_epoch, shuffled, step_bounds
+from training.readers.sharding import assign_rows, plan_epoch, shuffled, step_bounds
 from training.readers.streamed import StreamedReader
 
 row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=10)
@@ -60,7 +60,7 @@ def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, 
     yield StreamedReader(made_dataset(rows), layout, seed=5, row_groups=source.row_groups), source
     source = MadeRows(rows)
     train, val = (
-        MemoryRows.of_files(
+        MemoryRows.lazy(
             made_dataset(rows),
             split,
             layout,
@@ -104,11 +104,11 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
     first_step = data.draw(st.integers(0, plan.num_steps))
     order = [
         sum(rows[:group]) + row
-        for group, start, stop in plan.pieces[rank]
+        for group, start, stop in plan.row_ranges[rank]
         for row in shuffled(rows[group], seed=5, epoch=epoch, group=group)[start:stop].tolist()
     ]
     bounds = step_bounds(len(order), plan.num_steps).tolist()
-    share = assignment_of(plan, rank=rank, epoch=epoch, first_step=first_step)
+    share = assign_rows(plan, rank=rank, epoch=epoch, first_step=first_step)
     layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
     for reader, source in readers(rows, layout):
         batches = list(reader.train_batches(share))

@@ -24,7 +24,7 @@ from training.errors import FrozenNetworkError
 from training.flat_model import FlatModel
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
-from training.loop.making import make_model
+from training.loop.factories import make_model
 from training.settings import TrainSettings
 from training.transports.transport import Transport
 from training.workloads.hep_settings import HepSettings

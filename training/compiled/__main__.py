@@ -9,7 +9,7 @@ import numpy as np
 
 from training.compiled.engines import columns_to_turn
 from training.compiled.kernel import unscaled
-from training.compiled.optimizer import Constants, array_of, is_finite, update_by_array
+from training.compiled.optimizer import Constants, constants_array, is_finite, update_by_array
 from training.compiled.perceptron import (
     Perceptron,
     RowArrays,
@@ -33,7 +33,9 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     )
     optimizer = (gradient[0], first[0], second[0], step, np.ones(1), adam)
     perceptron_epoch(parameters[0], *optimizer, network, events, order, bounds, sums[0])
-    update_by_array(parameters[0], gradient[0], first[0], second[0], step, 0.1, array_of(adam))
+    update_by_array(
+        parameters[0], gradient[0], first[0], second[0], step, 0.1, constants_array(adam)
+    )
     is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])
     ones = np.ones(2, np.int64)

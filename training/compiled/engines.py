@@ -70,7 +70,7 @@ class PerceptronEngine(Engine):
     def gradients(
         self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
     ) -> None:
-        events = events_of(rows)
+        events = row_arrays(rows)
         if events.inputs.shape[1] != self.network.widths[0]:
             raise ValueError(
                 f"the network takes {self.network.widths[0]} features, not {events.inputs.shape[1]}"
@@ -165,7 +165,7 @@ def columns_to_turn(frame: nn.Module | None) -> TurnedColumns:
     )
 
 
-def events_of(rows: Rows | Batch) -> RowArrays:
+def row_arrays(rows: Rows | Batch) -> RowArrays:
     """The arrays of some events with one input column."""
     return RowArrays(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
 

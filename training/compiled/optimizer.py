@@ -94,13 +94,13 @@ def update_by_array(
     rate: float,
     constants: Array,
 ) -> None:
-    """`update` with the constants from `array_of`: a call from Python then takes a third of the time."""
+    """`update` with the constants from `constants_array`: a call from Python then takes a third of the time."""
     update(parameters, gradient, first, second, step, rate, constants[0])
 
 
 # Cached, since thousands of simulated workers have the same.
 @lru_cache(maxsize=16)
-def array_of(constants: Constants) -> Array:
+def constants_array(constants: Constants) -> Array:
     """The constants as a structured array, (1,)."""
     kinds = [(name, type(value)) for name, value in constants._asdict().items()]
     return np.array([tuple(constants)], np.dtype(kinds, align=True))
@@ -123,7 +123,7 @@ class ArrayOptimizer(Update):
     """
 
     def __init__(self, constants: Constants) -> None:
-        self._constants = array_of(constants)
+        self._constants = constants_array(constants)
         self.moments = tuple(moment_names(constants))
 
     @override
@@ -166,8 +166,8 @@ class VectorOptimizer:
             raise AssertionError("the vector has no gradient")
         self._parameters: Array = flat.detach().numpy()
         self._gradient: Array = gradient.numpy()
-        self._constants = constants_of(settings)
-        self._constants_array = array_of(self._constants)
+        self._constants = optimizer_constants(settings)
+        self._constants_array = constants_array(self._constants)
         self._state = {
             name: torch.zeros_like(flat.detach()) for name in moment_names(self._constants)
         }
@@ -214,7 +214,7 @@ class VectorOptimizer:
         self.param_groups[0]["lr"] = content["param_groups"][0]["lr"]
 
 
-def constants_of(settings: TrainSettings) -> Constants:
+def optimizer_constants(settings: TrainSettings) -> Constants:
     """The constants of the optimiser that the settings name."""
     name = settings.optimizer
     return Constants(

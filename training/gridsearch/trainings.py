@@ -26,8 +26,8 @@ from hep_core.random_streams import random_stream
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.compiled.engines import PerceptronEngine, events_of
-from training.compiled.optimizer import constants_of
+from training.compiled.engines import PerceptronEngine, row_arrays
+from training.compiled.optimizer import optimizer_constants
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
 from training.gridsearch.settings import GridSearchSettings, Trial
 from training.loop.schedule import learning_rate
@@ -98,10 +98,13 @@ def train_on_fold(
     """
     torch.manual_seed(seed)
     made = make_network()
-    network, events = PerceptronEngine([made.scaling, *made.layers]).network, events_of(rows)
+    network, events = PerceptronEngine([made.scaling, *made.layers]).network, row_arrays(rows)
     parameters = parameters_to_vector(made.parameters()).detach().numpy()
     gradient, first, second = (np.zeros_like(parameters) for _ in range(3))
-    state, constants = (gradient, first, second, np.zeros(1, np.float32)), constants_of(settings)
+    state, constants = (
+        (gradient, first, second, np.zeros(1, np.float32)),
+        optimizer_constants(settings),
+    )
     curves = Curves([], [], [])
     bounds = step_bounds(len(fold.train), num_steps)
     for epoch in range(settings.epochs):
@@ -114,7 +117,7 @@ def train_on_fold(
             parameters, *state, rates, constants, network, events, order, bounds, of_training
         )
         perceptron_sums(parameters, network, events, fold.val, of_validation)
-        train, val = Sums.of(of_training), Sums.of(of_validation)
+        train, val = Sums.from_array(of_training), Sums.from_array(of_validation)
         for curve, value in zip(
             curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True
         ):

@@ -71,11 +71,11 @@ def main() -> int:
     files = LaunchFiles(Path(runs).parent)
     try:
         # The driver hears of libraries that are missing here.
-        from training.launching.rank import runs_of, train  # noqa: PLC0415
+        from training.launching.rank import read_runs, train  # noqa: PLC0415
         from training.loop.watchdog import Watchdog  # noqa: PLC0415
 
-        files.say_present("has loaded its libraries, and waits for the others or for its data")
-        ((_, spec),) = runs_of(Path(runs))
+        files.write_heartbeat("has loaded its libraries, and waits for the others or for its data")
+        ((_, spec),) = read_runs(Path(runs))
         watchdog = Watchdog(files.stalls, files.signs, rank=rank, seconds=spec.train.stall_seconds)
         show = None if rank else lambda progress: transport.say({"progress": progress._asdict()})
         train(spec, transport, on_progress=show, watchdog=watchdog)

@@ -124,7 +124,7 @@ class _Agents:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             if not has_started and len(self._addresses) == self._workers:
                 has_started = True
-                self._job.files.say_started()
+                self._job.files.mark_started()
             while not self._news.empty():
                 news = self._news.get()
                 if "progress" in news:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, NoReturn
 from hep_core.allocation import memory_limit
 from hep_core.environment import PROGRAM
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
-from training.launching.launcher_log import told_of_loss, without_noise
+from training.launching.launcher_log import parse_rank_loss, without_noise
 from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.rank import RunSpec, train
@@ -211,9 +211,11 @@ def _attempt(job: Job, left: Sequence[int]) -> bool:
     if not (kill or files.has_started):
         _raise_failed_start(job.settings, files, status)
     ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
-    files.note_loss(
+    files.record_loss(
         kill
-        or (ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended)
+        or (
+            ended if status < 0 else parse_rank_loss(files.log.read_text(errors="replace")) or ended
+        )
     )
     return False
 
@@ -311,7 +313,7 @@ def _raise_failed_start(settings: TrainSettings, files: LaunchFiles, status: int
             f"of this machine, or a person? The ranks ended too; the same command starts them again."
         )
     raise LaunchError(
-        f"{before}the ranks did not start: status {status}: {told_of_loss(log) or 'no output'}\n"
+        f"{before}the ranks did not start: status {status}: {parse_rank_loss(log) or 'no output'}\n"
         f"The last output:\n{without_noise(log)[-_LAST_WORDS:]}\n"
         f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
         f"with --workers 1 to see whether MPI is the cause."

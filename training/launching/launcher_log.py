@@ -40,11 +40,11 @@ _CAUSES: Final = (
 )
 
 
-def told_of_loss(log: str) -> str:
+def parse_rank_loss(log: str) -> str:
     """What a log says of the cause of a loss, on one line; empty if it says nothing.
 
     Examples:
-        >>> told_of_loss("srun: error: host2: task 1: Killed")
+        >>> parse_rank_loss("srun: error: host2: task 1: Killed")
         'srun: error: host2: task 1: Killed'
     """
     statements = list(_statements(log))

@@ -144,10 +144,10 @@ def measure_messages(
     """
     network = settings.algorithm.transport_options.network or ""
     probe = ("training.launching.message_probe", network, *map(str, sizes))
-    return [Measurement(**each) for each in measured_by(settings, probe, hosts)]
+    return [Measurement(**each) for each in run_measurement(settings, probe, hosts)]
 
 
-def measured_by(
+def run_measurement(
     settings: TrainSettings,
     program: Sequence[str],
     hosts: Hosts = no_hosts,

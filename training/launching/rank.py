@@ -17,7 +17,7 @@ from training.compiled.engines import PerceptronEngine, compiled_engine
 from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
-from training.loop.making import make_algorithm, make_model
+from training.loop.factories import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
 from training.loop.records import FOLDER, DiskFiles, scalars_writer
@@ -67,7 +67,7 @@ class RunSpec(NamedTuple):
         return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
 
 
-def runs_of(path: Path) -> list[tuple[int, RunSpec]]:
+def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
     """The runs of a list, with their numbers.
 
     Raises:
@@ -106,9 +106,11 @@ def train(
     workload = spec.workload.open()
     device = choose_device(settings.device, workload)
     model = make_model(workload, settings, transport, device)
-    owners = workload.owners(settings, world_size=transport.world_size)
+    partition = workload.partition(settings, world_size=transport.world_size)
     reader = workload.reader(
-        settings, device, own=None if owners is None else owners.rows_of(transport.rank)
+        settings,
+        device,
+        owned_rows=None if partition is None else partition.rows_of_worker(transport.rank),
     )
     draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
     work = ReaderWork(model, reader, draws=draws, alive=meter.alive)
@@ -134,7 +136,7 @@ def train(
         meter,
         files,
         on_progress,
-        owners=owners,
+        partition=partition,
     )
     with without_denormals():
         run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))

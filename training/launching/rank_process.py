@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from training.errors import LaunchError
-from training.launching.rank import runs_of, train
+from training.launching.rank import read_runs, train
 from training.launching.rank_reports import LaunchFiles, described
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
@@ -31,15 +31,15 @@ def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
     listed = Path(argv[1])
     files = LaunchFiles(listed.parent)
-    files.say_present("has begun, and does not come out of the start of MPI")
+    files.write_heartbeat("has begun, and does not come out of the start of MPI")
     world = load_mpi().COMM_WORLD
-    files.say_present("is in MPI, and waits for the others or for its data")
+    files.write_heartbeat("is in MPI, and waits for the others or for its data")
     transport: MpiTransport | None = None
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     if world.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
-        runs = runs_of(listed)
+        runs = read_runs(listed)
         settings = runs[0][1].train
         watchdog = Watchdog(
             files.stalls, files.signs, rank=world.rank, seconds=settings.stall_seconds
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         world.Barrier()
         if world.rank == 0:
             files.clear_stalls()
-            files.say_started()
+            files.mark_started()
         for number, spec in runs:
             transport = MpiTransport(**spec.train.algorithm.transport_options._asdict())
             run_now(transport.barrier())

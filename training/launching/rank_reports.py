@@ -87,7 +87,7 @@ class LaunchFiles:
             shutil.rmtree(path, ignore_errors=True)
         self.clear_stalls()
 
-    def say_present(self, what: str) -> None:
+    def write_heartbeat(self, what: str) -> None:
         """Note how far the start of this rank is, as far as it knows its number before MPI has begun."""
         found = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
         # A host that does not see the folder says so later.
@@ -115,7 +115,7 @@ class LaunchFiles:
         for path in (self.stalls, self.signs):
             shutil.rmtree(path, ignore_errors=True)
 
-    def say_started(self) -> None:
+    def mark_started(self) -> None:
         """All ranks have found each other."""
         self._started.touch()
 
@@ -135,7 +135,7 @@ class LaunchFiles:
         )
         return None if first is None else _read(first)
 
-    def note_loss(self, words: str) -> None:
+    def record_loss(self, words: str) -> None:
         """Record that a rank was lost."""
         with self._lost_ranks.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"what": words}) + "\n")

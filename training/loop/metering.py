@@ -51,7 +51,7 @@ class Meter:
         self._last = now
 
     @contextmanager
-    def all_is(self, kind: str) -> Iterator[None]:
+    def attribute_all_to(self, kind: str) -> Iterator[None]:
         """Book all time within under this kind, communication too."""
         self._all = kind
         try:

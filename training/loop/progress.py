@@ -14,7 +14,7 @@ from training.workloads.gradients import Sums
 from training.workloads.work import Work
 
 
-class Account:
+class EpochStats:
     """The account of a worker's current epoch."""
 
     def __init__(self, work: Work, algorithm: Algorithm, meter: Meter) -> None:
@@ -41,12 +41,12 @@ class Account:
     @property
     def sums(self) -> Sums:
         """Sums over the batches of the epoch so far."""
-        return self._sums.plus(self._work.sums_so_far())
+        return self._sums.combine(self._work.running_sums())
 
     def record(self) -> dict[str, Any]:
         """What the worker did in the epoch, as a record of `training.loop.records`."""
         meter, self._recorded = self._meter, self._counters()
-        sums, counted = self._sums.plus(self._work.take_sums()), self._counted(self._recorded)
+        sums, counted = self._sums.combine(self._work.pop_sums()), self._counted(self._recorded)
         kinds = {kind: round(value, 6) for kind, value in meter.seconds.items()}
         return {
             "steps": self.steps,
@@ -81,7 +81,7 @@ class Account:
 
     def state(self) -> dict[str, Any]:
         """The part of the epoch so far, as plain values."""
-        self._sums = self._sums.plus(self._work.take_sums())
+        self._sums = self._sums.combine(self._work.pop_sums())
         return {
             "steps": self.steps,
             "sums": self._sums._asdict(),
@@ -94,7 +94,7 @@ class Account:
         """Continue, after `begin`, the parts of one worker, or of several that are gone."""
         for state in states:
             self.steps += state["steps"]
-            self._sums = self._sums.plus(Sums(**state["sums"]))
+            self._sums = self._sums.combine(Sums(**state["sums"]))
             self._meter.bytes += state["bytes"]
             for name, value in state["counters"].items():
                 is_histogram = isinstance(value, dict)
@@ -135,7 +135,7 @@ class ProgressReport:
     def __init__(
         self,
         on_progress: Callable[[Progress], None] | None,
-        account: Account,
+        account: EpochStats,
         meter: Meter,
         num_epochs: int,
         num_rows: int,

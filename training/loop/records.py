@@ -56,14 +56,14 @@ _OF_ALL: Final = (
 )
 
 
-def merged(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
+def merge_records(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
     """The records of all ranks, each with what the ranks have in common, up to the last epoch that was validated.
 
     Examples:
         >>> sums = {"loss": 1.0, "weight": 2.0, "correct": 1.0}
         >>> first = {"epoch": 0, "samples": 2, "sums": sums, "val_loss": 0.5}
         >>> second = {"epoch": 0, "samples": 3, "sums": sums}
-        >>> [(each["samples_all_ranks"], each["val_loss"]) for (each,) in merged([[first], [second]])]
+        >>> [(each["samples_all_ranks"], each["val_loss"]) for (each,) in merge_records([[first], [second]])]
         [(5, 0.5), (5, 0.5)]
     """
     epochs: dict[int, list[Record]] = {}
@@ -92,7 +92,7 @@ def merged(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
     ]
 
 
-def settled(records: Sequence[Record]) -> Sequence[Record]:
+def drop_warmup_epochs(records: Sequence[Record]) -> Sequence[Record]:
     """The epochs of a worker that count for timing: not the first, nor the last, if there are others.
 
     The last has the wait for the end, at which also the worker that validates arrives.
@@ -116,7 +116,9 @@ def read_records(out_dir: Path) -> list[list[Record]]:
     paths = sorted((out_dir / "metrics").glob("rank-*.jsonl"), key=_rank_of)
     # A rank may be writing the last line.
     ranks = [path.read_text(encoding="utf-8").splitlines(keepends=True) for path in paths]
-    return merged([[json.loads(line) for line in lines if line.endswith("\n")] for lines in ranks])
+    return merge_records(
+        [[json.loads(line) for line in lines if line.endswith("\n")] for lines in ranks]
+    )
 
 
 def _rank_of(path: Path) -> int:
@@ -150,7 +152,7 @@ class DiskFiles:
         self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
         self._metrics.parent.mkdir(exist_ok=True)
         self._rank, self._world_size = rank, world_size
-        self.keep_best = save_model
+        self.save_best = save_model
         """Keeps the best model of the run; only the worker that has it calls."""
         self._scalars = scalars
         self._shown = 0
@@ -212,7 +214,7 @@ class MemoryFiles:
         """Add an epoch's record."""
         self.records.append(record)
 
-    def keep_best(self, state: ModelState) -> None:
+    def save_best(self, state: ModelState) -> None:
         """Keep the best model of the run."""
         self.best = state
 

@@ -36,7 +36,7 @@ def write_summary(
         "steps": round(
             sum(record["steps"] for records in ranks for record in records) / len(ranks)
         ),
-        **samples_of(history),
+        **count_samples(history),
         "own_rows": settings.skew is not None,
         "num_parameters": num_parameters,
         "learning_rate_in_effect": settings.effective_learning_rate,
@@ -46,18 +46,18 @@ def write_summary(
         "seconds": sum(record["seconds"] for record in history),
         "consensus_distance": history[-1]["consensus_distance"],
         **_cycles(out_dir, ranks),
-        "per_rank": [summary_of_rank(records) for records in ranks if records],
+        "per_rank": [summarize_rank(records) for records in ranks if records],
     }
-    content["acted"] = acted(settings, content["per_rank"])
+    content["acted"] = count_actions(settings, content["per_rank"])
     with new_file(out_dir / "summary.json") as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def samples_of(history: Sequence[Record]) -> dict[str, int]:
+def count_samples(history: Sequence[Record]) -> dict[str, int]:
     """Events that all ranks trained on in a run, those of its epochs that they did not, and the events of an epoch.
 
     Examples:
-        >>> samples_of([{"samples_all_ranks": 9, "train_rows": 10}, {"samples_all_ranks": 10, "train_rows": 10}])
+        >>> count_samples([{"samples_all_ranks": 9, "train_rows": 10}, {"samples_all_ranks": 10, "train_rows": 10}])
         {'samples': 19, 'samples_left_out': 1, 'train_rows': 10}
     """
     samples, rows = (
@@ -70,19 +70,21 @@ def samples_of(history: Sequence[Record]) -> dict[str, int]:
     }
 
 
-def acted(settings: TrainSettings, numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def count_actions(
+    settings: TrainSettings, numbers: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
     """How often a training did what its settings ask for now and then, added up; without what nobody counted.
 
     Examples:
         >>> settings = TrainSettings(slowmo={"tau": 4}, checkpoint_steps=2)
-        >>> acted(settings, [{"averages": 8, "slowmo_steps": 2}, {"averages": 8, "slowmo_steps": 2}])
+        >>> count_actions(settings, [{"averages": 8, "slowmo_steps": 2}, {"averages": 8, "slowmo_steps": 2}])
         {'averages': 16, 'slowmo_steps': 4}
     """
     counted = [name for name in settings.counters if any(name in each for each in numbers)]
     return {name: sum(each.get(name, 0) for each in numbers) for name in counted}
 
 
-def summary_of_rank(records: list[Record]) -> Record:
+def summarize_rank(records: list[Record]) -> Record:
     """The summary of one rank: sums over its epochs."""
     seconds = _seconds(records)
     return {

@@ -21,12 +21,12 @@ from training.errors import DivergedError, ShardError
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.progress import Account, Progress, ProgressReport
-from training.loop.records import RunFiles, merged
+from training.loop.progress import EpochStats, Progress, ProgressReport
+from training.loop.records import RunFiles, merge_records
 from training.loop.schedule import SampleClock
 from training.loop.worker_state import SharedBuffers, start, worker_state
-from training.readers.sharding import Assignment, EpochPlan, assignment_of, plan_epoch
-from training.readers.skew import Owners
+from training.readers.sharding import Assignment, EpochPlan, assign_rows, plan_epoch
+from training.readers.skew import DirichletPartition
 from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
 from training.workloads.gradients import Sums, reduce_sums
@@ -37,7 +37,7 @@ class Trainer:
     """One worker's run.
 
     `rows`: rows of each row group of the training split. `on_progress`: called from time to time; None for workers
-    without a progress display. `owners`: who owns which rows; None: the workers divide all rows in each epoch.
+    without a progress display. `partition`: who owns which rows; None: the workers divide all rows in each epoch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Trainer:
         files: RunFiles,
         on_progress: Callable[[Progress], None] | None,
         *,
-        owners: Owners | None = None,
+        partition: DirichletPartition | None = None,
     ) -> None:
         self._settings = settings
         self._rows, self._num_rows = tuple(rows), sum(rows)
@@ -60,7 +60,7 @@ class Trainer:
         self._transport = transport
         self._meter = meter
         self._files = files
-        self._account = Account(work, algorithm, meter)
+        self._account = EpochStats(work, algorithm, meter)
         if files.checkpoints is not None:
             self._account.own["checkpoints"] = 0
         self._progress = ProgressReport(
@@ -69,7 +69,7 @@ class Trainer:
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
-        self._owners = owners
+        self._partition = partition
         self._read = 0
         self._epoch = self._done = self._counted = 0
         self._dealt: list[tuple[int, int]] = []
@@ -144,13 +144,13 @@ class Trainer:
         num_steps = -(-self._num_rows // settings.batch_size)
         ticket = await transport.count("tickets", 1) - 1
         unit = queue.take(ticket)
-        assignment = self._own(unit, self._read)
+        assignment = self._assign(unit, self._read)
         while unit is not None and assignment is not None:
             await self._pass(queue.passed(), ticket)
             work.begin(assignment)
             ticket = await transport.count("tickets", 1) - 1
             following, read = queue.take(ticket), self._read + sum(assignment.sizes)
-            next_assignment = self._own(following, read)
+            next_assignment = self._assign(following, read)
             if next_assignment is not None:
                 work.prefetch(next_assignment)
             row = unit.start.row
@@ -165,7 +165,7 @@ class Trainer:
     def _assignment(self) -> tuple[EpochPlan, Assignment]:
         """The plan of the epoch, and this worker's part of what is left of it."""
         settings, transport = self._settings, self._transport
-        if self._owners is None:
+        if self._partition is None:
             plan = plan_epoch(
                 self._rows,
                 world_size=transport.world_size,
@@ -175,16 +175,16 @@ class Trainer:
                 before=self._dealt,
             )
         else:
-            plan = self._owners.plan(batch_size=settings.batch_size, epoch=self._epoch)
-        return plan, assignment_of(
+            plan = self._partition.plan(batch_size=settings.batch_size, epoch=self._epoch)
+        return plan, assign_rows(
             plan, rank=transport.rank, epoch=self._epoch, first_step=self._done
         )
 
-    def _own(self, unit: Unit | None, read: int) -> Assignment | None:
+    def _assign(self, unit: Unit | None, read: int) -> Assignment | None:
         """What this worker reads for a work unit, after it read a number of rows: the unit, or as many of its own."""
-        if unit is None or self._owners is None:
+        if unit is None or self._partition is None:
             return None if unit is None else unit.assignment
-        return self._owners.following(unit.assignment, rank=self._transport.rank, start=read)
+        return self._partition.following(unit.assignment, rank=self._transport.rank, start=read)
 
     async def _pass(self, boundaries: Sequence[Boundary], ticket: int) -> None:
         """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates.
@@ -227,10 +227,10 @@ class Trainer:
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
         own, result = work.model.empty(), work.model.empty()
-        with meter.all_is("validate"):
+        with meter.attribute_all_to("validate"):
             await self._algorithm.current(own)
         await self._algorithm.flush()
-        with meter.all_is("validate"):
+        with meter.attribute_all_to("validate"):
             await self._algorithm.result(result)
             distance = await consensus_distance(own, result, transport)
             state = ModelState(result, await self._buffers.mean())
@@ -251,7 +251,7 @@ class Trainer:
             self._record({}, None)
             return
         self._meter.doing, result = "validating", self._work.model.empty()
-        with self._meter.all_is("validate"):
+        with self._meter.attribute_all_to("validate"):
             distance = await self._algorithm.snapshot(result)
             state = ModelState(result, await self._buffers.snapshot())
             totals = await self._work.validate(state, ValidationPart(0, 1))
@@ -298,7 +298,7 @@ class Trainer:
         losses[rank] = self._best["val_loss"]
         await self._transport.all_reduce_sum(losses)
         if int(np.argmin(losses)) == rank and self._best["model"] is not None:
-            self._files.keep_best(
+            self._files.save_best(
                 ModelState(self._best["model"].numpy(), self._best["buffers"].numpy())
             )
 
@@ -350,7 +350,7 @@ class Trainer:
             self.history, self._read = histories[0], parts[0]["read"]
         elif rank < len(parts):
             # The records of ranks that are gone are kept in the totals.
-            self.history = merged(histories)[rank]
+            self.history = merge_records(histories)[rank]
         self._lines = [json.dumps(record) for record in self.history]
         self._epoch, self._done = resume.epoch, resume.step
         if self._is_static and resume.step:

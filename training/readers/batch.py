@@ -111,14 +111,14 @@ class Rows(NamedTuple):
             self.lengths[start:stop] = part.lengths
 
 
-def shape_of(name: str, most_particles: int) -> tuple[int, ...]:
+def event_shape(name: str, most_particles: int) -> tuple[int, ...]:
     """Shape of one event of an input, or of a column that is a number."""
     if name == "particles":
         return most_particles, NUM_PARTICLE_FEATURES
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
-def val_part(
+def validation_share(
     rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool
 ) -> tuple[list[int], list[int]]:
     """A rank's row groups of the validation split, by the rows of each, and the sizes of its batches."""
@@ -190,7 +190,7 @@ class BatchLayout:
     def _tensors(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
         """Column, type and shape of one event of each tensor."""
         types = [torch.int64 if name == "num_particles" else self.dtype for name in self.inputs]
-        shapes = [shape_of(name, self.most_particles) for name in self.inputs]
+        shapes = [event_shape(name, self.most_particles) for name in self.inputs]
         inputs = zip(self.inputs, types, shapes, strict=True)
         return [*inputs, ("label", torch.int64, ()), ("weight", self.dtype, ())]
 
@@ -228,7 +228,7 @@ _READ_ERRORS: Final = (
 )
 
 
-def refuse_pickled_schema(dataset: FeatureDataset) -> None:
+def require_no_pickled_schema(dataset: FeatureDataset) -> None:
     """Refuse a dataset with a pickled schema, before petastorm unpickles it."""
     files = {path: split for split in dataset.splits for path in dataset.files(split)}
     common = [dataset.data / name for name in sizes_below(dataset.data)]

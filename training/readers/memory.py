@@ -25,12 +25,12 @@ from training.readers.batch import (
     BatchLayout,
     Columns,
     Rows,
-    refuse_pickled_schema,
+    event_shape,
     reporting,
-    shape_of,
-    val_part,
+    require_no_pickled_schema,
+    validation_share,
 )
-from training.readers.sharding import Assignment, OwnRows, Piece, reading_orders
+from training.readers.sharding import Assignment, OwnedRows, RowRange, reading_orders
 
 ReadParts = Callable[[int], Iterator[Columns]]
 """Reads a row group, in parts."""
@@ -51,7 +51,7 @@ class MemoryRows:
 
     Examples:
         >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
-        >>> rows.reading_order(Assignment(0, [Piece(1, 0, 2)], [1, 1])).tolist()
+        >>> rows.reading_order(Assignment(0, [RowRange(1, 0, 2)], [1, 1])).tolist()
         [3, 4]
     """
 
@@ -77,16 +77,18 @@ class MemoryRows:
         device: torch.device | str = "cpu",
     ) -> Self:
         """Read a whole split."""
-        refuse_pickled_schema(dataset)
-        loaded = cls.of_files(
+        require_no_pickled_schema(dataset)
+        loaded = cls.lazy(
             dataset, split, BatchLayout.of(dataset, inputs, dtype=dtype, device=device), seed=seed
         )
-        for _ in loaded.arriving([Piece(group, 0, 0) for group in range(len(loaded.group_rows))]):
+        for _ in loaded.arriving(
+            [RowRange(group, 0, 0) for group in range(len(loaded.group_rows))]
+        ):
             pass
         return loaded
 
     @classmethod
-    def of_files(
+    def lazy(
         cls,
         dataset: FeatureDataset,
         split: str,
@@ -95,7 +97,7 @@ class MemoryRows:
         seed: int,
         parts: ReadParts | None = None,
     ) -> Self:
-        """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed.
+        """Room for a split that `require_no_pickled_schema` has seen; each row group is read when it is first needed.
 
         `parts`: reads row groups; None: pyarrow.
         """
@@ -122,22 +124,24 @@ class MemoryRows:
 
         return cls(rows, seed, group_rows, unread=set(range(len(group_rows))), read=read)
 
-    def arriving(self, pieces: Sequence[Piece]) -> Iterator[int]:
+    def arriving(self, row_ranges: Sequence[RowRange]) -> Iterator[int]:
         """Number of rows of each piece, as soon as its row group is in memory."""
-        missing = list(dict.fromkeys(piece.group for piece in pieces if piece.group in self.unread))
-        arriving = iter(()) if self.read is None else one_ahead(self.read, missing)
+        missing = list(
+            dict.fromkeys(piece.group for piece in row_ranges if piece.group in self.unread)
+        )
+        arriving = iter(()) if self.read is None else prefetch_one(self.read, missing)
         awaited = set(missing)
-        for group, start, stop in pieces:
+        for group, start, stop in row_ranges:
             if group in awaited:
                 awaited.remove(group)
                 self.unread.discard(next(arriving))
             yield stop - start
 
     def reading_order(
-        self, assignment: Assignment, own: OwnRows | None = None
+        self, assignment: Assignment, owned_rows: OwnedRows | None = None
     ) -> NDArray[np.int64]:
-        """Numbers of the rows of an assignment, in reading order; `own`: see `reading_orders`."""
-        orders = reading_orders(assignment, self.group_rows, own, seed=self.seed)
+        """Numbers of the rows of an assignment, in reading order; `owned_rows`: see `reading_orders`."""
+        orders = reading_orders(assignment, self.group_rows, owned_rows, seed=self.seed)
         parts = [
             self._starts[group] + order
             for group, order in zip(assignment.groups, orders, strict=True)
@@ -146,7 +150,7 @@ class MemoryRows:
         # Rows that belong to a worker stay in their row groups.
         return (
             _mixed(len(self), self.seed, assignment.epoch)[order]
-            if self.mixes_groups and own is None
+            if self.mixes_groups and owned_rows is None
             else order
         )
 
@@ -166,17 +170,19 @@ class MemoryRows:
 class MemoryReader:
     """A `Reader` of rows in memory; a batch is one copy of each column.
 
-    `own`: rows of each row group to train on; None: all.
+    `owned_rows`: rows of each row group to train on; None: all.
     """
 
-    def __init__(self, train: MemoryRows, val: MemoryRows, *, own: OwnRows | None = None) -> None:
-        self._train, self._val, self._own = train, val, own
+    def __init__(
+        self, train: MemoryRows, val: MemoryRows, *, owned_rows: OwnedRows | None = None
+    ) -> None:
+        self._train, self._val, self._owned_rows = train, val, owned_rows
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
         """See `Reader`."""
         if assignment.sizes:
-            order = self._train.reading_order(assignment, self._own)
-            yield from _batches(self._train, assignment.pieces, order, assignment.sizes)
+            order = self._train.reading_order(assignment, self._owned_rows)
+            yield from _batches(self._train, assignment.row_ranges, order, assignment.sizes)
 
     def prefetch(self, assignment: Assignment) -> None:
         """See `Reader`; most is in memory."""
@@ -184,7 +190,7 @@ class MemoryReader:
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
         rows, has_particles = self._val.group_rows, self._val.rows.lengths is not None
-        groups, sizes = val_part(
+        groups, sizes = validation_share(
             rows, rank=rank, world_size=world_size, has_particles=has_particles
         )
         starts = [0, *accumulate(rows)]
@@ -193,14 +199,17 @@ class MemoryReader:
                 [np.arange(starts[group], starts[group + 1]) for group in groups]
             )
             yield from _batches(
-                self._val, [Piece(group, 0, rows[group]) for group in groups], order, sizes
+                self._val, [RowRange(group, 0, rows[group]) for group in groups], order, sizes
             )
 
 
 def _batches(
-    memory: MemoryRows, pieces: Sequence[Piece], order: NDArray[np.int64], sizes: Sequence[int]
+    memory: MemoryRows,
+    row_ranges: Sequence[RowRange],
+    order: NDArray[np.int64],
+    sizes: Sequence[int],
 ) -> Iterator[Batch]:
-    bounds, arrivals, there = [0, *accumulate(sizes)], memory.arriving(pieces), 0
+    bounds, arrivals, there = [0, *accumulate(sizes)], memory.arriving(row_ranges), 0
     for first in range(0, len(sizes), _STEPS_AT_ONCE):
         some = sizes[first : first + _STEPS_AT_ONCE]
         start, stop = bounds[first], bounds[first + len(some)]
@@ -216,7 +225,7 @@ def _arrow_parts(
     name, expected = dataset.splits[split][group]
     path = dataset.data / name
     row_bytes = sum(
-        4 * math.prod(shape_of(field, layout.most_particles)) for field in layout.fields
+        4 * math.prod(event_shape(field, layout.most_particles)) for field in layout.fields
     )
     with (
         reporting(dataset, split, f"{path.name}: "),
@@ -231,11 +240,11 @@ def _arrow_parts(
             yield model_inputs(part, layout.fields, most_particles=layout.most_particles)
 
 
-def one_ahead(work: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:
+def prefetch_one(work: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:
     """Results of some work for each number; a thread begins each when the previous one is taken.
 
     Examples:
-        >>> list(one_ahead(lambda number: number**2, [0, 1, 2, 3]))
+        >>> list(prefetch_one(lambda number: number**2, [0, 1, 2, 3]))
         [0, 1, 4, 9]
     """
     if not numbers:

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 
 from features.dataset import FeatureDataset
-from training.readers.batch import Batch, BatchLayout, refuse_pickled_schema
+from training.readers.batch import Batch, BatchLayout, require_no_pickled_schema
 from training.readers.memory import MemoryReader, MemoryRows
-from training.readers.sharding import Assignment, OwnRows
+from training.readers.sharding import Assignment, OwnedRows
 from training.settings import ReaderKind
 
 
@@ -44,26 +44,26 @@ def open_reader(
     dtype: torch.dtype = torch.float32,
     seed: int,
     device: torch.device | str = "cpu",
-    own: OwnRows | None = None,
+    owned_rows: OwnedRows | None = None,
 ) -> Reader:
     """A reader of a dataset.
 
-    `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`: `petastorm` reads the
-    files in every epoch, `arrow` each row group once: it stays in memory, on `device`. `own`: rows of each row group to
-    train on; None: all.
+    `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`: `petastorm` reads
+    the files in every epoch; `arrow` reads each row group once and holds it in memory, on `device`. `owned_rows`:
+    rows of each row group to train on; None: all.
 
     Raises:
         DamagedDatasetError: A file is missing or no Parquet file, or the dataset has petastorm's pickled schema.
         TrainingError: The dataset does not fit into memory.
     """
-    refuse_pickled_schema(dataset)
+    require_no_pickled_schema(dataset)
     layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
     if kind == "arrow":
         train, val = (
-            MemoryRows.of_files(dataset, split, layout, seed=seed) for split in ("train", "val")
+            MemoryRows.lazy(dataset, split, layout, seed=seed) for split in ("train", "val")
         )
-        return MemoryReader(train, val, own=own)
+        return MemoryReader(train, val, owned_rows=owned_rows)
     # Petastorm and pandas take half a second to load.
     from training.readers.streamed import StreamedReader  # noqa: PLC0415
 
-    return StreamedReader(dataset, layout, seed=seed, own=own)
+    return StreamedReader(dataset, layout, seed=seed, owned_rows=owned_rows)

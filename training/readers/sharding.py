@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from hep_core.random_streams import random_stream
 from training.errors import ShardError
 
-OwnRows = Sequence[NDArray[np.int64]]
+OwnedRows = Sequence[NDArray[np.int64]]
 """A worker's rows of each row group."""
 
 
-class Piece(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of a row group, in the reading order of an epoch."""
 
     group: int
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 class EpochPlan(NamedTuple):
     """One epoch of all ranks, or what is left of one."""
 
-    pieces: tuple[tuple[Piece, ...], ...]
+    row_ranges: tuple[tuple[RowRange, ...], ...]
     """The rows of each rank, in reading order."""
     num_steps: int
     samples: NDArray[np.int64]
@@ -59,7 +59,7 @@ def plan_epoch(
 
     Examples:
         >>> plan = plan_epoch([10] * 3, world_size=2, batch_size=8, seed=1, epoch=0)
-        >>> [[tuple(piece) for piece in pieces] for pieces in plan.pieces], plan.num_steps
+        >>> [[tuple(piece) for piece in row_ranges] for row_ranges in plan.row_ranges], plan.num_steps
         ([[(1, 0, 10), (2, 0, 5)], [(2, 5, 10), (0, 0, 10)]], 2)
         >>> plan.samples.tolist()
         [14, 16]
@@ -82,17 +82,20 @@ def _plan_epoch(
             f"the training split has {sum(rows)} events, fewer than the {world_size} workers. Use at most {sum(rows)} "
             f"workers, or add events."
         )
-    pieces = [
-        Piece(group, 0, rows[group]) for group in reading_order(len(rows), seed=seed, epoch=epoch)
+    row_ranges = [
+        RowRange(group, 0, rows[group])
+        for group in reading_order(len(rows), seed=seed, epoch=epoch)
     ]
     for earlier_size, steps in before:
-        dealt = plan_of(cut(pieces, _cuts(pieces, earlier_size, batch_size)), batch_size)
+        dealt = plan_steps(
+            split_at(row_ranges, _cuts(row_ranges, earlier_size, batch_size)), batch_size
+        )
         left = (
-            assignment_of(dealt, rank=rank, epoch=epoch, first_step=steps)
+            assign_rows(dealt, rank=rank, epoch=epoch, first_step=steps)
             for rank in range(earlier_size)
         )
-        pieces = [piece for assignment in left for piece in assignment.pieces]
-    return plan_of(cut(pieces, _cuts(pieces, world_size, batch_size)), batch_size)
+        row_ranges = [piece for assignment in left for piece in assignment.row_ranges]
+    return plan_steps(split_at(row_ranges, _cuts(row_ranges, world_size, batch_size)), batch_size)
 
 
 def reading_order(num_groups: int, *, seed: int, epoch: int) -> list[int]:
@@ -102,13 +105,13 @@ def reading_order(num_groups: int, *, seed: int, epoch: int) -> list[int]:
     return [*random_stream(seed, "groups", epoch).permutation(fixed).tolist()]
 
 
-def _cuts(pieces: Sequence[Piece], world_size: int, batch_size: int) -> list[int]:
-    """Where to cut the rows of some pieces for the ranks: (world_size + 1,).
+def _cuts(row_ranges: Sequence[RowRange], world_size: int, batch_size: int) -> list[int]:
+    """Where to cut the rows of some row_ranges for the ranks: (world_size + 1,).
 
     A cut that is next to the border of a piece is moved there, so that only one rank reads that row group. The steps of
     the ranks then differ by about one row, and their number stays the lowest.
     """
-    borders = np.cumsum([0, *(stop - start for _, start, stop in pieces)])
+    borders = np.cumsum([0, *(stop - start for _, start, stop in row_ranges)])
     cuts = step_bounds(int(borders[-1]), world_size)
     most = int(np.diff(cuts).max())
     num_steps = -(-most // batch_size)
@@ -117,47 +120,48 @@ def _cuts(pieces: Sequence[Piece], world_size: int, batch_size: int) -> list[int
     return [*np.where(moved, near, cuts).tolist()]
 
 
-def cut(pieces: Sequence[Piece], bounds: Sequence[int]) -> list[tuple[Piece, ...]]:
-    """The rows of some pieces, divided in their order at these numbers of rows; the first is 0.
+def split_at(row_ranges: Sequence[RowRange], bounds: Sequence[int]) -> list[tuple[RowRange, ...]]:
+    """The rows of some row_ranges, divided in their order at these numbers of rows; the first is 0.
 
     Examples:
-        >>> [[tuple(piece) for piece in part] for part in cut([Piece(4, 0, 3), Piece(2, 1, 6)], [0, 2, 2, 8])]
+        >>> ranges = [RowRange(4, 0, 3), RowRange(2, 1, 6)]
+        >>> [[tuple(piece) for piece in part] for part in split_at(ranges, [0, 2, 2, 8])]
         [[(4, 0, 2)], [], [(4, 2, 3), (2, 1, 6)]]
     """
-    parts: list[list[Piece]] = [[] for _ in bounds[1:]]
+    parts: list[list[RowRange]] = [[] for _ in bounds[1:]]
     part = row = 0
-    for group, first, stop in pieces:
+    for group, first, stop in row_ranges:
         start = first
         while start < stop and row < bounds[-1]:
             while bounds[part + 1] <= row:
                 part += 1
             taken = min(stop - start, bounds[part + 1] - row)
-            parts[part].append(Piece(group, start, start + taken))
+            parts[part].append(RowRange(group, start, start + taken))
             start, row = start + taken, row + taken
     return [tuple(each) for each in parts]
 
 
-def plan_of(pieces: Sequence[Sequence[Piece]], batch_size: int) -> EpochPlan:
+def plan_steps(row_ranges: Sequence[Sequence[RowRange]], batch_size: int) -> EpochPlan:
     """The steps in which ranks train on these rows of each, in reading order."""
-    sizes, ranks = np.unique([rows_in(each) for each in pieces], return_counts=True)
+    sizes, ranks = np.unique([rows_in(each) for each in row_ranges], return_counts=True)
     num_steps = -(-int(sizes.max()) // batch_size)
     samples = np.zeros(num_steps, dtype=np.int64)
     for size, times in zip(sizes.tolist(), ranks.tolist(), strict=True):
         samples += times * np.diff(step_bounds(size, num_steps))
     samples.flags.writeable = False
-    return EpochPlan(tuple(map(tuple, pieces)), num_steps, samples)
+    return EpochPlan(tuple(map(tuple, row_ranges)), num_steps, samples)
 
 
-def rows_in(pieces: Iterable[Piece]) -> int:
-    """Number of rows of some pieces."""
-    return sum(stop - start for _, start, stop in pieces)
+def rows_in(row_ranges: Iterable[RowRange]) -> int:
+    """Number of rows of some row_ranges."""
+    return sum(stop - start for _, start, stop in row_ranges)
 
 
 class Assignment(NamedTuple):
     """Rows that a worker trains on, in this order, and their division into steps."""
 
     epoch: int
-    pieces: Sequence[Piece]
+    row_ranges: Sequence[RowRange]
     sizes: list[int]
     """Number of rows of each step."""
     later: Sequence[int] = ()
@@ -166,20 +170,20 @@ class Assignment(NamedTuple):
     @property
     def groups(self) -> list[int]:
         """The row groups, in reading order."""
-        return [piece.group for piece in self.pieces]
+        return [piece.group for piece in self.row_ranges]
 
 
-def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
+def assign_rows(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
     """The rows that a rank reads from some step of a plan on.
 
     Examples:
-        >>> plan = plan_of([[Piece(2, 0, 10), Piece(0, 0, 10)]], 5)
-        >>> assignment_of(plan, rank=0, epoch=0, first_step=3)
-        Assignment(epoch=0, pieces=(Piece(group=0, start=5, stop=10),), sizes=[5], later=())
+        >>> plan = plan_steps([[RowRange(2, 0, 10), RowRange(0, 0, 10)]], 5)
+        >>> assign_rows(plan, rank=0, epoch=0, first_step=3)
+        Assignment(epoch=0, row_ranges=(RowRange(group=0, start=5, stop=10),), sizes=[5], later=())
     """
-    pieces = plan.pieces[rank]
-    bounds = step_bounds(rows_in(pieces), plan.num_steps)[first_step:]
-    _, left = cut(pieces, [0, int(bounds[0]), int(bounds[-1])])
+    row_ranges = plan.row_ranges[rank]
+    bounds = step_bounds(rows_in(row_ranges), plan.num_steps)[first_step:]
+    _, left = split_at(row_ranges, [0, int(bounds[0]), int(bounds[-1])])
     return Assignment(epoch, left, np.diff(bounds).tolist())
 
 
@@ -191,7 +195,7 @@ def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.
 
 
 def reading_orders(
-    assignment: Assignment, rows: Sequence[int], own: OwnRows | None, *, seed: int
+    assignment: Assignment, rows: Sequence[int], owned_rows: OwnedRows | None, *, seed: int
 ) -> Iterator[NDArray[np.int64]]:
     """Rows to read for each piece of an assignment, in reading order.
 
@@ -199,13 +203,13 @@ def reading_orders(
     reads all rows.
     """
     for (group, start, stop), later in zip(
-        assignment.pieces, assignment.later or repeat(0), strict=False
+        assignment.row_ranges, assignment.later or repeat(0), strict=False
     ):
-        num_rows = rows[group] if own is None else len(own[group])
+        num_rows = rows[group] if owned_rows is None else len(owned_rows[group])
         order = shuffled(num_rows, seed=seed, epoch=assignment.epoch + later, group=group)[
             start:stop
         ]
-        yield order if own is None else own[group][order]
+        yield order if owned_rows is None else owned_rows[group][order]
 
 
 def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:

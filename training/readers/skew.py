@@ -20,10 +20,17 @@ from hep_core.checked_parquet import read_parquet
 from hep_core.random_streams import random_stream
 from training.errors import ShardError
 from training.readers.batch import reporting
-from training.readers.sharding import Assignment, EpochPlan, Piece, cut, plan_of, step_bounds
+from training.readers.sharding import (
+    Assignment,
+    EpochPlan,
+    RowRange,
+    plan_steps,
+    split_at,
+    step_bounds,
+)
 
 
-def labels_of(dataset: FeatureDataset) -> NDArray[np.int64]:
+def read_labels(dataset: FeatureDataset) -> NDArray[np.int64]:
     """The class of each row of the training split, in the order of the row groups."""
     with reporting(dataset, "train"):
         # One file after the other: a dataset of all would look for partitions in their paths.
@@ -32,7 +39,7 @@ def labels_of(dataset: FeatureDataset) -> NDArray[np.int64]:
         return labels
 
 
-class Owners:
+class DirichletPartition:
     """Which worker owns which rows.
 
     A worker's mixture follows a Dirichlet distribution with the mean of all data: its parameters are alpha times the
@@ -42,10 +49,10 @@ class Owners:
     `classes`: (num_rows,) class of each row. `group_rows`: rows of each row group.
 
     Examples:
-        >>> owners = Owners(np.arange(12) % 3, [6, 6], world_size=4, alpha=0.1, seed=1)
-        >>> owners.counts.sum(axis=1).tolist()
+        >>> partition = DirichletPartition(np.arange(12) % 3, [6, 6], world_size=4, alpha=0.1, seed=1)
+        >>> partition.counts.sum(axis=1).tolist()
         [3, 3, 3, 3]
-        >>> [rows.tolist() for rows in owners.rows_of(0)]
+        >>> [rows.tolist() for rows in partition.rows_of_worker(0)]
         [[3, 4], [1]]
     """
 
@@ -66,13 +73,13 @@ class Owners:
         rng = random_stream(seed, "owners")
         sizes = np.diff(step_bounds(len(classes), world_size))
         amounts = _amounts(np.bincount(classes), sizes, alpha, rng)
-        self.owner = np.empty(len(classes), dtype=np.int64)
+        self.owner_of_row = np.empty(len(classes), dtype=np.int64)
         """(num_rows,) the worker that owns each row."""
         for label, of_workers in enumerate(amounts.T):
-            self.owner[rng.permutation(np.flatnonzero(classes == label))] = np.repeat(
+            self.owner_of_row[rng.permutation(np.flatnonzero(classes == label))] = np.repeat(
                 np.arange(world_size), of_workers
             )
-        self._parts = np.split(self.owner, np.cumsum(group_rows)[:-1])
+        self._parts = np.split(self.owner_of_row, np.cumsum(group_rows)[:-1])
         self.world_size = world_size
         self._planned: tuple[tuple[int, int], EpochPlan] | None = None
 
@@ -83,7 +90,7 @@ class Owners:
             [np.bincount(part, minlength=self.world_size) for part in self._parts], axis=1
         )
 
-    def rows_of(self, rank: int) -> list[NDArray[np.int64]]:
+    def rows_of_worker(self, rank: int) -> list[NDArray[np.int64]]:
         """A worker's rows of each row group."""
         return [np.flatnonzero(part == rank) for part in self._parts]
 
@@ -91,8 +98,8 @@ class Owners:
         """An epoch in which each worker reads all of its rows once."""
         # Kept, since thousands of simulated workers need the same plan.
         if self._planned is None or self._planned[0] != (batch_size, epoch):
-            pieces = [self._pieces(rank, epoch) for rank in range(self.world_size)]
-            self._planned = (batch_size, epoch), plan_of(pieces, batch_size)
+            row_ranges = [self._pieces(rank, epoch) for rank in range(self.world_size)]
+            self._planned = (batch_size, epoch), plan_steps(row_ranges, batch_size)
         return self._planned[1]
 
     def following(self, assignment: Assignment, *, rank: int, start: int) -> Assignment:
@@ -102,20 +109,20 @@ class Owners:
         """
         total, stop = int(self.counts[rank].sum()), start + sum(assignment.sizes)
         first = start // total
-        pieces: list[Piece] = []
+        row_ranges: list[RowRange] = []
         later: list[int] = []
         for epoch in range(first, -(-stop // total)):
             bounds = [0, max(0, start - epoch * total), min(total, stop - epoch * total)]
-            _, taken = cut(self._pieces(rank, epoch), bounds)
-            pieces += taken
+            _, taken = split_at(self._pieces(rank, epoch), bounds)
+            row_ranges += taken
             later += [epoch - first] * len(taken)
-        return Assignment(first, pieces, assignment.sizes, later)
+        return Assignment(first, row_ranges, assignment.sizes, later)
 
-    def _pieces(self, rank: int, epoch: int) -> list[Piece]:
+    def _pieces(self, rank: int, epoch: int) -> list[RowRange]:
         """A worker's rows, in the reading order of an epoch."""
         order = random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._parts))
         counts = self.counts[rank].tolist()
-        return [Piece(group, 0, counts[group]) for group in order.tolist() if counts[group]]
+        return [RowRange(group, 0, counts[group]) for group in order.tolist() if counts[group]]
 
 
 def _amounts(

@@ -24,9 +24,17 @@ from features.dataset import FeatureDataset
 from features.matrices import columns_of, model_inputs
 from features.schema import features_schema
 from hep_core.storage import on_system
-from training.readers.batch import Batch, BatchLayout, Columns, Rows, reporting, shape_of, val_part
+from training.readers.batch import (
+    Batch,
+    BatchLayout,
+    Columns,
+    Rows,
+    event_shape,
+    reporting,
+    validation_share,
+)
 from training.readers.petastorm_compat import TransformSpec, make_batch_reader
-from training.readers.sharding import Assignment, OwnRows, reading_orders
+from training.readers.sharding import Assignment, OwnedRows, reading_orders
 
 RowGroups = Callable[[str, Sequence[int]], Iterator[Columns]]
 """Reads the given row groups of a split, in the given order; each is valid until the next one is requested."""
@@ -40,7 +48,7 @@ _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 class StreamedReader:
     """A `Reader` that keeps only the current row group in memory, and the one that is read ahead.
 
-    `dataset`: checked by `refuse_pickled_schema`. `row_groups`: reads row groups; None: petastorm.
+    `dataset`: checked by `require_no_pickled_schema`. `row_groups`: reads row groups; None: petastorm.
     """
 
     def __init__(
@@ -49,10 +57,10 @@ class StreamedReader:
         layout: BatchLayout,
         *,
         seed: int,
-        own: OwnRows | None = None,
+        owned_rows: OwnedRows | None = None,
         row_groups: RowGroups | None = None,
     ) -> None:
-        self._layout, self._seed, self._own = layout, seed, own
+        self._layout, self._seed, self._owned_rows = layout, seed, owned_rows
         self._read = row_groups or partial(petastorm_groups, dataset, layout.fields)
         self._rows = {
             split: [group.rows for group in groups] for split, groups in dataset.splits.items()
@@ -64,15 +72,15 @@ class StreamedReader:
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
         """See `Reader`."""
-        if not assignment.pieces:
+        if not assignment.row_ranges:
             return self._layout.unfilled(0).batches(np.arange(0), assignment.sizes)
         arriving = self._train_groups(assignment.groups)
         if self._ahead is not None and self._ahead[0] == assignment:
             _, first, rest = self._ahead
             self._ahead = None
             arriving = chain(map(Future.result, (first,)), rest)
-        orders = reading_orders(assignment, self._rows["train"], self._own, seed=self._seed)
-        return deal(zip(arriving, orders, strict=True), assignment.sizes)
+        orders = reading_orders(assignment, self._rows["train"], self._owned_rows, seed=self._seed)
+        return rebatch(zip(arriving, orders, strict=True), assignment.sizes)
 
     def prefetch(self, assignment: Assignment) -> None:
         """See `Reader`; a thread reads the first row group."""
@@ -85,11 +93,11 @@ class StreamedReader:
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
         rows, has_particles = self._rows["val"], "particles" in self._layout.inputs
-        groups, sizes = val_part(
+        groups, sizes = validation_share(
             rows, rank=rank, world_size=world_size, has_particles=has_particles
         )
         orders = (np.arange(rows[group]) for group in groups)
-        yield from deal(zip(self._row_groups("val", groups), orders, strict=True), sizes)
+        yield from rebatch(zip(self._row_groups("val", groups), orders, strict=True), sizes)
 
     def _train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
         kept = self._kept
@@ -104,7 +112,9 @@ class StreamedReader:
         return map(self._layout.rows, self._read(split, groups))
 
 
-def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:
+def rebatch(
+    row_ranges: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]
+) -> Iterator[Batch]:
     """Batches of given sizes, which add up to all rows, from a stream of row groups with their reading orders.
 
     The next row group is requested only after the last use of the previous one.
@@ -112,12 +122,12 @@ def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int])
     Examples:
         >>> groups = [Rows((), torch.tensor(labels), torch.ones(3)) for labels in ([0, 1, 2], [3, 4, 5])]
         >>> stream = ((rows, np.array([2, 0, 1])) for rows in groups)
-        >>> [batch.labels.tolist() for batch in deal(stream, [1, 3, 2])]
+        >>> [batch.labels.tolist() for batch in rebatch(stream, [1, 3, 2])]
         [[2], [0, 1, 5], [3, 4]]
     """
     bounds, step, done = np.cumsum([0, *sizes]), 0, 0
     parts: list[Batch] = []
-    for rows, order in pieces:
+    for rows, order in row_ranges:
         start, done = done, done + len(order)
         # Steps that this row group completes, and the part of one that it begins.
         last = int(np.searchsorted(bounds, done, side="right")) - 1
@@ -210,7 +220,7 @@ def _delivered(
                 counts = {len(values) for values in columns.values()}
                 if counts != {rows[group]}:
                     raise ValueError(f"it has {min(counts)} rows, dataset.json says {rows[group]}")
-            shapes = {name: shape_of(name, dataset.most_particles) for name in fields}
+            shapes = {name: event_shape(name, dataset.most_particles) for name in fields}
             yield {name: values.reshape(-1, *shapes[name]) for name, values in columns.items()}
 
 
@@ -228,7 +238,9 @@ def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
         inputs = model_inputs(table, fields, most_particles=most_particles)
         return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
 
-    lists = {name: math.prod(shape) for name in fields if (shape := shape_of(name, most_particles))}
+    lists = {
+        name: math.prod(shape) for name in fields if (shape := event_shape(name, most_particles))
+    }
     return TransformSpec(
         made,
         edit_fields=[

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.errors import ShardError
-from training.readers.sharding import Assignment, Piece, even_parts, reading_order
+from training.readers.sharding import Assignment, RowRange, even_parts, reading_order
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
 #: one that it reads ahead, then take less time than the others need for the rest.
@@ -62,8 +62,8 @@ class UnitQueue:
 
     Examples:
         >>> queue = UnitQueue([4, 4], world_size=1, batch_size=4, seed=1, epochs=1)
-        >>> [unit.assignment.pieces for unit in map(queue.take, range(3)) if unit]
-        [[Piece(group=1, start=0, stop=4)], [Piece(group=0, start=0, stop=4)]]
+        >>> [unit.assignment.row_ranges for unit in map(queue.take, range(3)) if unit]
+        [[RowRange(group=1, start=0, stop=4)], [RowRange(group=0, start=0, stop=4)]]
         >>> queue.passed()
         [Boundary(ticket=2, position=Position(epoch=1, row=0))]
     """
@@ -133,15 +133,17 @@ def _units(
     num_rows = sum(rows)
     longest = max(*rows, num_rows // (_UNITS_AN_EPOCH * world_size))
     found: list[Unit] = []
-    pieces: list[Piece] = []
+    row_ranges: list[RowRange] = []
     row, held = 0, 0
 
     def emit() -> None:
         nonlocal held
-        if pieces:
+        if row_ranges:
             sizes = _kept_parts(held, -(-held // batch_size))
-            found.append(Unit(Assignment(epoch, pieces.copy(), sizes), Position(epoch, row - held)))
-            pieces.clear()
+            found.append(
+                Unit(Assignment(epoch, row_ranges.copy(), sizes), Position(epoch, row - held))
+            )
+            row_ranges.clear()
             held = 0
 
     for group in reading_order(len(rows), seed=seed, epoch=epoch):
@@ -162,7 +164,7 @@ def _units(
             if held >= wanted:
                 emit()
             stop = min(rows[group], done + max(wanted - held, 1))
-            pieces.append(Piece(group, done, stop))
+            row_ranges.append(RowRange(group, done, stop))
             held, row, done = held + stop - done, row + stop - done, stop
     emit()
     parts = np.array([first_row, *(unit.start.row for unit in found)]) // (rows_between or num_rows)

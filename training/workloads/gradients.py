@@ -27,12 +27,12 @@ class Sums(NamedTuple):
     samples: int = 0
 
     @classmethod
-    def of(cls, numbers: Vector) -> Self:
+    def from_array(cls, numbers: Vector) -> Self:
         """From an array of these four numbers."""
         loss, weight, correct, samples = numbers.tolist()
         return cls(loss, weight, correct, round(samples))
 
-    def plus(self, other: Sums) -> Sums:
+    def combine(self, other: Sums) -> Sums:
         """Sums over both sets of events."""
         return Sums(*map(add, self, other))
 
@@ -52,7 +52,7 @@ def weighted_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return weights * functional.cross_entropy(logits, labels, reduction="none")
 
 
-def sums_of(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
+def compute_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
     """Compute the losses of some events, and the sums over them."""
     losses = weighted_losses(logits, labels, weights)
     correct = (logits.argmax(dim=1) == labels) * weights
@@ -65,7 +65,7 @@ async def reduce_sums(sums: Sums, transport: Transport) -> Sums:
     """The sums over the events of all workers."""
     vector = np.array(sums, dtype=np.float64)
     await transport.all_reduce_sum(vector)
-    return Sums.of(vector)
+    return Sums.from_array(vector)
 
 
 #: Number of steps whose outputs are summed together, which is cheaper than step by step.
@@ -84,14 +84,14 @@ class Gradients(Protocol):
         It divides by the number of events: the weights are 1 on average, but may add up to 0 in a batch.
         """
 
-    def sums_so_far(self) -> Sums:
+    def running_sums(self) -> Sums:
         """Sums over the batches, computed before their updates."""
 
-    def take_sums(self) -> Sums:
+    def pop_sums(self) -> Sums:
         """The sums so far; resets them."""
 
 
-def gradients_of(model: FlatModel) -> Gradients:
+def make_gradients(model: FlatModel) -> Gradients:
     """Compiled code where it knows the network, else backpropagation."""
     engine = compiled_engine(model.module)
     return TorchGradients(model) if engine is None else CompiledGradients(model, engine)
@@ -120,12 +120,12 @@ class CompiledGradients(Gradients):
         self._engine.gradients(self._parameters, self._gradient, batch, self._batches, self._sums)
 
     @override
-    def sums_so_far(self) -> Sums:
-        return Sums.of(self._sums[0])
+    def running_sums(self) -> Sums:
+        return Sums.from_array(self._sums[0])
 
     @override
-    def take_sums(self) -> Sums:
-        sums = self.sums_so_far()
+    def pop_sums(self) -> Sums:
+        sums = self.running_sums()
         self._sums[:] = 0
         return sums
 
@@ -151,18 +151,18 @@ class TorchGradients(Gradients):
             self._sum_up()
 
     @override
-    def sums_so_far(self) -> Sums:
+    def running_sums(self) -> Sums:
         if not self._kept:
             return self._sums
         logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-        return self._sums.plus(sums_of(logits, labels, weights))
+        return self._sums.combine(compute_sums(logits, labels, weights))
 
     @override
-    def take_sums(self) -> Sums:
+    def pop_sums(self) -> Sums:
         self._sum_up()
         sums, self._sums = self._sums, Sums()
         return sums
 
     def _sum_up(self) -> None:
-        self._sums = self.sums_so_far()
+        self._sums = self.running_sums()
         self._kept.clear()

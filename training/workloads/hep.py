@@ -16,10 +16,10 @@ from models.saved_model import build, load_model, model_spec, save_model
 from training.errors import ShardError
 from training.readers.memory import MemoryRows
 from training.readers.reader import Reader, open_reader
-from training.readers.sharding import OwnRows
-from training.readers.skew import labels_of
+from training.readers.sharding import OwnedRows
+from training.readers.skew import read_labels
 from training.settings import TrainSettings
-from training.workloads.workload import Split, Workload, dtype_of
+from training.workloads.workload import Split, Workload, network_dtype
 
 
 class HepEvents(Workload):
@@ -48,28 +48,28 @@ class HepEvents(Workload):
 
     @override
     def reader(
-        self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None
+        self, settings: TrainSettings, device: torch.device, *, owned_rows: OwnedRows | None = None
     ) -> Reader:
         return open_reader(
             self.dataset,
             self._spec.settings.inputs,
             kind=settings.reader,
-            dtype=dtype_of(settings),
+            dtype=network_dtype(settings),
             seed=settings.seed,
             device=device,
-            own=own,
+            owned_rows=owned_rows,
         )
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         inputs = self._spec.settings.inputs
         return MemoryRows.load(
-            self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed
+            self.dataset, split, inputs, dtype=network_dtype(settings), seed=settings.seed
         )
 
     @override
     def labels(self, settings: TrainSettings) -> NDArray[np.int64]:
-        return labels_of(self.dataset)
+        return read_labels(self.dataset)
 
     @override
     def save(self, module: nn.Module, folder: Path) -> None:

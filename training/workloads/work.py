@@ -15,7 +15,7 @@ from training.readers.reader import Reader
 from training.readers.sharding import Assignment
 from training.transports.basics import Vector
 from training.workloads.draws import Draws
-from training.workloads.gradients import Sums, gradients_of, sums_of
+from training.workloads.gradients import Sums, compute_sums, make_gradients
 
 
 class ValidationPart(NamedTuple):
@@ -45,10 +45,10 @@ class Work(Protocol):
     def compute_gradient(self) -> Awaitable[None]:
         """Compute the gradient of the batch's mean weighted loss, into the model."""
 
-    def take_sums(self) -> Sums:
+    def pop_sums(self) -> Sums:
         """Sums over the batches since the last call, computed before their updates; resets them."""
 
-    def sums_so_far(self) -> Sums:
+    def running_sums(self) -> Sums:
         """Running sums; reading them does not reset them."""
 
     def buffers(self) -> Vector:
@@ -80,7 +80,7 @@ class ReaderWork(Work):
         self._alive = alive
         self._batches: Iterator[Batch] = iter(())
         self._batch: Batch
-        self._gradients = gradients_of(model)
+        self._gradients = make_gradients(model)
         self._draws = draws
 
     @override
@@ -104,12 +104,12 @@ class ReaderWork(Work):
         )
 
     @override
-    def take_sums(self) -> Sums:
-        return self._gradients.take_sums()
+    def pop_sums(self) -> Sums:
+        return self._gradients.pop_sums()
 
     @override
-    def sums_so_far(self) -> Sums:
-        return self._gradients.sums_so_far()
+    def running_sums(self) -> Sums:
+        return self._gradients.running_sums()
 
     @override
     def buffers(self) -> Vector:
@@ -128,8 +128,8 @@ class ReaderWork(Work):
         with torch.inference_mode():
             for batch in self._reader.val_batches(rank=part.part, world_size=part.num_parts):
                 self._alive()
-                sums = sums.plus(
-                    sums_of(self.model.module(*batch.inputs), batch.labels, batch.weights)
+                sums = sums.combine(
+                    compute_sums(self.model.module(*batch.inputs), batch.labels, batch.weights)
                 )
         self.model.module.train()
         self.model.load(own)

@@ -14,8 +14,8 @@ from hep_core.atomic_files import new_file
 from models.errors import SavedModelError
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import OwnRows
-from training.readers.skew import Owners
+from training.readers.sharding import OwnedRows
+from training.readers.skew import DirichletPartition
 from training.settings import TrainSettings
 from training.workloads.draws import Augmentation
 
@@ -43,7 +43,7 @@ class Workload(Protocol):
         found: NDArray[np.int64] = self.rows("train", settings).rows.labels.numpy()
         return found
 
-    def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
+    def partition(self, settings: TrainSettings, *, world_size: int) -> DirichletPartition | None:
         """Who owns which training rows; None if all read all.
 
         Raises:
@@ -52,7 +52,7 @@ class Workload(Protocol):
         if settings.skew is None:
             return None
         rows, alpha = self.group_rows("train"), settings.skew.dirichlet
-        return Owners(
+        return DirichletPartition(
             self.labels(settings), rows, world_size=world_size, alpha=alpha, seed=settings.seed
         )
 
@@ -61,10 +61,12 @@ class Workload(Protocol):
         settings: TrainSettings,
         device: torch.device,  # noqa: ARG002
         *,
-        own: OwnRows | None = None,
+        owned_rows: OwnedRows | None = None,
     ) -> Reader:
-        """A reader of the training and validation rows; `own`: rows of each row group to train on, None for all."""
-        return MemoryReader(self.rows("train", settings), self.rows("val", settings), own=own)
+        """A reader of the training and validation rows; it trains on `owned_rows` of each row group (None: all)."""
+        return MemoryReader(
+            self.rows("train", settings), self.rows("val", settings), owned_rows=owned_rows
+        )
 
     def save(self, module: nn.Module, folder: Path) -> None:
         """Write a trained network into a folder."""
@@ -86,6 +88,6 @@ class Workload(Protocol):
         return module
 
 
-def dtype_of(settings: TrainSettings) -> torch.dtype:
+def network_dtype(settings: TrainSettings) -> torch.dtype:
     """The floating point type of the network."""
     return {"float32": torch.float32, "float64": torch.float64}[settings.precision]

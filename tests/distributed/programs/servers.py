@@ -10,7 +10,7 @@ from torch import nn
 
 from training.algorithms.base import Algorithm
 from training.flat_model import FlatModel
-from training.loop.making import make_algorithm
+from training.loop.factories import make_algorithm
 from training.settings import TrainSettings
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport

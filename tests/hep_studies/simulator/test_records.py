@@ -14,7 +14,7 @@ from torch import nn
 
 from hep_studies.run_result import numbers_of
 from hep_studies.simulator.costs import all_reduce_seconds, tree_seconds
-from training.loop.records import MemoryFiles, merged
+from training.loop.records import MemoryFiles, merge_records
 
 
 def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:
@@ -56,7 +56,7 @@ def test_the_best_average_model_is_kept(method: str) -> None:
     )
     (best,) = [each.best for each in kept if each.best is not None]
     assert validated(best.parameters)[0] == pytest.approx(min(losses))
-    assert merged([each.records for each in kept]) == simulated.records
+    assert merge_records([each.records for each in kept]) == simulated.records
     for records in simulated.records:
         assert records[-1]["best_epoch"] == int(np.argmin(losses))
 

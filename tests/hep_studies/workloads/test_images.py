@@ -16,7 +16,7 @@ from models.errors import SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
 from training.launching.rank import RunSpec
-from training.readers.sharding import Assignment, Piece, assignment_of
+from training.readers.sharding import Assignment, RowRange, assign_rows
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
 
@@ -74,8 +74,8 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
 
 def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
     rows = MnistSettings().open().rows("train", TrainSettings())
-    pieces = [Piece(group, 0, size) for group, size in enumerate(rows.group_rows)]
-    orders = [rows.reading_order(Assignment(epoch, pieces, [len(rows)])) for epoch in (0, 1)]
+    row_ranges = [RowRange(group, 0, size) for group, size in enumerate(rows.group_rows)]
+    orders = [rows.reading_order(Assignment(epoch, row_ranges, [len(rows)])) for epoch in (0, 1)]
     assert all(sorted(order.tolist()) == list(range(len(rows))) for order in orders)
     assert abs(np.corrcoef([*orders, np.arange(len(rows))]) - np.eye(3)).max() < 0.2
 
@@ -131,13 +131,13 @@ def test_what_a_result_depends_on_is_no_place() -> None:
 def test_classes_can_be_unequal_among_the_workers() -> None:
     settings = TrainSettings(skew={"dirichlet": 0.1}, seed=3)
     workload = MnistSettings().open()
-    owners = workload.owners(settings, world_size=4)
-    assert owners is not None
-    rows, labels = owners.rows_of(0), workload.rows("train", settings).rows.labels
-    reader = workload.reader(settings, torch.device("cpu"), own=rows)
+    partition = workload.partition(settings, world_size=4)
+    assert partition is not None
+    rows, labels = partition.rows_of_worker(0), workload.rows("train", settings).rows.labels
+    reader = workload.reader(settings, torch.device("cpu"), owned_rows=rows)
     read = list(
-        reader.train_batches(assignment_of(owners.plan(batch_size=32, epoch=0), rank=0, epoch=0))
+        reader.train_batches(assign_rows(partition.plan(batch_size=32, epoch=0), rank=0, epoch=0))
     )
     found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
-    assert found.tolist() == labels[owners.owner == 0].bincount(minlength=10).tolist()
+    assert found.tolist() == labels[partition.owner_of_row == 0].bincount(minlength=10).tolist()
     assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"

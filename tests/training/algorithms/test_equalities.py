@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulated import models, run, toy_network, toy_rows
 from torch.optim import SGD, Adam, Optimizer
 
-from training.readers.sharding import assignment_of, plan_epoch, step_bounds
+from training.readers.sharding import assign_rows, plan_epoch, step_bounds
 
 OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "sgd"},
@@ -39,7 +39,7 @@ def sequential(
     optimizer = torch_optimizer(chosen, network.parameters(), rate)
     for epoch in range(epochs):
         plan = plan_epoch(rows.group_rows, world_size=workers, batch_size=10, seed=1, epoch=epoch)
-        shares = [assignment_of(plan, rank=rank, epoch=epoch) for rank in range(workers)]
+        shares = [assign_rows(plan, rank=rank, epoch=epoch) for rank in range(workers)]
         orders = [rows.reading_order(share) for share in shares]
         bounds = [step_bounds(len(order), plan.num_steps) for order in orders]
         for step in range(plan.num_steps):

@@ -18,7 +18,7 @@ from training.algorithms import method as registration
 from training.algorithms.base import Algorithm, Wrapper
 from training.algorithms.method import MethodSettings, Traits, algorithm
 from training.algorithms.registry import METHODS, SlowMoSettings
-from training.loop.making import make_algorithm
+from training.loop.factories import make_algorithm
 from training.settings import TrainSettings
 from training.transports.transport import Transport
 

@@ -29,7 +29,7 @@ from training.flat_model import FlatModel
 from training.readers.batch import Batch
 from training.transports import kernels as vector_kernels
 from training.transports import serving
-from training.workloads.gradients import CompiledGradients, TorchGradients, gradients_of
+from training.workloads.gradients import CompiledGradients, TorchGradients, make_gradients
 
 SCALERS = {
     name: Scaler(
@@ -84,7 +84,7 @@ def particles_of(
 
 def train_side_by_side(models: Sequence[FlatModel], batches: Sequence[Batch]) -> None:
     """A hundred steps by backpropagation and in compiled code, each from its own parameters; all stay equal."""
-    torchs, ours = TorchGradients(models[0]), gradients_of(models[1])
+    torchs, ours = TorchGradients(models[0]), make_gradients(models[1])
     assert isinstance(ours, CompiledGradients)
     for step in range(100):
         for model, gradients in ((models[0], torchs), (models[1], ours)):
@@ -92,8 +92,8 @@ def train_side_by_side(models: Sequence[FlatModel], batches: Sequence[Batch]) ->
             model.flat.detach().sub_(model.gradient, alpha=0.05)
         torch.testing.assert_close(models[1].gradient, models[0].gradient, rtol=0, atol=1e-10)
     torch.testing.assert_close(models[1].flat, models[0].flat, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(ours.take_sums(), torchs.take_sums(), rtol=1e-10)
-    assert ours.take_sums().samples == 0
+    np.testing.assert_allclose(ours.pop_sums(), torchs.pop_sums(), rtol=1e-10)
+    assert ours.pop_sums().samples == 0
 
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=str)
@@ -132,7 +132,7 @@ def test_a_recurrent_network_learns_as_by_autograd(
 
 def test_padding_does_not_count() -> None:
     model = in_double(ParticlesSettings(gru_width=4))
-    batch, gradients = particles_of(20, longest=30, seed=4, with_hlf=False), gradients_of(model)
+    batch, gradients = particles_of(20, longest=30, seed=4, with_hlf=False), make_gradients(model)
     gradients.compute(batch)
     before = model.gradient.clone()
     padding = torch.arange(30) >= batch.inputs[1][:, None]
@@ -145,7 +145,9 @@ def test_more_particles_than_there_is_room_for_are_refused() -> None:
     batch = particles_of(5, longest=30, seed=4, with_hlf=False)
     batch.inputs[1][2] = 31
     with pytest.raises(IndexError, match="31 particles in an array for 30"):
-        gradients_of(in_double(ParticlesSettings(gru_width=4, frame=Frame.DETECTOR))).compute(batch)
+        make_gradients(in_double(ParticlesSettings(gru_width=4, frame=Frame.DETECTOR))).compute(
+            batch
+        )
 
 
 @pytest.mark.parametrize("poison", ["nan", "inf"])
@@ -154,7 +156,7 @@ def test_what_is_not_finite_shows(poison: str) -> None:
     model = in_double(HlfSettings(hidden=[20, 10]), {"hlf": SCALERS["hlf"]._replace(limit=None)})
     batch = batch_of(33, seed=1)
     batch.inputs[0][2, 5] = float(poison)
-    gradients_of(model).compute(batch)
+    make_gradients(model).compute(batch)
     assert not model.gradient_is_finite()
 
 
@@ -170,7 +172,7 @@ def test_single_precision_is_as_exact_as_torchs() -> None:
     TorchGradients(exact).compute(batch_of(128, seed=3))
     errors = []
     for model, gradients in zip(
-        models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True
+        models, (TorchGradients(models[0]), make_gradients(models[1])), strict=True
     ):
         gradients.compute(batch_of(128, seed=3, dtype=torch.float32))
         errors.append((model.gradient - exact.gradient).abs().max().item())
@@ -182,7 +184,7 @@ def test_a_label_without_a_class_is_refused(label: int) -> None:
     batch = batch_of(20, seed=1)
     batch.labels[7] = label
     with pytest.raises(IndexError, match="label"):
-        gradients_of(in_double(HlfSettings(hidden=[5]))).compute(batch)
+        make_gradients(in_double(HlfSettings(hidden=[5]))).compute(batch)
 
 
 class SquaredLogits(HlfClassifier):
@@ -215,7 +217,7 @@ def test_other_networks_take_backpropagation_also_where_the_frame_of_a_perceptro
         nn.Sequential(),
     ]
     assert [compiled_engine(other) for other in others] == [None] * len(others)
-    assert isinstance(gradients_of(FlatModel(others[3])), TorchGradients)
+    assert isinstance(make_gradients(FlatModel(others[3])), TorchGradients)
 
 
 KERNELS = {

@@ -11,7 +11,7 @@ import torch
 from simulated import VectorRow, settings
 
 from training.compiled.optimizer import VectorOptimizer
-from training.loop.making import make_optimizer, torch_optimizer
+from training.loop.factories import make_optimizer, torch_optimizer
 
 CHOICES: list[dict[str, Any]] = [
     {"optimizer": "adam"},

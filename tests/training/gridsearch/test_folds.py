@@ -21,7 +21,7 @@ from training.loop.schedule import learning_rate
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds
 from training.settings import TrainSettings
-from training.workloads.gradients import sums_of, weighted_losses
+from training.workloads.gradients import compute_sums, weighted_losses
 
 NUM_CLASSES = 3
 SCALERS = {
@@ -93,7 +93,7 @@ def alone(
             optimizer.step()
             loss, weight = loss + losses.sum().item(), weight + batch.weights.sum().item()
         batch = rows.batch(fold.val)
-        sums = sums_of(network(*batch.inputs).detach(), batch.labels, batch.weights)
+        sums = compute_sums(network(*batch.inputs).detach(), batch.labels, batch.weights)
         for curve, value in zip(
             curves, (loss / weight, sums.mean_loss, sums.accuracy), strict=True
         ):

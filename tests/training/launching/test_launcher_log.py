@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.launching.launcher_log import told_of_loss, without_noise
+from training.launching.launcher_log import parse_rank_loss, without_noise
 
 RULE = "-" * 74
 SETPGID = "[host1:17298] plm:ssh: Warning: setpgid(17301,17301) failed in parent with errno=Permission denied(13)"
@@ -94,11 +94,11 @@ SRUN = "srun: error: host2: task 1: Killed"
     ],
 )
 def test_the_cause_of_a_loss_comes_before_its_consequences(log: str, cause: str) -> None:
-    assert told_of_loss(log).endswith(cause)
+    assert parse_rank_loss(log).endswith(cause)
 
 
 def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_beginning() -> None:
-    cause = told_of_loss("".join(f"line {number} {'of a rank ' * 15}\n" for number in range(50)))
+    cause = parse_rank_loss("".join(f"line {number} {'of a rank ' * 15}\n" for number in range(50)))
     assert cause.startswith("line 47 of a rank")
     assert cause.endswith(" ...")
     assert len(cause) <= 404

@@ -164,7 +164,7 @@ def test_the_memory_of_each_rank_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(memory_use, "_SECONDS_BETWEEN_LOOKS", 0.01)
     files = LaunchFiles(tmp_path)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
-    files.say_present("has begun")
+    files.write_heartbeat("has begun")
     with MemoryWatch(files) as memory:
         wait_until(lambda: "rank 3 " in str(memory.largest()), what="a measurement", seconds=60)
     held = memory.kill(by_signal=False).partition("held up to [MiB]: rank 3 ")[2]
@@ -192,7 +192,7 @@ def test_ranks_that_outlive_their_launcher_are_ended_and_no_other_process(
     for number, process in enumerate((rank, other)):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(number))
         monkeypatch.setattr(os, "getpid", lambda process=process: process.pid)
-        files.say_present("has begun")
+        files.write_heartbeat("has begun")
     assert json.loads((files.present / "rank-1.json").read_text())["host"] == socket.gethostname()
     files.end_ranks_here()
     assert not psutil.pid_exists(rank.pid)

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil, torch
 from features.dataset import FeatureDataset
 from training.readers.reader import open_reader
-from training.readers.sharding import plan_epoch, assignment_of
+from training.readers.sharding import plan_epoch, assign_rows
 
 folder, kind, epochs = sys.argv[1:]
 torch.set_num_threads(1)
@@ -27,9 +27,9 @@ rows = [group.rows for group in dataset.splits["train"]]
 resident = []
 for epoch in range(int(epochs)):
     plan = plan_epoch(rows, world_size=1, batch_size=32, seed=1, epoch=epoch)
-    given_up = reader.train_batches(assignment_of(plan, rank=0, epoch=epoch))
+    given_up = reader.train_batches(assign_rows(plan, rank=0, epoch=epoch))
     next(given_up)
-    for _ in reader.train_batches(assignment_of(plan, rank=0, epoch=epoch)):
+    for _ in reader.train_batches(assign_rows(plan, rank=0, epoch=epoch)):
         pass
     for _ in reader.val_batches(rank=0, world_size=1):
         pass

@@ -23,7 +23,7 @@ from training.readers import batch, memory
 from training.readers.batch import Batch, BatchLayout
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
-from training.readers.sharding import EpochPlan, assignment_of, plan_epoch
+from training.readers.sharding import EpochPlan, assign_rows, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}
 KINDS = ["petastorm", "arrow"]
@@ -44,7 +44,7 @@ def made_plan(*, world_size: int, epoch: int = 0, seed: int = 1, batch_size: int
     )
 
 
-def rows_of(batches: list[Batch]) -> list[tuple[float, ...]]:
+def rows_of_worker(batches: list[Batch]) -> list[tuple[float, ...]]:
     return [
         (*row, label, round(weight, 6))
         for batch in batches
@@ -85,10 +85,10 @@ def test_an_epoch_delivers_every_planned_row_once(
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
     plan, found = made_plan(world_size=world_size), list[tuple[float, ...]]()
     for rank in range(world_size):
-        batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
+        batches = list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0)))
         assert len(batches) == plan.num_steps
         assert max(map(len, batches)) <= 4
-        found += rows_of(batches)
+        found += rows_of_worker(batches)
     assert Counter(found) == expected_rows(dataset, "train", list(range(len(ROWS["train"]))))
 
 
@@ -130,7 +130,7 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(
     longest = set()
     for hlf, particles, num_particles in (
         b.inputs
-        for b in reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
+        for b in reader.train_batches(assign_rows(made_plan(world_size=1), rank=0, epoch=0))
     ):
         assert hlf.shape == (len(hlf), len(hlf_names()))
         assert particles.shape == (len(hlf), int(num_particles.max()), 19)
@@ -159,7 +159,7 @@ def test_validation_rows_are_shared_out_completely_and_large_row_groups_are_cut_
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
     shares = [list(reader.val_batches(rank=rank, world_size=2)) for rank in range(2)]
     assert [[len(b) for b in share] for share in shares] == sizes
-    found = Counter(row for share in shares for row in rows_of(share))
+    found = Counter(row for share in shares for row in rows_of_worker(share))
     assert found == expected_rows(dataset, "val", [0, 1, 2])
 
 
@@ -180,7 +180,7 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     reader = open_reader(small, inputs, kind=kind, seed=1)
     sizes = []
     for rank in range(2):
-        batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
+        batches = list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0)))
         sizes.append([len(b) for b in batches])
         for empty in (b for b in batches if not len(b)):
             shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
@@ -200,7 +200,7 @@ def test_batches_are_on_the_device(
     for device in ("cpu", "meta"):
         reader = open_reader(dataset, inputs, kind=kind, seed=1, device=device)
         batches = [
-            *reader.train_batches(assignment_of(plan, rank=0, epoch=0)),
+            *reader.train_batches(assign_rows(plan, rank=0, epoch=0)),
             *reader.val_batches(rank=0, world_size=1),
         ]
         assert {tensor.device.type for b in batches for tensor in tensors_of(b)} == {device}
@@ -212,17 +212,17 @@ def test_arrow_reads_a_row_group_when_it_is_needed_first_and_never_again(tmp_pat
     small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 4], "val": [3], "test": [3]})
     reader = open_reader(small, ["hlf"], kind="arrow", seed=1)
     plan = plan_epoch([8, 8, 4], world_size=1, batch_size=4, seed=1, epoch=0)
-    *used_up, last = (small.files("train")[piece.group] for piece in plan.pieces[0])
+    *used_up, last = (small.files("train")[piece.group] for piece in plan.row_ranges[0])
     kept = [path.rename(path.with_suffix(".away")) for path in used_up]
-    end = list(reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=4)))
+    end = list(reader.train_batches(assign_rows(plan, rank=0, epoch=0, first_step=4)))
     for path, back in zip(used_up, kept, strict=True):
         back.rename(path)
     last.unlink()
-    first = list(reader.train_batches(assignment_of(plan, rank=0, epoch=0)))
+    first = list(reader.train_batches(assign_rows(plan, rank=0, epoch=0)))
     assert_same(first[4:], end)
     for path in used_up:
         path.unlink()
-    assert_same(list(reader.train_batches(assignment_of(plan, rank=0, epoch=0))), first)
+    assert_same(list(reader.train_batches(assign_rows(plan, rank=0, epoch=0))), first)
 
 
 def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(
@@ -232,7 +232,7 @@ def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(
     with pytest.raises(
         TrainingError, match=r"1125899906842624 rows of the val split .*train\.reader=petastorm"
     ):
-        MemoryRows.of_files(
+        MemoryRows.lazy(
             huge, "val", BatchLayout.of(huge, ["hlf"], dtype=torch.float32, device="cpu"), seed=1
         )
 
@@ -241,7 +241,7 @@ def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(
 def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
     before = set(threading.enumerate())
     reader = open_reader(dataset, ["particles"], kind=kind, seed=1)
-    batches = reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
+    batches = reader.train_batches(assign_rows(made_plan(world_size=1), rank=0, epoch=0))
     next(batches)
     del batches
     wait_until(

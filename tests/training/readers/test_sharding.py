@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from training.errors import ShardError
 from training.readers.sharding import (
     EpochPlan,
-    Piece,
-    assignment_of,
+    RowRange,
+    assign_rows,
     plan_epoch,
     reading_order,
     rows_in,
@@ -24,9 +24,11 @@ from training.readers.sharding import (
 sizes = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
 
-def places(pieces: Iterable[Piece]) -> Counter[tuple[int, int]]:
+def places(row_ranges: Iterable[RowRange]) -> Counter[tuple[int, int]]:
     """The places in the orders of the row groups."""
-    return Counter((group, place) for group, start, stop in pieces for place in range(start, stop))
+    return Counter(
+        (group, place) for group, start, stop in row_ranges for place in range(start, stop)
+    )
 
 
 def all_places(rows: Sequence[int]) -> Counter[tuple[int, int]]:
@@ -35,11 +37,11 @@ def all_places(rows: Sequence[int]) -> Counter[tuple[int, int]]:
     )
 
 
-def rest_of(plan: EpochPlan, world_size: int, *, first_step: int = 0) -> list[Piece]:
+def rest_of(plan: EpochPlan, world_size: int, *, first_step: int = 0) -> list[RowRange]:
     shares = (
-        assignment_of(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size)
+        assign_rows(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size)
     )
-    return [piece for share in shares for piece in share.pieces]
+    return [piece for share in shares for piece in share.row_ranges]
 
 
 @given(sizes, st.integers(1, 9), st.integers(1, 30), st.integers(0, 5))
@@ -56,12 +58,12 @@ def test_every_row_is_dealt_to_one_rank(
     assert places(rest_of(plan, world_size)) == all_places(rows)
     even = sum(rows) / world_size
     assert plan.num_steps == math.ceil(math.ceil(even) / batch_size)
-    shares = [assignment_of(plan, rank=rank, epoch=epoch) for rank in range(world_size)]
+    shares = [assign_rows(plan, rank=rank, epoch=epoch) for rank in range(world_size)]
     assert plan.samples.tolist() == [
         sum(of_ranks) for of_ranks in zip(*(share.sizes for share in shares), strict=True)
     ]
     for share in shares:
-        assert sum(share.sizes) == rows_in(share.pieces)
+        assert sum(share.sizes) == rows_in(share.row_ranges)
         assert max(share.sizes) <= batch_size
         assert max(share.sizes) - min(share.sizes) <= 1
         assert abs(sum(share.sizes) - even) <= max(1, plan.num_steps)
@@ -91,16 +93,16 @@ def test_row_groups_that_do_not_divide_were_left_out_of_an_epoch() -> None:
     """`train --workers 3` on four row groups dropped one of them."""
     plan = plan_epoch([105, 105, 105, 104], world_size=3, batch_size=32, seed=1, epoch=0)
     assert plan.samples.sum() == 419
-    assert sorted(map(rows_in, plan.pieces)) == [139, 140, 140]
+    assert sorted(map(rows_in, plan.row_ranges)) == [139, 140, 140]
 
 
 def test_a_row_group_is_read_by_one_rank_where_that_changes_a_step_by_one_row_at_most() -> None:
     plan = plan_epoch([105, 105, 105, 104], world_size=2, batch_size=32, seed=1, epoch=0)
-    assert [len(pieces) for pieces in plan.pieces] == [2, 2]
-    assert sorted(map(rows_in, plan.pieces)) == [209, 210]
+    assert [len(row_ranges) for row_ranges in plan.row_ranges] == [2, 2]
+    assert sorted(map(rows_in, plan.row_ranges)) == [209, 210]
     # One more row would be one more step.
     plan = plan_epoch([33, 31], world_size=2, batch_size=32, seed=1, epoch=0)
-    assert [rows_in(pieces) for pieces in plan.pieces] == [32, 32]
+    assert [rows_in(row_ranges) for row_ranges in plan.row_ranges] == [32, 32]
     assert plan.num_steps == 1
 
 
@@ -111,12 +113,12 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
     world_size = min(world_size, sum(rows))
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=0)
     for rank in range(world_size):
-        whole = assignment_of(plan, rank=rank, epoch=0)
+        whole = assign_rows(plan, rank=rank, epoch=0)
         assert len(whole.sizes) == plan.num_steps
         first_step = data.draw(st.integers(0, plan.num_steps))
-        rest = assignment_of(plan, rank=rank, epoch=0, first_step=first_step)
+        rest = assign_rows(plan, rank=rank, epoch=0, first_step=first_step)
         assert rest.sizes == whole.sizes[first_step:]
-        ordered, end = (list(places(share.pieces)) for share in (whole, rest))
+        ordered, end = (list(places(share.row_ranges)) for share in (whole, rest))
         assert ordered[len(ordered) - len(end) :] == end
         assert len(end) == sum(rest.sizes)
 
@@ -126,4 +128,8 @@ def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:
     orders = [reading_order(6, seed=seed, epoch=epoch) for seed, epoch in ((1, 2), (1, 3), (2, 2))]
     assert orders == [[2, 3, 4, 1, 5, 0], [1, 3, 0, 2, 5, 4], [2, 4, 3, 5, 0, 1]]
     plan = plan_epoch([10] * 6, world_size=3, batch_size=8, seed=1, epoch=2)
-    assert [[piece.group for piece in pieces] for pieces in plan.pieces] == [[2, 3], [4, 1], [5, 0]]
+    assert [[piece.group for piece in row_ranges] for row_ranges in plan.row_ranges] == [
+        [2, 3],
+        [4, 1],
+        [5, 0],
+    ]

@@ -16,8 +16,8 @@ from hep_studies.simulator.stacked import MeanModelEvaluator
 from training.errors import ShardError
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
-from training.readers.sharding import Assignment, Piece, assignment_of
-from training.readers.skew import Owners, labels_of
+from training.readers.sharding import Assignment, RowRange, assign_rows
+from training.readers.skew import DirichletPartition, read_labels
 
 ROWS = {"train": [40, 40, 40, 40, 7], "val": [9], "test": [3]}
 
@@ -34,19 +34,23 @@ def test_every_row_has_one_owner_and_all_own_the_same_number(
 ) -> None:
     kinds = np.random.default_rng(1).choice(3, rows, p=[0.6, 0.3, 0.1])
     kinds[:3] = range(3)
-    owners = Owners(kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1)
-    sizes = np.bincount(owners.owner, minlength=workers)
+    partition = DirichletPartition(
+        kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1
+    )
+    sizes = np.bincount(partition.owner_of_row, minlength=workers)
     assert sizes.sum() == rows
     assert sizes.max() - sizes.min() <= 1
-    assert owners.counts.sum(axis=1).tolist() == sizes.tolist()
-    again = Owners(kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1)
-    np.testing.assert_array_equal(again.owner, owners.owner)
+    assert partition.counts.sum(axis=1).tolist() == sizes.tolist()
+    again = DirichletPartition(
+        kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1
+    )
+    np.testing.assert_array_equal(again.owner_of_row, partition.owner_of_row)
 
 
 def test_mixtures_follow_the_dirichlet_distribution() -> None:
     kinds = np.arange(30_000) % 3
-    owners = Owners(kinds, [30_000], world_size=1000, alpha=0.5, seed=1)
-    found = np.bincount(owners.owner[kinds == 0], minlength=1000) / 30
+    partition = DirichletPartition(kinds, [30_000], world_size=1000, alpha=0.5, seed=1)
+    found = np.bincount(partition.owner_of_row[kinds == 0], minlength=1000) / 30
     drawn = np.random.default_rng(1).dirichlet([0.5] * 3, 30_000)[:, 0]
     # The last ones take what is left, so the extremes are a little rarer.
     assert np.mean(found) == pytest.approx(1 / 3, abs=0.01)
@@ -56,17 +60,19 @@ def test_mixtures_follow_the_dirichlet_distribution() -> None:
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
 def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any) -> None:
     memory = MemoryRows.load(dataset, "train", ["hlf"], dtype=torch.float64, seed=3)
-    kinds = labels_of(dataset)
+    kinds = read_labels(dataset)
     np.testing.assert_array_equal(kinds, memory.rows.labels.numpy())
-    owners = Owners(kinds, memory.group_rows, world_size=3, alpha=0.1, seed=3)
-    plan, seen = owners.plan(batch_size=8, epoch=1), []
+    partition = DirichletPartition(kinds, memory.group_rows, world_size=3, alpha=0.1, seed=3)
+    plan, seen = partition.plan(batch_size=8, epoch=1), []
     assert int(plan.samples.sum()) == 167
     for rank in range(3):
-        own = owners.rows_of(rank)
-        share = assignment_of(plan, rank=rank, epoch=1)
-        reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=3, own=own)
+        own = partition.rows_of_worker(rank)
+        share = assign_rows(plan, rank=rank, epoch=1)
+        reader = open_reader(
+            dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=3, owned_rows=own
+        )
         order = memory.reading_order(share, own)
-        assert (owners.owner[order] == rank).all()
+        assert (partition.owner_of_row[order] == rank).all()
         batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps
         assert torch.equal(
@@ -80,19 +86,21 @@ def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(
     dataset: FeatureDataset,
 ) -> None:
     rows = toy_rows(90, groups=3)
-    owners = Owners(rows.rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1)
-    own, total = owners.rows_of(1), 45
+    partition = DirichletPartition(
+        rows.rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1
+    )
+    own, total = partition.rows_of_worker(1), 45
     asked = [7, 30, 20, 64]
     found, start = [], 0
     for size in asked:
-        unit = Assignment(5, [Piece(0, 0, size)], [size])
-        share = owners.following(unit, rank=1, start=start)
+        unit = Assignment(5, [RowRange(0, 0, size)], [size])
+        share = partition.following(unit, rank=1, start=start)
         assert share.sizes == [size]
         found.append(rows.reading_order(share, own))
         start += size
     sequence = [
         rows.reading_order(
-            assignment_of(owners.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own
+            assign_rows(partition.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own
         )
         for epoch in range(3)
     ]
@@ -115,9 +123,11 @@ def test_workers_of_every_method_train_on_their_own_events_within_the_global_bud
     train = toy_rows(300, groups=2)
     skew = {"dirichlet": 0.1}
     run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=ROUGH, epochs=2)
-    owners = Owners(train.rows.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1)
+    partition = DirichletPartition(
+        train.rows.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1
+    )
     for rank, rows in seen.items():
-        assert (owners.owner[rows] == rank).all()
+        assert (partition.owner_of_row[rows] == rank).all()
     assert sum(map(len, seen.values())) == 600
     counts = np.bincount(np.concatenate(list(seen.values())))
     if algorithm in ("ar-sgd", "d-psgd"):
@@ -146,10 +156,10 @@ def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
 
 
 def test_a_simulation_needs_the_owners_of_the_rows() -> None:
-    with pytest.raises(AssertionError, match="need the owners of the rows"):
+    with pytest.raises(AssertionError, match="need a partition of the rows"):
         simulate(toy_network(), toy_rows(30), toy_rows(30), settings(skew={}, workers=3), CLUSTER)
 
 
 def test_more_workers_than_rows_are_refused() -> None:
     with pytest.raises(ShardError, match="4 workers cannot each own some of 3 training rows"):
-        Owners(np.arange(3), [3], world_size=4, alpha=0.1, seed=1)
+        DirichletPartition(np.arange(3), [3], world_size=4, alpha=0.1, seed=1)

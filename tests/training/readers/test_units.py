@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from training.errors import ShardError
 from training.readers.batch import BatchLayout, Columns
 from training.readers.reader import open_reader
-from training.readers.sharding import assignment_of, plan_epoch, shuffled
+from training.readers.sharding import assign_rows, plan_epoch, shuffled
 from training.readers.streamed import StreamedReader, petastorm_groups
 from training.readers.units import Position, Unit, UnitQueue
 
@@ -42,7 +42,7 @@ def events(units: Sequence[Unit], rows: Sequence[int]) -> list[tuple[int, int, i
     return [
         (unit.assignment.epoch, group, row)
         for unit in units
-        for group, start, stop in unit.assignment.pieces
+        for group, start, stop in unit.assignment.row_ranges
         for row in shuffled(rows[group], seed=1, epoch=unit.assignment.epoch, group=group)[
             start:stop
         ].tolist()
@@ -66,7 +66,7 @@ def test_every_event_comes_once_an_epoch_in_the_same_order_from_any_start(
     )
     assert events(rest, rows) == expected[place:]
     for unit in (*whole, *rest):
-        held = sum(stop - start for _, start, stop in unit.assignment.pieces)
+        held = sum(stop - start for _, start, stop in unit.assignment.row_ranges)
         assert sum(unit.assignment.sizes) == held > 0
     assert max(size for unit in whole for size in unit.assignment.sizes) <= batch_size
     assert [unit.start for unit in whole] == sorted(unit.start for unit in whole)
@@ -77,15 +77,15 @@ def test_a_single_worker_reads_in_the_order_of_an_epoch_of_equal_shares() -> Non
     units = all_units(queue_of(rows, world_size=1, batch_size=10))
     for epoch in range(3):
         plan = plan_epoch(rows, world_size=1, batch_size=10, seed=1, epoch=epoch)
-        pieces = [
+        row_ranges = [
             piece
             for unit in units
             if unit.assignment.epoch == epoch
-            for piece in unit.assignment.pieces
+            for piece in unit.assignment.row_ranges
         ]
         assert (
-            list(dict.fromkeys(piece.group for piece in pieces))
-            == assignment_of(plan, rank=0, epoch=epoch).groups
+            list(dict.fromkeys(piece.group for piece in row_ranges))
+            == assign_rows(plan, rank=0, epoch=epoch).groups
         )
 
 
@@ -97,11 +97,11 @@ def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
     assert max(rows[-8:]) <= 1000 / 16
     assert (
         Counter(
-            unit.assignment.pieces[0].group for unit in units if unit.assignment.epoch == 9
+            unit.assignment.row_ranges[0].group for unit in units if unit.assignment.epoch == 9
         ).most_common(1)[0][1]
         <= 24
     )
-    assert {len(unit.assignment.pieces) for unit in units if unit.assignment.epoch == 0} == {1}
+    assert {len(unit.assignment.row_ranges) for unit in units if unit.assignment.epoch == 0} == {1}
     # A worker that is ten times slower and holds two units keeps the others waiting for a twentieth of the run at most.
     left = np.cumsum(rows[::-1])[::-1]
     assert all(

@@ -11,12 +11,12 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, VectorModel, Worker
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
-from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, constants_of
+from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, optimizer_constants
 from training.flat_model import FlatModel
 from training.settings import OptimizerName, TrainSettings
 from training.transports.basics import run_now
 from training.transports.transport import Transport
-from training.workloads.workload import Workload, dtype_of
+from training.workloads.workload import Workload, network_dtype
 
 
 def make_model(
@@ -26,7 +26,7 @@ def make_model(
     torch.manual_seed(settings.seed)
     before = torch.get_default_dtype()
     try:
-        torch.set_default_dtype(dtype_of(settings))
+        torch.set_default_dtype(network_dtype(settings))
         module = workload.network().to(device)
     finally:
         torch.set_default_dtype(before)
@@ -41,7 +41,7 @@ def make_model(
 
 def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:
     """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured."""
-    update = ArrayOptimizer(constants_of(settings))
+    update = ArrayOptimizer(optimizer_constants(settings))
     optimizer = make_optimizer(model, settings)
     worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
