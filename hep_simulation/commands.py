@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.command_line import Asked, command, say, stage_command
+from pipeline.command_line import CliOptions, command, print_lines, stage_command
 
 stage_command(
     "simulate",
@@ -19,7 +19,7 @@ stage_command(
 
 @partial(command, without=["wait"])
 def validate_simulation(
-    asked: Asked,
+    options: CliOptions,
     reference: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,4 +35,4 @@ def validate_simulation(
     """Compare simulated events with those of Delphes: every input, boosted trees, a network."""
     from hep_simulation.validate_simulation import validate_simulation
 
-    say(*validate_simulation(asked.run_folder(), reference or [], out))
+    print_lines(*validate_simulation(options.run_folder(), reference or [], out))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hep_core.paths import located
 from models.evaluation.rounding import with_error
 from pipeline.config import Config
-from pipeline.configuration.paths import bundled_events, chosen_folder
+from pipeline.configuration.paths import bundled_events, folder_of_option
 from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
@@ -45,7 +45,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
     from models.evaluation.style import PlotLabels, save_figure
 
     config = run_folder.config
-    folder = chosen_folder(out, "--out")
+    folder = folder_of_option(out, "--out")
     folder.mkdir(parents=True, exist_ok=True)
     named = _named(reference, config)
     ours: list[WeightedEvents] = []

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from pipeline.command_line import Asked, command, refuse_together
+from pipeline.command_line import CliOptions, command, require_at_most_one
 from pipeline.terminal.exit_codes import err, out
 
 
 @command
 def compare(
-    asked: Asked,
+    options: CliOptions,
     study: Annotated[
         str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")
     ] = None,
@@ -37,26 +37,26 @@ def compare(
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
     from hep_studies.compare import compare, list_studies, make_all, read_study
-    from pipeline.configuration.paths import chosen_folder
+    from pipeline.configuration.paths import folder_of_option
 
-    refuse_together(study=study, list=show, claims=claims)
-    refuse_together(force=force, list=show, claims=claims)
-    publish = chosen_folder(publish, "--publish") if publish else None
+    require_at_most_one(study=study, list=show, claims=claims)
+    require_at_most_one(force=force, list=show, claims=claims)
+    publish = folder_of_option(publish, "--publish") if publish else None
     if claims is not None:
         from hep_studies.claims import write_claims
 
-        claims = chosen_folder(claims, "--claims")
+        claims = folder_of_option(claims, "--claims")
         err.print(f"claims: {write_claims(claims, publish or claims)}", markup=False)
         return
     if show:
         out.print(list_studies())
         return
-    chosen, asked = study or "thesis-hlf", asked.plus("compare.train.workers", workers)
-    run_folder = asked.run_folder()
+    chosen, options = study or "thesis-hlf", options.with_override("compare.train.workers", workers)
+    run_folder = options.run_folder()
 
     def make(study: str) -> None:
         found = read_study(study, form, run_folder.config.compare)
-        command = asked.typed("compare", "--study", study, "--form", form)
+        command = options.command_line("compare", "--study", study, "--form", form)
         page = compare(run_folder, found, command=command, force=force, publish=publish)
         err.print(f"study: {page}", markup=False)
 

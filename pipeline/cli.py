@@ -10,17 +10,17 @@ import typer
 
 from hep_core.extensions import COMMANDS, load_extensions
 from pipeline.command_line import (
-    Asked,
+    CliOptions,
     ExitCodeOption,
     ForceOption,
     JsonOption,
     app,
     command,
     end_command,
-    refuse_together,
+    print_json,
+    print_lines,
+    require_at_most_one,
     run_stages,
-    say,
-    say_json,
     stage_command,
 )
 from pipeline.terminal.exit_codes import Exit, err, out, with_exit_code
@@ -28,7 +28,7 @@ from pipeline.terminal.exit_codes import Exit, err, out, with_exit_code
 
 @command
 def run(
-    asked: Asked,
+    options: CliOptions,
     until: Annotated[
         str | None, typer.Option("--until", metavar="STAGE", help="The last stage to run.")
     ] = None,
@@ -41,11 +41,11 @@ def run(
     if dry_run:
         from pipeline.commands.plan import lines, plan
 
-        say(*lines(plan(asked.run_folder(), until=until, force=force)))
+        print_lines(*lines(plan(options.run_folder(), until=until, force=force)))
     else:
         from pipeline.commands.run import run
 
-        run(asked.run_folder(), until=until, force=force)
+        run(options.run_folder(), until=until, force=force)
 
 
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
@@ -59,7 +59,7 @@ stage_command(
 
 @command
 def train(
-    asked: Asked,
+    options: CliOptions,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")
     ] = None,
@@ -67,7 +67,9 @@ def train(
     exit_code: ExitCodeOption = False,
 ) -> None:
     """Train the network on one worker, or on several under mpirun."""
-    run_stages(asked.plus("train.workers", workers), "train", force=force, exit_code=exit_code)
+    run_stages(
+        options.with_override("train.workers", workers), "train", force=force, exit_code=exit_code
+    )
 
 
 stage_command("evaluate", "Predict the test split; metrics and plots.")
@@ -77,7 +79,7 @@ stage_command("report", "One self-contained HTML page of the whole run.")
 
 @command
 def evaluate_files(
-    asked: Asked,
+    options: CliOptions,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,13 +103,13 @@ def evaluate_files(
     """Evaluate other models, or new ROOT files, beside the run."""
     from pipeline.commands.evaluate_files import evaluate_files
 
-    folder = evaluate_files(asked.run_folder(), model or [], inputs or [], out)
+    folder = evaluate_files(options.run_folder(), model or [], inputs or [], out)
     err.print(f"evaluation: {folder}", markup=False)
 
 
 @partial(command, without=["wait"])
 def predict(
-    asked: Asked,
+    options: CliOptions,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -142,9 +144,9 @@ def predict(
     """Score ROOT files: one row for each entry, in its order."""
     from pipeline.commands.predict import predict
 
-    refuse_together(model=model, network=network)
-    done = predict(
-        asked.run_folder(),
+    require_at_most_one(model=model, network=network)
+    scores = predict(
+        options.run_folder(),
         inputs,
         out,
         model=model,
@@ -152,17 +154,19 @@ def predict(
         parquet=parquet,
         keep=keep or [],
     )
-    for each in done.files:
-        say(f"{each.path}: {each.scored} of {each.entries} events have scores{each.reasons}")
+    for file in scores.files:
+        print_lines(
+            f"{file.path}: {file.scored} of {file.entries} events have scores{file.reasons}"
+        )
     if throughput:
-        say(
-            f"{done.events_per_second:,.0f} events/s, from the first file opened to the last one written"
+        print_lines(
+            f"{scores.events_per_second:,.0f} events/s, from the first file opened to the last one written"
         )
 
 
 @command
 def promote(
-    asked: Asked,
+    options: CliOptions,
     force: Annotated[
         bool, typer.Option("--force", help="Promote independent of the comparison.")
     ] = False,
@@ -171,41 +175,39 @@ def promote(
     """Put the trained networks in use, if they are better than those in use."""
     from pipeline.commands.promote import promote
 
-    did = False
-    for verdict in promote(asked.run_folder(), force=force):
-        say(
-            f"{verdict.network}: {'promoted' if verdict.promoted else 'not promoted'}: {verdict.reason}"
-        )
-        did = did or verdict.promoted
-    end_command(did=did, exit_code=exit_code)
+    has_promoted = False
+    for outcome in promote(options.run_folder(), force=force):
+        decision = "promoted" if outcome.promoted else "not promoted"
+        print_lines(f"{outcome.network}: {decision}: {outcome.reason}")
+        has_promoted |= outcome.promoted
+    end_command(did=has_promoted, exit_code=exit_code)
 
 
 @command
 def rollback(
-    asked: Asked,
+    options: CliOptions,
     network: Annotated[str, typer.Argument(help="Name of a network, as in model.names.")],
 ) -> None:
     """Put the previous model back in use."""
     from pipeline.commands.promote import rollback
 
-    withdrawn, current = rollback(asked.run_folder(), network)
-    say(f"{network}: {current} is in use again instead of {withdrawn}")
+    withdrawn, current = rollback(options.run_folder(), network)
+    print_lines(f"{network}: {current} is in use again instead of {withdrawn}")
 
 
 @command
-def track(asked: Asked) -> None:
+def track(options: CliOptions) -> None:
     """Log the trained and evaluated networks to MLflow."""
     from pipeline.commands.track import track
 
-    for each in track(asked.run_folder()):
-        say(
-            f"{each.network}: {'logged as' if each.is_new else 'is there already as'} run {each.run_id}"
-        )
+    for tracked in track(options.run_folder()):
+        state = "logged as" if tracked.is_new else "is there already as"
+        print_lines(f"{tracked.network}: {state} run {tracked.run_id}")
 
 
 @command
 def clean(
-    asked: Asked,
+    options: CliOptions,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
@@ -214,97 +216,99 @@ def clean(
     """Remove old versions; the versions in use, and those they were made from, stay."""
     from pipeline.commands.clean import clean
 
-    found = clean(asked.run_folder(), keep, dry_run=dry_run)
-    say(*(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)" for each in found))
-    total = sum(each.freed_bytes for each in found)
-    say(
-        f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB"
-    )
+    removed = clean(options.run_folder(), keep, dry_run=dry_run)
+    total_megabytes = 0.0
+    for version in removed:
+        megabytes = version.freed_bytes / 1e6
+        total_megabytes += megabytes
+        print_lines(f"{version.folder} ({megabytes:,.1f} MB)")
+    outcome = "would be removed" if dry_run else "removed"
+    print_lines(f"{len(removed)} versions {outcome}, {total_megabytes:,.1f} MB")
 
 
 @partial(command, without=["wait"])
-def config(asked: Asked, as_json: JsonOption = False) -> None:
+def config(options: CliOptions, as_json: JsonOption = False) -> None:
     """Show every value of the config, and where it comes from: the default, the file or `--set`."""
-    from pipeline.commands.config import as_json as in_json
-    from pipeline.commands.config import lines
+    from pipeline.commands.config import lines, values_with_sources
     from pipeline.config import load
 
-    loaded = load(asked.config, asked.overrides)
+    loaded = load(options.config, options.overrides)
     if as_json:
-        say_json(in_json(loaded))
+        print_json(values_with_sources(loaded))
     else:
-        say(*lines(loaded))
+        print_lines(*lines(loaded))
 
 
 @partial(command, without=["wait"])
-def validate(asked: Asked) -> None:
+def validate(options: CliOptions) -> None:
     """Check the config and its input files: paths, trees, branches."""
     from pipeline.commands.validate import validate
 
-    run_folder = asked.run_folder()
+    run_folder = options.run_folder()
     for line in validate(run_folder.config, run_folder.console):
-        say(line)
+        print_lines(line)
 
 
 @command
 def plan(
-    asked: Asked,
+    options: CliOptions,
     accept: Annotated[
         bool, typer.Option("--accept", help="Declare all existing versions up to date.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what would run, and why."""
-    from pipeline.commands.plan import accept as accept_all
-    from pipeline.commands.plan import as_json as in_json
-    from pipeline.commands.plan import lines, plan
+    from pipeline.commands.plan import accept_versions, lines, plan, plan_as_json
 
-    refuse_together(accept=accept, json=as_json)
+    require_at_most_one(accept=accept, json=as_json)
+    run_folder = options.run_folder()
     if accept:
-        say(accept_all(asked.run_folder()))
+        print_lines(accept_versions(run_folder))
     elif as_json:
-        say_json(in_json(plan(asked.run_folder())))
+        print_json(plan_as_json(plan(run_folder)))
     else:
-        say(*lines(plan(asked.run_folder())))
+        print_lines(*lines(plan(run_folder)))
 
 
 @partial(command, without=["wait"])
 def status(
-    asked: Asked,
+    options: CliOptions,
     as_json: JsonOption = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every file and compare it with its digest.")
     ] = False,
 ) -> None:
     """Show the versions and models in use."""
-    from pipeline.commands.status import damages, status, table_of
-    from pipeline.commands.status import verify as find_changed
+    from pipeline.commands.status import damages, status, status_table
+    from pipeline.commands.status import verify as changed_paths
 
-    refuse_together(verify=verify, json=as_json)
-    run_folder = asked.run_folder()
-    content = status(run_folder)
-    problems = damages(content)
+    require_at_most_one(verify=verify, json=as_json)
+    run_folder = options.run_folder()
+    state = status(run_folder)
+    problems = damages(state)
     if verify:
-        problems += [f"gone or damaged: {path}" for path in find_changed(run_folder)]
-        say(*problems or ["every file is unchanged since it was written"])
+        problems += [f"gone or damaged: {path}" for path in changed_paths(run_folder)]
+        print_lines(*problems or ["every file is unchanged since it was written"])
     elif as_json:
-        say_json(content)
+        print_json(state)
     else:
-        out.print(table_of(run_folder, content))
-        say(*problems)
+        out.print(status_table(run_folder, state))
+        print_lines(*problems)
     if problems:
         raise typer.Exit(Exit.USER_ERROR)
 
 
 @partial(command, without=["wait"])
-def doctor(asked: Asked, as_json: JsonOption = False) -> None:
+def doctor(options: CliOptions, as_json: JsonOption = False) -> None:
     """Say what is wrong with this machine, and how to fix it."""
     from pipeline.commands.doctor import doctor
 
-    found = doctor(asked.run_folder(), (lambda _: None) if as_json else say)
     if as_json:
-        say_json(found.as_json())
-    if not found.is_well:
+        diagnosis = doctor(options.run_folder(), on_line=lambda _: None)
+        print_json(diagnosis.as_json())
+    else:
+        diagnosis = doctor(options.run_folder(), on_line=print_lines)
+    if not diagnosis.is_well:
         raise typer.Exit(Exit.USER_ERROR)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from pipeline.config import load_config
-from pipeline.configuration.credentials import shown
+from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import ConfigError, MachineError
 from pipeline.terminal.exit_codes import Exit, err, guard, out
 
@@ -72,18 +72,18 @@ ExitCodeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
-class Asked(NamedTuple):
+class CliOptions(NamedTuple):
     """The options that all commands share."""
 
     config: str
     overrides: list[str]
     wait: float = 0.0
 
-    def plus(self, key: str, value: object) -> Asked:
+    def with_override(self, key: str, value: object) -> CliOptions:
         """The same options with one more override, unless its value is None."""
-        return (
-            self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
-        )
+        if value is None:
+            return self
+        return self._replace(overrides=[*self.overrides, f"{key}={value}"])
 
     def run_folder(self) -> RunFolder:
         """The run folder of this config; this writes nothing."""
@@ -91,37 +91,40 @@ class Asked(NamedTuple):
 
         return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
 
-    def typed(self, *words: str) -> str:
-        """The command line, without secrets."""
-        changes = [word for each in map(shown, self.overrides) for word in ("--set", each)]
-        return shlex.join(["python", "-m", "pipeline", *words, "--config", self.config, *changes])
+    def command_line(self, *arguments: str) -> str:
+        """The line that a user types for a command with these options; credentials are hidden."""
+        words = ["python", "-m", "pipeline", *arguments, "--config", self.config]
+        for override in self.overrides:
+            words += ["--set", hide_credentials(override)]
+        return shlex.join(words)
 
 
-def version(asked: bool) -> None:
-    """Print the version and exit, if asked."""
-    if asked:
+def print_version(is_set: bool) -> None:
+    """Print the version and exit, if `--version` is set."""
+    if is_set:
         from pipeline.runs.provenance import DISTRIBUTION, code_version, installed_version
 
-        say(
-            f"{DISTRIBUTION} {installed_version(DISTRIBUTION) or '(not installed)'}, {code_version()}"
-        )
+        installed = installed_version(DISTRIBUTION) or "(not installed)"
+        print_lines(f"{DISTRIBUTION} {installed}, {code_version()}")
         raise typer.Exit
 
 
 @app.callback()
 def app_options(
     _: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """ROOT files in, trained and evaluated event classifiers out."""
 
 
 def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
-    """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
+    """Register a function as a command and return it unchanged.
 
-    The first argument of the function is `Asked`, the options that all commands share; `without` names options that the
-    command lacks, such as `wait` where it never waits for another one.
+    The command has the function's name; its help is the docstring. The first argument of the
+    function is a `CliOptions`; its other arguments are options of this command alone. `without`
+    names options that the command lacks: `wait` where it never waits for another run.
     """
 
     def run(
@@ -129,32 +132,39 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
         overrides: SetOption = None,
         wait: WaitOption = 0.0,
         debug: DebugOption = False,
-        **options: Any,
+        **arguments: Any,
     ) -> None:
         def start() -> None:
             # Before any lock: of two copies one would wait for the other.
-            _refuse_outer_ranks()
-            work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options)
+            _check_single_process()
+            options = CliOptions(config, [*_overrides_of_environment(), *(overrides or [])], wait)
+            work(options, **arguments)
 
         guard(start, debug=debug)
 
-    _, *options = inspect.signature(work, eval_str=True).parameters.values()
-    *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
-    options = [each for each in (*options, *shared) if each.name not in without]
-    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
+    _, *own_parameters = inspect.signature(work, eval_str=True).parameters.values()
+    *shared_parameters, _ = inspect.signature(run, eval_str=True).parameters.values()
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (*own_parameters, *shared_parameters)
+        if parameter.name not in without
+    ]
     run.__name__, run.__doc__ = work.__name__, work.__doc__
-    # Typer reads both.
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in options}
+    # Typer reads the signature and the annotations.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app.command()(run)
     return work
 
 
-def stage_command(name: str, words: str, *, is_optional: bool = False) -> None:
-    """Make the command of a stage without own options; only some configs want an optional one."""
+def stage_command(name: str, description: str, *, is_optional: bool = False) -> None:
+    """Register the command of a stage without options of its own.
+
+    An optional stage is one that only some configs ask for; its command has `--if-wanted`.
+    """
 
     def work(
-        asked: Asked,
+        options: CliOptions,
         if_wanted: Annotated[
             bool, typer.Option("--if-wanted", help="Run only if the config asks for it.")
         ] = False,
@@ -164,63 +174,70 @@ def stage_command(name: str, words: str, *, is_optional: bool = False) -> None:
         from pipeline.stages.table import STAGE_OF
 
         stage = STAGE_OF[name]
-        if if_wanted and not stage.is_wanted(asked.run_folder().config):
-            say(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
+        if if_wanted and not stage.is_wanted(options.run_folder().config):
+            print_lines(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
             end_command(did=False, exit_code=exit_code)
         else:
-            run_stages(asked, name, force=force, exit_code=exit_code)
+            run_stages(options, name, force=force, exit_code=exit_code)
 
-    work.__name__, work.__doc__ = name, words
+    work.__name__, work.__doc__ = name, description
     command(work, without=() if is_optional else ("if_wanted",))
 
 
-def run_stages(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
-    """Run the stale ones of some stages."""
+def run_stages(options: CliOptions, *names: str, force: bool, exit_code: bool) -> None:
+    """Run those of the named stages that are stale."""
     from pipeline.commands.run import run
 
-    end_command(did=run(asked.run_folder(), names, force=force), exit_code=exit_code)
+    has_run = run(options.run_folder(), names, force=force)
+    end_command(did=has_run, exit_code=exit_code)
 
 
 def end_command(*, did: bool, exit_code: bool) -> None:
-    """End a command that may have had nothing to do."""
+    """End with exit code 99 if the command did nothing and the user asked for that code."""
     if exit_code and not did:
         raise typer.Exit(Exit.NOTHING_TO_DO)
 
 
-def _refuse_outer_ranks() -> None:
-    """Refuse to be one of several copies that mpirun or srun started; ranks of our own training are another program."""
-    for name, launcher in _SIZES.items():
-        if os.environ.get(name, "1") != "1":
+def _check_single_process() -> None:
+    """Refuse to be one of several copies of a command.
+
+    Ranks of our own training do not come here: they run another program.
+
+    Raises:
+        MachineError: mpirun or srun has started this command several times.
+    """
+    for variable, launcher in _SIZES.items():
+        num_copies = os.environ.get(variable, "1")
+        if num_copies != "1":
             raise MachineError(
-                f"{launcher} started this command as one of {os.environ[name]} ranks ({name} is set): each would run "
+                f"{launcher} started this command as one of {num_copies} ranks ({variable} is set): each would run "
                 f"the whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as "
                 f"train.workers, by mpirun or srun (train.launcher)."
             )
 
 
-def _set_by_environment() -> list[str]:
-    given = os.environ.get(SET_VARIABLE, "")
+def _overrides_of_environment() -> list[str]:
     try:
-        return shlex.split(given)
+        return shlex.split(os.environ.get(SET_VARIABLE, ""))
     except ValueError as cause:
         raise ConfigError(f"{SET_VARIABLE} (SET of make): {cause}. Quote as in a shell.") from None
 
 
-def refuse_together(**given: object) -> None:
-    """Refuse options of which only one would have an effect; `given` are their values by name."""
-    found = [f"--{name}" for name, value in given.items() if value]
-    if len(found) > 1:
+def require_at_most_one(**options: object) -> None:
+    """Refuse options of which only one would have an effect; `options` are their values by name."""
+    given_names = [f"--{name}" for name, value in options.items() if value]
+    if len(given_names) > 1:
         raise ConfigError(
-            f"{' and '.join(found)}: one of them would have no effect. Give one only."
+            f"{' and '.join(given_names)}: one of them would have no effect. Give one only."
         )
 
 
-def say(*lines: object) -> None:
+def print_lines(*lines: object) -> None:
     """Print lines of a command's result."""
     for line in lines:
         out.print(str(line), markup=False)
 
 
-def say_json(content: object) -> None:
+def print_json(content: object) -> None:
     """Print a command's result as JSON."""
     out.print_json(json.dumps(content, ensure_ascii=False))

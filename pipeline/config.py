@@ -17,8 +17,8 @@ from hep_core.secrets import keep_secret
 from hep_core.settings_section import SettingsSection
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.configuration.contradictions import plain, refuse_contradictions
-from pipeline.configuration.keys import Given, Keys, put, source_of
+from pipeline.configuration.contradictions import check_consistency, plain
+from pipeline.configuration.keys import ConfigSource, Keys, apply_override, source_of
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.paths import local_folder, locate_paths
 from pipeline.configuration.shell_sections import (
@@ -131,7 +131,7 @@ class Config(SettingsSection):
 
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Self:
-        refuse_contradictions(self)
+        check_consistency(self)
         return self
 
     def normalisation(self) -> dict[str, float | str | None]:
@@ -172,7 +172,7 @@ class LoadedConfig(NamedTuple):
     """A config, and the sources of its values."""
 
     config: Config
-    given: list[Given]
+    given: list[ConfigSource]
     """The file, and the options."""
 
     def source(self, keys: Keys) -> str:
@@ -197,12 +197,12 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     folder = "" if is_shipped or path.parent.resolve() == Path.cwd() else path.parent
     content = read_mapping(path)
     locate_paths(content, folder, str(path))
-    given = [Given((), copy.deepcopy(content), path.name if is_shipped else str(path))]
+    given = [ConfigSource((), copy.deepcopy(content), path.name if is_shipped else str(path))]
     # They add sections, in which the other options may set keys.
     of_plugins = [each for each in overrides if re.match(r"plugins\s*=", each)]
-    given += [put(content, each, Config) for each in of_plugins]
+    given += [apply_override(content, each, Config) for each in of_plugins]
     _load_plugins(content, "" if of_plugins else folder)
-    given += [put(content, each, Config) for each in overrides if each not in of_plugins]
+    given += [apply_override(content, each, Config) for each in overrides if each not in of_plugins]
     locate_paths(content, "", "--set")
     try:
         config = Config.model_validate(content)

@@ -50,15 +50,15 @@ class StorageInUseError(RunFolderError):
 
 
 def cannot_write(
-    what: Path | str, cause: BaseException, *, other: str = "another run_dir"
+    path: Path | str, cause: BaseException, *, alternative: str = "another run_dir"
 ) -> RunFolderError:
     """The error for a file or folder that the system does not let us write.
 
-    `other` is the alternative that the message proposes.
+    `alternative` is what the message proposes.
     """
     return RunFolderError(
-        f"{what} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "
-        f"or choose {other}."
+        f"{path} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "
+        f"or choose {alternative}."
     )
 
 
@@ -96,9 +96,9 @@ USER_ERRORS: Final = (
     DamagedOutputError,
 )
 #: Of these, those after which the same command may succeed later.
-MAY_PASS: Final = (FolderInUseError, UnreachableSparkError)
+TEMPORARY_ERRORS: Final = (FolderInUseError, UnreachableSparkError)
 #: Those that say: what a command reads is not there yet.
-NOT_THERE_YET: Final = (FilesToComeError, NoOutputYetError)
+MISSING_INPUT_ERRORS: Final = (FilesToComeError, NoOutputYetError)
 
 
 def nearest(name: str, available: Iterable[str]) -> str:
@@ -113,20 +113,20 @@ def nearest(name: str, available: Iterable[str]) -> str:
     return f" Did you mean '{near[0]}'?" if near else f" There are: {', '.join(names)}."
 
 
-def short(words: str) -> str:
+def truncated(words: str) -> str:
     """A text, cut if it is very long."""
     return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."
 
 
-def out_of_room(error: BaseException | None) -> OSError | None:
+def full_disk_error(error: BaseException | None) -> OSError | None:
     """The error of the system, if an error comes from a disk that is full or read-only; else None.
 
     Libraries that then fail to close a half-written file raise another error, with this one as its context.
 
     Examples:
-        >>> out_of_room(OSError(errno.ENOSPC, "No space left on device"))
+        >>> full_disk_error(OSError(errno.ENOSPC, "No space left on device"))
         OSError(28, 'No space left on device')
-        >>> out_of_room(ValueError("no number"))
+        >>> full_disk_error(ValueError("no number"))
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:

@@ -19,9 +19,9 @@ from hep_core.secrets import redact_all
 from hep_core.storage import place
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
-from pipeline.configuration.credentials import shown
+from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import (
-    NOT_THERE_YET,
+    MISSING_INPUT_ERRORS,
     FolderInUseError,
     MachineError,
     MissingInputError,
@@ -41,7 +41,7 @@ from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
-from pipeline.terminal.exit_codes import requested
+from pipeline.terminal.exit_codes import stop_requested
 
 _SECONDS_TO_NOTIFY: Final = 60.0
 _SECONDS_BETWEEN_TRIES: Final = 0.5
@@ -104,7 +104,7 @@ class RunFolder:
                 "run_dir": str(self.config.run_dir.absolute()),
             }
             about |= {
-                "command": " ".join(map(shown, sys.argv[1:])),
+                "command": " ".join(map(hide_credentials, sys.argv[1:])),
                 "outcome": outcome,
                 "message": message,
             }
@@ -322,11 +322,11 @@ def _outcome(error: BaseException | None) -> str:
     if isinstance(error, FolderInUseError):
         return "waits for another run"
     # After Ctrl-C, which also ends the JVM, Spark may fail first.
-    if isinstance(error, KeyboardInterrupt) or requested.is_set():
+    if isinstance(error, KeyboardInterrupt) or stop_requested.is_set():
         return "interrupted"
     return (
         "waits for its input"
-        if isinstance(error, NOT_THERE_YET)
+        if isinstance(error, MISSING_INPUT_ERRORS)
         else f"failed ({type(error).__name__})"
     )
 

@@ -19,14 +19,14 @@ from hep_core.integrity import DamagedOutputError
 from hep_core.secrets import redact_all
 from hep_core.storage import is_remote
 from pipeline.config import Config
-from pipeline.configuration.credentials import shown
+from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import (
-    NOT_THERE_YET,
+    MISSING_INPUT_ERRORS,
     CheckFailedError,
     ConfigError,
     RunFolderError,
     cannot_write,
-    out_of_room,
+    full_disk_error,
 )
 from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder, in_use
@@ -118,7 +118,7 @@ class Runner:
                 found = stage.find_inputs(self.config, current, self.console)
                 after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
                 reasons = _reasons_to_replace(current, after, _damaged(current), ignore=waits_for)
-        except NOT_THERE_YET as problem:
+        except MISSING_INPUT_ERRORS as problem:
             return State.WAITS, [str(problem)]
         except (InputFileError, ConfigError, RunFolderError) as problem:
             return State.FAILS, [str(problem)]
@@ -141,7 +141,9 @@ class Runner:
             running: Stage | None = None
             ran: dict[str, bool] = {}
             repaired: set[tuple[str, str]] = set()
-            self.log.event("run started", command=[*map(shown, sys.argv)], stages=list(names))
+            self.log.event(
+                "run started", command=[*map(hide_credentials, sys.argv)], stages=list(names)
+            )
             try:
                 number = 0
                 while number < len(chosen):
@@ -198,7 +200,7 @@ class Runner:
 
     def _log_end(self, running: Stage | None, error: BaseException | None) -> None:
         where = running.name if running else None
-        waits = isinstance(error, NOT_THERE_YET)
+        waits = isinstance(error, MISSING_INPUT_ERRORS)
         if error is None:
             self.log.event("run finished")
         else:
@@ -390,7 +392,7 @@ class Runner:
             "stage": stage.name,
             "created": now(),
             "seconds": round(seconds, 3),
-            "command": [*map(shown, sys.argv)],
+            "command": [*map(hide_credentials, sys.argv)],
             "fingerprint": asdict(fingerprint),
             "upstream": {name: version.name for name, version in upstream.items()},
             "config": self.config.model_dump(mode="json"),
@@ -475,7 +477,7 @@ def _about_files(stage: Stage, context: Context, error: BaseException) -> Except
     """The error for object storage or a file that cannot be read or written; None for other errors."""
     if lack_of_memory(error):
         return None
-    no_room, folder = out_of_room(error), context.out_dir
+    no_room, folder = full_disk_error(error), context.out_dir
     name = getattr(no_room or error, "filename", None)
     # Errors of local files name them.
     if is_remote(context.data_dir) and isinstance(error, Exception) and not (no_room or name):

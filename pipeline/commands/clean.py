@@ -25,115 +25,130 @@ class Removable(NamedTuple):
 
 
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
-    """Remove old versions, interrupted work, and kernel outputs that the features in use were not made from.
+    """Remove old versions, interrupted work, and kernel outputs that the features in use do not need.
 
-    These versions stay: the newest `keep` of each stage; the newest `keep` models of each network in the registry,
-    without withdrawn ones, for rollbacks; all versions in use; all versions that a job beside this command, such as
-    `compare`, reads; and the versions that these were made from. Results of `evaluate-files` and `compare` belong to
-    the user and stay. Folders that this code has not made, and targets of symbolic links, stay and are named.
+    These versions stay:
+        - the newest `keep` of each stage,
+        - the newest `keep` models of each network in the registry, without withdrawn ones,
+        - all versions in use, or read by a job beside this command, such as `compare`,
+        - the versions that these were made from.
+    Results of `evaluate-files` and `compare` belong to the user and stay. Folders that this code has
+    not made, and targets of symbolic links, stay and are named.
 
     Returns:
         The versions that were, or would be, removed.
     """
     with nullcontext() if dry_run else run_folder.locked():
         stores = run_folder.stores()
-        needed = _needed(run_folder, stores)
-        # All are chosen before the first is removed.
-        chosen = [(store, _removable(run_folder, store, keep, needed)) for store in stores]
-        found = [
-            each
-            for store, folders in chosen
-            for each in _clean(run_folder, store, folders, dry_run=dry_run)
+        needed = _needed_folders(run_folder, stores)
+        # All folders are listed before the first is removed: the newest versions tell which are old.
+        folders_by_store = [
+            (store, _removable_folders(run_folder, store, keep, needed)) for store in stores
         ]
-        features = run_folder.store("features")
-        kernels = [
-            Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()
-        ]
-        if not dry_run:
-            features.remove_unused_outputs()
-            _log(run_folder, "kernel outputs", *kernels)
-        found += kernels
-        freed_bytes = sum(removable.freed_bytes for removable in found)
-        words = f"{len(found)} versions removed, {freed_bytes / 1e6:,.1f} MB"
-        run_folder.results.add(words, removed=len(found), freed_bytes=freed_bytes)
-    return found
-
-
-def _clean(
-    run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool
-) -> list[Removable]:
-    """Remove version folders of a store, and what they alone use on object storage; each is logged once it is gone."""
-    versions = {}
-    for folder in folders:
-        files = [path.lstat() for path in folder.rglob("*") if path.is_file()]
-        versions[folder] = Removable(
-            folder, sum(each.st_size for each in files if each.st_nlink == 1)
+        removed = []
+        for store, folders in folders_by_store:
+            removed += _clean_store(run_folder, store, folders, dry_run=dry_run)
+        removed += _clean_kernel_outputs(run_folder, dry_run=dry_run)
+        freed_bytes = sum(version.freed_bytes for version in removed)
+        run_folder.results.add(
+            f"{len(removed)} versions removed, {freed_bytes / 1e6:,.1f} MB",
+            removed=len(removed),
+            freed_bytes=freed_bytes,
         )
-    stored = []
-    if store.stored:
-        unused, root = store.unused_files(without=folders), store.stored.root
-        stored = [
-            Removable(root / version, sum(sizes.values())) for version, sizes in unused.items()
-        ]
-
-    if not dry_run:
-        try:
-            store.remove(
-                folders, on_removed=lambda folder: _log(run_folder, "version", versions[folder])
-            )
-        except OSError as cause:
-            raise RunFolderError(
-                f"{store.folder} cannot be cleaned ({cause}). Fix its permissions."
-            ) from cause
-        _log(run_folder, "files on storage", *stored)
-    return [*versions.values(), *stored]
+    return removed
 
 
-def _log(run_folder: RunFolder, what: str, *removed: Removable) -> None:
-    for each in removed:
-        run_folder.log.event(f"{what} removed", folder=str(each.folder), bytes=each.freed_bytes)
+def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
+    """Folders of the versions in use or claimed by a running job, and of all that they were made from."""
+    to_visit = []
+    for store in stores:
+        if current := store.current():
+            to_visit.append(current.folder)
+        complete = [store.folder / name for name in store.complete()]
+        to_visit += filter(is_claimed, [*complete, *store.unfinished()])
+    store_by_folder = {store.folder: store for store in stores}
+    needed: set[Path] = set()
+    while to_visit:
+        folder = to_visit.pop()
+        if folder in needed:
+            continue
+        needed.add(folder)
+        manifest = store_by_folder[folder.parent].manifest_of(folder.name) or {}
+        upstream = manifest.get("upstream", {})
+        if "train" in manifest:
+            # A promoted model names its training alone.
+            upstream = {"train": manifest["train"]}
+        for stage, version in upstream.items():
+            to_visit.append(run_folder.config.run_dir / stage / version)
+    return needed
 
 
-def _removable(
+def _removable_folders(
     run_folder: RunFolder, store: StageStore, keep: int, needed: Collection[Path]
 ) -> list[Path]:
     """The version folders of a store to remove."""
     # Withdrawn models do not count, since a rollback skips them.
-    worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
-    first_kept = number_of(worth_keeping[-keep:][0]) if worth_keeping else 0
-    old = [store.folder / name for name in store.complete() if number_of(name) < first_kept]
-    found = []
+    counted = store.promoted() if isinstance(store, Registry) else store.complete()
+    oldest_to_keep = number_of(counted[-keep:][0]) if counted else 0
+    old = [store.folder / name for name in store.complete() if number_of(name) < oldest_to_keep]
+    removable = []
     for folder in (*store.unfinished(), *old):
         if folder in needed:
             continue
         if store.may_remove(folder):
-            found.append(folder)
+            removable.append(folder)
         else:
             run_folder.say(
                 f"note: {folder} is kept: a symbolic link leads there, or it holds no {own_folders.MARKER}. "
                 f"Remove it by hand if nothing needs it."
             )
-    return found
+    return removable
 
 
-def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
-    """Folders of the versions in use or claimed by a running job, and of all that they were made from."""
-    waiting = [current.folder for store in stores if (current := store.current())]
-    for store in stores:
-        folders = [*(store.folder / name for name in store.complete()), *store.unfinished()]
-        waiting += filter(is_claimed, folders)
-    store_of = {store.folder: store for store in stores}
-    needed: set[Path] = set()
-    while waiting:
-        folder = waiting.pop()
-        if folder not in needed:
-            needed.add(folder)
-            manifest = store_of[folder.parent].manifest_of(folder.name) or {}
-            # Models that were promoted name their training.
-            upstream = manifest.get(
-                "upstream", {key: manifest[key] for key in ("train",) if key in manifest}
+def _clean_store(
+    run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool
+) -> list[Removable]:
+    """Remove version folders of a store, and the files on object storage that they alone use."""
+    versions = {folder: Removable(folder, _unshared_bytes(folder)) for folder in folders}
+    stored_files = []
+    if store.stored:
+        for version, sizes in store.unused_files(without=folders).items():
+            stored_files.append(Removable(store.stored.root / version, sum(sizes.values())))
+    if not dry_run:
+        try:
+            # Each version is logged once it is gone.
+            store.remove(
+                folders,
+                on_removed=lambda folder: _log_removed(run_folder, "version", versions[folder]),
             )
-            waiting += [
-                run_folder.config.run_dir / stage / version for stage, version in upstream.items()
-            ]
-    return needed
+        except OSError as cause:
+            raise RunFolderError(
+                f"{store.folder} cannot be cleaned ({cause}). Fix its permissions."
+            ) from cause
+        _log_removed(run_folder, "files on storage", *stored_files)
+    return [*versions.values(), *stored_files]
+
+
+def _unshared_bytes(folder: Path) -> int:
+    """Size of the files that no other version shares by a hard link."""
+    file_stats = [path.lstat() for path in folder.rglob("*") if path.is_file()]
+    return sum(stat.st_size for stat in file_stats if stat.st_nlink == 1)
+
+
+def _clean_kernel_outputs(run_folder: RunFolder, *, dry_run: bool) -> list[Removable]:
+    """Remove the kernel outputs that the features in use were not made from."""
+    features = run_folder.store("features")
+    unused = [
+        Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()
+    ]
+    if not dry_run:
+        features.remove_unused_outputs()
+        _log_removed(run_folder, "kernel outputs", *unused)
+    return unused
+
+
+def _log_removed(run_folder: RunFolder, description: str, *removed: Removable) -> None:
+    for version in removed:
+        run_folder.log.event(
+            f"{description} removed", folder=str(version.folder), bytes=version.freed_bytes
+        )

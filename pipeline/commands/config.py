@@ -10,44 +10,50 @@ from hep_core.secrets import redact_all
 from pipeline.config import LoadedConfig
 from pipeline.configuration.keys import Keys
 
-_WIDTH: Final = 44
+#: Column at which the comments with the sources start.
+_SOURCE_COLUMN: Final = 44
 
 
 def lines(loaded: LoadedConfig) -> Iterator[str]:
-    """YAML, with the source of each value in a comment."""
-    for keys, value in values(_content(loaded)):
-        begin = "  " * (len(keys) - 1) + ("-" if isinstance(keys[-1], int) else f"{keys[-1]}:")
-        given = f"{begin} {json.dumps(value, ensure_ascii=False)}"
-        yield (
-            begin
-            if has_parts(value)
-            else f"{given:<{_WIDTH}} # {' '.join(loaded.source(keys).split())}"
-        )
+    """The config as YAML, with the source of each value in a comment."""
+    for keys, value in nested_values(_values(loaded)):
+        indentation = "  " * (len(keys) - 1)
+        key = keys[-1]
+        entry = f"{indentation}-" if isinstance(key, int) else f"{indentation}{key}:"
+        if has_sources_inside(value):
+            yield entry
+            continue
+        entry = f"{entry} {json.dumps(value, ensure_ascii=False)}"
+        source = " ".join(loaded.source(keys).split())
+        yield f"{entry:<{_SOURCE_COLUMN}} # {source}"
 
 
-def as_json(loaded: LoadedConfig) -> dict[str, dict[str, Any]]:
-    """Value and source of each dotted key."""
-    found = [(keys, value) for keys, value in values(_content(loaded)) if not has_parts(value)]
+def values_with_sources(loaded: LoadedConfig) -> dict[str, dict[str, Any]]:
+    """Value and source by dotted key."""
     return {
         ".".join(map(str, keys)): {"value": value, "source": loaded.source(keys)}
-        for keys, value in found
+        for keys, value in nested_values(_values(loaded))
+        if not has_sources_inside(value)
     }
 
 
-def _content(loaded: LoadedConfig) -> Any:
-    return redact_all(loaded.config.model_dump(mode="json"))
+def _values(loaded: LoadedConfig) -> dict[str, Any]:
+    values: dict[str, Any] = redact_all(loaded.config.model_dump(mode="json"))
+    return values
 
 
-def values(content: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
-    """Keys and values, those of sections before those inside."""
-    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-        yield (*keys, key), value
-        if has_parts(value):
-            yield from values(value, (*keys, key))
+def nested_values(section: Any, outer_keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Keys and values of a section or list; a section comes before its own values."""
+    items = section.items() if isinstance(section, dict) else enumerate(section)
+    for key, value in items:
+        keys = (*outer_keys, key)
+        yield keys, value
+        if has_sources_inside(value):
+            yield from nested_values(value, keys)
 
 
-def has_parts(value: Any) -> bool:
-    """Whether the parts of a value may have different sources; a list of plain values has one source."""
-    return bool(value) and (
-        isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict))
-    )
+def has_sources_inside(value: Any) -> bool:
+    """Whether the values inside may have different sources; a list of plain values has one source."""
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], dict)
+    return isinstance(value, dict) and bool(value)

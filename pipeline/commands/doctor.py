@@ -13,7 +13,7 @@ from training.errors import LaunchError
 
 
 class Diagnosis(NamedTuple):
-    """Findings, and sentences about what is there."""
+    """Problems of this machine, and sentences about its equipment."""
 
     findings: list[Finding]
     notes: list[str]
@@ -24,32 +24,38 @@ class Diagnosis(NamedTuple):
         return all(finding.severity != "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The diagnosis as JSON content, without secrets."""
         findings = redact_all([finding._asdict() for finding in self.findings])
         return {"is_well": self.is_well, "findings": findings, "notes": redact_all(self.notes)}
 
 
-def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
-    """Check the machine and, if it has no errors, start the ranks for a short test."""
-    found = Diagnosis([*run_folder.examine(list(Need)), *filter(None, [about_names()])], [])
-    say(render(found.findings))
+def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
+    """Check the machine and, if it has no errors, start the ranks for a short test.
+
+    `on_line` is called with each line as soon as it is known.
+    """
+    findings = run_folder.examine(list(Need))
+    if clash_of_names := about_names():
+        findings.append(clash_of_names)
+    on_line(render(findings))
+    diagnosis = Diagnosis(findings, [])
     try:
-        for words in _notes(run_folder) if found.is_well else ():
-            found.notes.append(words)
-            say(words)
+        if diagnosis.is_well:
+            for note in _try_equipment(run_folder):
+                diagnosis.notes.append(note)
+                on_line(note)
     except (LaunchError, MachineError) as error:
-        found.findings.append(
-            Finding(
-                "ranks", "error", str(error), "Correct that; `train.workers: 1` needs no ranks."
-            )
-        )
-        say(render(found.findings[-1:]))
+        advice = "Correct that; `train.workers: 1` needs no ranks."
+        failed_start = Finding("ranks", "error", str(error), advice)
+        findings.append(failed_start)
+        on_line(render([failed_start]))
     finally:
         run_folder.spark.stop()
-    return found
+    return diagnosis
 
 
-def _notes(run_folder: RunFolder) -> Iterator[str]:
+def _try_equipment(run_folder: RunFolder) -> Iterator[str]:
+    """Sentences about decompression, devices and, after a test start, the ranks."""
     from ingestion.root_format import ZLIB_LIBRARY
     from pipeline.machine.launching import hosts_of
     from training.launching.mpirun import probe_mpi

@@ -20,7 +20,7 @@ from ingestion.spark_job import keys_folder
 from ingestion.tally import by_sample, total
 from models.evaluation.rates import Rates
 from pipeline.config import Config
-from pipeline.configuration.paths import chosen_folder
+from pipeline.configuration.paths import folder_of_option
 from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
@@ -89,7 +89,7 @@ def evaluate_files(
     # One that is not known is asked for before any work.
     _ = config.signals
     with run_folder.locked(_FOLDER):
-        folder = _next_folder(config) if out is None else chosen_folder(out, "--out")
+        folder = _next_folder(config) if out is None else folder_of_option(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
         found = _models(run_folder, models)
         refuse_other_features(found, kernel_items(config.features))

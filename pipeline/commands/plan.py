@@ -18,52 +18,61 @@ def plan(
     """The state of each stage that `run` includes."""
     runner = Runner(run_folder)
     names = names_until(runner, until)
-    plans = [each for each in runner.plan() if each.stage.name in names]
-    if not force:
-        return plans
-    return [
-        each._replace(state=State.STALE, reasons=["--force"]) if each.state is State.FRESH else each
-        for each in plans
-    ]
+    plans = [stage_plan for stage_plan in runner.plan() if stage_plan.stage.name in names]
+    if force:
+        plans = [_forced(stage_plan) for stage_plan in plans]
+    return plans
+
+
+def _forced(stage_plan: StagePlan) -> StagePlan:
+    if stage_plan.state is State.FRESH:
+        return stage_plan._replace(state=State.STALE, reasons=["--force"])
+    return stage_plan
 
 
 def names_until(runner: Runner, until: str | None) -> list[str]:
-    """Names of the stages that `run` includes, up to one of them."""
+    """Names of the stages that `run` includes, up to a stage; None for all."""
     names = [stage.name for stage in runner.wanted()]
     if until is None:
         return names
     if until not in names:
         stage = STAGE_OF.get(until)
-        why = f" {stage.wanted_by} does not ask for it." if stage else nearest(until, names)
-        raise ConfigError(f"--until {until}: `run` includes no such stage under this config.{why}")
+        reason = f" {stage.wanted_by} does not ask for it." if stage else nearest(until, names)
+        raise ConfigError(
+            f"--until {until}: `run` includes no such stage under this config.{reason}"
+        )
     return names[: names.index(until) + 1]
 
 
-def accept(run_folder: RunFolder) -> str:
+def accept_versions(run_folder: RunFolder) -> str:
     """Declare all existing versions up to date; returns a line about it."""
     accepted = Runner(run_folder).accept()
-    return f"accepted as up to date: {', '.join(accepted)}" if accepted else "nothing was stale"
+    if not accepted:
+        return "nothing was stale"
+    return f"accepted as up to date: {', '.join(accepted)}"
 
 
 def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
-    """For the terminal."""
-    for each in plans:
-        will = "would run" if each.state.runs else ""
-        yield f"{each.stage.name:<12}{each.state:<15}{will}".rstrip()
-        yield from (f"            - {reason}" for reason in each.reasons)
-        yield from (f"            note: {note}" for note in each.notes)
+    """The plan in lines for the terminal."""
+    for stage_plan in plans:
+        action = "would run" if stage_plan.state.runs else ""
+        yield f"{stage_plan.stage.name:<12}{stage_plan.state:<15}{action}".rstrip()
+        for reason in stage_plan.reasons:
+            yield f"            - {reason}"
+        for note in stage_plan.notes:
+            yield f"            note: {note}"
 
 
-def as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
+def plan_as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
     """The plan as JSON content, in the order of the stages."""
     return [
         {
-            "stage": each.stage.name,
-            "state": each.state,
-            "would_run": each.state.runs,
-            "reasons": redact_all(each.reasons),
-            "notes": redact_all(each.notes),
-            "version": None if each.current is None else each.current.name,
+            "stage": stage_plan.stage.name,
+            "state": stage_plan.state,
+            "would_run": stage_plan.state.runs,
+            "reasons": redact_all(stage_plan.reasons),
+            "notes": redact_all(stage_plan.notes),
+            "version": stage_plan.current.name if stage_plan.current else None,
         }
-        for each in plans
+        for stage_plan in plans
     ]

@@ -26,8 +26,8 @@ from ingestion.errors import BadFilesError
 from ingestion.files import FileInfo
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
-from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError, cannot_write, out_of_room
+from pipeline.configuration.paths import folder_of_option
+from pipeline.errors import ConfigError, cannot_write, full_disk_error
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
@@ -117,7 +117,7 @@ def predict(
             f"those of new events"
         )
     began = time.monotonic()
-    with new_folder(chosen_folder(out, "--out")) as folder:
+    with new_folder(folder_of_option(out, "--out")) as folder:
         names = _names(infos, "parquet" if parquet else "root")
         work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
         total = sum(info.entries for info in infos)
@@ -132,7 +132,9 @@ def predict(
         failed = [result for result in found if not isinstance(result, FileDone)]
         for name, error in failed:
             if isinstance(error, OSError):
-                raise cannot_write(out / name, error, other="another folder with --out") from error
+                raise cannot_write(
+                    out / name, error, alternative="another folder with --out"
+                ) from error
         BadFilesError.raise_any(
             [(path, error) for path, error in failed if isinstance(error, InputFileError)]
         )
@@ -215,7 +217,7 @@ def _score_file(
     except InputFileError as problem:
         return info.path, problem
     except Exception as error:
-        cause = out_of_room(error)
+        cause = full_disk_error(error)
         if cause is None:
             raise
         return path.name, cause

@@ -14,70 +14,78 @@ from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
 
 #: Keys of manifests that `status` shows.
-_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
-_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
+_KEYS_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
+_KEYS_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 
 
 def status(run_folder: RunFolder) -> dict[str, Any]:
-    """The version in use of each stage, and under `in_use` the model of each network; None if there is none.
+    """The version in use of each stage, and under `in_use` the model of each network.
 
-    Of a damaged one there are its name, if the pointer can be read, and the `damage` in words.
+    It is None where there is none. A damaged one has the text `damage`, and its name if the
+    pointer can be read.
     """
-    content: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for stage in STAGES:
-        content[stage.name] = _brief(run_folder.store(stage.name), _OF_STAGES)
+        state[stage.name] = _version_in_use(run_folder.store(stage.name), _KEYS_OF_STAGES)
     registries = Registry.all_of(run_folder.config.run_dir)
-    content["in_use"] = {registry.stage: _brief(registry, _OF_MODELS) for registry in registries}
-    return content
+    state["in_use"] = {
+        registry.stage: _version_in_use(registry, _KEYS_OF_MODELS) for registry in registries
+    }
+    return state
 
 
-def damages(content: dict[str, Any]) -> list[str]:
-    """What is damaged, in words; `content` is the result of `status`."""
-    stages = {name: brief for name, brief in content.items() if name != "in_use"}
-    briefs = [*stages.values(), *content["in_use"].values()]
-    return [brief["damage"] for brief in briefs if brief and "damage" in brief]
+def damages(state: dict[str, Any]) -> list[str]:
+    """Sentences about what is damaged; `state` is the result of `status`."""
+    stages = [version for name, version in state.items() if name != "in_use"]
+    models = state["in_use"].values()
+    return [version["damage"] for version in (*stages, *models) if version and "damage" in version]
 
 
-def table_of(run_folder: RunFolder, content: dict[str, Any]) -> Grid:
+def status_table(run_folder: RunFolder, state: dict[str, Any]) -> Grid:
     """The result of `status` as a table."""
-    table = Grid(
-        "stage", "version", "made", "seconds", title=str(run_folder.config.run_dir.absolute())
-    )
-    for name, brief in content.items():
-        if name != "in_use":
-            table.add_row(name, *_row(brief, "created", "seconds"))
-    for network, brief in content["in_use"].items():
-        table.add_row(f"{network} in use", *_row(brief, "promoted"), "-")
+    title = str(run_folder.config.run_dir.absolute())
+    table = Grid("stage", "version", "made", "seconds", title=title)
+    for stage, version in state.items():
+        if stage != "in_use":
+            table.add_row(stage, *_cells(version, "created", "seconds"))
+    for network, version in state["in_use"].items():
+        table.add_row(f"{network} in use", *_cells(version, "promoted"), "-")
     return table
 
 
 def verify(run_folder: RunFolder) -> list[str]:
-    """Paths of files of the versions and models in use that are missing or changed; `plan` knows them from then on."""
-    changed = []
+    """Paths of missing or changed files of the versions and models in use.
+
+    From then on `plan` knows them.
+    """
+    paths = []
     for store in run_folder.stores():
         version = in_use(store)
         if version is None:
             continue
-        damaged = changed_files(version.folder, version.files)
-        if damaged:
-            suspect_files(version.folder, [file.path for file in damaged])
-        changed += [str(file.place(version.folder)) for file in damaged]
-        changed += map(str, store.changed_kernel_outputs(version))
-    return changed
+        damaged_files = changed_files(version.folder, version.files)
+        if damaged_files:
+            suspect_files(version.folder, [file.path for file in damaged_files])
+        paths += [str(file.place(version.folder)) for file in damaged_files]
+        paths += map(str, store.changed_kernel_outputs(version))
+    return paths
 
 
-def _row(brief: dict[str, Any] | None, *keys: str) -> list[str]:
+def _cells(version: dict[str, Any] | None, *keys: str) -> list[str]:
     """The cells of a version: its name, and some keys of its manifest."""
-    if brief is None:
+    if version is None:
         return ["-"] * (1 + len(keys))
-    if "damage" in brief:
-        return [brief["version"] or "?", "damaged", *["-"] * (len(keys) - 1)]
-    cells = [f"{brief[key]:.1f}" if key == "seconds" else brief[key] for key in keys]
-    return [brief["version"], *cells]
+    if "damage" in version:
+        name = version["version"] or "?"
+        return [name, "damaged", *["-"] * (len(keys) - 1)]
+    cells = {key: version[key] for key in ("version", *keys)}
+    if "seconds" in cells:
+        cells["seconds"] = f"{cells['seconds']:.1f}"
+    return list(cells.values())
 
 
-def _brief(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | None:
-    """What is known of the version in use."""
+def _version_in_use(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | None:
+    """Name, folder and some keys of the manifest of a version in use; None if there is none."""
     name = None
     try:
         name = store.name_in_use()

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hep_core.secrets import redact
-from pipeline.commands.config import has_parts, values
+from pipeline.commands.config import has_sources_inside, nested_values
 from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.log import timestamp
@@ -20,17 +20,16 @@ from training.loop.records import read_records
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
 
 #: Tags that identify a run: its evaluation and its network.
 EVALUATION: Final = "hep_pipeline.evaluation"
 NETWORK: Final = "hep_pipeline.network"
 _URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
 #: Highest length of a parameter in MLflow.
-_MOST_LETTERS: Final = 500
+_MAX_LETTERS: Final = 500
 #: Values of an epoch that become curves.
 _CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
-#: Name, value, time [s since 1970] and epoch of a metric.
-_Value = tuple[str, float, float, int]
 
 
 class Tracked(NamedTuple):
@@ -55,118 +54,146 @@ def track(run_folder: RunFolder) -> list[Tracked]:
 
     with run_folder.locked("track"):
         upstream = run_folder.upstream(Report(), command="track")
+        networks = upstream["train"].manifest["counters"]["networks"]
         try:
             client = MlflowClient(tracking_uri=uri)
-            name = run_folder.config.mlflow.experiment
-            found = client.get_experiment_by_name(name)
-            experiment = found.experiment_id if found else client.create_experiment(name)
-            networks = upstream["train"].manifest["counters"]["networks"]
-            tracked = [_track(client, experiment, network, upstream) for network in networks]
+            experiment_id = _experiment_id(client, run_folder.config.mlflow.experiment)
+            tracked_networks = [
+                _track_network(client, experiment_id, network, upstream) for network in networks
+            ]
         except MlflowException as cause:
             raise TrackingError(f"MLflow at {redact(uri)}: {redact(str(cause))[:1000]}") from cause
-        for each in tracked:
+        for tracked in tracked_networks:
             run_folder.log.event(
-                "network tracked", network=each.network, mlflow_run=each.run_id, is_new=each.is_new
+                "network tracked",
+                network=tracked.network,
+                mlflow_run=tracked.run_id,
+                is_new=tracked.is_new,
             )
-            state = "logged" if each.is_new else "there already"
-            run_folder.results.add(f"{each.network} {state} as run {each.run_id}")
-        return tracked
+            state = "logged" if tracked.is_new else "there already"
+            run_folder.results.add(f"{tracked.network} {state} as run {tracked.run_id}")
+        return tracked_networks
 
 
-def _track(
-    client: MlflowClient, experiment: str, network: str, upstream: Mapping[str, Version]
+def _experiment_id(client: MlflowClient, name: str) -> str:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        return client.create_experiment(name)
+    return experiment.experiment_id
+
+
+def _track_network(
+    client: MlflowClient, experiment_id: str, network: str, upstream: Mapping[str, Version]
 ) -> Tracked:
-    from mlflow.entities import Metric, Param
-
-    evaluated = upstream["evaluate"]
+    """Log parameters, curves, results and files of a network, unless MLflow has its run already."""
+    trained, evaluated = upstream["train"], upstream["evaluate"]
     tags = {EVALUATION: f"{evaluated.name} of {evaluated.manifest['created']}", NETWORK: network}
-    words = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    for run in client.search_runs([experiment], words):
-        if run.info.status == "FINISHED":
-            return Tracked(network, run.info.run_id, is_new=False)
-        # A killed command left it.
-        client.delete_run(run.info.run_id)
-    trained = upstream["train"]
-    run = json.loads((trained.folder / network / "run.json").read_text(encoding="utf-8"))
+    if run_id := _finished_run(client, experiment_id, tags):
+        return Tracked(network, run_id, is_new=False)
+
     summary = trained.manifest["counters"]["networks"][network]
     end = timestamp(summary["created"])
-    # As if it had no interruptions.
+    # The start of a training without interruptions.
     start = end - summary["seconds"]
     run_id = client.create_run(
-        experiment,
+        experiment_id,
         start_time=_milliseconds(start),
         run_name=f"{network} {trained.name}",
         tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
     ).info.run_id
-    settings = {name: run[name] for name in ("model", "train")}
-    measured = [
-        *_curves(trained.folder / network, start),
-        ("training_seconds", summary["seconds"], end, 0),
-    ]
-    found, when = (
-        evaluated.manifest["counters"]["runs"][network],
-        timestamp(evaluated.manifest["created"]),
-    )
-    # MLflow allows no other characters.
-    areas = {
-        f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area
-        for name, area in found["auc"].items()
-    }
-    for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
-        measured += [
-            (name, estimate["value"], when, 0),
-            (f"{name}_error", estimate["error"], when, 0),
-        ]
     # The client cuts them into calls of the size that servers take.
     client.log_batch(
         run_id,
-        params=[
-            Param(
-                ".".join(map(str, keys)),
-                (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS],
-            )
-            for keys, value in values(_config(settings, upstream))
-            if not has_parts(value)
-        ],
+        params=_params(network, upstream),
         metrics=[
-            Metric(name, float(value), _milliseconds(when), epoch)
-            for name, value, when, epoch in measured
+            *_curves(trained.folder / network, start),
+            _metric("training_seconds", summary["seconds"], end),
+            *_results(network, evaluated),
         ],
     )
-    files = [(evaluated.folder / "metrics.json", "evaluate")]
-    files += [
-        (path, "evaluate/plots")
-        for path in sorted((evaluated.folder / network / "plots").glob("*.png"))
-    ]
-    if "export" in upstream:
-        files.append((upstream["export"].folder / network / "model.onnx", "export"))
-    for path, place in files:
-        client.log_artifact(run_id, str(path), place)
+    _log_files(client, run_id, network, upstream)
     client.set_terminated(run_id, end_time=_milliseconds(end))
     return Tracked(network, run_id, is_new=True)
 
 
-def _curves(training: Path, start: float) -> Iterator[_Value]:
+def _finished_run(client: MlflowClient, experiment_id: str, tags: Mapping[str, str]) -> str | None:
+    """The finished run with these tags; unfinished ones, which a killed command left, are deleted."""
+    query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    for run in client.search_runs([experiment_id], query):
+        if run.info.status == "FINISHED":
+            run_id: str = run.info.run_id
+            return run_id
+        client.delete_run(run.info.run_id)
+    return None
+
+
+def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
+    """The values of the config of each stage, by dotted key.
+
+    The settings of the network are those after `train_by_network` and the grid search.
+    """
+    from mlflow.entities import Param
+
+    trained = upstream["train"]
+    config = dict(trained.manifest["config"])
+    del config["train_by_network"]
+    config["samples"] = upstream["ingest"].manifest["config"]["samples"]
+    for stage, version in upstream.items():
+        if stage in config:
+            config[stage] = version.manifest["config"][stage]
+    run = json.loads((trained.folder / network / "run.json").read_text(encoding="utf-8"))
+    config |= {"model": run["model"], "train": run["train"]}
+
+    params = []
+    for keys, value in nested_values(config):
+        if not has_sources_inside(value):
+            text = value if isinstance(value, str) else json.dumps(value)
+            params.append(Param(".".join(map(str, keys)), text[:_MAX_LETTERS]))
+    return params
+
+
+def _curves(training: Path, start: float) -> Iterator[Metric]:
     """The learning curves of a training that began at a time [s since 1970]."""
     time = start
     for record in read_records(training)[0]:
         time += record["seconds"]
-        yield from (
-            (name, record[name], time, record["epoch"])
-            for name in _CURVES
-            if record.get(name) is not None
-        )
+        for name in _CURVES:
+            if record.get(name) is not None:
+                yield _metric(name, record[name], time, record["epoch"])
 
 
-def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dict[str, Any]:
-    """The config of each stage, and the settings of the network after `train_by_network` and the grid search."""
-    config: dict[str, Any] = upstream["train"].manifest["config"]
-    data = upstream["ingest"].manifest["config"]
-    of_stages = {
-        name: each.manifest["config"][name] for name, each in upstream.items() if name in config
-    }
-    given = {name: each for name, each in config.items() if name != "train_by_network"}
-    return {**given, "samples": data["samples"], **of_stages, **settings}
+def _results(network: str, evaluated: Version) -> Iterator[Metric]:
+    """Accuracy and areas on the test split, with their errors."""
+    run = evaluated.manifest["counters"]["runs"][network]
+    estimates = {"test_accuracy": run["accuracy"]}
+    for class_name, area in run["auc"].items():
+        # MLflow allows no other characters.
+        name = re.sub(r"[^A-Za-z0-9_. -]", "_", class_name)
+        estimates[f"test_auc/{name}"] = area
+    time = timestamp(evaluated.manifest["created"])
+    for name, estimate in estimates.items():
+        yield _metric(name, estimate["value"], time)
+        yield _metric(f"{name}_error", estimate["error"], time)
+
+
+def _metric(name: str, value: float, time: float, epoch: int = 0) -> Metric:
+    """A value at a time [s since 1970]."""
+    from mlflow.entities import Metric
+
+    return Metric(name, float(value), _milliseconds(time), epoch)
+
+
+def _log_files(
+    client: MlflowClient, run_id: str, network: str, upstream: Mapping[str, Version]
+) -> None:
+    """Upload the numbers and plots of the evaluation, and the ONNX file if there is one."""
+    evaluated = upstream["evaluate"]
+    client.log_artifact(run_id, str(evaluated.folder / "metrics.json"), "evaluate")
+    for path in sorted((evaluated.folder / network / "plots").glob("*.png")):
+        client.log_artifact(run_id, str(path), "evaluate/plots")
+    if "export" in upstream:
+        onnx_file = upstream["export"].folder / network / "model.onnx"
+        client.log_artifact(run_id, str(onnx_file), "export")
 
 
 def _milliseconds(seconds: float) -> int:

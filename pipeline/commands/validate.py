@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from rich.console import Console
 
 from ingestion.errors import EmptySampleError, grouped
-from ingestion.files import found_files
+from ingestion.files import Inventory, found_files
 from ingestion.notes import notes
+from ingestion.settings import SampleSettings
 from models.networks.registry import NETWORKS
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
@@ -18,49 +19,66 @@ from pipeline.terminal.progress import Bar
 
 
 def validate(config: Config, console: Console) -> Iterator[str]:
-    """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal."""
+    """Check the config, and the input files as `ingest` will; yields lines for the terminal."""
     signals = config.signals
     for network in config.model.names:
         refuse_idle(network, config.training_of(network))
-    for network, kind in NETWORKS.items():
-        is_set = network in config.train_by_network or config.model.of(network) != kind()
-        if is_set and network not in config.model.names:
-            yield f"note: what is set for {network} has no effect, since model.names has no {network}"
+    yield from _idle_networks(config)
     if config.notify and shutil.which(config.notify[0]) is None:
         yield f"note: notify: there is no program '{config.notify[0]}'"
-    said: list[str] = []
-    # Once made, simulated samples have paths.
-    to_come = [sample for sample in config.samples if simulated_processes(sample)]
-    there, particles = (
-        [sample for sample in config.samples if sample not in to_come],
-        config.features.particles,
-    )
-    try:
-        with Bar(console, "checking files", "files") as bar:
-            found = found_files(
-                there, config.ingest, said.append, on_file=bar, needs_particles=particles
-            )
-    finally:
-        yield from said
-    yield from (
-        f"would be skipped: {words}"
-        for words in grouped((each.path, each.message) for each in found.bad)
-    )
-    files, samples = (
-        [info._asdict() for info in found.infos],
-        [sample.model_dump() for sample in there],
-    )
-    yield from (f"note: {words}" for words in notes(files, samples))
+
+    # Simulated samples have no files before the stage `simulate` has run.
+    samples = [sample for sample in config.samples if not simulated_processes(sample)]
+    files = yield from _find_files(config, samples, console)
     for sample in config.samples:
-        of_class = f"class {' or '.join(config.classes[label] for label in sample.labels)}"
-        if sample in to_come:
-            yield f"{sample.name}: made by simulate, {of_class}"
-            continue
-        entries = [info.entries for info in found.infos if info.sample == sample.name]
-        if not sum(entries):
-            raise EmptySampleError(
-                f"sample '{sample.name}': its files hold no entries. Check them."
-            )
-        yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, {of_class}"
+        classes = " or ".join(config.classes[label] for label in sample.labels)
+        if sample in samples:
+            yield f"{sample.name}: {_sizes(sample, files)}, class {classes}"
+        else:
+            yield f"{sample.name}: made by simulate, class {classes}"
     yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"
+
+
+def _idle_networks(config: Config) -> Iterator[str]:
+    """Notes about settings of networks that are not trained."""
+    for network, settings_class in NETWORKS.items():
+        is_set = config.model.of(network) != settings_class() or network in config.train_by_network
+        if is_set and network not in config.model.names:
+            yield f"note: what is set for {network} has no effect, since model.names has no {network}"
+
+
+def _find_files(
+    config: Config, samples: list[SampleSettings], console: Console
+) -> Generator[str, None, Inventory]:
+    """Yield notes about the files of samples; returns the files."""
+    messages: list[str] = []
+    try:
+        with Bar(console, "checking files", "files") as bar:
+            files = found_files(
+                samples,
+                config.ingest,
+                messages.append,
+                on_file=bar,
+                needs_particles=config.features.particles,
+            )
+    finally:
+        yield from messages
+    for message in grouped((file.path, file.message) for file in files.bad):
+        yield f"would be skipped: {message}"
+    infos = [info._asdict() for info in files.infos]
+    for note in notes(infos, [sample.model_dump() for sample in samples]):
+        yield f"note: {note}"
+    return files
+
+
+def _sizes(sample: SampleSettings, files: Inventory) -> str:
+    """Numbers of files and entries of a sample.
+
+    Raises:
+        EmptySampleError: There are no entries.
+    """
+    entries = [info.entries for info in files.infos if info.sample == sample.name]
+    if not sum(entries):
+        raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
+    return f"{len(entries)} files, {sum(entries)} entries"

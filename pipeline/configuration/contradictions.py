@@ -98,7 +98,7 @@ _NEEDS_OF_SAMPLE: Final = (
 )
 
 
-def refuse_contradictions(config: Any) -> None:
+def check_consistency(config: Any) -> None:
     """Refuse a `Config` whose sections do not fit each other; the message has a line for each reason."""
     found = [
         *_of_samples(config),

@@ -15,28 +15,34 @@ _CREDENTIAL: Final = re.compile(
 )
 
 
-def holds_credential(words: str) -> bool:
+def holds_credential(text: str) -> bool:
     """Whether a property of Spark or a variable of this name, or with this value, holds a credential.
 
     Examples:
-        >>> holds_credential("spark.hadoop.fs.s3a.secret.key"), holds_credential("spark.io.encryption.keySizeBits")
-        (True, False)
+        >>> holds_credential("spark.hadoop.fs.s3a.secret.key")
+        True
+        >>> holds_credential("spark.io.encryption.keySizeBits")
+        False
     """
-    return _CREDENTIAL.search(words) is not None
+    return _CREDENTIAL.search(text) is not None
 
 
-def shown(word: str) -> str:
-    """A word of the command line for messages and logs: the value of a credential is hidden.
+def hide_credentials(argument: str) -> str:
+    """An argument of the command line for messages and logs: the value of a credential is hidden.
 
     Examples:
-        >>> shown("spark.conf.spark.my.password=hush"), shown("--set=spark.conf={spark.my.password: a b}")
-        ('spark.conf.spark.my.password=***', '--set=spark.conf=***')
-        >>> shown("report.title=password=tt")
+        >>> hide_credentials("spark.conf.spark.my.password=hush")
+        'spark.conf.spark.my.password=***'
+        >>> hide_credentials("--set=spark.conf={spark.my.password: a b}")
+        '--set=spark.conf=***'
+        >>> hide_credentials("report.title=password=tt")
         'report.title=password=tt'
     """
-    keys, separator, value = word.removeprefix("--set=").partition("=")
-    # Sections with properties of Spark and arguments of launchers. In a misspelt one, the name of the property decides.
-    is_of_section = keys.strip().startswith(("spark", "train"))
-    if separator and (holds_credential(keys) or (is_of_section and holds_credential(value))):
-        return f"{word[: len(word) - len(value)]}{HIDDEN}"
-    return redact(word)
+    keys, equals, value = argument.removeprefix("--set=").partition("=")
+    # These sections hold properties of Spark and arguments of launchers. A prefix suffices: the
+    # section may be misspelt.
+    may_hold_properties = keys.strip().startswith(("spark", "train"))
+    is_secret = holds_credential(keys) or (may_hold_properties and holds_credential(value))
+    if equals and is_secret:
+        return argument.removesuffix(value) + HIDDEN
+    return redact(argument)

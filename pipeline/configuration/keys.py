@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from ruamel.yaml.error import YAMLError
 
-from pipeline.configuration.credentials import shown
+from pipeline.configuration.credentials import hide_credentials
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
-from pipeline.errors import ConfigError, short
+from pipeline.errors import ConfigError, truncated
 
 Keys = tuple[str | int, ...]
 
 
-class Given(NamedTuple):
+class ConfigSource(NamedTuple):
     """A value of a file, or of `--set`."""
 
     keys: Keys
@@ -30,7 +30,7 @@ class Given(NamedTuple):
         return all(own == other for own, other in zip(self.keys, keys, strict=False))
 
 
-def source_of(keys: Keys, given: Sequence[Given]) -> str:
+def source_of(keys: Keys, given: Sequence[ConfigSource]) -> str:
     """The last that gives a value or a part of it, or `default`; of a file and its options."""
     last = next(each for each in reversed(given) if each.touches(keys))
     return last.source if _holds(last.value, keys[len(last.keys) :]) else "default"
@@ -44,28 +44,28 @@ def _holds(content: Any, keys: Keys) -> bool:
     return isinstance(items, dict) and keys[0] in items and _holds(items[keys[0]], keys[1:])
 
 
-def put(content: dict[str, Any], option: str, model: type[BaseModel]) -> Given:
+def apply_override(content: dict[str, Any], option: str, model: type[BaseModel]) -> ConfigSource:
     """Put the value of `a.b=c` into the content of a config, in place. YAML reads c, unless the config expects text.
 
     Examples:
         >>> from pipeline.config import Config
         >>> content = {"train": {"epochs": 20}, "classes": ["QCD", "ttbar"]}
         >>> for option in ("train.epochs=3", "classes.0=010", "spark.conf.spark.sql.shuffle.partitions=4"):
-        ...     _ = put(content, option, Config)
+        ...     _ = apply_override(content, option, Config)
         >>> content["train"], content["classes"], content["spark"]
         ({'epochs': 3}, ['010', 'ttbar'], {'conf': {'spark.sql.shuffle.partitions': '4'}})
     """
     path, separator, text = (part.strip() for part in option.partition("="))
-    said = f"--set {short(shown(option))}"
+    said = f"--set {truncated(hide_credentials(option))}"
     if not separator or not all(path.split(".")):
         raise ConfigError(
             f"{said}: write it as key.subkey=value, for example --set train.epochs=5."
         )
     places = list(_walk(model, path.split(".")))
-    given = Given(tuple(key for key, _ in places), _value(text, places[-1][1], said), said)
+    given = ConfigSource(tuple(key for key, _ in places), _value(text, places[-1][1], said), said)
     where: Any = content
     for number, (key, kind) in enumerate(places, start=1):
-        name = short(".".join(map(str, given.keys[: number - 1])))
+        name = truncated(".".join(map(str, given.keys[: number - 1])))
         is_list = isinstance(where, list)
         if is_list and not (isinstance(key, int) and key < len(where)):
             raise ConfigError(

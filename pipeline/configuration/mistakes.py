@@ -12,14 +12,18 @@ from pydantic_core import ErrorDetails
 
 from hep_core.secrets import HIDDEN, redact, redact_all
 from pipeline.configuration.credentials import holds_credential
-from pipeline.configuration.keys import Given, kind_of, sections_in
-from pipeline.errors import nearest, short
+from pipeline.configuration.keys import ConfigSource, kind_of, sections_in
+from pipeline.errors import nearest, truncated
 
 _LINES_SHOWN: Final = 20
 
 
 def explain(
-    error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Given] = ()
+    error: ValidationError,
+    model: type[BaseModel],
+    *,
+    place: str,
+    overrides: Sequence[ConfigSource] = (),
 ) -> str:
     """All mistakes of a config, one per line; those of a single option follow with its name."""
     in_file, in_options = [], []
@@ -45,7 +49,7 @@ def about(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[tuple[str | in
     keys = tuple(
         key for key in mistake["loc"] if key not in skipped and not str(key).startswith("function-")
     )
-    return keys, "\n".join(map(short, _words(mistake, keys, model).splitlines()))
+    return keys, "\n".join(map(truncated, _words(mistake, keys, model).splitlines()))
 
 
 def _words(mistake: ErrorDetails, keys: tuple[str | int, ...], model: type[BaseModel]) -> str:

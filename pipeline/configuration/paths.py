@@ -84,7 +84,7 @@ def local_folder(words: str | Path) -> Path:
     return Path(located(str(words)))
 
 
-def chosen_folder(words: Path, option: str) -> Path:
+def folder_of_option(words: Path, option: str) -> Path:
     """`local_folder` of an option of the command line."""
     try:
         return local_folder(words)

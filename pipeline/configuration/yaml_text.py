@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from pipeline.errors import ConfigError, short
+from pipeline.errors import ConfigError, truncated
 
 
 class _Constructor(SafeConstructor):
@@ -48,7 +48,7 @@ def read_yaml(text: str) -> Any:
         OverflowError,
         RecursionError,
     ) as cause:
-        raise YAMLError(f"a value in it cannot be read ({short(str(cause))})") from None
+        raise YAMLError(f"a value in it cannot be read ({truncated(str(cause))})") from None
     return content
 
 
@@ -81,7 +81,7 @@ def write_yaml(content: Any) -> str:
 def about_yaml(cause: YAMLError) -> str:
     """The mistake in YAML text with its position. The text itself may hold a secret."""
     if not isinstance(cause, MarkedYAMLError) or cause.problem_mark is None:
-        return short(str(cause))
+        return truncated(str(cause))
     words = " ".join(
         each.partition(" with value")[0] for each in (cause.context, cause.problem) if each
     )

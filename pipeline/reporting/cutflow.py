@@ -55,7 +55,7 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
     return efficiency_of_sums(WeightSums(passed.weight, max(0.0, passed.weight2)), failed)
 
 
-def labels_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def labels_by_sample(samples: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The class of each sample of a config; one with `label_by` is a sample for each class."""
     parts = (samples_in(each["name"], each["label"], each.get("label_by", {})) for each in samples)
     return {name: label for each in parts for name, label in each.items() if label is not None}
@@ -65,7 +65,9 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
     """A sentence about each class of several samples without cross-sections."""
     found = []
     for label, name in enumerate(config["classes"]):
-        samples = [sample for sample in config["samples"] if label in labels_of([sample]).values()]
+        samples = [
+            sample for sample in config["samples"] if label in labels_by_sample([sample]).values()
+        ]
         if len(samples) > 1 and any(sample["cross_section_pb"] is None for sample in samples):
             names = ", ".join(sample["name"] for sample in samples)
             found.append(
@@ -82,7 +84,7 @@ def cutflow(
     by_class: bool = False,
 ) -> list[Step]:
     """Steps from `in the files` to `selected`."""
-    labels = labels_of(config["samples"])
+    labels = labels_by_sample(config["samples"])
     columns = {
         name: config["classes"][label] if by_class else name for name, label in labels.items()
     }
@@ -151,7 +153,7 @@ def _unweighted(each: Yield) -> Yield:
     return Yield(each.events, float(each.events), float(each.events))
 
 
-def as_applied(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def applied_cuts(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The section `features` without a cut on isolation, if the files have no particles to compute one from."""
     lacks = any(
         field.startswith(PARTICLE_COLLECTIONS)

@@ -20,9 +20,9 @@ from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import (
-    as_applied,
+    applied_cuts,
     cutflow,
-    labels_of,
+    labels_by_sample,
     selection,
     shows_weights,
     uncertain_mixtures,
@@ -142,9 +142,10 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
     }
     config = {**used, "report": report}
     runs = counters["evaluate"]["runs"]
-    applied = config | {"features": as_applied(config["features"], made["ingest"]["inputs"])}
+    applied = config | {"features": applied_cuts(config["features"], made["ingest"]["inputs"])}
     labels = {
-        name: config["classes"][label] for name, label in labels_of(config["samples"]).items()
+        name: config["classes"][label]
+        for name, label in labels_by_sample(config["samples"]).items()
     }
     steps = cutflow(counters["ingest"], counters["features"], applied)
     kinds = [kind for run in runs.values() for kind in run.get("importance_of_kinds", {})]

@@ -92,7 +92,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         remove(unfinished)
         make(unfinished)
     except OSError as cause:
-        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
+        raise cannot_write(unfinished, cause, alternative="another folder with --out") from cause
     try:
         with claimed([unfinished]):
             yield unfinished

@@ -18,7 +18,7 @@ from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
-from pipeline.reporting.cutflow import Step, cutflow, labels_of
+from pipeline.reporting.cutflow import Step, cutflow, labels_by_sample
 from pipeline.reporting.summary import about_data
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
@@ -406,7 +406,7 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
-    labels = labels_of(ingested["config"]["samples"])
+    labels = labels_by_sample(ingested["config"]["samples"])
     known = {
         part.name: part.cross_section_pb for sample in config.samples for part in sample.by_label()
     }
@@ -447,7 +447,7 @@ def rates_behind_cutflow(
         rates[sample.name] = Estimate(
             size * passed.value, math.hypot(of_selection, error * passed.value)
         )
-    labels = labels_of(sample.model_dump() for sample in config.samples)
+    labels = labels_by_sample(sample.model_dump() for sample in config.samples)
     return Rates(rates, labels, are_events=config.trigger_luminosity is None)
 
 

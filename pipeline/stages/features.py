@@ -22,7 +22,7 @@ from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import as_applied, as_json, cutflow, uncertain_mixtures
+from pipeline.reporting.cutflow import applied_cuts, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
@@ -250,7 +250,9 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     config = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
         "classes": context.config.classes,
-        "features": as_applied(context.config.features.model_dump(mode="json"), ingested["inputs"]),
+        "features": applied_cuts(
+            context.config.features.model_dump(mode="json"), ingested["inputs"]
+        ),
     }
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)

@@ -24,19 +24,19 @@ from hep_core.allocation import killed_for_memory, lack_of_memory, limit_and_adv
 from hep_core.plugins import blamed
 from hep_core.secrets import redact
 from pipeline.errors import (
-    MAY_PASS,
-    NOT_THERE_YET,
+    MISSING_INPUT_ERRORS,
+    TEMPORARY_ERRORS,
     USER_ERRORS,
     ConfigError,
     LackOfMemoryError,
     MachineError,
-    out_of_room,
+    full_disk_error,
 )
 from pipeline.runs.provenance import DISTRIBUTION
 
 #: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions of destructors, and
 #: some imports catch all. The runner then stops before it publishes anything.
-requested: Final = threading.Event()
+stop_requested: Final = threading.Event()
 #: Packages whose modules have other names.
 _PACKAGE_OF: Final = {"py4j": "pyspark", "sklearn": "scikit-learn", "upath": "universal-pathlib"}
 
@@ -106,7 +106,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
 
 def _explain(error: BaseException, *, num_killed: int) -> Exit:
     """Print what went wrong; returns the exit code."""
-    if isinstance(error, KeyboardInterrupt) or requested.is_set():
+    if isinstance(error, KeyboardInterrupt) or stop_requested.is_set():
         # A terminal also interrupts Spark's workers: their end may reach us as an error before our own interrupt.
         # A further signal must not change the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -127,10 +127,10 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
             )
         if isinstance(error, ConfigError):
             return Exit.USAGE
-        if isinstance(error, MAY_PASS):
+        if isinstance(error, TEMPORARY_ERRORS):
             return Exit.MAY_PASS
-        return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
-    if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
+        return Exit.NOT_THERE_YET if isinstance(error, MISSING_INPUT_ERRORS) else Exit.USER_ERROR
+    if of_system := full_disk_error(error) or (error if isinstance(error, OSError) else None):
         err.print(
             f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk."
         )
@@ -178,11 +178,11 @@ def _missing_extra(error: BaseException) -> MachineError | None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
-    requested.set()
+    stop_requested.set()
     raise KeyboardInterrupt
 
 
 def stop_if_requested() -> None:
     """Raise the interrupt again if it was lost; the runner asks before it publishes anything."""
-    if requested.is_set():
+    if stop_requested.is_set():
         raise KeyboardInterrupt

@@ -41,12 +41,12 @@ import sys
 sys.path.append({str(ROOT / "tests" / "helpers")!r})
 import pytest
 from lent_spark import with_brief_timing, without_figures
-from pipeline.command_line import Asked
+from pipeline.command_line import CliOptions
 from pipeline.commands.run import run
 patch = pytest.MonkeyPatch()
 without_figures(patch)
 with_brief_timing(patch)
-run(Asked(sys.argv[1], []).run_folder(), sys.argv[2:])
+run(CliOptions(sys.argv[1], []).run_folder(), sys.argv[2:])
 """
 #: Which processes are ours, in their environment.
 MARK: Final = "HEP_PIPELINE_UNDISTURBED"

@@ -143,14 +143,14 @@ def test_an_interrupt_ends_all_studies() -> None:
     def make(name: str) -> None:
         begun.append(name)
         # The handler of the signal notes it; what the interrupt breaks may raise another error first.
-        exit_codes.requested.set()
+        exit_codes.stop_requested.set()
         raise TrainingError("The ranks were interrupted.")
 
     try:
         with pytest.raises(KeyboardInterrupt):
             make_all(make, begun.append)
     finally:
-        exit_codes.requested.clear()
+        exit_codes.stop_requested.clear()
     assert begun == ["compare: study a, 1 of 3", "a"]
 
 

@@ -17,7 +17,7 @@ from command_line import SAMPLES, invoke, small_config
 from typer.main import get_command
 
 from pipeline.cli import app
-from pipeline.command_line import Asked
+from pipeline.command_line import CliOptions
 from pipeline.commands.promote import PromotionOutcome
 from pipeline.configuration.yaml_text import read_yaml
 from pipeline.errors import FolderInUseError
@@ -95,16 +95,18 @@ def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
-    asked = Asked("my.yaml", ["report.title=Two words", 'spark.conf={"spark.my.password": "hush"}'])
-    assert asked.plus("train.workers", None) is asked
-    assert asked.plus("train.workers", 3).typed("compare", "thesis") == (
+    options = CliOptions(
+        "my.yaml", ["report.title=Two words", 'spark.conf={"spark.my.password": "hush"}']
+    )
+    assert options.with_override("train.workers", None) is options
+    assert options.with_override("train.workers", 3).command_line("compare", "thesis") == (
         "python -m pipeline compare thesis --config my.yaml --set 'report.title=Two words' --set 'spark.conf=***' "
         "--set train.workers=3"
     )
     # Once only the values of --set were quoted.
-    asked = Asked("my config.yaml", [])
+    options = CliOptions("my config.yaml", [])
     assert (
-        asked.typed("compare", "a b.yaml")
+        options.command_line("compare", "a b.yaml")
         == "python -m pipeline compare 'a b.yaml' --config 'my config.yaml'"
     )
 
@@ -136,7 +138,7 @@ def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) 
     assert "hush" not in done.output
     # It is a config itself.
     config = (
-        Asked(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"])
+        CliOptions(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"])
         .run_folder()
         .config
     )
@@ -226,7 +228,7 @@ def test_doctor_tells_machines_what_it_found(
 @pytest.mark.slow
 def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES)
-    run_folder = Asked(str(config), [], wait=0.2).run_folder()
+    run_folder = CliOptions(str(config), [], wait=0.2).run_folder()
     begun = time.monotonic()
     with (
         locked(tmp_path / "run"),
@@ -246,13 +248,13 @@ def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: 
     other.start()
     assert holds.wait(10)
     threading.Timer(0.1, let_go.set).start()
-    with Asked(str(config), [], wait=10).run_folder().locked():
+    with CliOptions(str(config), [], wait=10).run_folder().locked():
         assert let_go.is_set()
     other.join()
 
 
 def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    run_folder = Asked(str(small_config(tmp_path, SAMPLES)), []).run_folder()
+    run_folder = CliOptions(str(small_config(tmp_path, SAMPLES)), []).run_folder()
     with (
         run_folder.locked("track"),
         run_folder.locked(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from pipeline.errors import out_of_room
+from pipeline.errors import full_disk_error
 
 
 def test_a_full_disk_is_known_behind_what_a_library_makes_of_it() -> None:
@@ -18,5 +18,5 @@ def test_a_full_disk_is_known_behind_what_a_library_makes_of_it() -> None:
             raise AttributeError("'Stream' object has no attribute 'pos'")
     except AttributeError as error:
         found = error
-    assert out_of_room(found) is full
-    assert out_of_room(OSError(errno.ENOENT, "No such file")) is None
+    assert full_disk_error(found) is full
+    assert full_disk_error(OSError(errno.ENOENT, "No such file")) is None

@@ -26,7 +26,7 @@ from pipeline.runs import store as store_module
 from pipeline.runs.outputs import OutputFile
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
-from pipeline.terminal.exit_codes import requested
+from pipeline.terminal.exit_codes import stop_requested
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_an_interrupt_that_ended_spark_first_was_called_a_failure(
     night = RunFolder(
         load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200)
     )
-    monkeypatch.setattr(requested, "is_set", lambda: True)
+    monkeypatch.setattr(stop_requested, "is_set", lambda: True)
     with suppress(MachineError), night.locked():
         raise MachineError("the JVM has ended")
     assert file.getvalue().endswith(f" run {night.log.run_id}: interrupted\n")

@@ -1,10 +1,10 @@
-"""Which settings hold credentials, and how an override is shown."""
+"""Which settings hold credentials, and how an override is hide_credentials."""
 
 from __future__ import annotations
 
 import pytest
 
-from pipeline.configuration.credentials import holds_credential, shown
+from pipeline.configuration.credentials import hide_credentials, holds_credential
 
 
 def test_names_of_credentials_and_of_other_properties() -> None:
@@ -41,5 +41,5 @@ def test_names_of_credentials_and_of_other_properties() -> None:
     ],
 )
 def test_only_values_that_hold_credentials_are_not_shown(word: str, seen: str) -> None:
-    assert shown(word) == seen
-    assert shown(seen) == seen
+    assert hide_credentials(word) == seen
+    assert hide_credentials(seen) == seen

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ingestion.files import expand
 from pipeline.config import SHIPPED, Config, load_config
-from pipeline.configuration.paths import PATHS, chosen_folder
+from pipeline.configuration.paths import PATHS, folder_of_option
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 
@@ -149,10 +149,10 @@ def test_the_default_config_of_a_wheel_named_a_folder_that_was_not_there(
 def test_of_a_folder_on_the_command_line_the_option_is_named_and_urls_are_refused(
     url: str | Path,
 ) -> None:
-    assert chosen_folder(Path("runs/a#b? ü"), "--out") == Path("runs/a#b? ü")
+    assert folder_of_option(Path("runs/a#b? ü"), "--out") == Path("runs/a#b? ü")
     with pytest.raises(
         ConfigError, match=r"^--out: '.*' is a URL, and outputs go to local file systems only"
     ):
-        chosen_folder(url, "--out")  # type: ignore[arg-type]
+        folder_of_option(url, "--out")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^--out: .*write the whole path"):
-        chosen_folder(Path("~nobody-of-this-name/run"), "--out")
+        folder_of_option(Path("~nobody-of-this-name/run"), "--out")

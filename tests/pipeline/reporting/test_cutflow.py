@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from features.kernels import OUTCOMES
 from pipeline.reporting.cutflow import (
     Yield,
-    as_applied,
+    applied_cuts,
     as_json,
     cutflow,
     efficiency,
@@ -66,9 +66,9 @@ def test_every_selection_was_called_one_isolated_electron_or_muon() -> None:
         "jets with pT > 40 GeV, |eta| < 2.6"
     )
     # Files without particles have no isolation.
-    lacking = as_applied(cuts, [{"missing_optional": ["tracks.pt"]}])
+    lacking = applied_cuts(cuts, [{"missing_optional": ["tracks.pt"]}])
     assert "isolation" not in selection({**CONFIG, "features": lacking})
-    assert as_applied(cuts, [{"missing_optional": ["weight"]}]) == cuts
+    assert applied_cuts(cuts, [{"missing_optional": ["weight"]}]) == cuts
     ingested, selected = counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]})
     steps = cutflow(ingested, selected, {**CONFIG, "features": lacking})
     assert not any("isolation" in step.name for step in steps)
