@@ -26,7 +26,7 @@ class Binning(NamedTuple):
     """Whether the histogram has a logarithmic axis of counts, for a steeply falling feature."""
 
 
-class Turning(StrEnum):
+class RotationBehaviour(StrEnum):
     """How a feature changes when the whole event turns around the beam, or is mirrored along it."""
 
     NONE = "none"
@@ -57,7 +57,7 @@ class Feature(NamedTuple):
     `log_above` u, asinh(x / u): linear below u, the logarithm of 2 |x| / u with the sign of x above."""
     log_above: float = 0.0
     """For a heavy tail: size above which networks see the logarithm, in the feature's unit; 0 for a linear feature."""
-    turning: Turning = Turning.NONE
+    rotation: RotationBehaviour = RotationBehaviour.NONE
     dtype: str = "float32"
     """NumPy dtype of the column's numbers, or `string`."""
     is_list: bool = False
@@ -81,7 +81,7 @@ HIGH_LEVEL: Final = [
         "rad",
         "azimuth of the missing transverse energy",
         _AZIMUTH,
-        turning=Turning.AZIMUTH,
+        rotation=RotationBehaviour.AZIMUTH,
     ),
     Feature(
         "mt",
@@ -94,9 +94,15 @@ HIGH_LEVEL: Final = [
     Feature("num_bjets", "1", "number of jets with a b-tag", Binning(6, -0.5, 5.5)),
     Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240), log_above=20),
     Feature(
-        "lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4), turning=Turning.BEAM
+        "lepton_eta",
+        "1",
+        "pseudorapidity of the lepton",
+        Binning(20, -4, 4),
+        rotation=RotationBehaviour.BEAM,
     ),
-    Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH, turning=Turning.AZIMUTH),
+    Feature(
+        "lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH, rotation=RotationBehaviour.AZIMUTH
+    ),
     Feature(
         "lepton_iso_charged",
         "1",
@@ -137,9 +143,9 @@ PARTICLE: Final = (
         Binning(50, 0, 200, log=True),
         log_above=1,
     ),
-    Feature("px", "GeV", "momentum along x", log_above=1, turning=Turning.X),
-    Feature("py", "GeV", "momentum along y", log_above=1, turning=Turning.Y),
-    Feature("pz", "GeV", "momentum along the beam", log_above=1, turning=Turning.BEAM),
+    Feature("px", "GeV", "momentum along x", log_above=1, rotation=RotationBehaviour.X),
+    Feature("py", "GeV", "momentum along y", log_above=1, rotation=RotationBehaviour.Y),
+    Feature("pz", "GeV", "momentum along the beam", log_above=1, rotation=RotationBehaviour.BEAM),
     Feature(
         "pt",
         "GeV",
@@ -147,23 +153,31 @@ PARTICLE: Final = (
         Binning(50, 0, 50, log=True),
         log_above=0.5,
     ),
-    Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5), turning=Turning.BEAM),
-    Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi), turning=Turning.AZIMUTH),
+    Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5), rotation=RotationBehaviour.BEAM),
+    Feature(
+        "phi", "rad", "azimuth", Binning(32, -math.pi, math.pi), rotation=RotationBehaviour.AZIMUTH
+    ),
     Feature(
         "vertex_x",
         "mm",
         "x of a track's vertex; else 0, for the lepton too",
         log_above=0.1,
-        turning=Turning.X,
+        rotation=RotationBehaviour.X,
     ),
-    Feature("vertex_y", "mm", "y of a track's vertex; else 0", log_above=0.1, turning=Turning.Y),
+    Feature(
+        "vertex_y",
+        "mm",
+        "y of a track's vertex; else 0",
+        log_above=0.1,
+        rotation=RotationBehaviour.Y,
+    ),
     Feature(
         "vertex_z",
         "mm",
         "z of a track's vertex; else 0",
         _VERTEX_Z,
         log_above=50,
-        turning=Turning.BEAM,
+        rotation=RotationBehaviour.BEAM,
     ),
     Feature(
         "iso_charged",
@@ -315,6 +329,6 @@ def add_high_level(feature: Feature) -> None:
     _fill_tables()
 
 
-def numbers_of(names: Sequence[str]) -> Any:
+def column_numbers(names: Sequence[str]) -> Any:
     """Column numbers as attributes, which compiled kernels treat as constants."""
     return namedtuple("Numbers", names)(*range(len(names)))  # noqa: PYI024 - the names are known at run time only

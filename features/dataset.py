@@ -81,7 +81,7 @@ class FeatureDataset(NamedTuple):
         content = {
             "version": DATASET_VERSION,
             "hlf": list(hlf_names()),
-            "particles": {"rows": self.most_particles, "features": list(PARTICLE_FEATURE_NAMES)},
+            "particles": {"rows": self.max_particles, "features": list(PARTICLE_FEATURE_NAMES)},
             **self._asdict(),
             "splits": {
                 split: [group._asdict() for group in groups]
@@ -100,7 +100,7 @@ class FeatureDataset(NamedTuple):
         return content
 
     @property
-    def most_particles(self) -> int:
+    def max_particles(self) -> int:
         """Rows of a particle matrix: the lepton, and the caps on the particle list."""
         return 1 + sum(int(self.definitions.get(name, default)) for name, default in CAPS.items())
 

@@ -32,7 +32,7 @@ HISTOGRAMS: Final = "histograms.json"
 Histograms = dict[str, bh.Histogram[Any]]
 
 
-def histogrammed() -> dict[str, tuple[Feature, Binning]]:
+def histogrammed_features() -> dict[str, tuple[Feature, Binning]]:
     """Features with a histogram, by the name of the histogram."""
     return {
         f"{kind}.{feature.name}": (feature, feature.binning)
@@ -42,7 +42,7 @@ def histogrammed() -> dict[str, tuple[Feature, Binning]]:
     }
 
 
-def fill(
+def fill_histograms(
     hlf: NDArray[np.float32],
     particles: NDArray[np.float32],
     num_particles: NDArray[np.int32],
@@ -70,7 +70,7 @@ def fill(
         ),
     }
     filled = {}
-    for name, (feature, binning) in histogrammed().items():
+    for name, (feature, binning) in histogrammed_features().items():
         columns, of_class, weight = filled_with[name.split(".")[0]]
         filled[name] = _histogram(feature, binning, classes).fill(
             columns[feature.name], of_class, weight=weight
@@ -78,7 +78,7 @@ def fill(
     return filled
 
 
-def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
+def add_histograms(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
     """The sum of one or more sets of histograms."""
     first, *others = parts
     return {
@@ -86,7 +86,7 @@ def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
     }
 
 
-def save(histograms: Histograms, path: Path) -> None:
+def save_histograms(histograms: Histograms, path: Path) -> None:
     """Write histograms as JSON in uhi's exchange format, which hist, boost-histogram and others read."""
     path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
 

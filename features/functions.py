@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from features.columns import Binning, Feature, Turning, add_high_level
+from features.columns import Binning, Feature, RotationBehaviour, add_high_level
 from hep_core.plugin_functions import function_behind, name_of, note_plugin
 
 
@@ -13,13 +13,13 @@ class Computed(NamedTuple):
     """How a high-level feature is computed."""
 
     function: Callable[[Any], Any]
-    is_own: bool = False
+    is_plugin: bool = False
     """Whether it is of a plugin."""
     needs: tuple[str, ...] = ()
     """Branches that it reads."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Its file and line."""
         code = function_behind(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
@@ -36,7 +36,7 @@ def high_level_feature(
     meaning: str,
     bins: tuple[int, float, float] | None = None,
     log_above: float = 0.0,
-    turning: Turning = Turning.NONE,
+    rotation: RotationBehaviour = RotationBehaviour.NONE,
     needs: Sequence[str] = (),
     label: str = "",
 ) -> Callable[[F], F]:
@@ -49,7 +49,7 @@ def high_level_feature(
         meaning: A few words.
         bins: Number, lower and upper edge of the bins of its histogram; None for no histogram.
         log_above: See `features.columns.Feature`.
-        turning: See `features.columns.Feature`.
+        rotation: See `features.columns.Feature`.
         needs: Branches that it reads from `SelectedEvents.records`; the config names them in `ingest.pass_through`.
         label: What stands on axes, without the unit, with formulas as in `$p_T / H_T$`; empty for the name.
 
@@ -65,16 +65,18 @@ def high_level_feature(
                 f"the bins of '{name}' are a number above 0, a lower and a higher edge"
             )
         add_high_level(
-            Feature(name, unit, meaning, binning, log_above=log_above, turning=turning, label=label)
+            Feature(
+                name, unit, meaning, binning, log_above=log_above, rotation=rotation, label=label
+            )
         )
         note_plugin(function)
-        FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))
+        FUNCTIONS[name] = Computed(function, is_plugin=True, needs=tuple(needs))
         return function
 
     return register
 
 
-def of_the_table(function: F) -> F:
+def builtin_feature(function: F) -> F:
     """Register the function of a row of the table."""
     FUNCTIONS[function.__name__] = Computed(function)
     return function
@@ -82,9 +84,9 @@ def of_the_table(function: F) -> F:
 
 def needed_branches() -> list[str]:
     """Branches that the features of plugins read besides the events."""
-    return sorted({branch for each in own_features().values() for branch in each.needs})
+    return sorted({branch for each in plugin_features().values() for branch in each.needs})
 
 
-def own_features() -> dict[str, Computed]:
+def plugin_features() -> dict[str, Computed]:
     """The high-level features of plugins, by name."""
-    return {name: each for name, each in FUNCTIONS.items() if each.is_own}
+    return {name: each for name, each in FUNCTIONS.items() if each.is_plugin}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import HIGH_LEVEL, hlf_names
 from features.errors import FeatureError
-from features.functions import FUNCTIONS, Computed, of_the_table
+from features.functions import FUNCTIONS, Computed, builtin_feature
 from features.kinematics import delta_r2, transverse_mass
 from features.leptons import Lepton
 from features.settings import FeatureSettings
@@ -54,25 +54,25 @@ class SelectedEvents(NamedTuple):
         )
 
 
-@of_the_table
+@builtin_feature
 def ht(events: SelectedEvents) -> Floats:
     """Sum of pT of the jets."""
     return events.sum_over_jets(events.jets.pt)
 
 
-@of_the_table
+@builtin_feature
 def met(events: SelectedEvents) -> Floats:
     """Missing transverse energy."""
     return events.met
 
 
-@of_the_table
+@builtin_feature
 def met_phi(events: SelectedEvents) -> Floats:
     """Its azimuth."""
     return events.met_phi
 
 
-@of_the_table
+@builtin_feature
 def mt(events: SelectedEvents) -> Floats:
     """Transverse mass of the lepton and the missing transverse energy."""
     mass: Floats = transverse_mass(
@@ -81,13 +81,13 @@ def mt(events: SelectedEvents) -> Floats:
     return mass * mass if events.squared_mt else mass
 
 
-@of_the_table
+@builtin_feature
 def num_jets(events: SelectedEvents) -> Floats:
     """Number of jets."""
     return events.sum_over_jets(np.ones(len(events.jets.pt)))
 
 
-@of_the_table
+@builtin_feature
 def num_bjets(events: SelectedEvents) -> Floats:
     """Number of jets with a b-tag."""
     return events.sum_over_jets(events.jets.is_b)
@@ -115,13 +115,13 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
         for column, name in enumerate(hlf_names()):
             found = FUNCTIONS[name]
             out[:, column] = (
-                _of_plugin(name, found, events) if found.is_own else found.function(events)
+                _of_plugin(name, found, events) if found.is_plugin else found.function(events)
             )
     return out
 
 
 def _of_plugin(name: str, found: Computed, events: SelectedEvents) -> NDArray[np.float64]:
-    where = f"the feature '{name}' ({found.place})"
+    where = f"the feature '{name}' ({found.location})"
     try:
         values = np.asarray(found.function(events), dtype=np.float64)
     except Exception as cause:
@@ -150,9 +150,11 @@ def refuse_dependence(few: NDArray[np.float32], again: NDArray[np.float32]) -> N
     """
     for column, name in enumerate(hlf_names()):
         found = FUNCTIONS[name]
-        if found.is_own and not np.allclose(few[:, column], again[:, column], rtol=1e-5, atol=1e-6):
+        if found.is_plugin and not np.allclose(
+            few[:, column], again[:, column], rtol=1e-5, atol=1e-6
+        ):
             raise FeatureError(
-                f"the feature '{name}' ({found.place}) of an event depends on the other events"
+                f"the feature '{name}' ({found.location}) of an event depends on the other events"
             )
 
 

@@ -99,7 +99,7 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json", exclude=set(AFTER_KERNELS))
 
 
-def stated_items(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
+def metadata_settings(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
     """What features say that they were made with: the settings of the kernels, and the thresholds of ingest."""
     thresholds = {
         f"ingest.{key}": value for key, value in reading.items() if key.startswith("min_")

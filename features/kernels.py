@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
-from features.columns import CAPS, NUM_CORE, hlf_names, numbers_of
-from features.functions import own_features
+from features.columns import CAPS, NUM_CORE, column_numbers, hlf_names
+from features.functions import plugin_features
 from features.high_level import SelectedEvents, counted_jets, high_level_features, refuse_dependence
 from features.kinematics import energy
 from features.leptons import Cuts, Lepton, select_lepton
@@ -44,7 +44,7 @@ OUTCOMES: Final = (
     "rejected_few_bjets",
     "rejected_nonfinite_features",
 )
-HLF: Final = numbers_of(hlf_names())
+HLF: Final = column_numbers(hlf_names())
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
@@ -115,7 +115,7 @@ def build_features(
             records=lambda: _records(events.take(pa.array(selected)), scales),
         )
     )
-    if again and own_features():
+    if again and plugin_features():
         few = selected[:_COMPUTED_AGAIN][::-1]
         alone = build_features(events.take(pa.array(few)), settings, scales=scales, again=False)
         refuse_dependence(hlf[: len(few)][::-1][alone.selected], alone.hlf)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
-from features.columns import ELECTRON, MUON, NEUTRAL, PARTICLE_CORE, PHOTON, TRACK, numbers_of
+from features.columns import ELECTRON, MUON, NEUTRAL, PARTICLE_CORE, PHOTON, TRACK, column_numbers
 from features.isolation import Candidates, by_bucket, relative_isolations
 from features.kinematics import delta_r2
 from features.leptons import Cuts, Lepton
@@ -24,7 +24,7 @@ from hep_core.compiling import compiled
 ORDERINGS: Final = {Ordering.INCREASING: 1, Ordering.DECREASING: -1, Ordering.FILE: 0}
 
 #: Column numbers.
-CORE: Final = numbers_of(tuple(PARTICLE_CORE))
+CORE: Final = column_numbers(tuple(PARTICLE_CORE))
 
 
 @compiled

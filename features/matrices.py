@@ -26,14 +26,14 @@ from features.columns import (
     PARTICLE_FEATURE_NAMES,
     PHOTON,
     TRACK,
+    column_numbers,
     hlf_names,
-    numbers_of,
 )
 from features.errors import DatasetError
 from features.kinematics import energy, momentum
 from hep_core.compiling import compiled
 
-_OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
+_OUT: Final = column_numbers(PARTICLE_FEATURE_NAMES)
 
 
 class Particles(NamedTuple):
@@ -56,14 +56,14 @@ def model_inputs(
     table: pa.Table | pa.RecordBatch,
     names: Iterable[str],
     *,
-    most_particles: int | None = MAX_PARTICLES,
+    max_particles: int | None = MAX_PARTICLES,
 ) -> dict[str, NDArray[Any]]:
     """Inputs of networks, from events of the features Parquet.
 
     Args:
-        table: Events, with the columns of `columns_of(names)`.
+        table: Events, with the columns of `required_columns(names)`.
         names: `hlf`, `particles` and `num_particles`; of other names the numbers of the column.
-        most_particles: Rows of the matrices, a `features.dataset.FeatureDataset.most_particles`; None for the number of
+        max_particles: Rows of the matrices, a `features.dataset.FeatureDataset.max_particles`; None for the number of
             particles of the longest event.
 
     Returns:
@@ -82,31 +82,31 @@ def model_inputs(
     made = {}
     for name in names:
         if name == "hlf":
-            made[name] = high_level_in(table)
+            made[name] = hlf_array(table)
         elif name == "particles":
-            made[name] = matrices_of(*particles_in(table), most_particles)
+            made[name] = particle_matrices(*particle_arrays(table), max_particles)
         else:
             made[name] = as_numpy(_column(table, name))
     return made
 
 
-def columns_of(names: Iterable[str]) -> list[str]:
+def required_columns(names: Iterable[str]) -> list[str]:
     """Columns of the features Parquet that `model_inputs` needs.
 
     Examples:
-        >>> columns_of(["num_particles", "label", "num_particles"])
+        >>> required_columns(["num_particles", "label", "num_particles"])
         ['num_particles', 'label']
     """
     needed = (INPUT_COLUMNS[name].columns if name in INPUT_COLUMNS else (name,) for name in names)
     return list(dict.fromkeys(column for columns in needed for column in columns))
 
 
-def high_level_in(table: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
+def hlf_array(table: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
     """The high-level features of events as (num_events, NUM_HLF)."""
     return np.column_stack([as_numpy(_column(table, name)) for name in hlf_names()])
 
 
-def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], Particles]:
+def particle_arrays(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], Particles]:
     """The particles of events, and the (num_events + 1,) offsets of each event's."""
     lists = [_column(table, name) for name in PARTICLE_COLUMNS]
     lengths = as_numpy(_column(table, NUM_PARTICLES.name))
@@ -125,16 +125,16 @@ def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], P
     )
 
 
-def matrices_of(
-    offsets: NDArray[np.int64], particles: Particles, most_particles: int | None = MAX_PARTICLES
+def particle_matrices(
+    offsets: NDArray[np.int64], particles: Particles, max_particles: int | None = MAX_PARTICLES
 ) -> NDArray[np.float32]:
-    """The particles of each event as a zero-padded matrix, (num_events, most_particles, 19); None for the longest.
+    """The particles of each event as a zero-padded matrix, (num_events, max_particles, 19); None for the longest.
 
     Raises:
         DatasetError: An event has more particles.
     """
     longest = int(np.diff(offsets).max(initial=1))
-    rows = longest if most_particles is None else most_particles
+    rows = longest if max_particles is None else max_particles
     if longest > rows:
         raise DatasetError(
             f"an event has {longest} particles, more than {rows}. Make the features again."
@@ -173,7 +173,7 @@ def fill_matrices(
         out[event, offsets[event + 1] - offsets[event] :] = 0.0
 
 
-def features_of(particles: Particles, at_most: int | None = None) -> NDArray[np.float32]:
+def particle_features(particles: Particles, at_most: int | None = None) -> NDArray[np.float32]:
     """The 19 features of the first particles, by default of all; (num_particles, 19)."""
     out = np.empty((len(particles.pt[:at_most]), NUM_PARTICLE_FEATURES), dtype=np.float32)
     fill_features(particles, 0, len(out), out)
@@ -187,7 +187,7 @@ def list_columns(offsets: NDArray[np.int64], particles: Particles) -> dict[str, 
     return {name: pa.ListArray.from_arrays(starts, pa.array(values)) for name, values in columns}
 
 
-def of_columns(columns: NDArray[np.float32]) -> Particles:
+def particles_from_core(columns: NDArray[np.float32]) -> Particles:
     """Particles from their numbers as the kernels make them, (11, num_particles)."""
     typed = zip(columns, PARTICLE_CORE.values(), strict=True)
     particles = Particles(*(np.ascontiguousarray(values, dtype) for values, dtype in typed))

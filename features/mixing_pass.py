@@ -20,9 +20,15 @@ from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS, NUM_CORE
 from features.dataset import RowGroup
-from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
+from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add_histograms, fill_histograms
 from features.kernel_pass import read_unmixed, unmixed_schema
-from features.matrices import features_of, high_level_in, list_columns, of_columns, particles_in
+from features.matrices import (
+    hlf_array,
+    list_columns,
+    particle_arrays,
+    particle_features,
+    particles_from_core,
+)
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
@@ -102,7 +108,7 @@ def write_groups(
         write_group(*each[:2], own, classes, out_dir, settings)
         for each, own in zip(groups, slices, strict=True)
     ]
-    return [written for written, _ in made], add(histograms for _, histograms in made)
+    return [written for written, _ in made], add_histograms(histograms for _, histograms in made)
 
 
 def _picked(
@@ -141,7 +147,7 @@ def gathered(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
     found = pa.concat_tables(taken).take(
         np.argsort(np.concatenate([each.places for each in picked]))
     )
-    for name, column in list_columns(offsets, of_columns(columns)).items():
+    for name, column in list_columns(offsets, particles_from_core(columns)).items():
         found = found.append_column(name, column)
     return found.append_column("num_particles", pa.array(lengths))
 
@@ -192,16 +198,16 @@ def write_group(
             write_page_checksum=True,
         )
         digest = file_digest(unfinished) if is_remote(out_dir) else ""
-    hlf, (offsets, particles) = high_level_in(table), particles_in(table)
-    few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
+    hlf, (offsets, particles) = hlf_array(table), particle_arrays(table)
+    few = particle_features(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0
     hlf_seen, particles_seen = (
-        ColumnStatistics.of(each[:fitted], INPUT_COLUMNS[name].log_above)
+        ColumnStatistics.from_rows(each[:fitted], INPUT_COLUMNS[name].log_above)
         for name, each in (("hlf", hlf), ("particles", few))
     )
     written = GroupWritten(split, file, digest, hlf_seen, particles_seen)
     num_particles, labels, weights = (
         table[name].to_numpy() for name in ("num_particles", "label", "weight")
     )
-    return written, fill(hlf, few, num_particles, labels, weights, classes)
+    return written, fill_histograms(hlf, few, num_particles, labels, weights, classes)

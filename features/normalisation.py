@@ -24,7 +24,7 @@ class GeneratedSample(NamedTuple):
     """Sum of the weights of all generated events, also those that a skim dropped, if the user states it."""
 
     @classmethod
-    def of(
+    def from_counters(
         cls,
         name: str,
         parts: Mapping[str, int | None],

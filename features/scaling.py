@@ -24,7 +24,7 @@ class ColumnStatistics(NamedTuple):
     """(num_columns,) sum of squared deviations from the mean."""
 
     @classmethod
-    def of(cls, rows: NDArray[np.floating[Any]], log_above: Sequence[float] = ()) -> Self:
+    def from_rows(cls, rows: NDArray[np.floating[Any]], log_above: Sequence[float] = ()) -> Self:
         """Statistics of (num_rows, num_columns) numbers without padding; without `log_above` all columns are linear."""
         seen = np.array(rows.T, np.float64, order="C")
         for column, unit in zip(seen, log_above, strict=bool(log_above)):

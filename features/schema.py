@@ -51,7 +51,7 @@ def identities_in(rows: pa.Table) -> pa.Array:
     ).combine_chunks()
 
 
-def stated(schema: pa.Schema) -> dict[str, Any]:
+def stated_settings(schema: pa.Schema) -> dict[str, Any]:
     """The settings that features were made with, by key of the config; empty for tables that do not say so."""
     found: dict[str, Any] = json.loads((schema.metadata or {}).get(b"settings", b"{}"))
     return found
@@ -63,7 +63,7 @@ def described(
     """A schema with metadata that every reader of Parquet shows: the classes, and the meaning of all columns.
 
     `classes` is the JSON list of the classes in the order of the labels; `columns` is JSON: unit and definition of each
-    column, from the column table; `settings`, if given, those of `stated`.
+    column, from the column table; `settings`, if given, those of `stated_settings`.
     """
     columns = {
         name: {"unit": column.unit, "definition": column.meaning}

@@ -23,7 +23,7 @@ from pyspark import Accumulator, SparkContext, SparkFiles
 
 from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
-from features.distributions import Histograms, add
+from features.distributions import Histograms, add_histograms
 from features.errors import FeatureError
 from features.kernel_pass import (
     LACKS_OWN_TRACK,
@@ -32,8 +32,8 @@ from features.kernel_pass import (
     KernelOutput,
     kernel_items,
     keys_of,
+    metadata_settings,
     run_kernels,
-    stated_items,
 )
 from features.mixing import RowGroupPlan, plan_mixing
 from features.mixing_pass import GroupWritten, KernelFile, rows_at_once, write_groups
@@ -63,7 +63,7 @@ class FeaturesResult(NamedTuple):
 
     dataset: FeatureDataset
     outputs: list[KernelOutput]
-    num_taken_over: int
+    num_reused: int
     damaged: list[str]
     """Names of the parts whose kernel outputs of earlier versions were damaged: the kernels ran again."""
     histograms: Histograms
@@ -125,7 +125,7 @@ def make_features(
         KernelFile(str(output.path(kernels.parent)), first, factors[output.sample])
         for output, first in zip(outputs, first_events, strict=False)
     ]
-    stated = stated_items(settings, reading or {})
+    stated = metadata_settings(settings, reading or {})
     with (
         mixed(sum(map(sum, plan.counts.values())))
         if mixed
@@ -171,7 +171,12 @@ def make_features(
     digests = {each.group.file: each.digest for each in written}
     num_old = sum(old for _, _, old in made)
     return FeaturesResult(
-        dataset, outputs, num_old, damaged, add(histograms for _, histograms in tasks), digests
+        dataset,
+        outputs,
+        num_old,
+        damaged,
+        add_histograms(histograms for _, histograms in tasks),
+        digests,
     )
 
 

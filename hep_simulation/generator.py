@@ -22,7 +22,7 @@ import numpy as np
 
 from hep_core.input_errors import InputFileError
 from hep_simulation.particles import Floats, Integers, StableParticles, passes, pseudorapidity
-from hep_simulation.repeated_decays import Versions, decayed_often
+from hep_simulation.repeated_decays import Versions, resample_decays
 from pipeline.configuration.simulate_section import HeavyFlavourSettings, LeptonFilterSettings
 
 _PACKAGES: Final = ("pythia8mc", "fastjet")
@@ -53,7 +53,7 @@ class GenerationError(InputFileError):
     is_of_the_file = False
 
 
-def refuse_missing_packages() -> None:
+def require_packages() -> None:
     """Refuse to start without the extra `simulate`, before tasks fail for it."""
     for name in _PACKAGES:
         if find_spec(name) is None:
@@ -203,7 +203,7 @@ class Generator:
 
     def _followed(self, partons: Any) -> GeneratedBlock:
         """An event of those that are thinned: as many versions as the events that it stands for."""
-        found = decayed_often(
+        found = resample_decays(
             self._pythia,
             partons,
             hadronisations=1,
@@ -225,7 +225,7 @@ class Generator:
             return _EMPTY
         partons = type(pythia.event)(pythia.event)
         hadronisations, decays = enrichment.hadronisations, enrichment.decays
-        found = decayed_often(
+        found = resample_decays(
             pythia,
             partons,
             hadronisations=hadronisations,

@@ -30,7 +30,7 @@ class Versions(NamedTuple):
     """Number of versions that pass."""
 
 
-def decayed_often(
+def resample_decays(
     pythia: Any,
     partons: Any,
     *,

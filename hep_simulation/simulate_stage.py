@@ -78,11 +78,11 @@ class Simulate(Stage):
 
     def run(self, context: Context) -> Result:
         """Make the missing files, each with its record."""
-        from hep_simulation.generator import refuse_missing_packages
+        from hep_simulation.generator import require_packages
         from hep_simulation.production import files_of
         from hep_simulation.spark_job import produce
 
-        refuse_missing_packages()
+        require_packages()
         settings = context.config.simulate
         total = sum(file.events for file in files_of(settings))
         spark = context.start_spark()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import COLUMNS
-from features.matrices import as_numpy, columns_of, model_inputs
+from features.matrices import as_numpy, model_inputs, required_columns
 from features.schema import IDENTITY_COLUMNS
 from hep_core.checked_parquet import open_parquet
 from models.errors import InputError
@@ -74,7 +74,7 @@ def predict(
             break
         with open_parquet(file) as parquet:
             names = parquet.schema.names
-            needed = {*kept, *columns_of([*model.inputs, *also])}
+            needed = {*kept, *required_columns([*model.inputs, *also])}
             missing = needed - set(names)
             if missing:
                 raise InputError(
@@ -87,7 +87,7 @@ def predict(
                 chosen = batch if at_most is None else batch.slice(0, at_most - start)
                 if chosen.num_rows == 0:
                     break
-                inputs = model_inputs(chosen, {*model.inputs, *also}, most_particles=None)
+                inputs = model_inputs(chosen, {*model.inputs, *also}, max_particles=None)
                 replaced = {
                     name: rows[start : start + chosen.num_rows]
                     for name, rows in (instead or {}).items()
@@ -147,12 +147,12 @@ def inputs_of(
     first = 0
     for file in files:
         with open_parquet(file) as parquet:
-            for batch in parquet.iter_batches(batch_size, columns=columns_of(model.inputs)):
+            for batch in parquet.iter_batches(batch_size, columns=required_columns(model.inputs)):
                 inside = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
                 if len(inside):
                     chosen.append(batch.take(pa.array(inside)))
                 first += batch.num_rows
-    return model_inputs(pa.Table.from_batches(chosen), model.inputs, most_particles=None)
+    return model_inputs(pa.Table.from_batches(chosen), model.inputs, max_particles=None)
 
 
 def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
 from features.functions import needed_branches
-from features.kernel_pass import stated_items, unmixed_rows
+from features.kernel_pass import metadata_settings, unmixed_rows
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
-from features.matrices import list_columns, matrices_of, model_inputs, of_columns
-from features.schema import stated
+from features.matrices import list_columns, model_inputs, particle_matrices, particles_from_core
+from features.schema import stated_settings
 from features.settings import FeatureSettings
 from hep_core.plugins import load
 from ingestion.files import FileInfo, found_files
@@ -92,10 +92,10 @@ class EventClassifier(NamedTuple):
         """
         table = as_table(events)
         if not COLLECTIONS.keys() <= set(table.schema.names):
-            given = stated(table.schema)
-            own = stated_items(self.selection, self.reading.model_dump(mode="json"))
+            given = stated_settings(table.schema)
+            own = metadata_settings(self.selection, self.reading.model_dump(mode="json"))
             refuse_other_settings(self.name, {key: own[key] for key in own if key in given}, given)
-            inputs = model_inputs(table, self.model.inputs, most_particles=None)
+            inputs = model_inputs(table, self.model.inputs, max_particles=None)
             firsts = range(0, table.num_rows, _AT_ONCE)
             return self._probabilities(
                 {name: values[first : first + _AT_ONCE] for name, values in inputs.items()}
@@ -184,7 +184,9 @@ class EventClassifier(NamedTuple):
             core = block.core[offsets[0] : offsets[-1]]
             inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _AT_ONCE]}
             if "particles" in self.model.inputs:
-                inputs["particles"] = matrices_of(offsets - offsets[0], of_columns(core.T), None)
+                inputs["particles"] = particle_matrices(
+                    offsets - offsets[0], particles_from_core(core.T), None
+                )
                 inputs["num_particles"] = np.diff(offsets).astype(
                     INPUT_COLUMNS["num_particles"].dtype
                 )
@@ -248,12 +250,14 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     table = as_table(events)
     block = build_features(table, selection)
     rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
-    for name, column in list_columns(block.particle_offsets, of_columns(block.core.T)).items():
+    for name, column in list_columns(
+        block.particle_offsets, particles_from_core(block.core.T)
+    ).items():
         rows = rows.append_column(name, column)
     rows = rows.append_column(
         "num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32))
     )
-    return rows.replace_schema_metadata({"settings": json.dumps(stated_items(selection, {}))})
+    return rows.replace_schema_metadata({"settings": json.dumps(metadata_settings(selection, {}))})
 
 
 def as_table(events: Any) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from features.matrices import columns_of, model_inputs
+from features.matrices import model_inputs, required_columns
 from hep_core.checked_parquet import read_parquet
 from models.errors import UndefinedMetricError
 from models.prediction import Candidate
@@ -90,7 +90,7 @@ def boosted_trees(
     `say` is called with a sentence about each kind of event to which they are not fitted.
     """
     table = pa.concat_tables(
-        [read_parquet(file, columns_of(["hlf", "label", "weight"])) for file in files]
+        [read_parquet(file, required_columns(["hlf", "label", "weight"])) for file in files]
     )
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from features.columns import INPUT_COLUMNS, Turning
+from features.columns import INPUT_COLUMNS, RotationBehaviour
 from models.networks.network_settings import Frame
 
 #: Names of the lepton's azimuth and pseudorapidity in the first row of an input.
@@ -24,7 +24,7 @@ _STEEP: Final = 2.0**24
 _T = TypeVar("_T")
 
 
-class TurnedColumns(NamedTuple):
+class RotatedColumns(NamedTuple):
     """Numbers of the columns that turn with an event."""
 
     azimuths: NDArray[np.int64]
@@ -39,19 +39,24 @@ class TurnedColumns(NamedTuple):
     """The lepton's pseudorapidity."""
 
 
-def turned_columns(name: str) -> TurnedColumns:
+def rotated_columns(name: str) -> RotatedColumns:
     """The columns of an input, from the table of columns.
 
     Examples:
-        >>> turned_columns("hlf").azimuths
+        >>> rotated_columns("hlf").azimuths
         array([2, 8])
     """
     features, names = INPUT_COLUMNS[name].features, INPUT_COLUMNS[name].names
     azimuths, xs, ys, beams = (
-        np.flatnonzero([feature.turning is turning for feature in features])
-        for turning in (Turning.AZIMUTH, Turning.X, Turning.Y, Turning.BEAM)
+        np.flatnonzero([feature.rotation is turning for feature in features])
+        for turning in (
+            RotationBehaviour.AZIMUTH,
+            RotationBehaviour.X,
+            RotationBehaviour.Y,
+            RotationBehaviour.BEAM,
+        )
     )
-    return TurnedColumns(azimuths, xs, ys, beams, *map(names.index, _LEPTON[name]))
+    return RotatedColumns(azimuths, xs, ys, beams, *map(names.index, _LEPTON[name]))
 
 
 class LeptonFrame(nn.Module):
@@ -63,8 +68,8 @@ class LeptonFrame(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.columns = turned_columns(name)
-        self._runs = runs_of([feature.turning for feature in INPUT_COLUMNS[name].features])
+        self.columns = rotated_columns(name)
+        self._runs = runs_of([feature.rotation for feature in INPUT_COLUMNS[name].features])
 
     def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
@@ -76,13 +81,13 @@ class LeptonFrame(nn.Module):
         turned = []
         for turning, start, stop in self._runs:
             values = rows[..., start:stop]
-            if turning is Turning.X:
+            if turning is RotationBehaviour.X:
                 values = values * cos + rows[..., stop : stop + 1] * sin
-            elif turning is Turning.Y:
+            elif turning is RotationBehaviour.Y:
                 values = values * cos - rows[..., start - 1 : start] * sin
-            elif turning is Turning.BEAM:
+            elif turning is RotationBehaviour.BEAM:
                 values = values * sign
-            elif turning is Turning.AZIMUTH:
+            elif turning is RotationBehaviour.AZIMUTH:
                 angles = values - azimuth
                 values = angles - 2.0 * math.pi * (
                     _step(angles - math.pi) - _step(-angles - math.pi)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from features.columns import COLUMNS
-from features.functions import own_features
+from features.functions import plugin_features
 from hep_core.settings_section import Needs, refuse_without_effect
 from ingestion.expressions import samples_in
 from ingestion.schema import events_schema
@@ -181,9 +181,9 @@ def _of_sections(config: Any) -> Iterator[str]:
     for name in passed:
         if name in taken or name.startswith("probability") or passed.count(name) > 1:
             yield f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
-    for name, feature in own_features().items():
+    for name, feature in plugin_features().items():
         if missing := [branch for branch in feature.needs if branch not in passed]:
-            yield f"ingest.pass_through: the feature '{name}' ({feature.place}) needs {', '.join(missing)}; add it"
+            yield f"ingest.pass_through: the feature '{name}' ({feature.location}) needs {', '.join(missing)}; add it"
     folder = config.run_dir.resolve()
     if folder in {ROOT, *ROOT.parents} or any(
         folder.is_relative_to(ROOT / name) for name in PACKAGES

@@ -14,7 +14,7 @@ import uhi.io.json
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from features.distributions import HISTOGRAMS, histogrammed
+from features.distributions import HISTOGRAMS, histogrammed_features
 from models.evaluation.style import (
     PlotLabels,
     axis_label,
@@ -74,7 +74,7 @@ def plot_distributions(
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
-        feature, binning = histogrammed()[name]
+        feature, binning = histogrammed_features()[name]
         shown: list[Any] = []
         for index, class_name in enumerate(classes):
             of_class: Any = histogram[:, index]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
-from features.functions import needed_branches, own_features
+from features.functions import needed_branches, plugin_features
 from features.settings import FeatureSettings
 from hep_core.plugin_functions import module_of
 from models.errors import UndefinedMetricError
@@ -65,7 +65,9 @@ class Evaluate(Stage):
         if config.evaluate.data:
             modules.append("pipeline.scoring")
         if config.evaluate.data or any(dict(config.evaluate.systematics).values()):
-            modules += sorted({module_of(feature.function) for feature in own_features().values()})
+            modules += sorted(
+                {module_of(feature.function) for feature in plugin_features().values()}
+            )
         return tuple(modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:

@@ -163,12 +163,14 @@ def _first_events(
     dataset: FeatureDataset, split: str, names: Sequence[str], most: int
 ) -> dict[str, NDArray[Any]]:
     """Inputs of the first events of a split, of at most one file."""
-    from features.matrices import columns_of, model_inputs
+    from features.matrices import model_inputs, required_columns
     from hep_core.checked_parquet import open_parquet
 
     with open_parquet(dataset.files(split)[0]) as parquet:
         return model_inputs(
-            next(parquet.iter_batches(most, columns=columns_of(names))), names, most_particles=None
+            next(parquet.iter_batches(most, columns=required_columns(names))),
+            names,
+            max_particles=None,
         )
 
 

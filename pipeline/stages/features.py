@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.columns import hlf_names
-from features.functions import own_features
+from features.functions import plugin_features
 from hep_core.input_errors import some
 from hep_core.plugin_functions import module_of
 from hep_core.storage import footers, is_remote
@@ -64,7 +64,7 @@ class Features(Stage):
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
-        from features.distributions import HISTOGRAMS, save
+        from features.distributions import HISTOGRAMS, save_histograms
         from features.spark_job import make_features, track_hint
 
         _refuse_other_labels(context)
@@ -112,12 +112,12 @@ class Features(Stage):
                 if words := track_hint(sample, counter):
                     context.say(f"note:{words}")
             _write_cutflow(context, counters)
-            save(result.histograms, context.out_dir / HISTOGRAMS)
+            save_histograms(result.histograms, context.out_dir / HISTOGRAMS)
             return _result(result, counters, total)
 
 
 def _modules_of_plugins() -> set[str]:
-    return {module_of(feature.function) for feature in own_features().values()}
+    return {module_of(feature.function) for feature in plugin_features().values()}
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def generated_samples(
     found: dict[str, GeneratedSample] = {}
     for each in samples:
         parts = samples_in(each.name, each.label, each.label_by)
-        found |= GeneratedSample.of(
+        found |= GeneratedSample.from_counters(
             each.name, parts, ingested, **{key: getattr(each, key) for key in keys}
         )
     return found
@@ -236,7 +236,7 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
         "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
         "normalisation": dataset.normalisation,
-        "kernel_outputs_taken_over": result.num_taken_over,
+        "kernel_outputs_taken_over": result.num_reused,
         "kernel_outputs": [output._asdict() for output in result.outputs],
     }
 
@@ -311,8 +311,8 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
     summary = f"{selected} events selected ({shares})"
     if dropped := counters["dropped_by_balancing"]:
         summary += f"; balance: downsample dropped {dropped}"
-    if result.num_taken_over:
-        summary += f"; kernels of {result.num_taken_over} of {len(result.outputs)} parts reused"
+    if result.num_reused:
+        summary += f"; kernels of {result.num_reused} of {len(result.outputs)} parts reused"
     return Result(
         summary=summary,
         counters=counters,

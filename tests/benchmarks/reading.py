@@ -23,7 +23,7 @@ from workers import hlf_dataset
 
 from features.columns import MAX_PARTICLES
 from features.dataset import FeatureDataset
-from features.matrices import columns_of
+from features.matrices import required_columns
 from training.readers.batch import Batch
 from training.readers.petastorm_compat import make_batch_reader
 from training.readers.reader import Reader, open_reader
@@ -51,16 +51,16 @@ class Case(NamedTuple):
 def bare_pyarrow(case: Case) -> None:
     """Tables, and nothing done with them."""
     for file in case.dataset.files("train"):
-        pq.ParquetFile(file).read(columns=columns_of([*case.inputs, "label", "weight"]))
+        pq.ParquetFile(file).read(columns=required_columns([*case.inputs, "label", "weight"]))
 
 
 def bare_petastorm(case: Case) -> None:
     """The arrays that petastorm makes, with the settings of our reader."""
     with make_batch_reader(
         [f"file://{file}" for file in case.dataset.files("train")],
-        schema_fields=columns_of([*case.inputs, "label", "weight"]),
+        schema_fields=required_columns([*case.inputs, "label", "weight"]),
         transform_spec=transform_spec(
-            [*case.inputs, "label", "weight"], case.dataset.most_particles
+            [*case.inputs, "label", "weight"], case.dataset.max_particles
         ),
         reader_pool_type="thread",
         workers_count=1,
@@ -150,7 +150,7 @@ def main() -> None:
             "val": [1],
             "test": [1],
         }
-        wide = write_dataset(folder / "wide", rows=rows, most_particles=MAX_PARTICLES)
+        wide = write_dataset(folder / "wide", rows=rows, max_particles=MAX_PARTICLES)
         narrow = hlf_dataset(folder / "narrow", given.hlf)
         for case in (Case("801 x 19", wide, PARTICLES), Case("HLF", narrow, HLF)):
             found = reading(case, given.repeats)

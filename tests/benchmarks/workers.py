@@ -81,7 +81,9 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
     dataset = FeatureDataset(
         folder, CLASSES, [1.0, 1.0, 1.0], splits, {split: [1, 1, 1] for split in splits}
     )
-    dataset.save(columns={"hlf": scaler_json(ColumnStatistics.of(hlf), INPUT_COLUMNS["hlf"])})
+    dataset.save(
+        columns={"hlf": scaler_json(ColumnStatistics.from_rows(hlf), INPUT_COLUMNS["hlf"])}
+    )
     return dataset
 
 
@@ -249,7 +251,7 @@ def recurrent(repeats: int) -> dict[str, Any]:
     """Item 3 for the GRU, on events with about as many particles as real ones."""
     with tempfile.TemporaryDirectory() as folder:
         rows = {"train": [64] * 8, "val": [16], "test": [16]}
-        dataset = write_dataset(Path(folder) / "particles", rows=rows, most_particles=801)
+        dataset = write_dataset(Path(folder) / "particles", rows=rows, max_particles=801)
         model = ParticlesSettings()
         settings = TrainSettings(
             algorithm="sgd", reader="arrow", batch_size=128, epochs=2 if repeats < 3 else 3
@@ -272,7 +274,7 @@ def gpu(rows: int, repeats: int) -> dict[str, Any]:
         cases = [
             (hlf_dataset(Path(folder) / "hlf", rows), HlfSettings(), (128, 8192)),
             (
-                write_dataset(Path(folder) / "particles", rows=few, most_particles=801),
+                write_dataset(Path(folder) / "particles", rows=few, max_particles=801),
                 ParticlesSettings(),
                 (128, 1024),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from features.columns import HIGH_LEVEL, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, hlf_names
-from features.distributions import histogrammed
+from features.distributions import histogrammed_features
 
 #: Models that were trained elsewhere take these, in this order; what is added comes after them.
 PUBLISHED = (
@@ -54,14 +54,14 @@ def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
 
 
 def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit() -> None:
-    assert [name for name in histogrammed() if name.startswith("hlf.")] == [
+    assert [name for name in histogrammed_features() if name.startswith("hlf.")] == [
         *(f"hlf.{name}" for name in hlf_names()),
         "hlf.num_particles",
     ]
-    for _, binning in histogrammed().values():
+    for _, binning in histogrammed_features().values():
         assert binning.low < binning.high
         assert binning.bins > 1
-    assert histogrammed()["hlf.num_particles"][1].high > MAX_PARTICLES
+    assert histogrammed_features()["hlf.num_particles"][1].high > MAX_PARTICLES
 
 
 def test_histograms_of_steep_spectra_are_logarithmic() -> None:
@@ -70,4 +70,4 @@ def test_histograms_of_steep_spectra_are_logarithmic() -> None:
         *(f"particles.{name}" for name in ("energy", "pt", "vertex_z")),
         *(f"particles.iso_{kind}" for kind in ("charged", "photon", "neutral")),
     }
-    assert {name for name, (_, binning) in histogrammed().items() if binning.log} == steep
+    assert {name for name, (_, binning) in histogrammed_features().items() if binning.log} == steep

@@ -11,7 +11,7 @@ import pytest
 import uhi.io.json
 
 from features.columns import NUM_PARTICLE_FEATURES, hlf_names
-from features.distributions import add, fill, save
+from features.distributions import add_histograms, fill_histograms, save_histograms
 
 
 def test_histograms_count_weights_of_events_and_of_the_particles_of_the_first(
@@ -25,8 +25,8 @@ def test_histograms_count_weights_of_events_and_of_the_particles_of_the_first(
         np.array([0, 1, 1]),
         np.array([2.0, 3.0, 7.0], np.float32),
     )
-    total = add([fill(*events, ["QCD", "ttbar"])] * 3)
-    save(total, tmp_path / "histograms.json")
+    total = add_histograms([fill_histograms(*events, ["QCD", "ttbar"])] * 3)
+    save_histograms(total, tmp_path / "histograms.json")
     stored = json.loads(
         (tmp_path / "histograms.json").read_text(), object_hook=uhi.io.json.object_hook
     )

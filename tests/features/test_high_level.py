@@ -83,16 +83,16 @@ def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
         ((100.0, 100.01), True),
     ],
 )
-@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_plugin", [True, False])
 def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding(
-    monkeypatch: pytest.MonkeyPatch, values: tuple[float, float], is_refused: bool, is_own: bool
+    monkeypatch: pytest.MonkeyPatch, values: tuple[float, float], is_refused: bool, is_plugin: bool
 ) -> None:
-    monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_own=is_own))
+    monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_plugin=is_plugin))
     few, again = np.ones((2, 3, len(hlf_names())), np.float32)
     few[1, hlf_names().index("ht")], again[1, hlf_names().index("ht")] = values
     # Features of ours may depend on the number of events in their last digits.
     again[:, hlf_names().index("mt")] = 2
-    if is_refused and is_own:
+    if is_refused and is_plugin:
         with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
             refuse_dependence(few, again)
     else:

@@ -16,7 +16,7 @@ from spark_in_process import Here
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
-from features.matrices import high_level_in
+from features.matrices import hlf_array
 from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
@@ -106,7 +106,7 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     table = table.append_column(
         "probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))
     )
-    events = ScoredEvents.of(table.append_column("hlf", pa.array(list(high_level_in(table)))))
+    events = ScoredEvents.of(table.append_column("hlf", pa.array(list(hlf_array(table)))))
     before = {
         "low": Estimate(5000.0, 0.0),
         "high": Estimate(0.25, 0.0),
@@ -162,7 +162,7 @@ def generated(
     *classes: int, cross_section: float | None = 3.0, stated: float | str | None = None
 ) -> dict[str, GeneratedSample]:
     parts = {f"low.{number}": number for number in classes}
-    return GeneratedSample.of(
+    return GeneratedSample.from_counters(
         "low", parts, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated
     )
 

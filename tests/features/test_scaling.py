@@ -29,13 +29,13 @@ blocks = st.lists(
 
 @given(blocks)
 def test_merging_blocks_in_any_grouping_equals_one_pass(rows: list[np.ndarray]) -> None:
-    whole = ColumnStatistics.of(np.concatenate(rows))
-    left = ColumnStatistics.of(rows[0])
+    whole = ColumnStatistics.from_rows(np.concatenate(rows))
+    left = ColumnStatistics.from_rows(rows[0])
     for block in rows[1:]:
-        left = left.merge(ColumnStatistics.of(block))
-    right = ColumnStatistics.of(rows[-1])
+        left = left.merge(ColumnStatistics.from_rows(block))
+    right = ColumnStatistics.from_rows(rows[-1])
     for block in rows[-2::-1]:
-        right = ColumnStatistics.of(block).merge(right)
+        right = ColumnStatistics.from_rows(block).merge(right)
     for merged in (left, right):
         assert merged.rows == whole.rows
         np.testing.assert_allclose(merged.mean, whole.mean, atol=1e-9)
@@ -45,21 +45,21 @@ def test_merging_blocks_in_any_grouping_equals_one_pass(rows: list[np.ndarray]) 
 def test_the_numbers_are_those_of_scikit_learn() -> None:
     rows = np.random.default_rng(1).normal(5, 3, (1000, 4))
     expected = StandardScaler().fit(rows)
-    statistics = ColumnStatistics.of(rows)
+    statistics = ColumnStatistics.from_rows(rows)
     np.testing.assert_allclose(statistics.mean, expected.mean_)
     np.testing.assert_allclose(statistics.std, expected.scale_)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6])
 def test_a_constant_column_gets_a_std_of_one(value: float) -> None:
-    assert ColumnStatistics.of(np.full((1000, 1), value)).std.tolist() == [1.0]
+    assert ColumnStatistics.from_rows(np.full((1000, 1), value)).std.tolist() == [1.0]
 
 
 def test_a_logarithmic_column_has_the_statistics_of_its_logarithm() -> None:
     rng = np.random.default_rng(4)
     rows = (rng.normal(size=(100, 2)) * 10.0 ** rng.uniform(-3, 5, (100, 2))).astype(np.float32)
     seen = np.stack([np.arcsinh(rows[:, 0].astype(np.float64) / 0.1), rows[:, 1]], axis=1)
-    found = ColumnStatistics.of(rows, [0.1, 0.0])
+    found = ColumnStatistics.from_rows(rows, [0.1, 0.0])
     np.testing.assert_allclose(found.mean, seen.mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(found.std, seen.std(axis=0), rtol=1e-9)
 
@@ -79,10 +79,10 @@ def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(
         )
     particles = np.concatenate(rows)
     layer = Standardize(
-        Scaler.of(scaler_json(ColumnStatistics.of(particles, column.log_above), column))
+        Scaler.of(scaler_json(ColumnStatistics.from_rows(particles, column.log_above), column))
     )
     vertex = column.names.index("vertex_x")
-    assert ColumnStatistics.of(particles).std[vertex] > 15
+    assert ColumnStatistics.from_rows(particles).std[vertex] > 15
     row = torch.zeros(4, 19)
     row[:, vertex] = torch.tensor([0.0, 0.1, 1.0, 5.0])
     steps = layer(row)[:, vertex].diff()

@@ -11,7 +11,7 @@ from made_events import Row, events_table, lepton
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import FeatureBlock, build_features
-from features.matrices import features_of, of_columns
+from features.matrices import particle_features, particles_from_core
 from features.settings import FeatureSettings
 
 
@@ -25,7 +25,7 @@ class Extracted(NamedTuple):
 
 def particles_of(block: FeatureBlock) -> np.ndarray:
     """(num_rows, 19) features of the particles, unpadded."""
-    return features_of(of_columns(block.core.T))
+    return particle_features(particles_from_core(block.core.T))
 
 
 def named(rows: np.ndarray, names: Sequence[str]) -> list[dict[str, float]]:

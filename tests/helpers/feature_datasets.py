@@ -11,7 +11,12 @@ import pyarrow.parquet as pq
 
 from features.columns import INPUT_COLUMNS, PARTICLE_CORE, PARTICLE_KINDS, hlf_names
 from features.dataset import FeatureDataset, RowGroup
-from features.matrices import features_of, list_columns, matrices_of, of_columns
+from features.matrices import (
+    list_columns,
+    particle_features,
+    particle_matrices,
+    particles_from_core,
+)
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 
@@ -25,11 +30,11 @@ def write_dataset(
     seed: int = 1,
     class_weights: Sequence[float] = (1.0, 1.0, 1.0),
     separation: float = 3.0,
-    most_particles: int = 12,
+    max_particles: int = 12,
 ) -> FeatureDataset:
     """Write a dataset with the given rows of each row group of each split; `entry` counts through all rows.
 
-    Events have 1 to `most_particles` particles; see `made_particles`.
+    Events have 1 to `max_particles` particles; see `made_particles`.
     """
     rngs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     centres = np.random.default_rng(99).normal(0, separation, (len(CLASSES), len(hlf_names())))
@@ -42,7 +47,7 @@ def write_dataset(
         splits[split] = []
         labels_seen = []
         for group, num_rows in enumerate(rows[split]):
-            columns = _made_group(*rngs, num_rows, centres, most_particles)
+            columns = _made_group(*rngs, num_rows, centres, max_particles)
             columns["entry"] = np.arange(entry, entry + num_rows)
             name = f"{split}/part-{group:05d}.parquet"
             _write_group(folder / name, columns)
@@ -57,9 +62,12 @@ def write_dataset(
     dataset.save(
         columns={
             name: scaler_json(
-                ColumnStatistics.of(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name]
+                ColumnStatistics.from_rows(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name]
             )
-            for name, rows in {"hlf": hlf, "particles": features_of(of_columns(core.T))}.items()
+            for name, rows in {
+                "hlf": hlf,
+                "particles": particle_features(particles_from_core(core.T)),
+            }.items()
         }
     )
     return dataset
@@ -70,12 +78,12 @@ def _made_group(
     particle_rng: np.random.Generator,
     num_rows: int,
     centres: np.ndarray,
-    most_particles: int,
+    max_particles: int,
 ) -> dict[str, np.ndarray]:
     """All columns but the identity; particles draw from a generator of their own."""
     labels = rng.integers(0, len(CLASSES), num_rows)
     labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
-    lengths = particle_rng.integers(1, most_particles + 1, num_rows)
+    lengths = particle_rng.integers(1, max_particles + 1, num_rows)
     return {
         "hlf": (
             100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, len(hlf_names()))))
@@ -89,7 +97,9 @@ def _made_group(
 
 def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Particle lists (num_events, 801, 19), zero padded, of `made_core`."""
-    return matrices_of(offsets_of(lengths), of_columns(made_core(rng, labels, lengths).T))
+    return particle_matrices(
+        offsets_of(lengths), particles_from_core(made_core(rng, labels, lengths).T)
+    )
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -133,7 +143,9 @@ def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     given = {
         **columns,
         **dict(zip(hlf_names(), columns["hlf"].T.copy(), strict=True)),
-        **list_columns(offsets_of(columns["num_particles"]), of_columns(columns["core"].T)),
+        **list_columns(
+            offsets_of(columns["num_particles"]), particles_from_core(columns["core"].T)
+        ),
         "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
         "sample": [CLASSES[label] for label in columns["label"]],
     }

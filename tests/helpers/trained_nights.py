@@ -15,7 +15,7 @@ from rich.console import Console
 from training_runs import make_spec
 
 from features.dataset import FeatureDataset
-from features.matrices import high_level_in
+from features.matrices import hlf_array
 from models.saved_model import save_model
 from pipeline.commands.promote import promote
 from pipeline.config import load_config
@@ -37,7 +37,7 @@ class TrainedNights:
         self.publish("ingest", {})
         rows = {"train": [40], "val": [8], "test": [300]}
         self.dataset = made_features(
-            self.run_dir, rows=rows, config=self.config, separation=0.2, most_particles=2
+            self.run_dir, rows=rows, config=self.config, separation=0.2, max_particles=2
         )
 
     def publish(self, stage: str, counters: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def fitted(dataset: FeatureDataset, steps: int, seed: int) -> Any:
     model = made_network("hlf", seed=seed, dtype=torch.float32)
     table = pq.read_table(dataset.files("test")[0])
     # On the test events on purpose: it is the registry that is tested, and more steps must be better.
-    hlf, labels = torch.tensor(high_level_in(table)), torch.tensor(table["label"].to_numpy())
+    hlf, labels = torch.tensor(hlf_array(table)), torch.tensor(table["label"].to_numpy())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -160,7 +160,7 @@ import sys
 import numpy as np
 from hep_core.compiling import compiled
 from features.kernels import build_features
-from features.matrices import features_of, matrices_of, of_columns
+from features.matrices import particle_features, particle_matrices, particles_from_core
 from features.mixing_pass import copy_runs
 from features.settings import FeatureSettings
 from ingestion.files import expand, inventory
@@ -185,9 +185,9 @@ settings = IngestSettings(min_track_pt=0.3)
 events = select_events(raw, info, settings).table
 for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):
     block = build_features(events, FeatureSettings(**options))
-    particles = of_columns(block.core.T)
-    matrices_of(block.particle_offsets, particles)
-    features_of(particles)
+    particles = particles_from_core(block.core.T)
+    particle_matrices(block.particle_offsets, particles)
+    particle_features(particles)
 copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 # The detector: three events, the middle one empty, with particles up to the ends of the calorimeters.

@@ -18,7 +18,7 @@ from hep_simulation.generator import (
 )
 from hep_simulation.particles import passes
 from hep_simulation.production import SimulatedFile, make_file
-from hep_simulation.repeated_decays import _particles, decayed_often
+from hep_simulation.repeated_decays import _particles, resample_decays
 from pipeline.configuration.simulate_section import (
     PRESETS,
     HeavyFlavourSettings,
@@ -151,7 +151,9 @@ def test_taus_of_one_boson_decay_together() -> None:
         if not (len(taus) == 2 and taus[0] < 15 and taus[1] > 30):
             continue
         partons = type(pythia.event)(pythia.event)
-        found = decayed_often(pythia, partons, hadronisations=1, decays=20, lepton_filter=settings)
+        found = resample_decays(
+            pythia, partons, hadronisations=1, decays=20, lepton_filter=settings
+        )
         often += found.passed
         for _ in range(20):
             pythia.event = partons

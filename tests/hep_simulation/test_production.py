@@ -20,7 +20,7 @@ from spark_in_process import Here
 
 from hep_core.input_errors import InputFileError
 from hep_simulation import generator, production
-from hep_simulation.generator import GenerationError, Tally, refuse_missing_packages
+from hep_simulation.generator import GenerationError, Tally, require_packages
 from hep_simulation.production import (
     files_of,
     make_file,
@@ -81,7 +81,7 @@ def test_a_missing_extra_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         generator, "find_spec", lambda name: None if name == "pythia8mc" else object()
     )
     with pytest.raises(ModuleNotFoundError, match="pythia8mc"):
-        refuse_missing_packages()
+        require_packages()
 
 
 def test_a_process_without_settings_of_its_own_is_refused() -> None:

@@ -66,7 +66,7 @@ class Compared:
         self.run_dir = folder / "run"
         rows = {"train": [24] * 4, "val": [30], "test": [60]}
         self.dataset: FeatureDataset = made_features(
-            self.run_dir, rows=rows, separation=0.6, most_particles=5
+            self.run_dir, rows=rows, separation=0.6, max_particles=5
         )
         self.config = write(folder, run_dir=str(self.run_dir), model={"hlf": {"hidden": [10]}})
         self.study = folder / "small.yaml"

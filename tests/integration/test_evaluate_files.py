@@ -21,7 +21,7 @@ from prediction_trees import keys_of, probabilities, strict_json, uuid_of
 from sliced_qcd import THINNED, write_slices
 from undisturbed_run import Undisturbed
 
-from features.matrices import high_level_in
+from features.matrices import hlf_array
 from features.schema import SPLITS
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from models.saved_model import load_model
@@ -116,7 +116,7 @@ def rows(folder: Path, *splits: str) -> dict[Keys, NDArray[np.float32]]:
     return {
         key: hlf
         for table in tables
-        for key, hlf in zip(keys_of(table), high_level_in(table), strict=True)
+        for key, hlf in zip(keys_of(table), hlf_array(table), strict=True)
     }
 
 

@@ -37,7 +37,7 @@ class Analysis:
         self.provider, self.said = provider, ""
         self.run_dir = folder / "run"
         made_features(
-            self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5
+            self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, max_particles=5
         )
         self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 

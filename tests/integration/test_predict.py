@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from prediction_trees import keys_of, probabilities, uuid_of
 from undisturbed_run import Undisturbed
 
-from features.matrices import columns_of
+from features.matrices import required_columns
 from hep_core.integrity import sealed
 from models.errors import ModelError
 from models.networks.registry import settings_of
@@ -288,7 +288,7 @@ def in_order(table: pa.Table, evaluated: Any) -> NDArray[np.float32]:
 def test_a_notebook_gets_scores_of_arrow_pandas_and_awkward_events(finished: Finished) -> None:
     table = features_of(finished)
     classifier = load_classifier(finished.exported)
-    needed = table.select(columns_of(classifier.model.inputs))
+    needed = table.select(required_columns(classifier.model.inputs))
     forms: Sequence[Any] = (table, needed, needed.to_pandas(), ak.from_arrow(needed))
     for events in forms:
         assert classifier.scores(events) == pytest.approx(

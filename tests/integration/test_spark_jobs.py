@@ -23,7 +23,7 @@ from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
 from features.kernels import build_features
-from features.matrices import high_level_in, model_inputs
+from features.matrices import hlf_array, model_inputs
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
@@ -163,7 +163,7 @@ def test_scalers_are_those_of_the_training_rows_and_of_a_sample_of_their_particl
     assert any(group.rows > EVENTS_FOR_PARTICLES for group in dataset.splits["train"])
     for path in dataset.files("train"):
         table = pq.read_table(path)
-        hlf.append(high_level_in(table))
+        hlf.append(hlf_array(table))
         sample = table.slice(0, EVENTS_FOR_PARTICLES)
         padded = model_inputs(sample, ["particles"])["particles"]
         particles += [

@@ -75,7 +75,7 @@ def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: Featur
     model, rows = made_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
     found = inputs_of(model, dataset.files("test"), rows, batch_size=8)
     whole = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
-    expected = model_inputs(whole.take(pa.array(rows)), model.inputs, most_particles=None)
+    expected = model_inputs(whole.take(pa.array(rows)), model.inputs, max_particles=None)
     assert tuple(found) == model.inputs
     for name, values in found.items():
         np.testing.assert_array_equal(values, expected[name])

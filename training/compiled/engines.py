@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from models.networks.classifier import Classifier, Parts
-from models.networks.lepton_frame import LeptonFrame, TurnedColumns
+from models.networks.lepton_frame import LeptonFrame, RotatedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
@@ -155,13 +155,13 @@ def column_scaling(scaling: Standardize) -> ColumnScaling:
     return ColumnScaling(mean, scaling.inverse_std.numpy(), log_above, limit)
 
 
-def columns_to_turn(frame: nn.Module | None) -> TurnedColumns:
+def columns_to_turn(frame: nn.Module | None) -> RotatedColumns:
     """The columns that a frame layer turns; none for other layers."""
     none = np.empty(0, np.int64)
     return (
         frame.columns
         if isinstance(frame, LeptonFrame)
-        else TurnedColumns(none, none, none, none, 0, 0)
+        else RotatedColumns(none, none, none, none, 0, 0)
     )
 
 

@@ -12,7 +12,7 @@ from numba.extending import overload
 from numpy.typing import DTypeLike, NDArray
 
 from hep_core.compiling import compiled
-from models.networks.lepton_frame import TurnedColumns
+from models.networks.lepton_frame import RotatedColumns
 
 Array = NDArray[Any]
 """Real numbers of the network's precision, contiguous."""
@@ -53,7 +53,7 @@ def scale(values: Array, scaling: ColumnScaling, column: int) -> None:
 
 
 @kernel
-def turn(columns: Array, turned: TurnedColumns, azimuths: Array, etas: Array) -> None:
+def turn(columns: Array, turned: RotatedColumns, azimuths: Array, etas: Array) -> None:
     """Bring columns (num_columns, n) of rows of events whose leptons have these directions, (n,), into their frame.
 
     This is `models.networks.lepton_frame.LeptonFrame`.

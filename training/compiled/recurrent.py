@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from models.networks.lepton_frame import TurnedColumns
+from models.networks.lepton_frame import RotatedColumns
 from training.compiled.kernel import (
     Array,
     ColumnScaling,
@@ -44,9 +44,9 @@ class Recurrent(NamedTuple):
     """Whether the last valid particle of an event is read first."""
     head: Perceptron
     """The dense layers over the GRU's state and the further features; its scaling is that of the latter."""
-    turned: TurnedColumns
+    turned: RotatedColumns
     """Of the particles."""
-    turned_further: TurnedColumns
+    turned_further: RotatedColumns
     """Of the further features."""
 
 

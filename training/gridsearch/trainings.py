@@ -242,7 +242,7 @@ def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
 def fitted_scaler(rows: Rows, fold: Fold) -> Scaler:
     """Means and standard deviations of the high-level features over the fold's rows for training."""
     column = INPUT_COLUMNS["hlf"]
-    fitted = ColumnStatistics.of(rows.inputs[0].numpy()[fold.train], column.log_above)
+    fitted = ColumnStatistics.from_rows(rows.inputs[0].numpy()[fold.train], column.log_above)
     return Scaler.of(scaler_json(fitted, column))
 
 

@@ -111,10 +111,10 @@ class Rows(NamedTuple):
             self.lengths[start:stop] = part.lengths
 
 
-def event_shape(name: str, most_particles: int) -> tuple[int, ...]:
+def event_shape(name: str, max_particles: int) -> tuple[int, ...]:
     """Shape of one event of an input, or of a column that is a number."""
     if name == "particles":
-        return most_particles, NUM_PARTICLE_FEATURES
+        return max_particles, NUM_PARTICLE_FEATURES
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
@@ -151,7 +151,7 @@ class BatchLayout:
     class_weights: tuple[float, ...]
     dtype: torch.dtype
     device: torch.device
-    most_particles: int = MAX_PARTICLES
+    max_particles: int = MAX_PARTICLES
     """Rows of a particle matrix."""
 
     @classmethod
@@ -173,7 +173,7 @@ class BatchLayout:
             tuple(dataset.class_weights),
             dtype,
             torch.device(device),
-            dataset.most_particles,
+            dataset.max_particles,
         )
 
     @property
@@ -190,7 +190,7 @@ class BatchLayout:
     def _tensors(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
         """Column, type and shape of one event of each tensor."""
         types = [torch.int64 if name == "num_particles" else self.dtype for name in self.inputs]
-        shapes = [event_shape(name, self.most_particles) for name in self.inputs]
+        shapes = [event_shape(name, self.max_particles) for name in self.inputs]
         inputs = zip(self.inputs, types, shapes, strict=True)
         return [*inputs, ("label", torch.int64, ()), ("weight", self.dtype, ())]
 

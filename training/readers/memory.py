@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from features.matrices import columns_of, model_inputs
+from features.matrices import model_inputs, required_columns
 from hep_core.checked_parquet import open_parquet
 from hep_core.random_streams import random_stream
 from hep_core.storage import is_remote
@@ -225,7 +225,7 @@ def _arrow_parts(
     name, expected = dataset.splits[split][group]
     path = dataset.data / name
     row_bytes = sum(
-        4 * math.prod(event_shape(field, layout.most_particles)) for field in layout.fields
+        4 * math.prod(event_shape(field, layout.max_particles)) for field in layout.fields
     )
     with (
         reporting(dataset, split, f"{path.name}: "),
@@ -235,9 +235,9 @@ def _arrow_parts(
             raise ValueError(f"it has {file.metadata.num_rows} rows, dataset.json says {expected}")
         at_once = max(1, _DECODED_BYTES // row_bytes)
         for part in file.iter_batches(
-            at_once, columns=columns_of(layout.fields), use_threads=False
+            at_once, columns=required_columns(layout.fields), use_threads=False
         ):
-            yield model_inputs(part, layout.fields, most_particles=layout.most_particles)
+            yield model_inputs(part, layout.fields, max_particles=layout.max_particles)
 
 
 def prefetch_one(work: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
-from features.matrices import columns_of, model_inputs
+from features.matrices import model_inputs, required_columns
 from features.schema import features_schema
 from hep_core.storage import on_system
 from training.readers.batch import (
@@ -201,8 +201,8 @@ def _delivered(
         make_batch_reader(
             [f"file://{on_system(files[group])[1]}" for group in groups],
             filesystem=system,
-            schema_fields=columns_of(fields),
-            transform_spec=transform_spec(fields, dataset.most_particles),
+            schema_fields=required_columns(fields),
+            transform_spec=transform_spec(fields, dataset.max_particles),
             reader_pool_type="thread",
             workers_count=1,
             results_queue_size=1,
@@ -220,26 +220,26 @@ def _delivered(
                 counts = {len(values) for values in columns.values()}
                 if counts != {rows[group]}:
                     raise ValueError(f"it has {min(counts)} rows, dataset.json says {rows[group]}")
-            shapes = {name: event_shape(name, dataset.most_particles) for name in fields}
+            shapes = {name: event_shape(name, dataset.max_particles) for name in fields}
             yield {name: values.reshape(-1, *shapes[name]) for name, values in columns.items()}
 
 
-def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
+def transform_spec(fields: Sequence[str], max_particles: int) -> Any:
     """Petastorm's description of `features.matrices.model_inputs`, which it calls for every row group.
 
     Matrices are lists of equal length in it, since petastorm would copy each event of a column of more dimensions.
     """
     given = features_schema()
-    columns = columns_of(fields)
+    columns = required_columns(fields)
     schema = pa.schema([given.field(name) for name in columns])
 
     def made(frame: pd.DataFrame) -> pd.DataFrame:
         table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
-        inputs = model_inputs(table, fields, most_particles=most_particles)
+        inputs = model_inputs(table, fields, max_particles=max_particles)
         return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
 
     lists = {
-        name: math.prod(shape) for name in fields if (shape := event_shape(name, most_particles))
+        name: math.prod(shape) for name in fields if (shape := event_shape(name, max_particles))
     }
     return TransformSpec(
         made,

@@ -21,7 +21,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
-from features.matrices import high_level_in
+from features.matrices import hlf_array
 from models.evaluation import evaluation
 from models.evaluation.boosted_trees import boosted_trees, fitted_trees
 from models.evaluation.bootstrap import Estimate
@@ -361,7 +361,7 @@ def test_kinds_of_particles_are_important_to_networks_on_particles(done: Done) -
 
 def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> None:
     rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("train")])
-    hlf, labels = high_level_in(rows), rows["label"].to_numpy()
+    hlf, labels = hlf_array(rows), rows["label"].to_numpy()
     weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
     trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
     found = next(each.model for each in done.candidates if each.name == "boosted-trees")
@@ -392,9 +392,7 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
 def test_shifted_features_change_the_models_that_take_them(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:
-    hlf = np.concatenate(
-        [high_level_in(pq.read_table(file)) for file in done.dataset.files("test")]
-    )
+    hlf = np.concatenate([hlf_array(pq.read_table(file)) for file in done.dataset.files("test")])
     shifted = {"none": hlf, "all": hlf[::-1].copy()}
     run = again(done, tmp_path, shifted=shifted)["runs"]["hlf"]
     assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from networks import ON_PARTICLES, made_network, made_spec, run
 from torch import Tensor
 
-from features.columns import INPUT_COLUMNS, PARTICLE_FEATURE_NAMES, Turning, hlf_names
+from features.columns import INPUT_COLUMNS, PARTICLE_FEATURE_NAMES, RotationBehaviour, hlf_names
 from models.networks.classifier import Classifier
 from models.networks.lepton_frame import LeptonFrame
 from models.networks.registry import ModelName
@@ -141,7 +141,7 @@ def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
     scalars = [
         place
         for place, turning in enumerate(INPUT_COLUMNS["particles"].features)
-        if turning.turning == "none"
+        if turning.rotation == "none"
     ]
     raw = events()["particles"]
     expected = LeptonFrame("particles")(raw)
@@ -156,10 +156,10 @@ def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
 
 
 def test_every_vector_of_the_table_has_both_components() -> None:
-    """`Turning.X` is followed by its `Turning.Y`, so that each pair turns together."""
+    """`RotationBehaviour.X` is followed by its `RotationBehaviour.Y`, so that each pair turns together."""
     for column in INPUT_COLUMNS.values():
-        found = [feature.turning for feature in column.features]
+        found = [feature.rotation for feature in column.features]
         for place, turning in enumerate(found):
-            if turning is Turning.X:
-                assert found[place + 1] is Turning.Y
-        assert found.count(Turning.X) == found.count(Turning.Y)
+            if turning is RotationBehaviour.X:
+                assert found[place + 1] is RotationBehaviour.Y
+        assert found.count(RotationBehaviour.X) == found.count(RotationBehaviour.Y)

@@ -76,7 +76,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
     publish(run_dir, "ingest", config=config)
     store = StageStore(run_dir, "features")
     version = store.next_folder("ff" * 8)
-    write_dataset(version, rows={"train": [60], "val": [12], "test": [12]}, most_particles=2)
+    write_dataset(version, rows={"train": [60], "val": [12], "test": [12]}, max_particles=2)
     other = {**config, "features": {**config["features"], "min_lepton_pt": 27.0}}
     publish(run_dir, "features", version, counters={}, config=other)
     store = StageStore(run_dir, "gridsearch")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drawn import outside, without_style
 
-from features.distributions import histogrammed
+from features.distributions import histogrammed_features
 from models.evaluation.style import WIDTH, PlotLabels
 from pipeline.reporting.card import plot_card, plot_distributions
 
@@ -19,7 +19,7 @@ def made_histograms(kind: str, *, events: int = 500) -> dict[str, hist.Hist[Any]
     """Histograms of a kind of features, of two classes."""
     rng = np.random.default_rng(1)
     made: dict[str, hist.Hist[Any]] = {}
-    for name, (_, binning) in histogrammed().items():
+    for name, (_, binning) in histogrammed_features().items():
         if not name.startswith(f"{kind}."):
             continue
         classes = hist.axis.Integer(0, 2, flow=False)
@@ -46,7 +46,7 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     assert figure.get_size_inches()[0] == WIDTH
     labels = [axes.get_xlabel() for axes in figure.axes if axes.axison]
     assert labels[0] == ("$H_T$ [GeV]" if kind == "hlf" else "Energy [GeV]")
-    scales = ["log" if histogrammed()[name][1].log else "linear" for name in made]
+    scales = ["log" if histogrammed_features()[name][1].log else "linear" for name in made]
     assert [axes.get_yscale() for axes in figure.axes if axes.axison] == scales
     assert not any("_" in label.replace("$", "").replace("_T", "") for label in labels)
     (legend,) = figure.legends

@@ -17,7 +17,7 @@ from stages_here import run_here, without_spark
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
-from features.matrices import high_level_in
+from features.matrices import hlf_array
 from features.schema import SPLITS
 from models.evaluation.bootstrap import Replicas
 from models.evaluation.measurements import measure
@@ -83,7 +83,7 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
 
 
 def scored_by_ht(events: pa.Table) -> ScoredEvents:
-    hlf = high_level_in(events)
+    hlf = hlf_array(events)
     ht = hlf[:, hlf_names().index("ht")].astype(np.float64)
     top = (ht + 1) / (ht + 200)
     probability = np.stack([(1 - top) / 2, top, (1 - top) / 2], axis=1)

@@ -15,7 +15,7 @@ from feature_datasets import write_dataset
 
 from features.columns import NUM_CORE
 from features.dataset import FeatureDataset
-from features.matrices import list_columns, of_columns
+from features.matrices import list_columns, particles_from_core
 from hep_core.integrity import DamagedOutputError
 from training.errors import DamagedDatasetError
 from training.readers.memory import MemoryRows
@@ -49,7 +49,7 @@ def cut_lists(path: Path) -> None:
 
 def lengthen(path: Path) -> None:
     for name, column in list_columns(
-        np.arange(13) * 802, of_columns(np.ones((NUM_CORE, 12 * 802), np.float32))
+        np.arange(13) * 802, particles_from_core(np.ones((NUM_CORE, 12 * 802), np.float32))
     ).items():
         replace(path, name, column)
     replace(path, "num_particles", pa.array([802] * 12, pa.int32()))

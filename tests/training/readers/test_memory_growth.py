@@ -43,7 +43,7 @@ print(min(resident[2 * third :]) - min(resident[third : 2 * third]))
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
 def test_memory_does_not_grow_over_epochs(tmp_path: Path, kind: str) -> None:
     write_dataset(
-        tmp_path / "data", rows={"train": [64, 64], "val": [32], "test": [1]}, most_particles=801
+        tmp_path / "data", rows={"train": [64, 64], "val": [32], "test": [1]}, max_particles=801
     )
     command = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / "data"), kind, "30"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -35,7 +35,7 @@ each_reader = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     folder = tmp_path_factory.mktemp("reader") / "a path with spaces"
-    return write_dataset(folder, rows=ROWS, class_weights=(2.0, 1.0, 0.5), most_particles=200)
+    return write_dataset(folder, rows=ROWS, class_weights=(2.0, 1.0, 0.5), max_particles=200)
 
 
 def made_plan(*, world_size: int, epoch: int = 0, seed: int = 1, batch_size: int = 4) -> EpochPlan:
@@ -97,7 +97,7 @@ def test_other_caps_on_the_particle_list_give_matrices_of_another_size(
     tmp_path: Path, kind: Any
 ) -> None:
     made = write_dataset(
-        tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, most_particles=12
+        tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, max_particles=12
     )
     names = ["particles", "num_particles"]
     found = []
