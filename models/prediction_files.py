@@ -59,7 +59,7 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
 def write_root(
     predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS
 ) -> None:
-    """Write predictions as a TTree named `predictions`, atomically; docs/results.md joins it with the events.
+    """Write predictions as a TTree named `predictions`, atomically; docs/run-folder.md joins it with the events.
 
     Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event; `file_uuid_high` and
     `file_uuid_low` are the same UUID as two unsigned numbers of 64 bits. `sample` (text) is its sample, `label` its

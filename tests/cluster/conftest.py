@@ -12,7 +12,7 @@ from network_hosts import Network, network, why_not
 
 from pipeline.machine.spark_session import SparkProvider
 
-TABLE: Final = Path(__file__).resolve().parents[2] / "docs" / "clusters" / "tried.md"
+TABLE: Final = Path(__file__).with_name("tried.md")
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 _HEAD: Final = ("cluster", "what ran", "compared with the undisturbed run on one machine")
 _ROWS: Final = pytest.StashKey[list[tuple[str, str, str]]]()

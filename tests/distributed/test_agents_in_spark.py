@@ -114,7 +114,7 @@ def test_agents_train_beside_the_sums_learn_and_use_every_sample(
     assert 0 < len(log) - told["cycles"] <= 2
     assert told["bytes_reduced"] == sum(each["bytes_reduced"] for each in log[: told["cycles"]]) > 0
     assert 0 < told["utilisation"] <= 1
-    words = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    words = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
     assert {key for key in records(run.out_dir)[0][-1] if f"`{key}`" not in words} == set()
     assert spark.statusTracker().getActiveJobsIds() == []
     assert agents_of(run.out_dir) == []

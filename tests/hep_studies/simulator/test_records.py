@@ -141,6 +141,6 @@ def test_the_last_steps_of_an_epoch_were_sent_as_validation(method: dict[str, An
 
 
 def test_every_key_of_a_record_is_explained() -> None:
-    words = (Path(__file__).parents[3] / "docs" / "records.md").read_text(encoding="utf-8")
+    words = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text(encoding="utf-8")
     keys = {key for record in run(algorithm="ad-psgd", epochs=2).records[0] for key in record}
     assert {key for key in keys if f"`{key}`" not in words} == set()
