@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class RunFolder:
         self.log = RunLog(config.run_dir)
         self.results = CommandResults()
         """What the command that holds the run folder made or used."""
-        self.spark = SparkProvider(config.spark)
+        self.spark = SparkProvider(config.spark, self._log_jvm_noise)
         self._verified: set[Path] | None = None
         """Files that were what was written when the command that holds the run folder looked."""
 
@@ -279,6 +279,12 @@ class RunFolder:
         errors = [each for each in findings if each.severity == "error"]
         if errors:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")
+
+    def _log_jvm_noise(self, line: str) -> None:
+        # A command that only looks at a run folder writes no log.
+        if self.log.path.exists():
+            with suppress(RunFolderError):
+                self.log.event("message of the JVM", message=line)
 
     def say(self, words: str) -> None:
         """Print a line without markup."""

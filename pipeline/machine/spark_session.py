@@ -24,6 +24,7 @@ from hep_core.environment import LOCAL_SPARK, ignored
 from hep_core.integrity import DamagedOutputError
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
+from pipeline.machine.jvm_messages import stderr_for_jvm
 from pipeline.machine.spark_cluster import (
     refuse_unreachable,
     refuse_unshared,
@@ -60,8 +61,12 @@ _ADVICE: Final = (
 class SparkProvider:
     """Starts Spark on first use."""
 
-    def __init__(self, settings: SparkSettings) -> None:
+    def __init__(
+        self, settings: SparkSettings, on_jvm_noise: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`on_jvm_noise`: called with warnings of the JVM about its own options."""
         self._settings = settings
+        self._on_jvm_noise = on_jvm_noise
         self._context: SparkContext | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._has_code = False
@@ -88,7 +93,7 @@ class SparkProvider:
             refuse_unreachable(self._settings.master)
             # It lives as long as the context: executors fetch the code from here at their start.
             self._folder = tempfile.TemporaryDirectory(prefix="hep-pipeline-")
-            self._context = _start(self._settings, self._folder.name)
+            self._context = _start(self._settings, self._folder.name, self._on_jvm_noise)
         with failures_of_spark(self._settings.master):
             self._prepare(self._context, folder, inputs, show)
         return self._context
@@ -250,7 +255,9 @@ def _cause(words: str) -> str:
     return chosen or next((line for line in lines if "SparkException" in line), lines[0])
 
 
-def _start(settings: SparkSettings, folder: str) -> SparkContext:
+def _start(
+    settings: SparkSettings, folder: str, on_jvm_noise: Callable[[str], None]
+) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
@@ -306,7 +313,9 @@ def _start(settings: SparkSettings, folder: str) -> SparkContext:
     def start() -> SparkContext:
         if SparkContext._gateway is None:
             # Otherwise PySpark reuses the JVM of an earlier context.
-            SparkContext._ensure_initialized(gateway=launch_gateway(conf))  # type: ignore[no-untyped-call]
+            with stderr_for_jvm(on_jvm_noise) as stderr:
+                gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)  # type: ignore[no-untyped-call]
         # Not before: every user can read the command line of the JVM.
         return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
 

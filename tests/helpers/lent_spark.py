@@ -45,7 +45,7 @@ def command(provider: SparkProvider, *arguments: str | Path, figures: bool = Fal
     Returns typer's result, with `exit_code`, `stdout` and `stderr`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(provider))
+        patch.setattr("pipeline.run_folder.SparkProvider", lambda *_: Lent(provider))
         with_brief_timing(patch)
         if not figures:
             without_figures(patch)

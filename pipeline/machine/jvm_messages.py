@@ -1,0 +1,41 @@
+"""The standard error of Spark's JVM, without what the JVM says of its own options."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+#: Warnings of the JVM itself, such as "WARNING: Using incubator modules"; those of Spark have a time.
+_JVM_NOISE: Final = re.compile(rb"WARNING: |NOTE: Picked up |Picked up _?JAVA_")
+_STDERR: Final = 2
+
+
+@contextmanager
+def stderr_for_jvm(on_noise: Callable[[str], None]) -> Iterator[int]:
+    """A file descriptor for the standard error of a JVM that starts in this context.
+
+    Its lines go on to our standard error as long as the JVM lives. `on_noise` gets the lines about
+    options of the JVM instead, which no user can act on.
+    """
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_forward_lines, args=(read_end, on_noise), daemon=True).start()
+    try:
+        yield write_end
+    finally:
+        # The JVM has its own copy.
+        os.close(write_end)
+
+
+def _forward_lines(read_end: int, on_noise: Callable[[str], None]) -> None:
+    with open(read_end, "rb") as lines:
+        for line in lines:
+            if _JVM_NOISE.match(line):
+                on_noise(line.decode(errors="replace").strip())
+            else:
+                # A JVM whose lines nobody reads would wait for ever, so a lost terminal is no reason to end.
+                with suppress(OSError):
+                    os.write(_STDERR, line)
