@@ -315,7 +315,7 @@ def _start(
             # Otherwise PySpark reuses the JVM of an earlier context.
             with stderr_for_jvm(on_jvm_noise) as stderr:
                 gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
-            SparkContext._ensure_initialized(gateway=gateway)  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
         # Not before: every user can read the command line of the JVM.
         return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
 
