@@ -64,7 +64,7 @@ class GridSearch(Stage):
     def run(self, context: Context) -> Result:
         """Search; write `best.json`, `search.json`, `plots/` and the curves of each training in `trainings/`."""
         from features.dataset import FeatureDataset
-        from training.gridsearch.spark_job import num_trainings, search
+        from training.gridsearch.spark_job import count_trainings, run_search
         from training.gridsearch.trainings import Search
 
         config = context.config
@@ -76,15 +76,10 @@ class GridSearch(Stage):
         started = time.perf_counter()
         with (
             context.bar("gridsearch", "trainings") as bar,
-            counted(spark, bar, num_trainings(common)) as done,
+            counted(spark, bar, count_trainings(common)) as num_done,
         ):
-            found = search(
-                spark,
-                common,
-                trainings,
-                done=done,
-                num_tasks=context.spark.num_tasks,
-                on_round=context.say,
+            found = run_search(
+                spark, common, trainings, num_done=num_done, num_tasks=context.spark.num_tasks
             )
         seconds = time.perf_counter() - started
         with context.bar("gridsearch", "settings") as bar:
@@ -99,16 +94,19 @@ def _finish(
     from hep_core.random_streams import random_stream
     from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up
-    from training.gridsearch.results import chosen, latencies, ranked, speed_ups
+    from training.gridsearch.results import measure_latencies, rank_scores, select_score, speed_ups
 
     generator = random_stream(common.train.seed, "latency")
-    times = latencies((each.trial.hidden for each in found.scores), dataset, generator=generator)
-    scores = ranked([each._replace(latency=times[each.trial.hidden]) for each in found.scores])
-    taken = chosen(scores, one_standard_error=common.settings.one_standard_error)
+    architectures = [score.trial.hidden for score in found.scores]
+    times = measure_latencies(architectures, dataset, generator=generator)
+    scores = rank_scores(
+        score._replace(latency=times[score.trial.hidden]) for score in found.scores
+    )
+    taken = select_score(scores, one_standard_error=common.settings.one_standard_error)
     best = taken.trial
     best.save(context.out_dir / "best.json")
     # Earlier trainings took no time in this run.
-    measured = None if found.num_taken_over else (slots, sum(found.training_seconds) / seconds)
+    measured = None if found.num_reused else (slots, sum(found.training_seconds) / seconds)
     content = {
         "search": common.settings.search,
         "folds": common.settings.folds,
@@ -118,7 +116,7 @@ def _finish(
             {"trial": trial._asdict(), "reason": reason} for trial, reason in found.failed.items()
         ],
         "trainings": len(found.training_seconds),
-        "trainings_taken_over": found.num_taken_over,
+        "trainings_taken_over": found.num_reused,
         "seconds": seconds,
         "slots": slots,
         "training_seconds": sum(found.training_seconds),

@@ -132,9 +132,9 @@ def _about_cycles(summary: dict[str, Any]) -> str:
 
 def search_table(scores: list[Score]) -> Grid:
     """The best settings of a search."""
-    from training.gridsearch.results import latency, pareto_front
+    from training.gridsearch.results import latency_cost, pareto_front
 
-    smallest, fastest = pareto_front(scores), pareto_front(scores, latency)
+    smallest, fastest = pareto_front(scores), pareto_front(scores, latency_cost)
     table = Grid(
         *("layers", "batch", "rate", "epochs", "weights", "accuracy", "behind", "us"),
         keys=4,
@@ -142,7 +142,7 @@ def search_table(scores: list[Score]) -> Grid:
         caption="behind: the best, fold by fold; *: ahead of all smaller, or quicker, beyond noise",
     )
     for each in scores[:_ROWS_SHOWN]:
-        trial, behind = each.trial, scores[0].ahead_of(each)
+        trial, behind = each.trial, scores[0].lead_over(each)
         table.add_row(
             "-".join(map(str, trial.hidden)),
             str(trial.batch_size),

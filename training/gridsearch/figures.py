@@ -10,49 +10,59 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from models.evaluation.style import COLOURS, GREY, PlotLabels, new_figure, styled
-from training.gridsearch.results import Cost, Score, latency, num_parameters, pareto_front, ranked
+from training.gridsearch.results import (
+    Cost,
+    Score,
+    latency_cost,
+    parameter_cost,
+    pareto_front,
+    rank_scores,
+)
 
 _COSTS: Final[dict[str, Callable[[Score], Cost]]] = {
-    "Parameters": num_parameters,
-    "Time for one event [µs]": latency,
+    "Parameters": parameter_cost,
+    "Time for one event [µs]": latency_cost,
 }
 
 
 @styled
 def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
-    """Validation accuracy against the number of parameters and against the inference time, each with its front.
+    """Validation accuracy against the number of parameters and against the inference time.
 
-    The figure shows all settings of an architecture. Bars, on the front only: standard errors of the cost, and of the
-    difference to the best setting.
+    Each panel shows all settings and its own Pareto front. Only the front has bars: standard errors
+    of the cost, and of the difference to the best setting.
     """
-    figure, first = new_figure(labels, panels=len(_COSTS))
-    for axes, (words, cost) in zip(figure.axes, _COSTS.items(), strict=True):
-        _plot_front(axes, scores, cost)
-        axes.set(xlabel=words)
+    figure, first_axes = new_figure(labels, panels=len(_COSTS))
+    for axes, (label, cost) in zip(figure.axes, _COSTS.items(), strict=True):
+        _plot_settings_and_front(axes, scores, cost)
+        axes.set(xlabel=label)
         axes.margins(x=0.1, y=0.1)
-    first.set(ylabel="Validation accuracy, mean over the folds", xscale="log")
-    first.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    first.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    first.xaxis.set_minor_formatter(NullFormatter())
+    first_axes.set(ylabel="Validation accuracy, mean over the folds", xscale="log")
+    first_axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    first_axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    first_axes.xaxis.set_minor_formatter(NullFormatter())
     return figure
 
 
-def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cost]) -> None:
+def _plot_settings_and_front(
+    axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cost]
+) -> None:
     axes.plot(
-        [cost(each).value for each in scores],
-        [each.accuracy for each in scores],
+        [cost(score).value for score in scores],
+        [score.accuracy for score in scores],
         "o",
         color=COLOURS[4],
         markersize=4,
         alpha=0.7,
         label="settings tried",
     )
+    best = rank_scores(scores)[0]
     front = pareto_front(scores, cost)
     axes.errorbar(
-        [cost(each).value for each in front],
-        [each.accuracy for each in front],
-        xerr=[cost(each).error for each in front],
-        yerr=[ranked(scores)[0].ahead_of(each).error for each in front],
+        [cost(score).value for score in front],
+        [score.accuracy for score in front],
+        xerr=[cost(score).error for score in front],
+        yerr=[best.lead_over(score).error for score in front],
         color=COLOURS[0],
         marker="D",
         markersize=6,
@@ -60,17 +70,18 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cos
         drawstyle="steps-post",
         label="Pareto front",
     )
-    # Numbers on the front, and their layers below the panel: neighbours on the front are close.
-    for number, each in enumerate(front, start=1):
+    # Points of the front are close, so they get numbers; the legend has the layers of each.
+    for front_number, score in enumerate(front, start=1):
         axes.annotate(
-            str(number),
-            (cost(each).value, each.accuracy),
+            str(front_number),
+            (cost(score).value, score.accuracy),
             xytext=(-4, 6),
             textcoords="offset points",
             ha="right",
             fontsize="small",
         )
-        axes.plot([], [], linestyle="", label=f"{number}: {'-'.join(map(str, each.trial.hidden))}")
+        layers = "-".join(map(str, score.trial.hidden))
+        axes.plot([], [], linestyle="", label=f"{front_number}: {layers}")
     axes.legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, handlelength=1, fontsize="x-small"
     )
@@ -82,7 +93,7 @@ def plot_speed_up(
 ) -> Figure:
     """Speed-up of the search on several task slots over one slot.
 
-    `expected`: speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.results`).
+    `expected`: speed-up by slots, from the times of the trainings alone (`speed_ups`).
     `measured`: slots and speed-up of this search; None if an earlier search did parts of it.
     """
     figure, axes = new_figure(labels)

@@ -1,4 +1,4 @@
-"""Results of a search: scores of the trials, their ranking and paired differences, and the Pareto front."""
+"""Results of a search: scores of the trials, their ranking and paired differences, the Pareto front."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from training.gridsearch.settings import Trial
 from training.gridsearch.trainings import Curves
 
 #: Probability that noise alone puts a setting ahead of another.
-_LEVEL: Final = 0.05
+_SIGNIFICANCE: Final = 0.05
 
 
 class Cost(NamedTuple):
-    """What a network takes, with its standard error."""
+    """The size or the time of a network, with its standard error."""
 
     value: float
     error: float = 0.0
@@ -39,26 +39,30 @@ class Lead(NamedTuple):
 
     value: float
     error: float
-    """Standard error. Trainings share most of their events, so that folds vary less than other samples would."""
+    """Standard error. Trainings share most of their events, so folds vary less than samples."""
     num_folds: int
 
     @classmethod
-    def of(cls, differences: Sequence[float]) -> Lead:
-        """From the difference in each fold; the error is corrected for the common events (Nadeau and Bengio 2003).
+    def from_differences(cls, differences: Sequence[float]) -> Lead:
+        """The lead from the difference in each fold.
+
+        The error is corrected for the events that trainings share (Nadeau and Bengio 2003).
 
         Examples:
-            >>> found = Lead.of([0.02, 0.04])
-            >>> round(found.value, 3), round(found.error, 4)
+            >>> lead = Lead.from_differences([0.02, 0.04])
+            >>> round(lead.value, 3), round(lead.error, 4)
             (0.03, 0.0173)
         """
-        folds = len(differences)
-        variance = float(np.var(differences, ddof=1)) * (1 / folds + 1 / (folds - 1))
-        return cls(float(np.mean(differences)), math.sqrt(variance), folds)
+        num_folds = len(differences)
+        test_to_train_ratio = 1 / (num_folds - 1)
+        variance = float(np.var(differences, ddof=1)) * (1 / num_folds + test_to_train_ratio)
+        return cls(float(np.mean(differences)), math.sqrt(variance), num_folds)
 
     @property
     def is_beyond_noise(self) -> bool:
         """Whether the first score is higher by more than noise explains, at 5 %."""
-        return self.value > 0 and self.value >= -stdtrit(self.num_folds - 1, _LEVEL) * self.error
+        critical_value = -stdtrit(self.num_folds - 1, _SIGNIFICANCE)
+        return self.value > 0 and self.value >= critical_value * self.error
 
 
 class Score(NamedTuple):
@@ -74,21 +78,22 @@ class Score(NamedTuple):
     """Epoch of the lowest validation loss, averaged over the folds; from 1, one for all folds."""
     latency: Cost = Cost(math.nan, math.nan)
     """Time of one event in onnxruntime [us]; NaN before its measurement."""
-    rung: int = 0
-    """Last round of successive halving that the trial entered, from 0."""
 
     @property
     def accuracy(self) -> float:
         """Mean accuracy over the folds."""
         return float(np.mean(self.accuracies))
 
-    def ahead_of(self, other: Score) -> Lead:
+    def lead_over(self, rival: Score) -> Lead:
         """Difference of the accuracies to another score, fold by fold."""
-        return Lead.of([a - b for a, b in zip(self.accuracies, other.accuracies, strict=True)])
+        pairs = zip(self.accuracies, rival.accuracies, strict=True)
+        return Lead.from_differences(
+            [accuracy - rival_accuracy for accuracy, rival_accuracy in pairs]
+        )
 
     def to_json(self, best: Score) -> dict[str, Any]:
         """Content for the result's JSON, with the paired difference to the best score."""
-        behind = best.ahead_of(self)
+        behind = best.lead_over(self)
         return {
             **self._asdict(),
             "trial": self.trial._asdict(),
@@ -99,86 +104,91 @@ class Score(NamedTuple):
         }
 
 
-def score(
-    trial: Trial, num_parameters: int, folds: Sequence[Curves], *, rung: int = 0
-) -> Score | None:
-    """The score of a trial from the curves of its folds, which may be longer than the trial's epochs.
+def score_trial(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> Score | None:
+    """The score of a trial from the curves of its folds, at one epoch for all folds.
 
-    The epoch of the lowest mean loss counts for all folds.
+    The curves may be longer than the trial's epochs.
 
     Returns:
-        The score; None if there is no epoch at which the losses of all folds are finite.
+        The score at the lowest mean loss; None if no epoch has finite losses in all folds.
     """
     losses = np.mean([curves.val_loss[: trial.epochs] for curves in folds], axis=0)
-    if not np.isfinite(losses).any():
+    is_finite = np.isfinite(losses)
+    if not is_finite.any():
         return None
-    best = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
+    best = int(np.argmin(np.where(is_finite, losses, np.inf)))
     accuracies = [curves.val_accuracy[best] for curves in folds]
-    return Score(trial, num_parameters, accuracies, float(losses[best]), best + 1, rung=rung)
+    return Score(trial, num_parameters, accuracies, float(losses[best]), best + 1)
 
 
-def ranked(scores: Sequence[Score]) -> list[Score]:
-    """Scores by round of halving and accuracy, the highest first; then the lower loss, then the smaller network."""
+def rank_scores(scores: Iterable[Score]) -> list[Score]:
+    """Scores by accuracy, the highest first; then by lower loss, then by smaller network."""
     return sorted(
         scores,
-        key=lambda each: (-each.rung, -each.accuracy, each.loss, each.num_parameters, each.trial),
+        key=lambda score: (-score.accuracy, score.loss, score.num_parameters, score.trial),
     )
 
 
-def chosen(scores: Sequence[Score], *, one_standard_error: bool = False) -> Score:
-    """The score to use: the first in rank, or the smallest network within one standard error of it."""
-    order = ranked(scores)
+def select_score(scores: Iterable[Score], *, one_standard_error: bool = False) -> Score:
+    """The best score, or the smallest network within one standard error of it."""
+    ranking = rank_scores(scores)
+    best = ranking[0]
     if not one_standard_error:
-        return order[0]
-    gaps = [(each, order[0].ahead_of(each)) for each in order if each.rung == order[0].rung]
-    return min(
-        (each for each, gap in gaps if gap.value <= gap.error), key=lambda each: each.num_parameters
-    )
+        return best
+    candidates: list[Score] = []
+    for score in ranking:
+        lead = best.lead_over(score)
+        if lead.value <= lead.error:
+            candidates.append(score)
+    return min(candidates, key=lambda score: score.num_parameters)
 
 
-def num_parameters(each: Score) -> Cost:
+def parameter_cost(score: Score) -> Cost:
     """Number of parameters of a score, as its cost in memory."""
-    return Cost(each.num_parameters)
+    return Cost(score.num_parameters)
 
 
-def latency(each: Score) -> Cost:
+def latency_cost(score: Score) -> Cost:
     """Latency of a score, as its cost in time."""
-    return each.latency
+    return score.latency
 
 
 def pareto_front(
-    scores: Sequence[Score], cost: Callable[[Score], Cost] = num_parameters
+    scores: Iterable[Score], cost: Callable[[Score], Cost] = parameter_cost
 ) -> list[Score]:
     """Scores of higher accuracy than any cheaper one by more than noise, the cheapest first.
 
-    Of scores whose costs differ by less than two standard errors, the first in rank stands for all.
+    Among scores whose costs differ by less than two standard errors, the first in rank stands for
+    all.
 
     Examples:
         >>> trial = Trial((4,), 16, 0.1, 1)
         >>> tried = [(9, [0.8, 0.8]), (5, [0.8, 0.8]), (20, [0.9, 0.91]), (30, [0.8, 1.03])]
-        >>> found = [Score(trial, size, accuracies, 0.0, 1) for size, accuracies in tried]
-        >>> [each.num_parameters for each in pareto_front(found)]
+        >>> scores = [Score(trial, size, accuracies, 0.0, 1) for size, accuracies in tried]
+        >>> [score.num_parameters for score in pareto_front(scores)]
         [5, 20]
     """
     front: list[Score] = []
-    left = sorted(scores, key=lambda each: cost(each).value)
-    while left:
-        cheapest = cost(left[0])
-        noise = [2 * math.hypot(cost(each).error, cheapest.error) for each in left]
-        tied = [
-            each
-            for each, most in zip(left, noise, strict=True)
-            if cost(each).value - cheapest.value <= most
-        ]
-        best = ranked(tied)[0]
-        if not front or best.ahead_of(front[-1]).is_beyond_noise:
+    remaining = sorted(scores, key=lambda score: cost(score).value)
+    while remaining:
+        cheapest = cost(remaining[0])
+        tied: list[Score] = []
+        dearer: list[Score] = []
+        for score in remaining:
+            value, error = cost(score)
+            is_tied = value - cheapest.value <= 2 * math.hypot(error, cheapest.error)
+            (tied if is_tied else dearer).append(score)
+        best = rank_scores(tied)[0]
+        if not front or best.lead_over(front[-1]).is_beyond_noise:
             front.append(best)
-        left = [each for each in left if each not in tied]
+        remaining = dearer
     return front
 
 
-def makespan(seconds: Sequence[float], slots: int) -> float:
-    """Time from the first start to the last end if each free slot takes the longest remaining training (Graham 1969).
+def makespan(seconds: Iterable[float], num_slots: int) -> float:
+    """Time from the first start to the last end, with the longest training first (Graham 1969).
+
+    Each free slot takes the longest remaining training.
 
     `seconds`: time of each training [s].
 
@@ -188,21 +198,25 @@ def makespan(seconds: Sequence[float], slots: int) -> float:
         >>> makespan([3.0, 2.0, 2.0, 1.0], 9)
         3.0
     """
-    busy = [0.0] * slots
-    for each in sorted(seconds, reverse=True):
-        heapq.heapreplace(busy, busy[0] + each)
-    return max(busy)
+    busy_until = [0.0] * num_slots
+    for training_seconds in sorted(seconds, reverse=True):
+        heapq.heapreplace(busy_until, busy_until[0] + training_seconds)
+    return max(busy_until)
 
 
-def speed_ups(seconds: Sequence[float], most_slots: int) -> dict[int, float]:
-    """Speed-up of the trainings on 1, 2, 4 ... slots over one slot, without the start-up of the tasks.
+def speed_ups(seconds: Sequence[float], max_slots: int) -> dict[int, float]:
+    """Speed-up of the trainings on 1, 2, 4 ... slots over one slot, without the start of the tasks.
 
     Examples:
         >>> speed_ups([1.0, 1.0, 1.0], 4)
         {1: 1.0, 2: 1.5, 4: 3.0}
     """
-    numbers = (1 << power for power in range(most_slots.bit_length()))
-    return {slots: sum(seconds) / makespan(seconds, slots) for slots in numbers}
+    speed_up_by_slots: dict[int, float] = {}
+    num_slots = 1
+    while num_slots <= max_slots:
+        speed_up_by_slots[num_slots] = sum(seconds) / makespan(seconds, num_slots)
+        num_slots *= 2
+    return speed_up_by_slots
 
 
 #: Rounds over all networks, and calls of each network in a round.
@@ -211,35 +225,40 @@ _CALLS: Final = 200
 _EVENTS: Final = 64
 
 
-def latencies(
+def measure_latencies(
     architectures: Iterable[tuple[int, ...]],
     dataset: FeatureDataset,
     *,
     generator: np.random.Generator,
 ) -> dict[tuple[int, ...], Cost]:
-    """Time [us] of one event through each network in onnxruntime, on one core: median of a few rounds, and its error.
+    """Time [us] of one event through each network in onnxruntime, on one core.
 
-    The networks are untrained, since the latency does not depend on the weights. They take turns, so that other work on
-    the machine delays all of them and shows in the error.
+    The time is the median of a few rounds, with its standard error. The networks are untrained,
+    since the latency does not depend on the weights. They take turns, so that other work on the
+    machine delays all of them and shows in the error.
 
     `architectures`: widths of the hidden layers of each network.
     """
-    columns = {"hlf": generator.normal(size=(_EVENTS, len(hlf_names()))).astype(np.float32)}
+    hlf = generator.normal(size=(_EVENTS, len(hlf_names()))).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         networks = {
-            hidden: _exported(hidden, dataset, Path(folder))
+            hidden: _export_untrained(hidden, dataset, Path(folder))
             for hidden in sorted(set(architectures))
         }
     times: dict[tuple[int, ...], list[float]] = {hidden: [] for hidden in networks}
     for _ in range(_ROUNDS):
         for hidden, network in networks.items():
-            times[hidden].append(measure_latency(network, columns, calls=_CALLS).p50)
+            times[hidden].append(measure_latency(network, {"hlf": hlf}, calls=_CALLS).p50)
     return {
-        hidden: Cost(float(np.median(found)), float(sem(found))) for hidden, found in times.items()
+        hidden: Cost(float(np.median(medians)), float(sem(medians)))
+        for hidden, medians in times.items()
     }
 
 
-def _exported(hidden: tuple[int, ...], dataset: FeatureDataset, folder: Path) -> OnnxClassifier:
+def _export_untrained(
+    hidden: tuple[int, ...], dataset: FeatureDataset, folder: Path
+) -> OnnxClassifier:
+    """A network with initial weights, exported to ONNX and loaded."""
     spec = model_spec(HlfSettings(hidden=list(hidden)), dataset)
     path = folder / "candidate.onnx"
     export_onnx(build(spec), spec, path)

@@ -24,21 +24,11 @@ class GridSearchSettings(SettingsSection):
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs(
             "num_trials",
-            "search: random or halving, and more settings in the grid",
-            lambda search: search.search != "grid" and search.num_trials < search.num_settings,
-        ),
-        Needs(
-            "search",
-            "two rounds: epochs above 1, and at least halving_factor settings",
-            lambda search: (
-                search.search != "halving"
-                or (
-                    max(search.epochs) > 1
-                    and (search.num_trials or search.num_settings) >= search.halving_factor
-                )
+            "search: random, and more settings in the grid",
+            lambda settings: (
+                settings.search == "random" and settings.num_trials < settings.num_settings
             ),
         ),
-        Needs("halving_factor", "search: halving", lambda search: search.search == "halving"),
     )
 
     hidden: list[Annotated[list[PositiveInt], Field(min_length=1)]] = Field(
@@ -57,40 +47,39 @@ class GridSearchSettings(SettingsSection):
     """Number of cross-validation folds of the training split, at least 2."""
     one_standard_error: bool = False
     """Whether the smallest network within one standard error of the best is chosen, instead of the best."""
-    search: Literal["grid", "random", "halving"] = "grid"
-    """Search method: `grid` tries all settings, `random` a random choice, `halving` successive halving."""
+    search: Literal["grid", "random"] = "grid"
+    """Search method: `grid` tries all settings, `random` a random choice."""
     num_trials: PositiveInt | None = None
-    """Number of randomly chosen settings, for `random` and for the first round of `halving` (null there: all)."""
-    halving_factor: int = Field(default=3, ge=2)
-    """Successive halving: each round keeps 1/factor of the trials and multiplies their epochs by factor."""
+    """Number of randomly chosen settings, for `search: random`."""
 
     @property
-    def num_settings(self) -> int:
-        """Number of settings of the whole grid; values that are listed twice count once."""
-        widths = [len(set(layer)) for layer in self.hidden]
-        architectures = sum(
-            math.prod(widths[:depth]) for depth in set(self.depths or [len(widths)])
-        )
-        return math.prod([architectures, *(len(set(axis)) for axis in self.axes)])
+    def searched_depths(self) -> list[int]:
+        """Numbers of hidden layers to try."""
+        return self.depths or [len(self.hidden)]
 
     @property
     def axes(self) -> tuple[Sequence[int], Sequence[float], Sequence[int]]:
         """The values to try beside the layers."""
         return self.batch_size, self.learning_rate, self.epochs
 
+    @property
+    def num_settings(self) -> int:
+        """Number of settings of the whole grid; values that are listed twice count once."""
+        num_widths = [len(set(widths)) for widths in self.hidden]
+        depths = set(self.searched_depths)
+        num_architectures = sum(math.prod(num_widths[:depth]) for depth in depths)
+        axis_lengths = [len(set(axis)) for axis in self.axes]
+        return num_architectures * math.prod(axis_lengths)
+
     @model_validator(mode="after")
-    def _values_suit_each_other(self) -> Self:
-        deepest = max(self.depths or [1])
+    def _check_values_together(self) -> Self:
+        deepest = max(self.searched_depths)
         if deepest > len(self.hidden):
             raise ValueError(
                 f"depths: {deepest} layers, but hidden has widths for {len(self.hidden)} only"
             )
         if self.search == "random" and self.num_trials is None:
             raise ValueError("search: random needs num_trials")
-        if self.search == "halving" and len(self.epochs) > 1:
-            raise ValueError(
-                "search: halving raises the epochs itself; set epochs to one number, the highest"
-            )
         return self
 
 
@@ -122,42 +111,47 @@ class Trial(NamedTuple):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a setting that `save` wrote."""
         try:
-            found = cls(**json.loads(path.read_text(encoding="utf-8")))
-            return found._replace(hidden=tuple(found.hidden))
+            trial = cls(**json.loads(path.read_text(encoding="utf-8")))
+            return trial._replace(hidden=tuple(trial.hidden))
         except (OSError, ValueError, TypeError) as cause:
             raise TrainingError(
-                f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
+                f"{path} holds no result of a grid search ({cause}). "
+                f"Run `python -m pipeline gridsearch --force`."
             ) from cause
 
     def applied_to(
         self, model: NetworkSettings, train: TrainSettings
     ) -> tuple[NetworkSettings, TrainSettings]:
-        """Settings of network and training with the best values of the search; all other values stay.
+        """Settings of network and training with the best values of the search; all others stay.
 
-        The batch of the search is the batch of one optimiser step. Workers that average their gradients share it; else
-        each worker has the whole batch size.
+        The batch of the search is the batch of one optimiser step. Workers that average their
+        gradients share it; otherwise each worker has the whole batch size.
 
         Examples:
             >>> from models.networks.hlf_settings import HlfSettings
             >>> best = Trial((8, 4), 64, 0.01, 20)
-            >>> _, settings = best.applied_to(HlfSettings(), TrainSettings(algorithm="ar-sgd", workers=2))
+            >>> ar_sgd = TrainSettings(algorithm="ar-sgd", workers=2)
+            >>> _, settings = best.applied_to(HlfSettings(), ar_sgd)
             >>> settings.batch_size, settings.learning_rate, settings.effective_learning_rate
             (32, 0.01, 0.01)
         """
-        sharing = train.workers if train.traits.linear_rate else 1
-        changes = {
-            "batch_size": max(1, self.batch_size // sharing),
-            "learning_rate": self.learning_rate,
-            "epochs": self.epochs,
-            # The rate was searched with this batch; the linear rule would multiply it by the number of workers.
-            "scale_learning_rate": False,
-        }
-        # Without the class of the network: a change of its code would train all other networks again.
-        return model.model_copy(
-            update={"hidden": [*self.hidden], "from_gridsearch": False}
-        ), train.model_copy(update=changes)
+        workers_per_batch = train.workers if train.traits.linear_rate else 1
+        # A copy has the class of the network without naming it here: a change of its code would
+        # train all other networks again.
+        network = model.model_copy(update={"hidden": list(self.hidden), "from_gridsearch": False})
+        training = train.model_copy(
+            update={
+                "batch_size": max(1, self.batch_size // workers_per_batch),
+                "learning_rate": self.learning_rate,
+                "epochs": self.epochs,
+                # The rate was searched with this batch. The linear rule would multiply it by the
+                # number of workers.
+                "scale_learning_rate": False,
+            }
+        )
+        return network, training
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:
@@ -170,52 +164,19 @@ def all_trials(settings: GridSearchSettings) -> list[Trial]:
         >>> [trial.hidden for trial in all_trials(small)]
         [(4,), (8,), (4, 2), (8, 2)]
     """
-    depths = settings.depths or [len(settings.hidden)]
-    architectures = [
-        hidden for depth in depths for hidden in itertools.product(*settings.hidden[:depth])
-    ]
+    architectures: list[tuple[int, ...]] = []
+    for depth in settings.searched_depths:
+        architectures += itertools.product(*settings.hidden[:depth])
     grid = itertools.product(architectures, *settings.axes)
-    return list(dict.fromkeys(Trial(*values) for values in grid))
+    trials = [Trial(*values) for values in grid]
+    return list(dict.fromkeys(trials))
 
 
-def first_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
-    """The first trials of a search: the grid, or a random part of it; for halving with the fewest epochs."""
+def draw_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
+    """The trials of a search: the whole grid, or a random choice of it in the order of the grid."""
     trials = all_trials(settings)
-    if settings.num_trials is not None:
-        chosen = random_stream(seed, "trials").choice(
-            len(trials), settings.num_trials, replace=False
-        )
-        trials = [trials[place] for place in sorted(chosen.tolist())]
-    if settings.search == "halving":
-        epochs = rungs(len(trials), settings.epochs[0], settings.halving_factor)[0]
-        trials = [trial._replace(epochs=epochs) for trial in trials]
-    return trials
-
-
-def rungs(num_trials: int, most_epochs: int, factor: int) -> list[int]:
-    """Epochs of the rounds of successive halving, ascending (Jamieson and Talwalkar 2016).
-
-    The number of rounds leaves one trial at the end. The last round trains to `most_epochs`, each earlier one to
-    1/`factor` of the next, and at least one epoch.
-
-    Examples:
-        >>> rungs(27, 27, 3)
-        [1, 3, 9, 27]
-        >>> rungs(10, 20, 3)
-        [2, 7, 20]
-    """
-    found = [most_epochs]
-    while (num_trials := num_trials // factor) and found[0] > 1:
-        found.insert(0, max(1, round(found[0] / factor)))
-    return found
-
-
-def promoted(scores: Sequence[tuple[Trial, float]], next_epochs: int, factor: int) -> list[Trial]:
-    """The trials of a round that enter the next one, the best first; failed trials have no score.
-
-    `scores`: trials and their scores; higher is better. `factor`: 1/factor of the trials enters the next round, at
-    least one.
-    """
-    ordered = sorted(scores, key=lambda each: each[1], reverse=True)
-    kept = ordered[: max(1, len(ordered) // factor)]
-    return [trial._replace(epochs=next_epochs) for trial, _ in kept]
+    if settings.num_trials is None:
+        return trials
+    random = random_stream(seed, "trials")
+    drawn = random.choice(len(trials), settings.num_trials, replace=False)
+    return [trials[index] for index in sorted(drawn.tolist())]

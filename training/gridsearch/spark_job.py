@@ -1,8 +1,8 @@
-"""The Spark job of a search: rounds of trainings, distributed over a few tasks."""
+"""The Spark job of a search: its trainings, distributed over a few tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,9 +11,9 @@ from pyspark import Accumulator, SparkContext
 
 from hep_core.plugins import load_from_environment
 from training.errors import TrainingError
-from training.gridsearch.results import Score, score
-from training.gridsearch.settings import Trial, first_trials, promoted, rungs
-from training.gridsearch.trainings import JobResult, Search, finished, run_job
+from training.gridsearch.results import Score, score_trial
+from training.gridsearch.settings import Trial, draw_trials
+from training.gridsearch.trainings import JobResult, Search, load_result, run_job
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
 
@@ -23,124 +23,107 @@ class SearchOutcome(NamedTuple):
 
     scores: list[Score]
     failed: dict[Trial, str]
-    """Why the others have none."""
+    """Trials without a score, with the reason."""
     training_seconds: list[float]
-    """Time of each training, those of an interrupted search included [s]."""
-    num_taken_over: int
+    """Time of each training, including those of an interrupted search [s]."""
+    num_reused: int
     """Number of trainings that were reused from an interrupted search."""
 
 
-def search(
+def run_search(
     spark: SparkContext,
-    common: Search,
+    search: Search,
     folder: Path,
     *,
-    done: Accumulator[int],
+    num_done: Accumulator[int],
     num_tasks: Callable[[int], int],
-    on_round: Callable[[str], None] = lambda _: None,
 ) -> SearchOutcome:
     """Run a search; trainings of an interrupted search in `folder` are not repeated.
 
-    `folder`: one small file per training; every task must reach it. `done`: counts trainings as they end. `num_tasks`:
-    Spark tasks for a number of trainings. `on_round`: called with a sentence when a round of halving begins.
+    `folder`: one small file per training; every task must reach it. `num_done`: counts trainings as
+    they end. `num_tasks`: Spark tasks for a number of trainings.
     """
-    settings = common.settings
-    trials = first_trials(settings, seed=common.train.seed)
-    scores: dict[Trial, Score] = {}
+    trials = draw_trials(search.settings, seed=search.train.seed)
+    training_of_trial = search.plan_trainings(trials)
+    trainings = set(training_of_trial.values())
+
+    results = _load_results(folder, trainings)
+    num_reused = len(results)
+    num_done.add(num_reused)
+    results |= _train_in_tasks(
+        spark, search, folder, trainings - results.keys(), num_done, num_tasks
+    )
+
+    scores: list[Score] = []
     failed: dict[Trial, str] = {}
+    for trial in trials:
+        result = results[training_of_trial[trial]]
+        if result.error:
+            failed[trial] = result.error
+            continue
+        score = score_trial(trial, result.num_parameters, result.folds)
+        if score is None:
+            failed[trial] = _NO_FINITE_LOSS
+        else:
+            scores.append(score)
+    if not scores:
+        raise TrainingError(
+            f"all {len(trials)} settings of the grid search failed; "
+            f"the first, {trials[0].key}: {failed[trials[0]]}"
+        )
+    seconds = [result.seconds for result in results.values()]
+    return SearchOutcome(scores, failed, seconds, num_reused)
+
+
+def count_trainings(search: Search) -> int:
+    """Number of trainings of a search."""
+    trials = draw_trials(search.settings, seed=search.train.seed)
+    return len(set(search.plan_trainings(trials).values()))
+
+
+def _load_results(folder: Path, trainings: Iterable[Trial]) -> dict[Trial, JobResult]:
+    """Results of the trainings that an interrupted search finished."""
     results: dict[Trial, JobResult] = {}
-    taken_over = 0
-    rounds = (
-        rungs(len(trials), settings.epochs[0], settings.halving_factor)
-        if settings.search == "halving"
-        else [0]
-    )
-    for place, epochs in enumerate(rounds):
-        if place:
-            before = [(trial, scores[trial].accuracy) for trial in trials if trial in scores]
-            trials = promoted(before, epochs, settings.halving_factor)
-            # A promoted setting has its score of the later round only.
-            again = {trial._replace(epochs=rounds[place - 1]) for trial in trials}
-            scores = {trial: each for trial, each in scores.items() if trial not in again}
-        if len(rounds) > 1:
-            on_round(
-                f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs"
-            )
-        training_of = common.training_of(trials)
-        taken_over += _run_round(
-            spark, common, folder, set(training_of.values()), results, done, num_tasks
-        )
-        for trial in trials:
-            result = results[training_of[trial]]
-            found = (
-                None
-                if result.error
-                else score(trial, result.num_parameters, result.folds, rung=place)
-            )
-            if found is None:
-                failed[trial] = result.error or _NO_FINITE_LOSS
-            else:
-                scores[trial] = found
-        if not any(trial in scores for trial in trials):
-            raise TrainingError(
-                f"all {len(trials)} settings of the grid search failed; the first, {trials[0].key}: {failed[trials[0]]}"
-            )
-    return SearchOutcome(
-        list(scores.values()), failed, [each.seconds for each in results.values()], taken_over
-    )
+    for training in trainings:
+        result = load_result(folder, training)
+        if result is not None:
+            results[training] = result
+    return results
 
 
-def num_trainings(common: Search) -> int:
-    """Highest number of trainings of a search."""
-    settings = common.settings
-    trials = first_trials(settings, seed=common.train.seed)
-    if settings.search != "halving":
-        return len(set(common.training_of(trials).values()))
-    rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor)
-    return sum(
-        max(1, len(trials) // settings.halving_factor**place) for place, _ in enumerate(rounds)
-    )
-
-
-def _run_round(
+def _train_in_tasks(
     spark: SparkContext,
-    common: Search,
+    search: Search,
     folder: Path,
-    trials: set[Trial],
-    results: dict[Trial, JobResult],
-    done: Accumulator[int],
+    trainings: Iterable[Trial],
+    num_done: Accumulator[int],
     num_tasks: Callable[[int], int],
-) -> int:
-    """Run the missing trainings of a round, and add all results to `results`; returns the number of reused ones."""
-    there = {trial: result for trial in trials if (result := finished(folder, trial)) is not None}
-    done.add(len(there))
-    # The longest come first and are spread over the tasks, so that no core waits for one of them at the end.
-    missing = sorted(trials - there.keys(), key=_cost, reverse=True)
-    path = str(folder)
+) -> dict[Trial, JobResult]:
+    """Run trainings in Spark tasks; returns their results."""
+    # The longest come first and are spread over the tasks, so that no core waits at the end.
+    by_cost = sorted(trainings, key=_estimate_cost, reverse=True)
+    if not by_cost:
+        return {}
+    count = num_tasks(len(by_cost))
+    trainings_per_task = [by_cost[task::count] for task in range(count)]
+    # Spark pickles the function with this text.
+    folder_text = str(folder)
 
-    def run(trial: Trial) -> JobResult:
-        result = run_job(common, trial, Path(path))
-        done.add(1)
-        return result
+    def train_all(task_trainings: list[Trial]) -> list[JobResult]:
+        results: list[JobResult] = []
+        for training in task_trainings:
+            results.append(run_job(search, training, Path(folder_text)))
+            num_done.add(1)
+        return results
 
-    new: list[JobResult] = []
-    if missing:
-        packs = [
-            missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))
-        ]
-        new = (
-            spark.parallelize(packs, len(packs))
-            .flatMap(lambda pack: [run(trial) for trial in pack])
-            .collect()
-        )
-    results.update(there | {result.trial: result for result in new})
-    return len(there)
+    results = spark.parallelize(trainings_per_task, count).flatMap(train_all).collect()
+    return {result.trial: result for result in results}
 
 
-def _cost(trial: Trial) -> tuple[float, Trial]:
-    """Approximate relative time of a training, from its number of weights and its steps per event."""
-    weights = sum(first * second for first, second in pairwise(trial.hidden))
-    return (1000 + weights) / trial.batch_size, trial
+def _estimate_cost(trial: Trial) -> tuple[float, Trial]:
+    """Approximate relative time of a training, from its number of weights and steps per event."""
+    num_weights = sum(width_in * width_out for width_in, width_out in pairwise(trial.hidden))
+    return (1000 + num_weights) / trial.batch_size, trial
 
 
 # In Spark's workers, which begin with this module.

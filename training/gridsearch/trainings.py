@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -57,10 +58,12 @@ class Curves(NamedTuple):
 
 
 def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[Fold]:
-    """Divide events into folds with equal shares of the classes; each event is in one validation part.
+    """Divide events into folds with equal shares of the classes.
 
-    `labels`: (num_rows,) classes of the training split. `num_folds`: number of folds, at least 2. `seed`: seed of the
-    search; all trials get the same folds.
+    Each event is in one validation part.
+
+    `labels`: (num_rows,) classes of the training split. `num_folds`: number of folds, at least 2.
+    `seed`: seed of the search; all trials get the same folds.
 
     Raises:
         ValueError: A class has fewer events than the number of folds.
@@ -70,16 +73,17 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
         >>> sorted(np.concatenate([fold.val for fold in folds]).tolist()) == list(range(12))
         True
     """
-    fewest = int(np.bincount(labels).min())
-    if fewest < num_folds:
-        raise ValueError(f"a class has {fewest} events, fewer than the {num_folds} folds")
-    divider = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
-    return [Fold(train, val) for train, val in divider.split(np.zeros(len(labels)), labels)]
+    smallest_class = int(np.bincount(labels).min())
+    if smallest_class < num_folds:
+        raise ValueError(f"a class has {smallest_class} events, fewer than the {num_folds} folds")
+    splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
+    return [Fold(train, val) for train, val in splitter.split(np.zeros(len(labels)), labels)]
 
 
 def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
     """Number of steps per epoch on every fold: as many as the largest one needs."""
-    return -(-max(len(fold.train) for fold in folds) // batch_size)
+    largest_fold = max(len(fold.train) for fold in folds)
+    return math.ceil(largest_fold / batch_size)
 
 
 def train_on_fold(
@@ -93,40 +97,52 @@ def train_on_fold(
 ) -> Curves:
     """Train one network on one fold.
 
-    `make_network`: makes a network with fresh weights from torch's random state. `num_steps`: steps per epoch, from
-    `steps_per_epoch`; the events of a fold are spread evenly over them.
+    `make_network`: makes a network with fresh weights from torch's random state. `num_steps`: steps
+    per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
     """
     torch.manual_seed(seed)
-    made = make_network()
-    network, events = PerceptronEngine([made.scaling, *made.layers]).network, row_arrays(rows)
-    parameters = parameters_to_vector(made.parameters()).detach().numpy()
-    gradient, first, second = (np.zeros_like(parameters) for _ in range(3))
-    state, constants = (
-        (gradient, first, second, np.zeros(1, np.float32)),
-        optimizer_constants(settings),
-    )
+    classifier = make_network()
+    network = PerceptronEngine([classifier.scaling, *classifier.layers]).network
+    events = row_arrays(rows)
+    parameters = parameters_to_vector(classifier.parameters()).detach().numpy()
+    gradient = np.zeros_like(parameters)
+    first_moment = np.zeros_like(parameters)
+    second_moment = np.zeros_like(parameters)
+    adam_step = np.zeros(1, np.float32)
+    constants = optimizer_constants(settings)
+
     curves = Curves([], [], [])
     bounds = step_bounds(len(fold.train), num_steps)
     for epoch in range(settings.epochs):
         order = random_stream(seed, "fold", epoch).permutation(fold.train)
-        of_training, of_validation = np.zeros((2, 4))
-        rates = np.array(
-            [learning_rate(settings, done) for done in (epoch + bounds[1:] / bounds[-1]).tolist()]
-        )
+        epochs_at_steps = epoch + bounds[1:] / bounds[-1]
+        rates = np.array([learning_rate(settings, epochs) for epochs in epochs_at_steps.tolist()])
+        train_sums = np.zeros(4)
         perceptron_epoch(
-            parameters, *state, rates, constants, network, events, order, bounds, of_training
+            parameters,
+            gradient,
+            first_moment,
+            second_moment,
+            adam_step,
+            rates,
+            constants,
+            network,
+            events,
+            order,
+            bounds,
+            train_sums,
         )
-        perceptron_sums(parameters, network, events, fold.val, of_validation)
-        train, val = Sums.from_array(of_training), Sums.from_array(of_validation)
-        for curve, value in zip(
-            curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True
-        ):
-            curve.append(value)
+        val_sums = np.zeros(4)
+        perceptron_sums(parameters, network, events, fold.val, val_sums)
+        validation = Sums.from_array(val_sums)
+        curves.train_loss.append(Sums.from_array(train_sums).mean_loss)
+        curves.val_loss.append(validation.mean_loss)
+        curves.val_accuracy.append(validation.accuracy)
     return curves
 
 
 class Search(NamedTuple):
-    """Data and settings common to all jobs of a search."""
+    """Dataset and settings common to all jobs of a search."""
 
     dataset: Path
     """Folder of the features; every task must reach it."""
@@ -134,17 +150,16 @@ class Search(NamedTuple):
     train: TrainSettings
     """Settings of optimiser, schedule, weight decay and seed."""
 
-    def training_of(self, trials: Sequence[Trial]) -> dict[Trial, Trial]:
-        """The training of each trial: the longest of those that differ in their epochs only.
+    def plan_trainings(self, trials: Sequence[Trial]) -> dict[Trial, Trial]:
+        """The training of each trial: trials that differ only in their epochs share the longest.
 
         If the rate falls until the last epoch, a training is no beginning of a longer one.
         """
         if self.train.schedule.decay == "cosine":
             return {trial: trial for trial in trials}
-        longest = {
-            trial._replace(epochs=0): trial
-            for trial in sorted(trials, key=lambda each: each.epochs)
-        }
+        longest: dict[Trial, Trial] = {}
+        for trial in sorted(trials, key=lambda trial: trial.epochs):
+            longest[trial._replace(epochs=0)] = trial
         return {trial: longest[trial._replace(epochs=0)] for trial in trials}
 
 
@@ -159,57 +174,63 @@ class JobResult(NamedTuple):
     error: str
     """The error if the job failed, else empty."""
 
+    def save(self, folder: Path) -> None:
+        """Write the result into its own file, with a checksum."""
+        content = {
+            **self._asdict(),
+            "trial": self.trial._asdict(),
+            "folds": [curves._asdict() for curves in self.folds],
+        }
+        with new_file(folder / f"{self.trial.key}.json") as unfinished:
+            unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
 
-def finished(folder: Path, trial: Trial) -> JobResult | None:
-    """The result of a training that succeeded before, else None."""
+
+def load_result(folder: Path, trial: Trial) -> JobResult | None:
+    """The result of an earlier training that succeeded, else None.
+
+    A file that a power cut left empty, or that is damaged, counts as none.
+    """
     try:
         content = json.loads((folder / f"{trial.key}.json").read_text(encoding="utf-8"))
         if not has_seal(content):
             return None
         del content[SEAL]
-        found = TypeAdapter(JobResult).validate_python(content)
+        result = TypeAdapter(JobResult).validate_python(content)
     except (FileNotFoundError, ValueError):
-        # A file that a power cut left empty, or that was damaged later, is made again.
         return None
-    return None if found.error else found
+    return None if result.error else result
 
 
 def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
-    """Train the networks of a trial on all folds unless this is done, and write the result to `folder`.
+    """Train the networks of a trial on all folds unless this is done, and save the result.
 
     The failure of a job is a result too, so that other jobs continue.
 
     `folder`: folder of the results; every task must reach it.
     """
-    found = finished(folder, trial)
-    if found is not None:
-        return found
+    earlier_result = load_result(folder, trial)
+    if earlier_result is not None:
+        return earlier_result
     started = time.perf_counter()
     num_parameters, folds, error = 0, list[Curves](), ""
     try:
         _load(search.dataset, search.train.seed)
-        # Load once per process and before the clock starts, so that the first training does not seem slow.
+        # Load once per process and before the clock starts, so that the first training does not
+        # seem slow.
         started = time.perf_counter()
         num_parameters, folds = _train(search, trial)
     except DamagedOutputError:
-        # It is no result of this trial: all others read the same files.
+        # All other trials read the same files, so this is no result of one trial.
         raise
     except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)
-    with new_file(folder / f"{trial.key}.json") as unfinished:
-        content = {
-            **result._asdict(),
-            "trial": trial._asdict(),
-            "folds": [each._asdict() for each in folds],
-        }
-        unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
+    result.save(folder)
     return result
 
 
 def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
     """Number of parameters, and the curves of each fold."""
-    settings = search.settings
     # The rate was chosen for a step, however many workers take it together later.
     train = search.train.model_copy(
         update={"workers": 1, "learning_rate": trial.learning_rate, "epochs": trial.epochs}
@@ -217,46 +238,47 @@ def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
     use_threads(train.threads)
     be_deterministic()
     rows, classes = _load(search.dataset, train.seed)
-    folds = make_folds(rows.labels.numpy(), settings.folds, seed=train.seed)
+    folds = make_folds(rows.labels.numpy(), search.settings.folds, seed=train.seed)
+    num_steps = steps_per_epoch(folds, trial.batch_size)
+    network_settings = HlfSettings(hidden=list(trial.hidden))
+
     curves: list[Curves] = []
     num_parameters = 0
-    network = HlfSettings(hidden=list(trial.hidden))
-    for place, fold in enumerate(folds):
-        make_network = partial(
-            HlfClassifier, network, {"hlf": fitted_scaler(rows, fold)}, len(classes)
-        )
+    for fold_number, fold in enumerate(folds):
+        scalers = {"hlf": fit_scaler(rows, fold)}
+        make_network = partial(HlfClassifier, network_settings, scalers, len(classes))
         num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
-        curve = train_on_fold(
+        fold_curves = train_on_fold(
             make_network,
             train,
-            balanced(rows, fold, classes),
+            balance_classes(rows, fold, classes),
             fold,
             # Every fold has a seed of its own, the same for all settings.
-            seed=train.seed + place,
-            num_steps=steps_per_epoch(folds, trial.batch_size),
+            seed=train.seed + fold_number,
+            num_steps=num_steps,
         )
-        curves.append(curve)
+        curves.append(fold_curves)
     return num_parameters, curves
 
 
-def fitted_scaler(rows: Rows, fold: Fold) -> Scaler:
-    """Means and standard deviations of the high-level features over the fold's rows for training."""
+def fit_scaler(rows: Rows, fold: Fold) -> Scaler:
+    """Means and standard deviations of the high-level features over the fold's training rows."""
     column = INPUT_COLUMNS["hlf"]
-    fitted = ColumnStatistics.from_rows(rows.inputs[0].numpy()[fold.train], column.log_above)
-    return Scaler.of(scaler_json(fitted, column))
+    statistics = ColumnStatistics.from_rows(rows.inputs[0].numpy()[fold.train], column.log_above)
+    return Scaler.of(scaler_json(statistics, column))
 
 
-def balanced(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
-    """Rows in which all classes have the same sum of weights over the fold's rows for training."""
+def balance_classes(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
+    """Rows whose classes have the same sum of weights over the fold's training rows."""
     labels = rows.labels.numpy()
-    factors = class_weights(labels[fold.train], rows.weights.numpy()[fold.train], classes)
-    return rows._replace(
-        weights=rows.weights * torch.from_numpy(factors[labels]).to(rows.weights.dtype)
-    )
+    weights = rows.weights.numpy()
+    factors = class_weights(labels[fold.train], weights[fold.train], classes)
+    row_factors = torch.from_numpy(factors[labels]).to(rows.weights.dtype)
+    return rows._replace(weights=rows.weights * row_factors)
 
 
 @lru_cache(maxsize=1)
 def _load(dataset: Path, seed: int) -> tuple[Rows, list[str]]:
-    """Once per process: the high-level features of the training split, and the names of the classes."""
+    """The high-level features of the training split, and the names of the classes; once a process."""
     features = FeatureDataset.load(dataset)
     return MemoryRows.load(features, "train", ["hlf"], seed=seed).rows, features.classes

@@ -64,24 +64,9 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
             {"simulate": {}},
         ),
         (
-            {"gridsearch": {"halving_factor": 2}},
-            "halving_factor",
-            {"gridsearch": {"search": "halving"}},
-        ),
-        (
             {"gridsearch": {"search": "random", "num_trials": 81}},
             "num_trials",
             {"gridsearch": {"search": "random", "num_trials": 80}},
-        ),
-        (
-            {"gridsearch": {"search": "halving", "epochs": [1]}},
-            "search",
-            {"gridsearch": {"search": "halving", "epochs": [2]}},
-        ),
-        (
-            {"gridsearch": {"search": "halving", "num_trials": 2}},
-            "search",
-            {"gridsearch": {"search": "halving", "num_trials": 3}},
         ),
         (
             {"simulate": {"energy_tev": 14}},

@@ -21,30 +21,31 @@ from training.gridsearch.trainings import Search
 from training.settings import TrainSettings
 
 
-@pytest.mark.parametrize("one_standard_error", [False, True])
-def test_best_json_holds_the_winner_of_the_last_round_of_halving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_standard_error: bool
+@pytest.mark.parametrize(
+    ("one_standard_error", "widths"), [(False, [8]), (True, [4])], ids=["best", "smallest"]
+)
+def test_best_json_holds_the_selected_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_standard_error: bool, widths: list[int]
 ) -> None:
-    lucky = Score(Trial((4,), 64, 0.1, 2), 40, [0.95, 0.95], 0.2, 2)
-    winner = Score(Trial((8,), 64, 0.01, 6), 90, [0.9, 0.9], 0.4, 6, rung=1)
+    small = Score(Trial((4,), 64, 0.1, 6), 40, [0.85, 0.95], 0.4, 2)
+    best = Score(Trial((8,), 64, 0.1, 6), 90, [0.9, 0.92], 0.4, 6)
     monkeypatch.setattr(
-        results, "latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1))
+        results, "measure_latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1))
     )
     monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
-    settings = GridSearchSettings(
-        search="halving", epochs=[6], one_standard_error=one_standard_error
-    )
+    settings = GridSearchSettings(one_standard_error=one_standard_error)
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
     dataset = SimpleNamespace(num_rows=lambda _: 100)
-    outcome = SearchOutcome([lucky, winner], {}, [1.0], 0)
+    outcome = SearchOutcome([small, best], {}, [1.0], 0)
+
     gridsearch._finish(
         context, Search(tmp_path, settings, TrainSettings()), outcome, dataset, 1.0, 2
     )
-    best, found = (
-        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("best", "search")
-    )
-    assert best == {"hidden": [8], "batch_size": 64, "learning_rate": 0.01, "epochs": 6}
-    assert found["scores"][found["chosen"]]["trial"] == best
+
+    best_json = json.loads((tmp_path / "best.json").read_text())
+    search_json = json.loads((tmp_path / "search.json").read_text())
+    assert best_json == {"hidden": widths, "batch_size": 64, "learning_rate": 0.1, "epochs": 6}
+    assert search_json["scores"][search_json["chosen"]]["trial"] == best_json
 
 
 @pytest.mark.parametrize(
