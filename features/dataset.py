@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from features.columns import CAPS, PARTICLE_FEATURE_NAMES, hlf_names
 from features.errors import DatasetError
-from hep_core.storage import place
+from hep_core.storage import as_path
 
 DATASET_VERSION: Final = 5
 
@@ -106,8 +106,8 @@ class FeatureDataset(NamedTuple):
 
     @property
     def data(self) -> Path:
-        """Folder of the Parquet, from `hep_core.storage.place`."""
-        return place(self.lies_in) if self.lies_in else self.folder
+        """Folder of the Parquet, from `hep_core.storage.as_path`."""
+        return as_path(self.lies_in) if self.lies_in else self.folder
 
     def files(self, split: str) -> list[Path]:
         """Paths of a split's row groups, in order; `hep_core.checked_parquet` reads them."""

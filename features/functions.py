@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, RotationBehaviour, add_high_level
-from hep_core.plugin_functions import function_behind, name_of, note_plugin
+from hep_core.plugin_functions import callable_name, python_function, remember_plugin
 
 
 class Computed(NamedTuple):
@@ -21,7 +21,7 @@ class Computed(NamedTuple):
     @property
     def location(self) -> str:
         """Its file and line."""
-        code = function_behind(self.function).__code__
+        code = python_function(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
 
@@ -58,7 +58,7 @@ def high_level_feature(
     """
 
     def register(function: F) -> F:
-        name = name_of(function)
+        name = callable_name(function)
         binning = None if bins is None else Binning(*bins)
         if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
             raise ValueError(
@@ -69,7 +69,7 @@ def high_level_feature(
                 name, unit, meaning, binning, log_above=log_above, rotation=rotation, label=label
             )
         )
-        note_plugin(function)
+        remember_plugin(function)
         FUNCTIONS[name] = Computed(function, is_plugin=True, needs=tuple(needs))
         return function
 

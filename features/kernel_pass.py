@@ -30,9 +30,9 @@ from features.splitting import (
 from hep_core.atomic_files import new_file
 from hep_core.checked_parquet import open_parquet
 from hep_core.integrity import file_digest
-from hep_core.storage import is_remote, place
+from hep_core.storage import as_path, is_remote
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
-from ingestion.tally import StepCounts, total
+from ingestion.tally import StepCounts, sum_counts
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset(
@@ -113,7 +113,7 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
     Later versions rely on the file.
     """
     tally = StepCounts({}, {})
-    events_file, name = place(part.path), Path(part.name).with_suffix(".arrow").name
+    events_file, name = as_path(part.path), Path(part.name).with_suffix(".arrow").name
     with new_file(folder / name, flushed=True) as unfinished:
         with (
             open_parquet(events_file, pre_buffer=is_remote(events_file)) as file,
@@ -124,7 +124,9 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
                 block = build_features(events, settings)
                 steps = {name: block.outcome == number for number, name in enumerate(OUTCOMES)}
                 steps = {"events": slice(None), **steps, LACKS_OWN_TRACK: block.lacks_own_track}
-                tally = total((tally, StepCounts.of(steps, events["weight"].to_numpy())))
+                tally = sum_counts(
+                    (tally, StepCounts.from_steps(steps, events["weight"].to_numpy()))
+                )
                 writer.write_batch(unmixed_rows(events, block))
         size, written = unfinished.stat().st_size, file_digest(unfinished)
     return KernelOutput(part.name, part.sample, part.digest, *tally, folder.name, size, written)

@@ -35,7 +35,7 @@ from features.schema import SPLITS, TRAIN, described, features_schema
 from hep_core.atomic_files import local_copy, new_file
 from hep_core.compiling import compiled
 from hep_core.integrity import file_digest
-from hep_core.storage import is_remote, place
+from hep_core.storage import as_path, is_remote
 
 #: Memory of the rows that a task gathers.
 GATHERED_BYTES: Final = 256 << 20
@@ -118,7 +118,9 @@ def _picked(
     bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
     for file, places in zip(files, np.split(order, bounds), strict=True):
         if places.size:
-            read = partial(read_unmixed, local_copy(place(file.path), scratch), factor=file.factor)
+            read = partial(
+                read_unmixed, local_copy(as_path(file.path), scratch), factor=file.factor
+            )
             yield PickedRows(read, wanted[places] - file.first_event, places)
 
 

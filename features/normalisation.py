@@ -33,7 +33,7 @@ class GeneratedSample(NamedTuple):
         cross_section_pb: float | None,
         sum_of_weights: float | str | None,
     ) -> dict[str, Self]:
-        """The parts of a sample that have a class, by name; `parts` are from `ingestion.expressions.samples_in`.
+        """The parts of a sample that have a class, by name; `parts` are from `ingestion.expressions.sample_labels`.
 
         `ingested` are the counters of ingest. The cross-section is that of all parts together [pb], `sum_of_weights` as
         in the config; it is refused if it cannot be that of all generated events.

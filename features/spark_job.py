@@ -44,8 +44,8 @@ from features.settings import FeatureSettings
 from hep_core.atomic_files import local_copy
 from hep_core.integrity import file_digest
 from hep_core.plugins import load_from_environment
-from hep_core.storage import is_remote, make_folder, sizes_below
-from ingestion.tally import by_sample
+from hep_core.storage import file_sizes, is_remote, make_folder
+from ingestion.tally import sums_by_sample
 
 #: Highest number of events that a task mixes, however small they are: more tasks use more cores.
 _EVENTS_PER_TASK: Final = 8192
@@ -252,7 +252,7 @@ def _run_kernels(
     def local_rows(output: KernelOutput) -> Path:
         return local_copy(output.path(kernels.parent), _scratch(kernels))
 
-    sizes = sizes_below(kernels.parent)
+    sizes = file_sizes(kernels.parent)
     known = {(output.name, output.digest): output for output in earlier if output.is_there(sizes)}
     work = [(part, known.get((part.name, part.digest))) for part in parts]
     made = list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
@@ -293,7 +293,7 @@ def track_hint(sample: str, counter: Mapping[str, int]) -> str:
 
 
 def _refuse_empty(outputs: Sequence[KernelOutput]) -> None:
-    for sample, counter in by_sample(outputs)["samples"].items():
+    for sample, counter in sums_by_sample(outputs)["samples"].items():
         if not counter["selected"]:
             cutflow = "\n".join(f"  {key:<30}{value:>10}" for key, value in counter.items())
             raise FeatureError(

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from hep_core.secrets import redact_all
-from hep_core.storage import is_remote, on_system
+from hep_core.storage import is_remote, path_to_fs
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
         if not unfinished.exists():
             return
         if is_remote(path):
-            file_system, name = on_system(path)
+            file_system, name = path_to_fs(path)
             file_system.put_file(str(unfinished), name)
         else:
             unfinished.replace(path)
@@ -77,7 +77,7 @@ def local_copy(path: Path, folder: Path) -> Path:
         return path
     copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path).encode())}{path.suffix}"
     if not copy.exists():
-        file_system, name = on_system(path)
+        file_system, name = path_to_fs(path)
         with new_file(copy) as unfinished:
             file_system.get_file(name, str(unfinished))
     return copy

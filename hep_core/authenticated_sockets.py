@@ -15,7 +15,7 @@ _SECONDS: Final = 10.0
 _MOST: Final = 64
 
 
-class Door:
+class AuthenticatedListener:
     """A listening socket. Nothing of a stranger is read but as many bytes as the token has.
 
     `server`: the socket, which listens; the door closes it. `most`: number of strangers that may wait; at least as many
@@ -33,11 +33,11 @@ class Door:
         """What to select for reading."""
         return [self._server, *self._strangers]
 
-    def welcome(self, seconds: float) -> list[socket.socket]:
+    def accept(self, seconds: float) -> list[socket.socket]:
         """Wait for news up to some time; returns the connections that have shown the token."""
-        return self.take(select.select(self.sockets, [], [], seconds)[0])
+        return self.accept_from(select.select(self.sockets, [], [], seconds)[0])
 
-    def take(self, ready: Collection[socket.socket]) -> list[socket.socket]:
+    def accept_from(self, ready: Collection[socket.socket]) -> list[socket.socket]:
         """Read from some of the sockets; returns the connections that have shown the token."""
         for stranger in self._strangers.keys() & set(ready):
             self._read(stranger)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hep_core.input_errors import InputFileError, remote_error
-from hep_core.integrity import DamagedOutputError, is_of_system
-from hep_core.storage import readable
+from hep_core.integrity import DamagedOutputError, is_system_error
+from hep_core.storage import parquet_source
 
 
 class CheckedParquetFile:
@@ -86,7 +86,7 @@ def open_parquet(path: Path, source: Any = None, **options: Any) -> Iterator[Che
         DamagedOutputError: Something failed in the context, and the file cannot be read as it was written.
     """
     try:
-        opened = readable(path) if source is None else source
+        opened = parquet_source(path) if source is None else source
         with pq.ParquetFile(opened, page_checksum_verification=True, **options) as file:
             yield CheckedParquetFile(file)
     except (DamagedOutputError, InputFileError):
@@ -112,12 +112,12 @@ def num_rows(path: Path) -> int:
 def damage_of_parquet(path: Path) -> str:
     """Why a Parquet file cannot be read as it was written; empty if it can, or if its server or disk is at fault."""
     try:
-        with pq.ParquetFile(readable(path), page_checksum_verification=True) as file:
+        with pq.ParquetFile(parquet_source(path), page_checksum_verification=True) as file:
             checked = CheckedParquetFile(file)
             for group in range(checked.num_row_groups):
                 checked.read_row_group(group)
     except Exception as cause:  # noqa: BLE001 - damaged bytes raise errors of any type
-        if is_of_system(cause) or remote_error(str(path), where="its content", cause=cause):
+        if is_system_error(cause) or remote_error(str(path), where="its content", cause=cause):
             return ""
         return f"reading it fails ({type(cause).__name__}: {' '.join(str(cause).split())})"
     return ""

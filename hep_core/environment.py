@@ -4,8 +4,9 @@ Variables of no row are left alone: HOME, PATH, TMPDIR, LD_LIBRARY_PATH, JAVA_HO
 credentials and settings of storage (AWS_*, XRD_*, KRB5CCNAME, FSSPEC_*, ~/.aws, ~/.config/fsspec, ~/.netrc),
 CUDA_VISIBLE_DEVICES, MLFLOW_*, and ours, HEP_PIPELINE_*. Those of MPI count where ranks run on several hosts.
 
-`python -m pipeline` calls `enter` before its other imports. `python -m hep_core.environment MODULE ...` does so for a
-program that mpirun, srun or an executor starts, perhaps on another host. Spark's JVM: `pipeline.machine.spark_session`.
+`python -m pipeline` calls `enter_clean_environment` before its other imports.
+`python -m hep_core.environment MODULE ...` does so for a program that mpirun, srun or an executor starts, perhaps on
+another host. Spark's JVM: `pipeline.machine.spark_session`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Row(NamedTuple):
 
 
 #: What every process of ours ignores, by what would read it.
-EVERYWHERE: Final = {
+IGNORED_EVERYWHERE: Final = {
     # Modules of users and sites would replace ours and those that we need; -O, -W and other switches change libraries.
     # No result depends on the seed of hashes, which executors of Spark must have in common.
     "Python": Row(
@@ -96,7 +97,7 @@ EVERYWHERE: Final = {
     ),
 }
 #: What Spark ignores where its master is `local`; on a cluster the settings of the site count.
-LOCAL_SPARK: Final = {
+IGNORED_BY_LOCAL_SPARK: Final = {
     "Spark": Row(("SPARK_*", "PYSPARK_*")),
     "Hadoop": Row(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
     "Java": Row(
@@ -117,7 +118,7 @@ _SET: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
 #: The folder with our packages.
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
 #: The start of a command line for a module of ours, with its arguments.
-PROGRAM: Final = (sys.executable, "-P", "-m", "hep_core.environment")
+MODULE_COMMAND: Final = (sys.executable, "-P", "-m", "hep_core.environment")
 _PLUGINS: Final = "HEP_PIPELINE_PLUGINS"
 #: What launchers set for the programs that they start.
 _OF_LAUNCHERS: Final = (
@@ -129,7 +130,7 @@ _OF_LAUNCHERS: Final = (
 )
 
 
-def ignored(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
+def ignored_names(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
     """Those of some variables that rows of a table ignore."""
     for name in names:
         if any(_matches(name, row.names) and not _matches(name, row.kept) for row in rows.values()):
@@ -140,34 +141,36 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def cleaned(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[str, str]:
+def clean_environment(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[str, str]:
     """The environment of a process of ours."""
     own = _SET if _is_installed() else {**_SET, "PYTHONPATH": _ROOT}
     own = {name: value for name, value in own.items() if name not in kept}
-    without = {name for name in ignored(EVERYWHERE, before) if name not in kept}
+    without = {name for name in ignored_names(IGNORED_EVERYWHERE, before) if name not in kept}
     return {name: value for name, value in before.items() if name not in without} | own
 
 
-def of_one_host(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
+def one_host_mpi_environment(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
     """The environment of an mpirun on one host, where parameters of users and sites do not count.
 
     `own_mpi` says that mpirun is that of this Python.
     """
-    without = {*ignored(ONE_HOST_MPI, before), *(_OTHER_MPI if own_mpi else ())}
+    without = {*ignored_names(ONE_HOST_MPI, before), *(_OTHER_MPI if own_mpi else ())}
     files = {f"{layer}_MCA_mca_base_param_files": os.devnull for layer in ("OMPI", "PRTE", "PMIX")}
     # MPI has shared memory here. mpirun also reads files below the home folder.
     own = {"OMPI_MCA_btl": "^tcp", "HOME": os.devnull, **files}
     return {name: value for name, value in before.items() if name not in without} | own
 
 
-def enter(*, kept: Collection[str] = ()) -> None:
+def enter_clean_environment(*, kept: Collection[str] = ()) -> None:
     """Clean the environment of this process; start Python again if it read what is ignored already.
 
     The processes that it starts find our own modules and the installed ones, never those of the current folder.
     """
-    after = cleaned(os.environ, kept=kept)
+    after = clean_environment(os.environ, kept=kept)
     has_read = {
-        name for name in ignored({"Python": EVERYWHERE["Python"]}, os.environ) if name not in kept
+        name
+        for name in ignored_names({"Python": IGNORED_EVERYWHERE["Python"]}, os.environ)
+        if name not in kept
     }
     has_read = {
         name for name in has_read if os.environ[name] and os.environ[name] != after.get(name)
@@ -190,7 +193,7 @@ def _is_installed() -> bool:
 
 
 if __name__ == "__main__":
-    enter(kept=_OF_LAUNCHERS)
+    enter_clean_environment(kept=_OF_LAUNCHERS)
     del sys.argv[0]
     if os.environ.get(_PLUGINS):
         from hep_core.plugins import load_from_environment

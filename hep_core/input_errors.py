@@ -49,7 +49,7 @@ _REMOTE_LIBRARIES: Final = {
 class InputFileError(Exception):
     """An error of the input that its owner can fix; the message hides secrets in URLs."""
 
-    is_of_the_file: ClassVar[bool] = True
+    may_be_skipped: ClassVar[bool] = True
     """Whether the file may be skipped for it; else other files fail likewise."""
 
     def __init__(self, message: str) -> None:
@@ -79,17 +79,17 @@ class UnreachableFileError(InputFileError):
 class RefusedFileError(InputFileError):
     """The server wants other credentials, has no such bucket, or shows a certificate that is not trusted."""
 
-    is_of_the_file = False
+    may_be_skipped = False
 
 
 class ProgramReadError(InputFileError):
     """A package is missing or broken, or this program has an error; the file may be good, and is never skipped."""
 
-    is_of_the_file = False
+    may_be_skipped = False
 
 
 @contextmanager
-def reading(path: str, where: str) -> Iterator[None]:
+def translate_read_errors(path: str, where: str) -> Iterator[None]:
     """Turn whatever uproot raises into an error about a file: damaged bytes make it raise almost anything."""
     try:
         yield
@@ -193,7 +193,7 @@ def nearest_names(name: str, available: Sequence[str]) -> str:
     return f" Nearest: {', '.join(near)}." if near else ""
 
 
-def some(names: Sequence[str], *, at_most: int = 8) -> str:
+def shortened_list(names: Sequence[str], *, at_most: int = 8) -> str:
     """The first names of many, and the number of the others."""
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more

@@ -51,18 +51,18 @@ class DamagedOutputError(Exception):
         return type(self), (self.path, self.what, self.stage)
 
     @classmethod
-    def told_by(cls, words: str) -> Self | None:
+    def from_message(cls, words: str) -> Self | None:
         """The error whose message begins the words of another process; None for other words."""
         match = _WORDS.match(words)
         return cls(match["path"], match["what"]) if match else None
 
 
-def is_of_system(error: Exception) -> bool:
+def is_system_error(error: Exception) -> bool:
     """Whether an error of a read is of the system, which may pass, and tells nothing of the bytes.
 
     Examples:
         >>> import errno
-        >>> is_of_system(OSError(errno.ESTALE, "Stale file handle")), is_of_system(OSError("Not yet implemented"))
+        >>> is_system_error(OSError(errno.ESTALE, "Stale file handle")), is_system_error(OSError("Not yet implemented"))
         (True, False)
     """
     return (isinstance(error, OSError) and error.errno is not None) or bool(lack_of_memory(error))
@@ -87,7 +87,7 @@ def footer_digest(path: Path) -> str:
     return xxhash.xxh3_128_hexdigest(tail)
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def with_seal(content: Mapping[str, Any]) -> dict[str, Any]:
     """Content for a JSON file, with a digest of itself."""
     return {**content, SEAL: seal_of(content)}
 
@@ -99,5 +99,5 @@ def seal_of(content: Mapping[str, Any]) -> str:
 
 
 def has_seal(content: Any) -> bool:
-    """Whether the content of a JSON file is what `sealed` gave."""
+    """Whether the content of a JSON file is what `with_seal` gave."""
     return isinstance(content, dict) and content.get(SEAL) == seal_of(content)

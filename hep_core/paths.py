@@ -21,23 +21,23 @@ class PathError(InputFileError):
     """A path with an unknown variable or user, or with what no message can show."""
 
 
-class Located(str):
+class ExpandedPath(str):
     """A path without `~` and variables; signs in it are letters."""
 
     __slots__ = ()
 
 
-def located(words: str, folder: str | Path = "") -> Located:
+def expand_path(words: str, folder: str | Path = "") -> ExpandedPath:
     """A path or pattern with `~` and variables replaced, from a folder on if it is relative.
 
     A variable is `$NAME` or `${NAME}`. A name with a dollar sign that is there stands for itself. In a URL, `~` is a
     letter.
     """
-    if isinstance(words, Located):
+    if isinstance(words, ExpandedPath):
         return words
     path = words if os.path.lexists(os.path.join(folder, words)) else _VARIABLE.sub(_value, words)  # noqa: PTH118
     if "://" in path:
-        return Located(path)
+        return ExpandedPath(path)
     if path.startswith("~"):
         path = os.path.expanduser(path)  # noqa: PTH111 - keeps `//` and `.`
         if path.startswith("~"):
@@ -46,7 +46,7 @@ def located(words: str, folder: str | Path = "") -> Located:
             )
     # In a pattern the name of the folder is no pattern.
     start = escape(str(folder)) if has_magic(path) else str(folder)
-    return Located(os.path.join(start, path))  # noqa: PTH118 - patterns keep their signs
+    return ExpandedPath(os.path.join(start, path))  # noqa: PTH118 - patterns keep their signs
 
 
 def _value(variable: re.Match[str]) -> str:
@@ -59,11 +59,11 @@ def _value(variable: re.Match[str]) -> str:
     )
 
 
-def without_braces(pattern: str) -> list[str]:
+def expand_braces(pattern: str) -> list[str]:
     """The patterns that braces stand for, as in a shell; a name with braces that is there stands for itself.
 
     Examples:
-        >>> without_braces("run{1..3}/{a,b}.root")[:3]
+        >>> expand_braces("run{1..3}/{a,b}.root")[:3]
         ['run1/a.root', 'run1/b.root', 'run2/a.root']
     """
     braces = _BRACES.search(pattern)
@@ -78,11 +78,11 @@ def without_braces(pattern: str) -> list[str]:
     start, end = braces.span()
     patterns = []
     for choice in choices:
-        patterns += without_braces(pattern[:start] + choice + pattern[end:])
+        patterns += expand_braces(pattern[:start] + choice + pattern[end:])
     return list(dict.fromkeys(patterns))
 
 
-def matching_here(pattern: str) -> list[str]:
+def local_matches(pattern: str) -> list[str]:
     """Sorted local files that match a pattern as in a shell.
 
     `**` as a whole name stands for any number of folders, links to folders are not followed there; hidden names match

@@ -20,7 +20,7 @@ _registered: dict[int, tuple[Callable[..., Any], str]] = {}
 """Callables by their address, and the modules of the plugins that register them."""
 
 
-def function_behind(given: Callable[..., Any]) -> FunctionType:
+def python_function(given: Callable[..., Any]) -> FunctionType:
     """The Python function that a callable calls in the end.
 
     Raises:
@@ -29,9 +29,9 @@ def function_behind(given: Callable[..., Any]) -> FunctionType:
     Examples:
         >>> from functools import partial
         >>> def pt_ratio(events, power): ...
-        >>> function_behind(partial(partial(pt_ratio, power=2))).__name__
+        >>> python_function(partial(partial(pt_ratio, power=2))).__name__
         'pt_ratio'
-        >>> function_behind(len)
+        >>> python_function(len)
         Traceback (most recent call last):
         ValueError: <built-in function len> is no Python function; write `def` around it
     """
@@ -54,13 +54,13 @@ def _called_by(given: Any) -> Any:
     return getattr(given, "__wrapped__", called)
 
 
-def name_of(given: Callable[..., Any]) -> str:
+def callable_name(given: Callable[..., Any]) -> str:
     """Its name: that of the function behind a partial one, and of the class for an object that is called.
 
     Raises:
         ValueError: It has none that can be the name of a column, as `<lambda>`.
     """
-    function = function_behind(given)
+    function = python_function(given)
     name: str = getattr(given, "__name__", function.__name__)
     if name == "__call__":
         name = type(given).__name__
@@ -71,21 +71,21 @@ def name_of(given: Callable[..., Any]) -> str:
     return name
 
 
-def note_plugin(given: Callable[..., Any]) -> None:
+def remember_plugin(given: Callable[..., Any]) -> None:
     """Remember the plugin that registers a callable, since the function behind it may be of another module.
 
     Raises:
         ValueError: It calls no Python function.
     """
-    function_behind(given)
+    python_function(given)
     if plugin := plugins.being_imported():
         _registered[id(given)] = given, plugin
 
 
-def module_of(given: Callable[..., Any]) -> str:
+def code_module(given: Callable[..., Any]) -> str:
     """The module by which a stage knows its code: of the plugin that registers it, else of the function behind it.
 
     What a plugin imports counts with it.
     """
     _, plugin = _registered.get(id(given), (given, None))
-    return plugin or function_behind(given).__module__
+    return plugin or python_function(given).__module__

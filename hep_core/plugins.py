@@ -34,12 +34,12 @@ class PluginError(Exception):
     """A plugin is missing, cannot be imported, or registers what is not possible; the message names file and line."""
 
 
-def when_loaded(refresh: Callable[[], object]) -> None:
+def after_loading(refresh: Callable[[], object]) -> None:
     """Call a function after plugins were loaded: it makes a table anew from what is registered."""
     _after_load.append(refresh)
 
 
-def one_of(table: Mapping[str, Any], what: str) -> Callable[[str], str]:
+def name_validator(table: Mapping[str, Any], what: str) -> Callable[[str], str]:
     """A validator of names in a table, which plugins may fill later; a mistake is named with what is near."""
 
     def known(name: str) -> str:
@@ -69,7 +69,7 @@ def load(plugins: Iterable[str]) -> None:
     Raises:
         PluginError: One cannot be imported.
     """
-    new = [name for name in dict.fromkeys(map(located, plugins)) if name not in _loaded]
+    new = [name for name in dict.fromkeys(map(absolute_name, plugins)) if name not in _loaded]
     for name in new:
         _loaded[name] = _imported(name)
     if new:
@@ -88,7 +88,7 @@ def being_imported() -> str | None:
     return _being_imported[-1] if _being_imported else None
 
 
-def file_of(module: str) -> Path | None:
+def plugin_file(module: str) -> Path | None:
     """The file of a module that is a plugin, or that belongs to the package of one."""
     packages = {plugin.__name__.partition(".")[0] for plugin in _loaded.values()}
     imported = sys.modules.get(module)
@@ -97,14 +97,14 @@ def file_of(module: str) -> Path | None:
     return Path(imported.__file__)
 
 
-def located(name: str, folder: Path | str = "") -> str:
+def absolute_name(name: str, folder: Path | str = "") -> str:
     """The absolute path of a file; the name of a module stays."""
     return (
         str((Path(folder) / Path(name).expanduser()).absolute()) if name.endswith(".py") else name
     )
 
 
-def blamed(error: BaseException) -> PluginError | None:
+def plugin_error(error: BaseException) -> PluginError | None:
     """The error with file and line of a plugin, if one raised it."""
     files = {str(module.__file__): name for name, module in _loaded.items()}
     frames = [

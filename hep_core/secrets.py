@@ -33,16 +33,16 @@ _SHORTEST: Final = 6
 _known: Final[set[str]] = set()
 
 
-def keep_secret(content: Any) -> None:
+def register_secrets(content: Any) -> None:
     """From now on, hide the value of every `SecretStr` of nested lists and mappings wherever this process shows it."""
     if isinstance(content, SecretStr):
         value = content.get_secret_value()
         _known.update({value} if len(value) >= _SHORTEST else ())
     elif isinstance(content, Mapping):
-        keep_secret(list(content.values()))
+        register_secrets(list(content.values()))
     elif isinstance(content, list | tuple):
         for each in content:
-            keep_secret(each)
+            register_secrets(each)
 
 
 def redact(text: str) -> str:

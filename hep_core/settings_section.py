@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Needs(NamedTuple):
-    """A key that acts only beside others; `refuse_without_effect` refuses another value than its default elsewhere."""
+    """A key that acts only beside others; `check_keys_have_effect` refuses another value than its default elsewhere."""
 
     key: str
     """Dotted, from the section that has the rule."""
@@ -20,7 +20,7 @@ class Needs(NamedTuple):
     """Whether the section has that."""
 
 
-def refuse_without_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
+def check_keys_have_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
     """Refuse keys that differ from their default and have no effect beside the others.
 
     Raises:
@@ -30,7 +30,7 @@ def refuse_without_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
         >>> class Lamp(BaseModel):
         ...     is_on: bool = False
         ...     colour: str = "white"
-        >>> refuse_without_effect(Lamp(colour="red"), [Needs("colour", "is_on: true", lambda lamp: lamp.is_on)])
+        >>> check_keys_have_effect(Lamp(colour="red"), [Needs("colour", "is_on: true", lambda lamp: lamp.is_on)])
         Traceback (most recent call last):
         ValueError: colour: red has no effect: it needs is_on: true. Set that, or leave colour out
     """
@@ -67,5 +67,5 @@ class SettingsSection(BaseModel):
 
     @model_validator(mode="after")
     def _set_keys_have_an_effect(self) -> Self:
-        refuse_without_effect(self, self.NEEDS)
+        check_keys_have_effect(self, self.NEEDS)
         return self

@@ -18,7 +18,7 @@ import tenacity
 from fsspec.implementations.local import LocalFileSystem
 
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError, remote_error
-from hep_core.paths import matching_here
+from hep_core.paths import local_matches
 
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
 CONNECT_SECONDS: Final = 10
@@ -33,9 +33,9 @@ _XROOTD: Final = {
     "XRD_REQUESTTIMEOUT": "20",
 }
 
-#: Calls a function that reads a file, `patiently(read, path)`; again, after a growing pause, when it raises
+#: Calls a function that reads a file, `retry_remote(read, path)`; again, after a growing pause, when it raises
 #: UnreachableFileError. The last one is raised as it is.
-patiently: Final = tenacity.Retrying(
+retry_remote: Final = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(ATTEMPTS),
     wait=tenacity.wait_exponential(exp_base=3),
     retry=tenacity.retry_if_exception_type(UnreachableFileError),
@@ -44,7 +44,7 @@ patiently: Final = tenacity.Retrying(
 
 
 def is_remote(path: Path | str) -> bool:
-    """Whether a path, also one from `place`, is a URL: of a server or a plug-in's file system."""
+    """Whether a path, also one from `as_path`, is a URL: of a server or a plug-in's file system."""
     return "://" in str(path)
 
 
@@ -58,7 +58,7 @@ def protocol_of(path: str) -> str:
     return path.partition("://")[0].lower() if is_remote(path) else ""
 
 
-def file_system(path: str) -> tuple[Any, str]:
+def url_to_fs(path: str) -> tuple[Any, str]:
     """The file system of a path or URL, and the name on it."""
     protocol = protocol_of(path)
     if not protocol:
@@ -77,7 +77,7 @@ def file_system(path: str) -> tuple[Any, str]:
         )
     try:
         limit_waiting(protocol)
-        with answers(path, "its server"):
+        with translate_fs_errors(path, "its server"):
             filesystem, name = fsspec.core.url_to_fs(path)
     # Others want options, such as a token, which no URL holds.
     except (ImportError, ValueError, TypeError, OSError) as cause:
@@ -93,7 +93,7 @@ def limit_waiting(protocol: str) -> None:
     """Limit in this process how long a silent server is waited for, where the user's settings do not say it.
 
     Users say it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Further attempts
-    are those of `patiently`, not also those of the libraries. Local files have an empty protocol.
+    are those of `retry_remote`, not also those of the libraries. Local files have an empty protocol.
 
     Raises:
         ImportError: The plug-in of the protocol is not installed.
@@ -129,9 +129,9 @@ def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None
 
 def size_and_time(path: str) -> tuple[int, str]:
     """Size in bytes, and modification time in the words of the file system (empty if it has none)."""
-    filesystem, name = file_system(path)
+    filesystem, name = url_to_fs(path)
     try:
-        with answers(path, "its size"):
+        with translate_fs_errors(path, "its size"):
             info: dict[str, Any] = filesystem.info(name)
     except (OSError, ValueError) as cause:
         if not is_remote(path) and Path(path).is_symlink():
@@ -156,9 +156,9 @@ def size_and_time(path: str) -> tuple[int, str]:
     return int(info["size"] or 0), str(stamp)
 
 
-def matching(pattern: str) -> list[str]:
+def matching_files(pattern: str) -> list[str]:
     """Sorted paths or URLs that match; an existing path, also of a link to nothing, matches itself."""
-    filesystem, name = file_system(pattern)
+    filesystem, name = url_to_fs(pattern)
     is_link = not is_remote(pattern) and Path(pattern).is_symlink()
     # An existing name is no pattern, even with wildcards in it.
     if is_link or _exists(filesystem, name, pattern):
@@ -166,10 +166,10 @@ def matching(pattern: str) -> list[str]:
     if not has_magic(name):
         return []
     if not is_remote(pattern):
-        return matching_here(pattern)
+        return local_matches(pattern)
     # Beside other letters two stars are one, as in a shell; fsspec refuses them.
     name = re.sub(r"(?<=[^/])\*{2,}|\*{2,}(?=[^/])", "*", name)
-    with answers(pattern, "the list of its files"):
+    with translate_fs_errors(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
     return [filesystem.unstrip_protocol(path) for path in found]
 
@@ -187,11 +187,11 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     return True
 
 
-def place(path: str) -> Path:
+def as_path(path: str) -> Path:
     """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, with the same methods."""
     if not is_remote(path):
         return Path(path)
-    file_system(path)
+    url_to_fs(path)
     paths = importlib.import_module("upath")
     config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
     config = {**config, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
@@ -204,8 +204,8 @@ def place(path: str) -> Path:
     return cast("Path", found)
 
 
-def on_system(path: Path) -> tuple[Any, str]:
-    """The file system of a path from `place`, and the name on it."""
+def path_to_fs(path: Path) -> tuple[Any, str]:
+    """The file system of a path from `as_path`, and the name on it."""
     if not is_remote(path):
         return LocalFileSystem(), str(path.absolute())
     url: Any = path
@@ -213,7 +213,7 @@ def on_system(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def answers(path: Path | str, what: str) -> Iterator[None]:
+def translate_fs_errors(path: Path | str, what: str) -> Iterator[None]:
     """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written."""
     try:
         yield
@@ -229,26 +229,26 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def readable(path: Path) -> Any:
+def parquet_source(path: Path) -> Any:
     """What pyarrow takes to read a file: a local path, or the open file of object storage."""
     return path.open("rb") if is_remote(path) else path
 
 
-def sizes_below(folder: Path) -> dict[str, int]:
+def file_sizes(folder: Path) -> dict[str, int]:
     """Sizes of all files below a folder, by path below it."""
     if not is_remote(folder):
         inside = (path for path in folder.rglob("*") if path.is_file())
         return {path.relative_to(folder).as_posix(): path.stat().st_size for path in inside}
-    system, name = on_system(folder)
-    with answers(folder, "the list of its files"):
+    system, name = path_to_fs(folder)
+    with translate_fs_errors(folder, "the list of its files"):
         found: dict[str, dict[str, Any]] = system.find(name, detail=True)
     return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in found.items()}
 
 
-def footers(files: Iterable[Path]) -> list[Any]:
+def read_footers(files: Iterable[Path]) -> list[Any]:
     """The footers of Parquet files, each a `pyarrow.parquet.FileMetaData`."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - planning does not load it
 
     # On object storage, the wait for an answer takes longer than all else.
     with ThreadPoolExecutor() as threads:
-        return list(threads.map(lambda file: pq.read_metadata(readable(file)), files))
+        return list(threads.map(lambda file: pq.read_metadata(parquet_source(file)), files))

@@ -50,7 +50,7 @@ _FROM_A_FILE: Final = (4, 5)
 class GenerationError(InputFileError):
     """The simulation cannot run with these settings, or on this machine."""
 
-    is_of_the_file = False
+    may_be_skipped = False
 
 
 def require_packages() -> None:

@@ -42,7 +42,7 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
     }
     # Of the library below, which prints a banner at its first clustering.
     fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
-    listed = Jagged(offsets, columns).listed()
+    listed = Jagged(offsets, columns).to_awkward()
     sequence = fastjet.ClusterSequence(
         listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
     )

@@ -210,7 +210,7 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
 
     The UUID `identity` of the file is the same for equal events of another run.
     """
-    columns = {name: each.listed() for name, each in collections.items()}
+    columns = {name: each.to_awkward() for name, each in collections.items()}
     with (
         new_file(path, flushed=True) as unfinished,
         uproot.recreate(

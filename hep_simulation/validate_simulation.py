@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from hep_core.paths import located
+from hep_core.paths import expand_path
 from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.paths import bundled_events, folder_of_option
@@ -119,7 +119,7 @@ def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
             raise ConfigError(
                 f"--reference {each}: give SAMPLE=GLOB with a sample of the config.{nearest(name, names)}"
             )
-        found.setdefault(name, []).append(located(pattern))
+        found.setdefault(name, []).append(expand_path(pattern))
     return found
 
 
@@ -128,12 +128,12 @@ def _read(
 ) -> tuple[WeightedEvents, dict[str, Any], dict[str, Any]]:
     """The selected events; their high-level features and numbers of their candidates by name, with weights."""
     from features.columns import hlf_names
-    from ingestion.files import found_files
+    from ingestion.files import find_input_files
     from models.evaluation.sample_comparison import WeightedEvents
     from pipeline.scoring import blocks_of
 
     hlf, weights, tables = [], [], []
-    found = found_files([sample], config.ingest, say, strict=True)
+    found = find_input_files([sample], config.ingest, say, strict=True)
     for bad in found.bad:
         say(f"skipped: {bad.message}")
     for _, kept, block in blocks_of(found.infos, config.ingest, config.features):

@@ -22,7 +22,7 @@ from features.dataset import FeatureDataset
 from features.schema import SPLITS
 from hep_core.allocation import usable_cores
 from hep_core.atomic_files import write_atomically
-from hep_core.paths import located
+from hep_core.paths import expand_path
 from hep_studies.figures import draw_all
 from hep_studies.judging import judge
 from hep_studies.measures import measure_of
@@ -104,7 +104,7 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     Raises:
         ConfigError: There is no such study, or its file has mistakes.
     """
-    path, changes = shipped().get(name) or Path(located(name)), changes or {}
+    path, changes = shipped().get(name) or Path(expand_path(name)), changes or {}
     if not path.is_file():
         words = "file." if path.suffix else f"study.{nearest(name, shipped())}"
         raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hep_core.plugins import one_of
+from hep_core.plugins import name_validator
 from hep_studies.run_result import RunResult
 
 #: Quantities of an epoch, with their words on axes.
@@ -209,4 +209,4 @@ def measure_of(name: str) -> Measure:
     if goal := re.fullmatch(r"seconds_to=(\d*\.?\d+)", name):
         words = f"time to a validation accuracy of {100 * float(goal[1]):g} % [s]"
         return Measure(words, _seconds_to(float(goal[1])), **{**_TIME, "learns": True})
-    return _MEASURES[one_of(_MEASURES, "measure")(name)]
+    return _MEASURES[name_validator(_MEASURES, "measure")(name)]

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from hep_core.plugins import one_of
+from hep_core.plugins import name_validator
 from hep_studies.measures import CURVES, measure_of
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.workloads import images_settings, surface_settings  # noqa: F401 - register themselves
@@ -79,7 +79,7 @@ def opened_kind(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     kinds = {name: kind for name, kind in WORKLOADS.items() if name != "hep"}
-    return kinds[one_of(kinds, "workload")(str(given.get("name")))].model_validate(given)
+    return kinds[name_validator(kinds, "workload")(str(given.get("name")))].model_validate(given)
 
 
 def as_in_json(value: Any) -> Any:
@@ -226,7 +226,7 @@ class Panel(_Section):
     @model_validator(mode="after")
     def _quantity_exists(self) -> Self:
         if self.x in (EPOCH, SECONDS, None):
-            one_of(CURVES, "quantity of an epoch")(self.y)
+            name_validator(CURVES, "quantity of an epoch")(self.y)
         else:
             measure_of(self.y)
         return self
@@ -352,7 +352,7 @@ class StudySettings(_Section):
             *named,
             *(name for table in self.tables for name in (*table.methods, *table.given)),
         ]:
-            one_of(self.methods, "method")(name)
+            name_validator(self.methods, "method")(name)
         chosen += [panel.where for panel in panels]
         keys: list[str | None] = [
             *(claim.over for claim in self.claims),
@@ -367,7 +367,7 @@ class StudySettings(_Section):
         ]
         for key in (*keys, *self.best_of, *(panel.x for panel in panels)):
             if key not in (EPOCH, SECONDS, None):
-                one_of(self.vary, "varied key")(key)
+                name_validator(self.vary, "varied key")(key)
         for each in chosen:
             names = [each["method"]] if "method" in each else self.methods
             for key in each.keys() - {"method"}:

@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 from torch import nn
 
 from hep_core.atomic_files import new_file
-from hep_core.plugins import when_loaded
+from hep_core.plugins import after_loading
 from hep_studies.plan import PlannedRun, digest_of
 from hep_studies.run_in_simulator import num_parameters, simulate_times
 from hep_studies.run_result import training_seconds
@@ -81,7 +81,7 @@ class Sleepers(NamedTuple):
 _SLEEPERS: Final = TypeAdapter(list[Sleepers])
 _CHECKS: Final = TypeAdapter(list[TimeCheck])
 # It has the settings of the methods that there are when it is built.
-when_loaded(partial(_SLEEPERS.rebuild, force=True))
+after_loading(partial(_SLEEPERS.rebuild, force=True))
 
 
 class _SleepingWork:

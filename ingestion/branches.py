@@ -20,7 +20,7 @@ INTEGERS_FIX: Final = (
 )
 
 
-class BranchPlace(NamedTuple):
+class BranchLocation(NamedTuple):
     """Where numbers come from, as messages say it."""
 
     words: str
@@ -42,7 +42,7 @@ def is_variation(column: str) -> bool:
     return column.startswith(WEIGHT_PREFIX)
 
 
-def key_of(column: str) -> str:
+def config_key(column: str) -> str:
     """The key of the config that names what a column is read from."""
     if column == "weight":
         return "`weight` of the sample"
@@ -67,11 +67,11 @@ def column_numbers(
     Raises:
         WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
     """
-    key = key_of(column)
+    key = config_key(column)
     fix = "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights)."
     if is_weight(column) or column.startswith(LABEL_PREFIX):
         fix = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
-    place = BranchPlace(f"{path}: branch '{source.branch}'", fix)
+    place = BranchLocation(f"{path}: branch '{source.branch}'", fix)
     if "string" in str(array.type.content):
         raise WrongBranchTypeError(
             f"{place.words} holds text; a number per event is needed. Correct {key}."
@@ -120,7 +120,7 @@ def variation_numbers(
         raise WrongBranchTypeError(
             f"{path}: branch '{source.branch}' holds {lengths[entry]} numbers in entry {first + entry}, but {length} "
             f"in others: [{source.number}] would be several variations under one name. Write one number an event as a "
-            f"branch, and name it under {key_of(column)}."
+            f"branch, and name it under {config_key(column)}."
         )
     numbers = np.ones(len(array))
     numbers[is_there] = column_numbers(
@@ -130,7 +130,7 @@ def variation_numbers(
 
 
 def list_numbers(
-    array: ak.Array, place: BranchPlace, dtype: str | None
+    array: ak.Array, place: BranchLocation, dtype: str | None
 ) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
@@ -142,7 +142,7 @@ def list_numbers(
 
 
 def first_numbers(
-    offsets: Offsets, values: NDArray[Any], counts: NDArray[Any], place: BranchPlace, first: int
+    offsets: Offsets, values: NDArray[Any], counts: NDArray[Any], place: BranchLocation, first: int
 ) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and numbers of the first `counts` (num_events,) of each list; the first event is entry `first`."""
     lengths = np.diff(offsets)
@@ -159,7 +159,7 @@ def first_numbers(
 
 
 def event_numbers(
-    array: ak.Array, place: BranchPlace, dtype: str | None, first: int
+    array: ak.Array, place: BranchLocation, dtype: str | None, first: int
 ) -> NDArray[Any]:
     """One number per event from `first` on, of a plain branch or, as Delphes writes it, of lists with one element."""
     if array.ndim == 1 and array.layout.is_numpy:
@@ -174,7 +174,7 @@ def event_numbers(
     return values
 
 
-def _numbers(values: NDArray[Any], place: BranchPlace, dtype: str | None) -> NDArray[Any]:
+def _numbers(values: NDArray[Any], place: BranchLocation, dtype: str | None) -> NDArray[Any]:
     if values.dtype.kind not in "biuf":
         raise place.wrong(f"holds {values.dtype}; numbers are needed.")
     if dtype is None:
@@ -185,11 +185,11 @@ def _numbers(values: NDArray[Any], place: BranchPlace, dtype: str | None) -> NDA
     return (
         values.astype(np.float64, copy=False)
         if values.dtype.kind == "f"
-        else exactly(values, dtype, place)
+        else convert_exactly(values, dtype, place)
     )
 
 
-def exactly(values: NDArray[Any], dtype: str, place: BranchPlace) -> NDArray[Any]:
+def convert_exactly(values: NDArray[Any], dtype: str, place: BranchLocation) -> NDArray[Any]:
     """Numbers of equal value in a type; refuses those that it cannot hold."""
     with np.errstate(invalid="ignore"):
         found = values.astype(dtype, copy=False)

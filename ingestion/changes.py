@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from hep_core.input_errors import InputFileError, reading
+from hep_core.input_errors import InputFileError, translate_read_errors
 from hep_core.integrity import file_digest
-from hep_core.storage import is_remote, patiently, size_and_time
+from hep_core.storage import is_remote, retry_remote, size_and_time
 from ingestion.files import FileInfo
 
 
-def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
+def carry_over_revisions(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
     """Give every unchanged file the digest and the revision that it had.
 
     A file with the same UUID, size, entries and modification time is unchanged, whatever its path. If only the time
@@ -24,7 +24,7 @@ def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[Fi
 
 
 def is_unchanged(info: FileInfo, old: FileInfo | None) -> bool:
-    """Whether a file from `recognise` is the one that was read before."""
+    """Whether a file from `carry_over_revisions` is the one that was read before."""
     return old is not None and (info.size, info.entries, info.revision) == (
         old.size,
         old.entries,
@@ -36,11 +36,11 @@ def content_digest(path: str) -> str:
     """128-bit hash (XXH3) of a local file; empty for a URL, whose server reports changes."""
     if is_remote(path):
         return ""
-    with reading(path, "its content"):
+    with translate_read_errors(path, "its content"):
         return file_digest(Path(path))
 
 
-def changed_meanwhile(info: FileInfo) -> bool:
+def has_changed_since_check(info: FileInfo) -> bool:
     """Whether a file has changed since it was checked; its digest would then describe content that was not read."""
     try:
         return size_and_time(info.path) != (info.size, info.modified)
@@ -54,7 +54,7 @@ def _recognised(info: FileInfo, old: FileInfo) -> FileInfo:
     same_time = not info.entries or (info.modified and info.modified == old.modified)
     with suppress(InputFileError):
         if same_size and (
-            same_time or (old.digest and patiently(content_digest, info.path) == old.digest)
+            same_time or (old.digest and retry_remote(content_digest, info.path) == old.digest)
         ):
             return info._replace(digest=old.digest, revision=old.revision)
     return info._replace(digest="", revision=info.modified)

@@ -12,20 +12,20 @@ from uuid import UUID, uuid5
 
 import xxhash
 
-from hep_core.storage import file_system
+from hep_core.storage import url_to_fs
 from ingestion.errors import (
     BadFilesError,
     ConflictingFilesError,
     FilesToComeError,
     MissingBranchError,
     WrongBranchTypeError,
-    listed,
+    list_messages,
 )
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, IngestSettings
 
 
-class Waiting(NamedTuple):
+class WaitingFile(NamedTuple):
     """A file that waits for a later run, and the reason."""
 
     sample: str
@@ -33,7 +33,7 @@ class Waiting(NamedTuple):
     reason: str
 
 
-def told_apart(infos: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
+def assign_unique_ids(infos: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
     """Files of one UUID and other content get identities from their content, but for the one that came first.
 
     Programs that copy a file's header, or draw UUIDs from a clock in many processes, give them a second time.
@@ -50,16 +50,16 @@ def told_apart(infos: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
     return [info._replace(uuid=found.get(info.path, info.uuid)) for info in infos]
 
 
-def refuse_too_many(bad: Sequence[Any], settings: IngestSettings) -> None:
+def check_number_of_bad_files(bad: Sequence[Any], settings: IngestSettings) -> None:
     """Refuse more bad files than may be skipped."""
     if len(bad) > settings.max_bad_files:
         raise BadFilesError(
             f"{len(bad)} input files are bad, more than ingest.max_bad_files allows ({settings.max_bad_files}):\n"
-            f"{listed((each.path, each.message) for each in bad)}\nFix them, or raise ingest.max_bad_files."
+            f"{list_messages((each.path, each.message) for each in bad)}\nFix them, or raise ingest.max_bad_files."
         )
 
 
-def refuse_conflicts(infos: Sequence[Any]) -> None:
+def check_conflicts(infos: Sequence[Any]) -> None:
     """Refuse the same file twice, and files of which some hold what others lack."""
     seen: dict[str, Any] = {}
     for info in infos:
@@ -136,12 +136,12 @@ def _way_out(column: str) -> str:
 
 def content_identity(path: str) -> str:
     """A UUID made of the content of a file."""
-    filesystem, name = file_system(path)
+    filesystem, name = url_to_fs(path)
     with filesystem.open(name, "rb") as file:
         return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
 
 
-def of_tree(identity: str, tree: str) -> str:
+def tree_identity(identity: str, tree: str) -> str:
     """The identity that a file has for a sample whose tree is not that of `ingest.tree`."""
     return str(uuid5(UUID(identity), tree))
 
@@ -154,8 +154,8 @@ def _mixed(infos: Iterable[Any], lacks: Callable[[Any], bool]) -> tuple[str, str
     return (first[False].place, first[True].place) if len(first) == 2 else None
 
 
-def refuse_waiting(
-    waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]
+def check_waiting_samples(
+    waiting: Sequence[WaitingFile], readable: Collection[str], bad: Sequence[str]
 ) -> None:
     """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it."""
     left = [each.sample for each in waiting if each.sample not in readable]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.same_events import STORED, directions, mixed, same_events
+from ingestion.same_events import STORED, directions, mix_bits, same_events
 
 if TYPE_CHECKING:
     from ingestion.thresholds import Jagged
@@ -49,7 +49,7 @@ def event_keys(
     keys = np.zeros(len(scalars["met"]), dtype=np.uint64)
     has_particles, has_any = np.zeros((2, len(keys)), dtype=np.bool_)
     for name in ("met", "met_phi"):
-        keys = mixed(keys + scalars[name].astype(np.float64).view(np.uint64))
+        keys = mix_bits(keys + scalars[name].astype(np.float64).view(np.uint64))
     # Jets come last.
     for name in (*_ABOVE, "jets"):
         if name not in collections:
@@ -67,7 +67,7 @@ def event_keys(
         product *= kept
         running = np.zeros(len(bits) + 1, np.uint64)
         np.cumsum(product, out=running[1:])
-        keys = mixed(keys + running[offsets[1:]] - running[offsets[:-1]])
+        keys = mix_bits(keys + running[offsets[1:]] - running[offsets[:-1]])
         found = np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]) > 0
         has_any |= found
         has_particles |= found & (name in _PARTICLES_ABOVE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
-from hep_core.input_errors import InputFileError, nearest_names, some
+from hep_core.input_errors import InputFileError, nearest_names, shortened_list
 from hep_core.secrets import redact
 from ingestion.known_layouts import LAYOUTS
 from ingestion.schema import PARTICLE_COLLECTIONS
@@ -55,8 +55,8 @@ class MissingTreeError(InputFileError):
                 f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files."
             )
         return cls(
-            f"{path} has no tree '{tree}'. It holds: {some(held)}.{nearest_names(tree, held)} {_layout_of(available)}"
-            f"Set ingest.tree, or take the file out of the sample's files."
+            f"{path} has no tree '{tree}'. It holds: {shortened_list(held)}.{nearest_names(tree, held)} "
+            f"{_layout_of(available)}Set ingest.tree, or take the file out of the sample's files."
         )
 
 
@@ -117,23 +117,23 @@ class BadFilesError(InputFileError):
             raise problems[0][1]
         if problems:
             raise cls(
-                f"{len(problems)} input files are bad:\n{listed((path, str(each)) for path, each in problems)}"
+                f"{len(problems)} input files are bad:\n{list_messages((path, str(each)) for path, each in problems)}"
             )
 
 
-def listed(messages: Iterable[tuple[str, str]]) -> str:
-    """The first twenty of `grouped` messages, each on a line."""
-    found = grouped(messages)
+def list_messages(messages: Iterable[tuple[str, str]]) -> str:
+    """The first twenty of `group_messages` messages, each on a line."""
+    found = group_messages(messages)
     more = f"\n... and {len(found) - 20} more" if len(found) > 20 else ""
     return "\n".join(f"- {message}" for message in found[:20]) + more
 
 
-def grouped(messages: Iterable[tuple[str, str]]) -> list[str]:
+def group_messages(messages: Iterable[tuple[str, str]]) -> list[str]:
     r"""Messages about files, each given with the path: those that differ in the path alone are one, with a count.
 
     Examples:
-        >>> grouped([("a.root", "a.root is empty."), ("b.root", "b.root is empty."), ("c.root", "c.root is gone.")])
-        ['a.root is empty.\n  The same of 1 more: b.root', 'c.root is gone.']
+        >>> group_messages([("a", "a is empty."), ("b", "b is empty."), ("c", "c is gone.")])
+        ['a is empty.\n  The same of 1 more: b', 'c is gone.']
     """
     alike: dict[str, list[str]] = {}
     for path, message in messages:
@@ -141,6 +141,6 @@ def grouped(messages: Iterable[tuple[str, str]]) -> list[str]:
         alike.setdefault(message.replace(shown, "\0") if shown else message, []).append(shown)
     return [
         words.replace("\0", first)
-        + (f"\n  The same of {len(others)} more: {some(others)}" if others else "")
+        + (f"\n  The same of {len(others)} more: {shortened_list(others)}" if others else "")
         for words, (first, *others) in alike.items()
     ]

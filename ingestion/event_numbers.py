@@ -12,7 +12,7 @@ import numpy as np
 from hep_core.input_errors import InputFileError
 from ingestion.branches import event_numbers
 from ingestion.layout import Branch, BranchNames
-from ingestion.same_events import UInt64s, mixed
+from ingestion.same_events import UInt64s, mix_bits
 
 #: Usual names, in any case of letters and with any separator.
 _USUAL_NAMES: Final = {
@@ -61,7 +61,7 @@ def number_keys(
     try:
         for name in columns:
             numbers = event_numbers(arrays[name], sources[name].place, None, first)
-            keys = mixed(keys + numbers.astype(np.uint64))
+            keys = mix_bits(keys + numbers.astype(np.uint64))
     except InputFileError:
         return np.zeros_like(keys)
     return np.maximum(keys, np.uint64(1))

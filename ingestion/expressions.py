@@ -278,13 +278,13 @@ def exact(numbers: NDArray[Any]) -> NDArray[Any]:
     return numbers.astype(object) if numbers.dtype.kind in "iu" else numbers
 
 
-def samples_in(name: str, label: int | None, label_by: LabelBy) -> dict[str, int | None]:
+def sample_labels(name: str, label: int | None, label_by: LabelBy) -> dict[str, int | None]:
     """What the events of a sample are called, with their class: `label_by` makes a sample of each class.
 
     Those without a class, None, keep the name.
 
     Examples:
-        >>> samples_in("top", None, {"flavour == 5": 1, "flavour == 4": 0, "flavour < 4": None})
+        >>> sample_labels("top", None, {"flavour == 5": 1, "flavour == 4": 0, "flavour < 4": None})
         {'top.0': 0, 'top.1': 1, 'top': None}
     """
     if not label_by:

@@ -8,40 +8,46 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hep_core.input_errors import InputFileError, nearest_names, reading
-from hep_core.storage import patiently, size_and_time
+from hep_core.input_errors import InputFileError, nearest_names, translate_read_errors
+from hep_core.storage import retry_remote, size_and_time
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import INTEGERS_FIX, column_numbers, exactly, is_variation, list_numbers
+from ingestion.branches import (
+    INTEGERS_FIX,
+    column_numbers,
+    convert_exactly,
+    is_variation,
+    list_numbers,
+)
 from ingestion.conflicts import (
-    Waiting,
+    WaitingFile,
+    assign_unique_ids,
+    check_conflicts,
+    check_number_of_bad_files,
+    check_waiting_samples,
     content_identity,
     is_recent,
     local_time,
-    of_tree,
-    refuse_conflicts,
-    refuse_too_many,
-    refuse_waiting,
-    told_apart,
+    tree_identity,
 )
 from ingestion.errors import (
     BadFilesError,
     MissingBranchError,
     MissingTreeError,
     UnclosedFileError,
-    grouped,
+    group_messages,
 )
-from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
-from ingestion.layout import Branch, BranchNames, is_fixed, sources_of
+from ingestion.expressions import ColumnSource, LabelBy, LabelRule, sample_labels
+from ingestion.layout import Branch, BranchNames, field_sources, is_fixed
 from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, SCALARS
 from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings
 from ingestion.sources import SourceFile, expand
 from ingestion.suggestions import key_of_field, lines_to_paste
 from ingestion.weights import (
+    check_weight_scale,
     generated_sum,
     like_weights,
     list_lengths,
-    refuse_other_scale,
     sign_of_a_skim,
 )
 
@@ -95,7 +101,7 @@ class FileInfo(NamedTuple):
     @property
     def samples(self) -> dict[str, int | None]:
         """What its events are called, with their class."""
-        return samples_in(self.sample, self.label, self.label_by)
+        return sample_labels(self.sample, self.label, self.label_by)
 
     @property
     def lacks_particles(self) -> bool:
@@ -131,10 +137,10 @@ class Inventory(NamedTuple):
 
     infos: list[FileInfo]
     bad: list[BadFile]
-    waiting: list[Waiting] = []  # noqa: RUF012 - nobody changes it
+    waiting: list[WaitingFile] = []  # noqa: RUF012 - nobody changes it
 
 
-def found_files(
+def find_input_files(
     samples: Iterable[SampleSettings],
     settings: IngestSettings,
     say: Callable[[str], None],
@@ -156,9 +162,11 @@ def found_files(
         for each in sources
     ]
     found = inventory(sources, settings, known=known, on_file=on_file)
-    for words in grouped((each.path, f"{each.path}: {each.reason}") for each in found.waiting):
+    for words in group_messages(
+        (each.path, f"{each.path}: {each.reason}") for each in found.waiting
+    ):
         say(f"left for another run: {words}")
-    refuse_waiting(
+    check_waiting_samples(
         found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad]
     )
     return found
@@ -195,22 +203,22 @@ def inventory(
         [(each.path, result) for each, result in pairs if isinstance(result, InputFileError)]
     )
     found = Inventory(
-        told_apart([result for result in results if isinstance(result, FileInfo)], before),
+        assign_unique_ids([result for result in results if isinstance(result, FileInfo)], before),
         [result for result in results if isinstance(result, BadFile)],
-        [result for result in results if isinstance(result, Waiting)],
+        [result for result in results if isinstance(result, WaitingFile)],
     )
-    refuse_too_many(found.bad, settings)
-    refuse_conflicts(found.infos)
+    check_number_of_bad_files(found.bad, settings)
+    check_conflicts(found.infos)
     return found
 
 
 def _check(
     source: SourceFile, settings: IngestSettings, before: Known | None
-) -> Known | Waiting | InputFileError:
+) -> Known | WaitingFile | InputFileError:
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
-        size, modified = stamp = patiently(size_and_time, source.path)
+        size, modified = stamp = retry_remote(size_and_time, source.path)
         return _look(source, settings, before, stamp)
     except InputFileError as problem:
         if is_recent(modified, settings.settle_seconds):
@@ -218,8 +226,8 @@ def _check(
                 f"it may still be being written (bad if it is so {settings.settle_seconds:g} s, ingest.settle_seconds, "
                 f"after its last change): {problem}"
             )
-            return Waiting(source.sample.name, source.path, reason)
-        if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
+            return WaitingFile(source.sample.name, source.path, reason)
+        if settings.on_bad_file is OnBadFile.FAIL or not problem.may_be_skipped:
             return problem
         return BadFile(
             source.sample.name, source.path, type(problem).__name__, str(problem), size, modified
@@ -228,12 +236,12 @@ def _check(
 
 def _look(
     source: SourceFile, settings: IngestSettings, before: Known | None, stamp: tuple[int, str]
-) -> Known | Waiting:
+) -> Known | WaitingFile:
     """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
     size, modified = stamp
     if settings.until is not None and local_time(modified) >= settings.until.timestamp():
         reason = f"it was modified at or after ingest.until, {settings.until}; a run with a later one takes it"
-        return Waiting(source.sample.name, source.path, reason)
+        return WaitingFile(source.sample.name, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
         if isinstance(before, FileInfo) and _is_read_alike(before, source, settings):
@@ -244,11 +252,11 @@ def _look(
             and before.found_while_reading
         ):
             return before._replace(sample=source.sample.name)
-    info = patiently(inspect, source, settings, size=size, modified=modified)
-    if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
-        return Waiting(source.sample.name, source.path, "it changed while it was checked")
+    info = retry_remote(inspect_file, source, settings, size=size, modified=modified)
+    if settings.settle_seconds and retry_remote(size_and_time, source.path) != stamp:
+        return WaitingFile(source.sample.name, source.path, "it changed while it was checked")
     if info.is_unclosed and is_recent(modified, settings.settle_seconds):
-        return Waiting(
+        return WaitingFile(
             source.sample.name, source.path, "it may still be being written: it is not closed"
         )
     return info
@@ -266,7 +274,9 @@ def _is_read_alike(before: FileInfo, source: SourceFile, settings: IngestSetting
     )
 
 
-def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified: str) -> FileInfo:
+def inspect_file(
+    source: SourceFile, settings: IngestSettings, *, size: int, modified: str
+) -> FileInfo:
     """Open one ROOT file and check that it holds everything needed.
 
     Raises:
@@ -276,8 +286,8 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     sample, usual_weight = source.sample, settings.names.scalars["weight"]
     weight = sample.weight
     other_tree = sample.tree if sample.tree != settings.tree_name else ""
-    settings = settings.of(sample.tree, sample.branch_map, sample.weights)
-    with reading(source.path, "its directory"), open_root(source.path) as file:
+    settings = settings.for_sample(sample.tree, sample.branch_map, sample.weights)
+    with translate_read_errors(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
         if is_unclosed and not kinds:
             raise UnclosedFileError(
@@ -291,7 +301,10 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         own["is_unclosed"] = is_unclosed
         # Of zeros, ROOT's reproducible output: the content is the identity.
         uuid = str(file.file.uuid) if file.file.uuid.int else content_identity(source.path)
-        uuid, entries = of_tree(uuid, other_tree) if other_tree else uuid, int(tree.num_entries)
+        uuid, entries = (
+            tree_identity(uuid, other_tree) if other_tree else uuid,
+            int(tree.num_entries),
+        )
         if named := source.sum_branch:
             own["generated"] = {named: generated_sum(file, named, source.path)}
         own["skim"] = sign_of_a_skim(file, tree, entries, source.path)
@@ -308,7 +321,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         missing = _refuse_missing(source, weight, settings, names)
         has_weight = "weight" not in missing
         weight = weight or (usual_weight if has_weight else "")
-        refuse_other_scale(source.sum_branch or "", weight, source.path)
+        check_weight_scale(source.sum_branch or "", weight, source.path)
         fields = {
             name: each
             for name, each in settings.names.branches(settings.branch_map).items()
@@ -316,7 +329,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         }
         if has_weight:
             fields["weight"] = ColumnSource.of_weight(weight).branch
-        sources = sources_of(names, fields, settings.branch_map)
+        sources = field_sources(names, fields, settings.branch_map)
         if settings.min_btag is None and "jets.count" not in settings.branch_map:
             _refuse_discriminant(sources["jets.btag"], entries)
         wanted = settings.pass_through_columns | LabelRule.of(sample.label_by).sources
@@ -372,4 +385,4 @@ def _refuse_discriminant(btag: Branch, entries: int) -> None:
     if of_type.dtype.kind != "f" or is_fixed(btag.kind()):
         return
     _, tags = list_numbers(btag.read(0, min(entries, _FIRST_ENTRIES)), place, None)
-    exactly(tags[np.isfinite(tags)], COLLECTIONS["jets"]["btag"].dtype, place)
+    convert_exactly(tags[np.isfinite(tags)], COLLECTIONS["jets"]["btag"].dtype, place)

@@ -13,8 +13,8 @@ from uproot.interpretation.jagged import AsJagged
 from uproot.interpretation.objects import CannotBeAwkward
 from uproot.models.RNTuple import RField
 
-from hep_core.input_errors import DamagedFileError, nearest_names, reading
-from ingestion.branches import BranchPlace, event_numbers, is_weight, list_numbers
+from hep_core.input_errors import DamagedFileError, nearest_names, translate_read_errors
+from ingestion.branches import BranchLocation, event_numbers, is_weight, list_numbers
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
@@ -47,9 +47,9 @@ class Branch(NamedTuple):
     leaf: str = ""
 
     @property
-    def place(self) -> BranchPlace:
+    def place(self) -> BranchLocation:
         """As messages say it."""
-        return BranchPlace(f"{self.file}: branch '{self.path}'")
+        return BranchLocation(f"{self.file}: branch '{self.path}'")
 
     def read(self, first: int, last: int) -> ak.Array:
         """The content of entries `first` to `last` (exclusive)."""
@@ -67,7 +67,7 @@ class Branch(NamedTuple):
             DamagedFileError: A merge described the baskets wrongly, or the branch lacks entries.
         """
         if isinstance(self.branch, RField):
-            with reading(self.file, f"field '{self.path}'"):
+            with translate_read_errors(self.file, f"field '{self.path}'"):
                 return self.read(0, 0)
         self._refuse_missing_entries()
         try:
@@ -175,7 +175,7 @@ def _plain(name: str) -> str:
     return _SEPARATORS.sub("_", name).strip("_")
 
 
-def sources_of(
+def field_sources(
     names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str]
 ) -> dict[str, Branch]:
     """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.

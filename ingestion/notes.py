@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from hep_core.input_errors import some
+from hep_core.input_errors import shortened_list
 from ingestion import tally
-from ingestion.errors import grouped
+from ingestion.errors import group_messages
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT
 
@@ -58,7 +58,7 @@ def _missing_weights(files: Rows) -> Iterator[str]:
     if named:
         yield (
             f"The files of {_samples(lacking)} have no branch of the usual weight: every event has weight 1. "
-            f"Branches named like weights: {some(named)}. State one under each of these samples "
+            f"Branches named like weights: {shortened_list(named)}. State one under each of these samples "
             f"(`weight: {named[0]}`), or `weight: none`."
         )
     elif lacking:
@@ -110,7 +110,7 @@ def _samples(files: Rows) -> str:
 def _unclosed(files: Rows) -> list[str]:
     words = "was never closed: the job that wrote it ended before. Its {} entries up to the last save are read."
     unclosed = [file for file in files if file.get("is_unclosed")]
-    return grouped(
+    return group_messages(
         (file["path"], f"{file['path']} {words.format(file['entries'])}") for file in unclosed
     )
 

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hep_core.input_errors import DamagedFileError, reading
+from hep_core.input_errors import DamagedFileError, translate_read_errors
 from ingestion import tally
 from ingestion.baskets import piece_edges
 from ingestion.branches import (
     INTEGERS_FIX,
-    BranchPlace,
+    BranchLocation,
     Variation,
     column_numbers,
+    convert_exactly,
     event_numbers,
-    exactly,
     first_numbers,
     list_numbers,
     variation_numbers,
@@ -30,7 +30,7 @@ from ingestion.errors import WrongBranchTypeError
 from ingestion.event_numbers import number_keys, number_sources
 from ingestion.expressions import ColumnSource, LabelRule
 from ingestion.files import FileInfo
-from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
+from ingestion.layout import FILLED, Branch, BranchNames, field_sources, is_fixed
 from ingestion.root_format import open_root
 from ingestion.schema import (
     COLLECTIONS,
@@ -45,11 +45,11 @@ from ingestion.thresholds import (
     Jagged,
     Mask,
     any_per_event,
-    filled,
+    drop_padding,
+    is_out_of_range,
     is_padding,
-    is_turned,
-    kept_offsets,
-    wrapped_azimuths,
+    offsets_after_mask,
+    wrap_azimuths,
 )
 from ingestion.unusual_momenta import large_momenta, like_azimuths
 
@@ -90,7 +90,7 @@ class Selection(NamedTuple):
 
     def tally(self, chosen: Mask | bool = True) -> StepCounts:
         """The tally of some of the entries."""
-        return StepCounts.of(
+        return StepCounts.from_steps(
             {name: mask & chosen for name, mask in self.steps.items()}, self.event_weights
         )
 
@@ -103,22 +103,22 @@ def read_events(
     Their size is bounded, however many particles an event has. Except at `start` and `stop`, pieces begin and end at
     baskets of the largest branch, so that no large basket is decompressed twice.
     """
-    settings = settings.of(info.tree, info.branch_map, info.weights)
+    settings = settings.for_sample(info.tree, info.branch_map, info.weights)
     wanted = settings.branches(info.weight, info.label_by)
     for absent in info.missing_optional:
         wanted.pop(absent, None)
-    with reading(info.path, f"entries {start} to {stop - 1}"):
+    with translate_read_errors(info.path, f"entries {start} to {stop - 1}"):
         file = open_root(info.path)
     with file:
-        with reading(info.path, "its baskets' index"):
+        with translate_read_errors(info.path, "its baskets' index"):
             tree = file[settings.tree]
             names = BranchNames(tree, info.path)
-            sources = number_sources(names) | sources_of(names, wanted, settings.branch_map)
+            sources = number_sources(names) | field_sources(names, wanted, settings.branch_map)
             # Several numbers of one list, and several leaves, are one branch.
             branches = {id(source.branch): source._replace(leaf="") for source in sources.values()}
             edges = piece_edges([source.branch for source in branches.values()], start, stop)
         for first, last in pairwise(edges):
-            with reading(info.path, f"entries {first} to {last - 1}"):
+            with translate_read_errors(info.path, f"entries {first} to {last - 1}"):
                 read = {key: source.read(first, last) for key, source in branches.items()}
             arrays = {field: each.of(read[id(each.branch)]) for field, each in sources.items()}
             # With a damaged index of baskets, uproot silently returns fewer entries.
@@ -259,7 +259,7 @@ def _collection(
             )
     found = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
     if settings.branch_map.get(f"{name}.count") == FILLED:
-        found = filled(found)
+        found = drop_padding(found)
     if is_discriminant:
         btag = found.fields["btag"]
         # NaN rejects the event, as in any other feature.
@@ -284,7 +284,7 @@ def select_events(
     above = _above_thresholds(raw, settings)
     raw, turned = _in_range(raw, above, info)
     not_finite = _not_finite(
-        raw, above, info, settings.of(info.tree, info.branch_map, info.weights)
+        raw, above, info, settings.for_sample(info.tree, info.branch_map, info.weights)
     )
     bad = np.zeros(raw.num_events, dtype=np.bool_)
     for events in not_finite.values():
@@ -403,7 +403,7 @@ def _in_range(
                 f"{values}. In ingest.branch_map set `{name}.count` to the branch with the number of candidates, or to "
                 f"`{FILLED}` to leave such slots out."
             )
-        outside = is_turned(phi) & is_kept
+        outside = is_out_of_range(phi) & is_kept
         if not outside.any():
             continue
         largest = np.abs(phi[outside]).max()
@@ -412,7 +412,7 @@ def _in_range(
                 f"{info.path}: an azimuth of '{name}' is {largest:g}; radians are needed, between -pi and pi. Convert "
                 f"the branch, or map another one under ingest.branch_map."
             )
-        found[name] = each._replace(fields={**each.fields, "phi": wrapped_azimuths(phi)})
+        found[name] = each._replace(fields={**each.fields, "phi": wrap_azimuths(phi)})
         turned |= any_per_event(each.offsets, outside)
     scalars = {**raw.scalars, "met_phi": found.pop("met").fields["phi"]}
     return raw._replace(scalars=scalars, collections=found), turned
@@ -438,12 +438,12 @@ def _events_table(
         kept = np.repeat(keep, np.diff(jagged.offsets)) & above[name]
         # A boolean mask would be searched again for every field, which takes half of the time longer.
         chosen = np.flatnonzero(kept)
-        offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
+        offsets = offsets_after_mask(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = [
-            exactly(
+            convert_exactly(
                 jagged.fields[field].take(chosen),
                 spec.dtype,
-                BranchPlace(f"{info.path}: '{name}.{field}'", INTEGERS_FIX),
+                BranchLocation(f"{info.path}: '{name}.{field}'", INTEGERS_FIX),
             )
             for field, spec in COLLECTIONS[name].items()
         ]

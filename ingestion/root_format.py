@@ -9,7 +9,7 @@ from typing import Any, Final
 import uproot
 
 from hep_core.input_errors import UnreadableFileError
-from hep_core.storage import answers, file_system, is_remote, limit_waiting, protocol_of
+from hep_core.storage import is_remote, limit_waiting, protocol_of, translate_fs_errors, url_to_fs
 from ingestion.errors import TruncatedFileError
 
 #: Classes with the events of a file.
@@ -57,9 +57,9 @@ def check_header(path: str, size: int) -> bool:
     Raises:
         InputFileError: It is no ROOT file, is shorter than its header says, or cannot be read now.
     """
-    filesystem, name = file_system(path)
+    filesystem, name = url_to_fs(path)
     try:
-        with answers(path, "its header"), filesystem.open(name, "rb") as file:
+        with translate_fs_errors(path, "its header"), filesystem.open(name, "rb") as file:
             head = file.read(20)
     except OSError as cause:
         raise UnreadableFileError(

@@ -102,7 +102,7 @@ def _shared(rows: Integers, other_rows: Integers, events: NDArray[Any]) -> Pairs
 
 def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:
     """(num_events,) whether few events of the same file have the number."""
-    of_files = mixed(numbers + files.astype(np.uint64))
+    of_files = mix_bits(numbers + files.astype(np.uint64))
     _, places, counts = np.unique(of_files, return_inverse=True, return_counts=True)
     is_rare: NDArray[np.bool_] = counts[places] <= _MOST_OF_ONE_NUMBER
     return is_rare
@@ -122,7 +122,7 @@ def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
     return Pairs(np.minimum(one, other), np.maximum(one, other))
 
 
-def mixed(state: UInt64s) -> UInt64s:
+def mix_bits(state: UInt64s) -> UInt64s:
     """The finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

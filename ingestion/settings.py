@@ -18,7 +18,7 @@ from pydantic import (
 
 from hep_core.input_errors import nearest_names
 from hep_core.settings_section import SettingsSection
-from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
+from ingestion.expressions import ColumnSource, LabelBy, LabelRule, sample_labels
 from ingestion.known_layouts import LAYOUTS, BranchLayout, LayoutNames
 from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX
 
@@ -129,7 +129,7 @@ class SampleSettings(SettingsSection):
         """The classes of its events."""
         return [
             each
-            for each in samples_in(self.name, self.label, self.label_by).values()
+            for each in sample_labels(self.name, self.label, self.label_by).values()
             if each is not None
         ]
 
@@ -137,7 +137,7 @@ class SampleSettings(SettingsSection):
         """A sample for each class of its events, each with the whole cross-section and sum of weights."""
         return [
             self.model_copy(update={"name": name, "label": label})
-            for name, label in samples_in(self.name, self.label, self.label_by).items()
+            for name, label in sample_labels(self.name, self.label, self.label_by).items()
             if label is not None
         ]
 
@@ -262,7 +262,9 @@ class IngestSettings(SettingsSection):
         }
         return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
 
-    def of(self, tree: str, branch_map: Mapping[str, str], weights: Mapping[str, str] = {}) -> Self:
+    def for_sample(
+        self, tree: str, branch_map: Mapping[str, str], weights: Mapping[str, str] = {}
+    ) -> Self:
         """The settings for a file, whose sample may have another tree (empty: none), and other names and weights."""
         # What a sample says of a collection is more than what all say of its fields.
         others = {

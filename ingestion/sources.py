@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hep_core.input_errors import nearest_names
-from hep_core.paths import without_braces
-from hep_core.storage import is_remote, matching, patiently
+from hep_core.paths import expand_braces
+from hep_core.storage import is_remote, matching_files, retry_remote
 from ingestion.errors import FilesToComeError, NoFilesError
 from ingestion.settings import SampleSettings
 
@@ -62,8 +62,8 @@ def _paths_of(sample: SampleSettings, on_unmatched: Callable[[str], None] | None
     """The files of one sample."""
     patterns = []
     for pattern in sample.files:
-        patterns += without_braces(pattern)
-    matches = {pattern: patiently(matching, pattern) for pattern in patterns}
+        patterns += expand_braces(pattern)
+    matches = {pattern: retry_remote(matching_files, pattern) for pattern in patterns}
     unmatched = [pattern for pattern in patterns if not matches[pattern]]
     missing = unmatched
     if on_unmatched and len(unmatched) < len(patterns):

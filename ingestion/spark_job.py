@@ -25,9 +25,9 @@ from hep_core.atomic_files import link_or_copy, new_file
 from hep_core.checked_parquet import read_parquet
 from hep_core.input_errors import DamagedFileError, InputFileError
 from hep_core.integrity import file_digest
-from hep_core.storage import is_remote, make_folder, patiently, place
-from ingestion.changes import changed_meanwhile, content_digest
-from ingestion.conflicts import refuse_too_many
+from hep_core.storage import as_path, is_remote, make_folder, retry_remote
+from ingestion.changes import content_digest, has_changed_since_check
+from ingestion.conflicts import check_number_of_bad_files
 from ingestion.copies import event_keys, find_copies, stored_keys
 from ingestion.errors import (
     BadFilesError,
@@ -35,12 +35,12 @@ from ingestion.errors import (
     EmptySampleError,
     WrongBranchTypeError,
 )
-from ingestion.expressions import samples_in
+from ingestion.expressions import sample_labels
 from ingestion.files import BadFile, FileInfo
 from ingestion.notes import unusual_content
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
-from ingestion.tally import StepCounts, total
+from ingestion.tally import StepCounts, sum_counts
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "sample"]
@@ -81,7 +81,7 @@ class EventsPart(NamedTuple):
         return keys_folder(self._folder(events)) / self.keys_name
 
     def _folder(self, events: Path) -> Path:
-        return place(self.lies_in) / events.name if self.lies_in else events
+        return as_path(self.lies_in) / events.name if self.lies_in else events
 
     @property
     def keys_name(self) -> str:
@@ -137,14 +137,14 @@ def ingest(
     problems = [(info, failed[info.uuid]) for info in infos if info.uuid in failed]
     fails = settings.on_bad_file is OnBadFile.FAIL
     BadFilesError.raise_any(
-        [(info.path, error) for info, error in problems if fails or not error.is_of_the_file]
+        [(info.path, error) for info, error in problems if fails or not error.may_be_skipped]
     )
     bad = [*bad, *(_bad_file(info, error) for info, error in problems)]
-    refuse_too_many(bad, settings)
+    check_number_of_bad_files(bad, settings)
     _remove_remains(out_dir, failed)
     good = [
         info._replace(digest=digests[info.uuid])
-        if info.uuid in digests and not changed_meanwhile(info)
+        if info.uuid in digests and not has_changed_since_check(info)
         else info
         for info in infos
         if info.uuid not in failed
@@ -188,8 +188,8 @@ def _read(
 
     def run(work: EntryRange) -> tuple[list[EventsPart], str, InputFileError | None]:
         try:
-            parts = patiently(ingest_range, work, settings, out_dir)
-            digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
+            parts = retry_remote(ingest_range, work, settings, out_dir)
+            digest = retry_remote(content_digest, work.info.path) if work.start == 0 else ""
         except InputFileError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
             return [], "", problem
@@ -302,7 +302,9 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> l
             selection = select_events(raw, info, settings, without=work.without)
             for sample, label in info.samples.items():
                 number = -1 if label is None else label
-                tallies[sample] = total((tallies[sample], selection.tally(raw.labels == number)))
+                tallies[sample] = sum_counts(
+                    (tallies[sample], selection.tally(raw.labels == number))
+                )
                 table = selection.table
                 if info.label_by:
                     table = table.filter(pc.field("label") == number)
@@ -389,7 +391,7 @@ def _bad_file(info: FileInfo, error: InputFileError) -> BadFile:
 def _refuse_copies(samples: Iterable[SampleSettings], parts: Sequence[EventsPart]) -> None:
     """Refuse copies of events in samples whose files hold sums of weights: a file with copies has their weights too."""
     for sample in (each for each in samples if isinstance(each.sum_of_weights, str)):
-        names = samples_in(sample.name, sample.label, sample.label_by)
+        names = sample_labels(sample.name, sample.label, sample.label_by)
         if copies := sum(part.counts["rejected_copy"] for part in parts if part.sample in names):
             raise ConflictingFilesError(
                 f"sample '{sample.name}': {copies} events are copies and are dropped, but the sums of weights in its "
@@ -407,7 +409,7 @@ def _refuse_empty(
     """Refuse samples without events; `readable` are the samples with at least one file that could be read."""
     for whole, sample in ((each.name, one.name) for each in samples for one in each.by_label()):
         # Files without entries have no parts.
-        counter = total(part for part in parts if part.sample == sample).counts or {
+        counter = sum_counts(part for part in parts if part.sample == sample).counts or {
             "entries": 0,
             "events": 0,
         }

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from ingestion.branches import key_of
+from ingestion.branches import config_key
 from ingestion.expressions import LABEL_PREFIX
 from ingestion.known_layouts import LAYOUTS, LayoutNames
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
@@ -123,4 +123,4 @@ def key_of_field(field: str, settings: IngestSettings) -> str:
     if field in settings.pass_through_columns:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
-    return key_of(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field
+    return config_key(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field

@@ -37,7 +37,7 @@ class StepCounts(NamedTuple):
     """[sum of weights, sum of squared weights]."""
 
     @classmethod
-    def of(cls, steps: Mapping[str, Any], weights: NDArray[np.float64]) -> Self:
+    def from_steps(cls, steps: Mapping[str, Any], weights: NDArray[np.float64]) -> Self:
         """The tally of some events; each step is the mask or slice of those that count in it."""
         chosen = {step: weights[rows] for step, rows in steps.items()}
         return cls(
@@ -49,12 +49,12 @@ class StepCounts(NamedTuple):
         )
 
 
-def total(parts: Iterable[Any]) -> StepCounts:
+def sum_counts(parts: Iterable[Any]) -> StepCounts:
     """The sum of some tallies, or of what has `counts` and `weights` like one.
 
     Examples:
         >>> two = StepCounts({"events": 2}, {"events": [3.0, 5.0]})
-        >>> total([StepCounts({"events": 1}, {"events": [2.0, 4.0]}), two])
+        >>> sum_counts([StepCounts({"events": 1}, {"events": [2.0, 4.0]}), two])
         StepCounts(counts={'events': 3}, weights={'events': [5.0, 9.0]})
     """
     found = StepCounts({}, {})
@@ -66,10 +66,10 @@ def total(parts: Iterable[Any]) -> StepCounts:
     return found
 
 
-def by_sample(parts: Sequence[Any]) -> dict[str, dict[str, Any]]:
+def sums_by_sample(parts: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """The sums over the parts of each `sample`, by its name: `samples` are the counts, `weights` the weights."""
     totals = {
-        name: total(part for part in parts if part.sample == name)
+        name: sum_counts(part for part in parts if part.sample == name)
         for name in dict.fromkeys(each.sample for each in parts)
     }
     return {

@@ -22,12 +22,12 @@ class Jagged(NamedTuple):
     offsets: Offsets
     fields: dict[str, NDArray[Any]]
 
-    def listed(self) -> ak.Array:
+    def to_awkward(self) -> ak.Array:
         """One list of records per event, which uproot writes."""
         return ak.unflatten(ak.zip(self.fields), np.diff(self.offsets))
 
 
-def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:
+def offsets_after_mask(offsets: Offsets, kept: Mask) -> Offsets:
     """Offsets (num_events + 1,) into the flat arrays after `array[kept]`; `kept` is (num_candidates,)."""
     running = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
     return running[offsets]
@@ -35,23 +35,23 @@ def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:
 
 def any_per_event(offsets: Offsets, flags: Mask) -> Mask:
     """True for events in which at least one candidate is flagged; (num_events,)."""
-    return np.diff(kept_offsets(offsets, flags)) > 0
+    return np.diff(offsets_after_mask(offsets, flags)) > 0
 
 
-def wrapped_azimuths(phi: NDArray[np.float32]) -> NDArray[np.float32]:
+def wrap_azimuths(phi: NDArray[np.float32]) -> NDArray[np.float32]:
     """Azimuths within [-pi, pi], to float32; those that are there already keep every bit, and NaN stays NaN.
 
     Examples:
-        >>> wrapped_azimuths(np.array([3.0, 4.0, 6.5], np.float32)).round(3).astype(str).tolist()
+        >>> wrap_azimuths(np.array([3.0, 4.0, 6.5], np.float32)).round(3).astype(str).tolist()
         ['3.0', '-2.283', '0.217']
     """
-    outside = is_turned(phi)
+    outside = is_out_of_range(phi)
     wrapped = phi.copy()
     wrapped[outside] -= 2 * np.pi * np.round(phi[outside].astype(np.float64) / (2 * np.pi))
     return wrapped
 
 
-def is_turned(phi: NDArray[np.float32]) -> Mask:
+def is_out_of_range(phi: NDArray[np.float32]) -> Mask:
     """True for finite azimuths outside [-pi, pi], to float32."""
     return np.isfinite(phi) & (np.abs(phi) > np.float32(np.pi))
 
@@ -71,9 +71,9 @@ def is_padding(candidates: Jagged) -> Mask:
     return found
 
 
-def filled(candidates: Jagged) -> Jagged:
+def drop_padding(candidates: Jagged) -> Jagged:
     """The candidates with a positive pT (or ET) that are no padding."""
     size = candidates.fields["pt" if "pt" in candidates.fields else "et"]
     kept = (size > 0) & ~is_padding(candidates)
     fields = {name: values[kept] for name, values in candidates.fields.items()}
-    return Jagged(kept_offsets(candidates.offsets, kept), fields)
+    return Jagged(offsets_after_mask(candidates.offsets, kept), fields)

@@ -11,8 +11,13 @@ import awkward as ak
 import numpy as np
 from numpy.typing import NDArray
 
-from hep_core.input_errors import DamagedFileError, nearest_names, reading, some
-from ingestion.branches import BranchPlace, column_numbers, event_numbers, is_variation
+from hep_core.input_errors import (
+    DamagedFileError,
+    nearest_names,
+    shortened_list,
+    translate_read_errors,
+)
+from ingestion.branches import BranchLocation, column_numbers, event_numbers, is_variation
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.expressions import ColumnSource
 from ingestion.layout import BranchNames
@@ -69,13 +74,13 @@ def generated_sum(file: Any, words: str, path: str) -> float:
         tree, branch = next(((tree, branch) for tree, branch in splits if tree in kinds), ("", ""))
         held = [f"{tree}.{name}" for name in file[tree].keys()] if tree else sorted(kinds)  # noqa: SIM118 - no dict
         if f"{tree}.{branch}" in held:
-            place = BranchPlace(
+            place = BranchLocation(
                 f"{path}: branch '{words}'", "State another one as sum_of_weights of the sample."
             )
             numbers = event_numbers(read_branch(file[tree][branch]), place, "float64", 0)
     if numbers is None:
         raise MissingBranchError(
-            f"{path} lacks '{words}', the sum_of_weights of the sample. It holds: {some(held)}."
+            f"{path} lacks '{words}', the sum_of_weights of the sample. It holds: {shortened_list(held)}."
             f"{nearest_names(words, held)} Correct the key, or take the file out of the sample's files."
         )
     if not np.isfinite(numbers).all():
@@ -114,7 +119,7 @@ def list_lengths(
     return lengths
 
 
-def refuse_other_scale(words: str, weight: str, path: str) -> None:
+def check_weight_scale(words: str, weight: str, path: str) -> None:
     """Refuse a `sum_of_weights` that adds up other weights than the 1 of each event of a file without `weight`."""
     if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(words):
         raise WrongBranchTypeError(
@@ -131,7 +136,7 @@ def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
         Words; empty if what the file has speaks for all generated events; None if it has nothing that tells.
     """
     # What is not needed may be damaged.
-    with suppress(DamagedFileError), reading(path, "its counters of events"):
+    with suppress(DamagedFileError), translate_read_errors(path, "its counters of events"):
         return _sign_of_a_skim(file, tree, entries)
     return None
 
@@ -161,7 +166,7 @@ def _gaps(tree: Any) -> str | None:
         if name in branches:
             array = read_branch(tree[name], 0, _NUMBERS_READ)
             try:
-                numbers = np.unique(event_numbers(array, BranchPlace(name), None, 0))
+                numbers = np.unique(event_numbers(array, BranchLocation(name), None, 0))
             except WrongBranchTypeError:
                 continue
             # Some writers leave the numbers 0.

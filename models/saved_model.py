@@ -12,7 +12,7 @@ from torch import nn
 from features.columns import INPUT_COLUMNS
 from hep_core import plugins
 from hep_core.allocation import lack_of_memory
-from hep_core.integrity import SEAL, file_digest, has_seal, sealed
+from hep_core.integrity import SEAL, file_digest, has_seal, with_seal
 from models.errors import DamagedModelError, InputError, SavedModelError, UnknownPartError
 from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier
@@ -91,7 +91,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
 
 def _write_description(folder: Path, content: dict[str, Any]) -> None:
     description = folder / ".model.json"
-    description.write_text(json.dumps(sealed(content), indent=1), encoding="utf-8")
+    description.write_text(json.dumps(with_seal(content), indent=1), encoding="utf-8")
     description.replace(folder / "model.json")
 
 

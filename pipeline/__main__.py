@@ -19,7 +19,7 @@ sys.path[:] = [
 
 import signal  # noqa: E402
 
-from hep_core.environment import enter  # noqa: E402
+from hep_core.environment import enter_clean_environment  # noqa: E402
 
 
 def _end_at_once(number: int, frame: object) -> None:  # noqa: ARG001 - the signature of signal handlers
@@ -32,11 +32,11 @@ def main() -> None:
     """Run the command line in an environment that changes no result."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, _end_at_once)
-    enter()
+    enter_clean_environment()
     if sys.path.count(_ROOT) > 1:
         # Installed packages stand behind the standard library.
         del sys.path[0]
-    from pipeline.cli import main as run  # noqa: PLC0415 - with the environment of `enter`
+    from pipeline.cli import main as run  # noqa: PLC0415 - with the environment of `enter_clean_environment`
 
     run()
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from features.dataset import FeatureDataset
 from features.settings import FeatureSettings
 from hep_core.checked_parquet import read_parquet
-from hep_core.paths import located
-from hep_core.storage import place
+from hep_core.paths import expand_path
+from hep_core.storage import as_path
 from models.prediction_files import probability_branches
 from pipeline.errors import NoOutputYetError
 from pipeline.runs.model_registry import Registry
@@ -103,7 +103,9 @@ class Run(NamedTuple):
         return load_classifier(self.output("train") / network)
 
     def _store(self, stage: str) -> StageStore:
-        return StageStore(self.folder, stage, storage=place(self.storage) if self.storage else None)
+        return StageStore(
+            self.folder, stage, storage=as_path(self.storage) if self.storage else None
+        )
 
 
 def load_run(name: str | Path) -> Run:
@@ -153,7 +155,7 @@ def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) ->
         hep_core.input_errors.InputFileError: A file is missing or cannot be read.
     """
     chosen = [files] if isinstance(files, (str, Path)) else files
-    settings, infos = model.files([located(str(path)) for path in chosen], lambda _: None)
+    settings, infos = model.files([expand_path(str(path)) for path in chosen], lambda _: None)
     kinds = {"file": pa.string(), "entry": pa.int64(), "flag": pa.int8(), "predicted": pa.int64()}
     schema = pa.schema(kinds | dict.fromkeys(probability_branches(model.classes), pa.float32()))
     pieces = [schema.empty_table()]

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from features.settings import FeatureSettings
 from hep_core import plugins
-from hep_core.paths import located
-from hep_core.secrets import keep_secret
+from hep_core.paths import expand_path
+from hep_core.secrets import register_secrets
 from hep_core.settings_section import SettingsSection
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
@@ -165,7 +165,7 @@ def _take_plugins() -> None:
     Config.model_rebuild(force=True)
 
 
-plugins.when_loaded(_take_plugins)
+plugins.after_loading(_take_plugins)
 
 
 class LoadedConfig(NamedTuple):
@@ -208,7 +208,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         config = Config.model_validate(content)
     except ValidationError as cause:
         raise ConfigError(explain(cause, Config, place=str(path), overrides=given[1:])) from None
-    keep_secret(config.model_dump())
+    register_secrets(config.model_dump())
     return LoadedConfig(config, given)
 
 
@@ -218,7 +218,7 @@ def _load_plugins(content: dict[str, Any], folder: Path | str) -> None:
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
         raise ConfigError("plugins: give a list of Python files or modules, such as [mine.py].")
     if named:
-        content["plugins"] = named = [plugins.located(each, folder) for each in named]
+        content["plugins"] = named = [plugins.absolute_name(each, folder) for each in named]
     if others := [each for each in plugins.loaded() if each not in named]:
         raise ConfigError(
             f"plugins: this process has loaded {', '.join(others)} already. Start another one."
@@ -228,7 +228,7 @@ def _load_plugins(content: dict[str, Any], folder: Path | str) -> None:
 
 def find_config(name: str) -> Path:
     """The file of a config, given by path or by the name of a shipped config."""
-    if (path := Path(located(name))).is_file():
+    if (path := Path(expand_path(name))).is_file():
         return path
     shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
     if name in shipped:

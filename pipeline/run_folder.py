@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hep_core.integrity import DamagedOutputError
 from hep_core.secrets import redact_all
-from hep_core.storage import place
+from hep_core.storage import as_path
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
 from pipeline.configuration.credentials import hide_credentials
@@ -155,7 +155,7 @@ class RunFolder:
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""
         storage = self.config.storage if STAGE_OF[stage].uses_storage else None
-        return StageStore(self.config.run_dir, stage, storage=place(storage) if storage else None)
+        return StageStore(self.config.run_dir, stage, storage=as_path(storage) if storage else None)
 
     def stores(self) -> list[StageStore]:
         """The versions of all stages, and the models of each network that were promoted."""

@@ -20,7 +20,7 @@ from features.matrices import list_columns, model_inputs, particle_matrices, par
 from features.schema import stated_settings
 from features.settings import FeatureSettings
 from hep_core.plugins import load
-from ingestion.files import FileInfo, found_files
+from ingestion.files import FileInfo, find_input_files
 from ingestion.reader import RawEvents, Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
@@ -112,7 +112,7 @@ class EventClassifier(NamedTuple):
         """The entries of a ROOT file in their order, piece by piece, with their scores.
 
         Args:
-            info: The file, from `ingestion.files.found_files`.
+            info: The file, from `ingestion.files.find_input_files`.
             settings: `reading`, possibly with pass-through columns.
 
         Raises:
@@ -149,7 +149,7 @@ class EventClassifier(NamedTuple):
             self.reading.model_dump() | {"pass_through": passed_through}
         )
         sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
-        found = found_files(
+        found = find_input_files(
             [sample],
             settings,
             say,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hep_core.plugins import when_loaded
+from hep_core.plugins import after_loading
 from hep_core.settings_section import Needs, SettingsSection
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
@@ -332,4 +332,4 @@ def _add_methods() -> None:
     TrainSettings.model_rebuild(force=True)
 
 
-when_loaded(_add_methods)
+after_loading(_add_methods)

@@ -9,8 +9,8 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import numpy as np
 from pydantic import AfterValidator
 
-from hep_core.plugin_functions import module_of, note_plugin
-from hep_core.plugins import one_of
+from hep_core.plugin_functions import code_module, remember_plugin
+from hep_core.plugins import name_validator
 from training.errors import TrainingError
 
 #: Neighbours of a rank, possibly with the rank itself, in a world of a size, by the name of the graph.
@@ -30,14 +30,14 @@ def topology(name: str) -> Callable[[G], G]:
             raise ValueError(f"there is a topology '{name}' already")
         if neighbours.__module__ != __name__:
             # A plugin may be the first to import this module.
-            note_plugin(neighbours)
+            remember_plugin(neighbours)
         TOPOLOGIES[name] = neighbours
         return neighbours
 
     return register
 
 
-TopologyName = Annotated[str, AfterValidator(one_of(TOPOLOGIES, "topology"))]
+TopologyName = Annotated[str, AfterValidator(name_validator(TOPOLOGIES, "topology"))]
 
 
 @topology("complete")
@@ -84,7 +84,7 @@ def make_topology(name: str, world_size: int) -> Topology:
         [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
     """
     reached = [{*TOPOLOGIES[name](rank, world_size)} - {rank} for rank in range(world_size)]
-    if module_of(TOPOLOGIES[name]) != __name__:
+    if code_module(TOPOLOGIES[name]) != __name__:
         _refuse_one_way(name, reached)
     neighbours = [sorted(others) for others in reached]
     degrees = np.array([len(others) for others in neighbours])

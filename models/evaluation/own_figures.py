@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from hep_core.plugin_functions import name_of, note_plugin
+from hep_core.plugin_functions import callable_name, remember_plugin
 
 
 class OwnFigure(NamedTuple):
@@ -28,10 +28,10 @@ def figure(caption: str) -> Callable[[F], F]:
     """
 
     def register(draw: F) -> F:
-        name = f"own_{name_of(draw)}"
+        name = f"own_{callable_name(draw)}"
         if name in OWN_FIGURES:
-            raise ValueError(f"there is a figure '{name_of(draw)}' already")
-        note_plugin(draw)
+            raise ValueError(f"there is a figure '{callable_name(draw)}' already")
+        remember_plugin(draw)
         OWN_FIGURES[name] = OwnFigure(caption, draw)
         return draw
 

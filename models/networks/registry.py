@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic.fields import FieldInfo
 
 import models.networks
-from hep_core.plugins import one_of, when_loaded
+from hep_core.plugins import after_loading, name_validator
 from models.errors import UnknownPartError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 
@@ -23,7 +23,7 @@ for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."
         importlib.import_module(_module.name)
 
 
-ModelName = Annotated[str, AfterValidator(one_of(NETWORKS, "network"))]
+ModelName = Annotated[str, AfterValidator(name_validator(NETWORKS, "network"))]
 
 
 def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
@@ -98,4 +98,4 @@ def _add_sections() -> None:
 
 
 _add_sections()
-when_loaded(_add_sections)
+after_loading(_add_sections)

@@ -13,11 +13,11 @@ from features.kernel_pass import EventsFile, kernel_items
 from features.schema import identities
 from features.spark_job import make_unsplit, track_hint
 from hep_core.atomic_files import write_atomically
-from hep_core.paths import located
+from hep_core.paths import expand_path
 from ingestion.copies import UInt64s
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import keys_folder
-from ingestion.tally import by_sample, total
+from ingestion.tally import sum_counts, sums_by_sample
 from models.evaluation.rates import Rates
 from pipeline.config import Config
 from pipeline.configuration.paths import folder_of_option
@@ -220,11 +220,11 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             )  # fmt: skip
     finally:
         run_folder.spark.stop()
-    selected = by_sample(made.outputs)
+    selected = sums_by_sample(made.outputs)
     for sample, counter in selected["samples"].items():
         if words := track_hint(sample, counter):
             context.say(f"note:{words}")
-    if not total(made.outputs).counts["selected"]:
+    if not sum_counts(made.outputs).counts["selected"]:
         raise FeatureError(
             "--inputs: no event of these files passes the selection. Give more, or others."
         )
@@ -305,7 +305,7 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
                 f"--inputs: there is no sample '{name}', and no class of one sample.{nearest(name, list(named))} Write "
                 f"CLASS=GLOB or SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
             )
-        sample, file = named[name], located(pattern)
+        sample, file = named[name], expand_path(pattern)
         # Files of unknown cross-section count by their events, each on its own.
         key = f"new-{place}" if sample.cross_section_pb is None else sample.name
         files = [*found[key].files, file] if key in found else [file]

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from hep_core.input_errors import InputFileError
-from hep_core.paths import located
+from hep_core.paths import expand_path
 from hep_core.plugins import load_from_environment
-from ingestion.conflicts import of_tree
+from ingestion.conflicts import tree_identity
 from ingestion.errors import BadFilesError
 from ingestion.files import FileInfo
 from ingestion.settings import IngestSettings
@@ -97,7 +97,9 @@ def predict(
         keep: Branches of one number per event.
     """
     place = (
-        located(model) if model else str(Registry.in_use(run_folder.config.run_dir, network).folder)
+        expand_path(model)
+        if model
+        else str(Registry.in_use(run_folder.config.run_dir, network).folder)
     )
     classifier = load_classifier(place)
     if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
@@ -105,10 +107,12 @@ def predict(
             f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches."
         )
     settings, infos = classifier.files(
-        [located(path) for path in inputs], run_folder.say, keep=keep
+        [expand_path(path) for path in inputs], run_folder.say, keep=keep
     )
     # The samples of the training may have stated the tree themselves.
-    uuids = [each for info in infos for each in (info.uuid, of_tree(info.uuid, settings.tree_name))]
+    uuids = [
+        each for info in infos for each in (info.uuid, tree_identity(info.uuid, settings.tree_name))
+    ]
     if classifier.dataset and (
         seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)
     ):

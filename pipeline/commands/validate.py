@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterator
 
 from rich.console import Console
 
-from ingestion.errors import EmptySampleError, grouped
-from ingestion.files import Inventory, found_files
+from ingestion.errors import EmptySampleError, group_messages
+from ingestion.files import Inventory, find_input_files
 from ingestion.notes import notes
 from ingestion.settings import SampleSettings
 from models.networks.registry import NETWORKS
@@ -55,7 +55,7 @@ def _find_files(
     messages: list[str] = []
     try:
         with Bar(console, "checking files", "files") as bar:
-            files = found_files(
+            files = find_input_files(
                 samples,
                 config.ingest,
                 messages.append,
@@ -64,7 +64,7 @@ def _find_files(
             )
     finally:
         yield from messages
-    for message in grouped((file.path, file.message) for file in files.bad):
+    for message in group_messages((file.path, file.message) for file in files.bad):
         yield f"would be skipped: {message}"
     infos = [info._asdict() for info in files.infos]
     for note in notes(infos, [sample.model_dump() for sample in samples]):

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from features.columns import COLUMNS
 from features.functions import plugin_features
-from hep_core.settings_section import Needs, refuse_without_effect
-from ingestion.expressions import samples_in
+from hep_core.settings_section import Needs, check_keys_have_effect
+from ingestion.expressions import sample_labels
 from ingestion.schema import events_schema
 from ingestion.settings import SampleSettings
 from pipeline.configuration.credentials import holds_credential
@@ -111,7 +111,7 @@ def check_consistency(config: Any) -> None:
     )
     for section, rules, place in ((config, _NEEDS, ""), *of_samples):
         try:
-            refuse_without_effect(section, rules)
+            check_keys_have_effect(section, rules)
         except ValueError as cause:
             found.append(f"{place}{cause}")
     if found:
@@ -143,7 +143,7 @@ def _of_samples(config: Any) -> Iterator[str]:
     names = [
         name.casefold()
         for each in config.samples
-        for name in {each.name, *samples_in(each.name, each.label, each.label_by)}
+        for name in {each.name, *sample_labels(each.name, each.label, each.label_by)}
     ]
     for sample in config.samples:
         if names.count(sample.name.casefold()) > 1:

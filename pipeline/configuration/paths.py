@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from hep_core.paths import Located, PathError, located
+from hep_core.paths import ExpandedPath, PathError, expand_path
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 
@@ -53,10 +53,12 @@ def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> No
         if inner:
             _locate(items[name], inner, folder, f"{place}{name}.")
         elif isinstance(items[name], str):
-            bundled = Located(items[name].replace(_BUNDLED, f"{bundled_events()}/", 1))
+            bundled = ExpandedPath(items[name].replace(_BUNDLED, f"{bundled_events()}/", 1))
             try:
                 content[name] = (
-                    bundled if items[name].startswith(_BUNDLED) else located(items[name], folder)
+                    bundled
+                    if items[name].startswith(_BUNDLED)
+                    else expand_path(items[name], folder)
                 )
             except PathError as cause:
                 raise ConfigError(f"{place}{name}: {cause}.") from None
@@ -81,7 +83,7 @@ def local_folder(words: str | Path) -> Path:
         raise ValueError(
             f"'{words}' is a URL, and outputs go to local file systems only; name a folder"
         )
-    return Path(located(str(words)))
+    return Path(expand_path(str(words)))
 
 
 def folder_of_option(words: Path, option: str) -> Path:

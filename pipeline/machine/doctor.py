@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from hep_core.allocation import MemoryLimit, memory_limit, usable_cores
-from hep_core.environment import LOCAL_SPARK, ignored
+from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 
@@ -150,7 +150,11 @@ def about_java(env: Mapping[str, str]) -> Finding | None:
         )
     # Without what the site's Spark would give it.
     answer = _java_version(
-        java, frozenset((name, env[name]) for name in env.keys() - set(ignored(LOCAL_SPARK, env)))
+        java,
+        frozenset(
+            (name, env[name])
+            for name in env.keys() - set(ignored_names(IGNORED_BY_LOCAL_SPARK, env))
+        ),
     )
     # Java 8 and older print 1.8 and the like.
     match = re.search(r'version "(?:1\.)?(\d+)', answer)

@@ -20,7 +20,7 @@ import psutil
 from pydantic import SecretStr
 
 from hep_core import plugins
-from hep_core.environment import LOCAL_SPARK, ignored
+from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
 from hep_core.integrity import DamagedOutputError
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
@@ -194,7 +194,7 @@ def failures_of_spark(master: str) -> Iterator[None]:
         # Errors of our own name their fix, and are no fault of Spark.
         of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
         # The path of a damaged file is needed whole, so only what is shown is cut.
-        if of_ours and (damage := DamagedOutputError.told_by(of_ours[1])):
+        if of_ours and (damage := DamagedOutputError.from_message(of_ours[1])):
             raise damage from error
         if of_ours:
             raise SparkJobError(of_ours[1][:_LONGEST_CAUSE]) from error
@@ -286,7 +286,7 @@ def _start(
         # Readers of hdfs:// in the Python workers need what the JVM must not have.
         properties |= {
             f"spark.executorEnv.{name}": os.environ[name]
-            for name in ignored({"Hadoop": LOCAL_SPARK["Hadoop"]}, os.environ)
+            for name in ignored_names({"Hadoop": IGNORED_BY_LOCAL_SPARK["Hadoop"]}, os.environ)
         }
     if settings.master.startswith("local["):
         # Other users of this machine reach its ports too.
@@ -344,7 +344,10 @@ def _variables(settings: SparkSettings, home: Path) -> dict[str, str | None]:
         here = {"SPARK_LOCAL_IP": "127.0.0.1"}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         return (
-            dict.fromkeys(ignored(LOCAL_SPARK, os.environ)) | changes | here | {"PYTHONPATH": path}
+            dict.fromkeys(ignored_names(IGNORED_BY_LOCAL_SPARK, os.environ))
+            | changes
+            | here
+            | {"PYTHONPATH": path}
         )
     if site := os.environ.get("SPARK_HOME"):
         changes["SPARK_CONF_DIR"] = os.environ.get("SPARK_CONF_DIR", str(Path(site, "conf")))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.settings import Convention, FeatureSettings, LeptonFlavour
-from ingestion.expressions import samples_in
+from ingestion.expressions import sample_labels
 from ingestion.schema import PARTICLE_COLLECTIONS
 from models.evaluation.intervals import Efficiency, WeightSums, efficiency_of_sums
 
@@ -92,7 +92,7 @@ def labels_by_sample(samples: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The class of each sample of a config; one with `label_by` is a sample for each class."""
     labels: dict[str, int] = {}
     for sample in samples:
-        by_name = samples_in(sample["name"], sample["label"], sample.get("label_by", {}))
+        by_name = sample_labels(sample["name"], sample["label"], sample.get("label_by", {}))
         labels |= {name: label for name, label in by_name.items() if label is not None}
     return labels
 

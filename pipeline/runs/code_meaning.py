@@ -140,7 +140,7 @@ def _is_followed(importer: str, imported: str) -> bool:
 def _file_of(module: str) -> Path | None:
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file if file.is_file() else plugins.file_of(module)
+    return file if file.is_file() else plugins.plugin_file(module)
 
 
 @cache

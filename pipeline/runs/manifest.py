@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
-from hep_core.integrity import SEAL, has_seal, sealed
+from hep_core.integrity import SEAL, has_seal, with_seal
 from hep_core.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.outputs import OutputFile
@@ -143,4 +143,4 @@ def read_manifest(
 def sealed_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """A manifest as it is written: without secrets, and with its seal."""
     content: dict[str, Any] = json.loads(json.dumps(redact_all(manifest)))
-    return sealed(content)
+    return with_seal(content)

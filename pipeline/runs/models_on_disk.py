@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hep_core.paths import located
+from hep_core.paths import expand_path
 from models.export.onnx_classifier import OnnxClassifier
 from models.prediction import Candidate
 from pipeline.errors import ConfigError, MissingInputError
@@ -31,7 +31,7 @@ def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> l
         name, separator, path = word.partition("=")
         if not separator or Path(word).exists():
             name, separator, path = "", "", word
-        for place in _places(Path(located(path))):
+        for place in _places(Path(expand_path(path))):
             # All exported files are named `<network>/model.onnx`.
             own = place.parent if place.name == "model.onnx" else place
             chosen = (

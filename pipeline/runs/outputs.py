@@ -21,7 +21,7 @@ import xxhash
 
 from hep_core.atomic_files import flush_file, flush_folder, new_file
 from hep_core.integrity import file_digest, footer_digest
-from hep_core.storage import answers, place, sizes_below
+from hep_core.storage import as_path, file_sizes, translate_fs_errors
 
 #: Of the record and the summary of a training.
 _OF_TRAINING: Final = (
@@ -61,7 +61,7 @@ class OutputFile(NamedTuple):
 
     def place(self, folder: Path) -> Path:
         """The file; `folder` is that of the version."""
-        return (place(self.lies_in) if self.lies_in else folder) / self.path
+        return (as_path(self.lies_in) if self.lies_in else folder) / self.path
 
     def is_there(self, folder: Path) -> bool:
         """Whether the file is in the version folder; one on object storage counts as there."""
@@ -106,7 +106,7 @@ def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
     # One list for all versions of a stage.
     roots = {file.lies_in.rpartition("/")[0] for file in files if file.lies_in}
     sizes = {
-        f"{root}/{path}": size for root in roots for path, size in sizes_below(place(root)).items()
+        f"{root}/{path}": size for root in roots for path, size in file_sizes(as_path(root)).items()
     }
     return [
         file
@@ -256,7 +256,7 @@ def digest_of_file(path: Path) -> str | None:
 
 
 def _digest(path: Path, read: Callable[[Path], str] = file_digest) -> str:
-    with answers(path, "its content"):
+    with translate_fs_errors(path, "its content"):
         return read(path)
 
 

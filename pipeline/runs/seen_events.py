@@ -17,7 +17,7 @@ from features.errors import FeatureError
 from features.schema import identities
 from hep_core.checked_parquet import read_parquet
 from hep_core.integrity import DamagedOutputError
-from hep_core.storage import sizes_below
+from hep_core.storage import file_sizes
 from ingestion.copies import UInt64s, read_keys
 from pipeline.runs.store import StageStore, Version, verify_below
 
@@ -99,7 +99,7 @@ def dataset_of(place: Path) -> Path | None:
         dataset = FeatureDataset.load(folder)
     except (DamagedOutputError, FeatureError):
         return None
-    there = sizes_below(dataset.data)
+    there = file_sizes(dataset.data)
     is_whole = all(group.file in there for split in _LEARNT_FROM for group in dataset.splits[split])
     return folder if is_whole else None
 

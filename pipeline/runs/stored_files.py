@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from hep_core.input_errors import RefusedFileError
 from hep_core.integrity import file_digest
-from hep_core.storage import answers, on_system, sizes_below
+from hep_core.storage import file_sizes, path_to_fs, translate_fs_errors
 from pipeline.errors import StorageInUseError
 from pipeline.runs.outputs import OutputFile, footer_of
 from pipeline.runs.own_folders import MARKER
@@ -52,8 +52,8 @@ class StoredFiles:
 
         Of several first claims only one succeeds.
         """
-        system, name = on_system(self.root / MARKER)
-        with answers(self.root, "the storage"):
+        system, name = path_to_fs(self.root / MARKER)
+        with translate_fs_errors(self.root, "the storage"):
             try:
                 # To create is a conditional PUT (If-None-Match).
                 system.pipe_file(name, words.encode(), mode="create" if is_first else "overwrite")
@@ -68,11 +68,11 @@ class StoredFiles:
         folder = self.root / version
 
         def described(path: str, size: int) -> OutputFile:
-            with answers(folder, path):
+            with translate_fs_errors(folder, path):
                 digest = digests.get(path) or file_digest(folder / path)
                 return OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path))
 
-        sizes = dict(sorted(sizes_below(folder).items()))
+        sizes = dict(sorted(file_sizes(folder).items()))
         # On object storage, the wait for an answer takes longer than all else.
         with ThreadPoolExecutor() as threads:
             return list(threads.map(described, sizes.keys(), sizes.values()))
@@ -90,11 +90,11 @@ class StoredFiles:
         """Remove objects."""
         if not paths:
             return
-        system, root = on_system(self.root)
-        with answers(self.root, "the storage"):
+        system, root = path_to_fs(self.root)
+        with translate_fs_errors(self.root, "the storage"):
             system.rm([f"{root}/{path}" for path in paths])
         # s3fs passes over the objects that a server refuses to remove.
-        if left := sorted(set(paths) & set(sizes_below(self.root))):
+        if left := sorted(set(paths) & set(file_sizes(self.root))):
             raise RefusedFileError(
                 f"{self.root / left[0]} cannot be removed: the server refuses it. Give the key the right to remove "
                 f"objects (s3:DeleteObject), and run the command again."
@@ -102,12 +102,12 @@ class StoredFiles:
 
     def _objects(self) -> dict[str, int]:
         return {
-            path: size for path, size in sizes_below(self.root).items() if _OBJECT.fullmatch(path)
+            path: size for path, size in file_sizes(self.root).items() if _OBJECT.fullmatch(path)
         }
 
     def _words(self) -> str:
         """The words of the claim; empty before the first one."""
-        with answers(self.root, "the storage"):
+        with translate_fs_errors(self.root, "the storage"):
             try:
                 return (self.root / MARKER).read_text(encoding="utf-8")
             except FileNotFoundError:

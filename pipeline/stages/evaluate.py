@@ -11,7 +11,7 @@ from rich.console import Console
 
 from features.functions import needed_branches, plugin_features
 from features.settings import FeatureSettings
-from hep_core.plugin_functions import module_of
+from hep_core.plugin_functions import code_module
 from models.errors import UndefinedMetricError
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.rounding import with_error
@@ -61,12 +61,12 @@ class Evaluate(Stage):
             "pipeline.runs.trained_models",
             *config.model.modules,
         ]
-        modules += sorted({module_of(figure.draw) for figure in OWN_FIGURES.values()})
+        modules += sorted({code_module(figure.draw) for figure in OWN_FIGURES.values()})
         if config.evaluate.data:
             modules.append("pipeline.scoring")
         if config.evaluate.data or any(dict(config.evaluate.systematics).values()):
             modules += sorted(
-                {module_of(feature.function) for feature in plugin_features().values()}
+                {code_module(feature.function) for feature in plugin_features().values()}
             )
         return tuple(modules)
 
@@ -90,7 +90,7 @@ class Evaluate(Stage):
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The files of `evaluate.data`, as `ingest` knows those of samples."""
-        from ingestion.changes import recognise
+        from ingestion.changes import carry_over_revisions
 
         if not config.evaluate.data:
             return StageInputs({})
@@ -104,7 +104,7 @@ class Evaluate(Stage):
         infos = _data_files(
             config, settings, say, needs_particles=config.features.particles, known=known
         )
-        infos = recognise(infos, earlier)
+        infos = carry_over_revisions(infos, earlier)
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
 
     def _reads_alike(self, config: Config, current: Version | None) -> bool:
@@ -221,26 +221,28 @@ def _data_files(
     known: Sequence[FileInfo] = (),
 ) -> list[FileInfo]:
     """The checked files of `evaluate.data`; `settings` are those by which they are read, and `known` ones were."""
-    from ingestion.files import found_files
+    from ingestion.files import find_input_files
     from ingestion.settings import NO_WEIGHT, SampleSettings
 
     sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
     # Without a file that cannot be read, the luminosity would be another.
     by_path = {info.path: info for info in known}
-    return found_files(
+    return find_input_files(
         [sample], settings, say, strict=True, known=by_path, needs_particles=needs_particles
     ).infos
 
 
 def _files_of_manifest(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
     """Files that were read, with the digests by which a touched file is known to be unchanged."""
-    from hep_core.storage import patiently
-    from ingestion.changes import changed_meanwhile, content_digest
+    from hep_core.storage import retry_remote
+    from ingestion.changes import content_digest, has_changed_since_check
 
     files = []
     for info in infos:
-        digest = info.digest or patiently(content_digest, info.path)
-        files.append(info._replace(digest="" if changed_meanwhile(info) else digest)._asdict())
+        digest = info.digest or retry_remote(content_digest, info.path)
+        files.append(
+            info._replace(digest="" if has_changed_since_check(info) else digest)._asdict()
+        )
     return files
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.columns import hlf_names
 from features.functions import plugin_features
-from hep_core.input_errors import some
-from hep_core.plugin_functions import module_of
-from hep_core.storage import footers, is_remote
-from ingestion.expressions import samples_in
+from hep_core.input_errors import shortened_list
+from hep_core.plugin_functions import code_module
+from hep_core.storage import is_remote, read_footers
+from ingestion.expressions import sample_labels
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample
+from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, sums_by_sample
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
@@ -106,7 +106,7 @@ class Features(Stage):
             counters = _counters(result)
             if result.damaged:
                 context.say(
-                    f"note: kernel outputs were damaged and are computed again: {some(result.damaged)}"
+                    f"note: kernel outputs were damaged and are computed again: {shortened_list(result.damaged)}"
                 )
             for sample, counter in counters["samples"].items():
                 if words := track_hint(sample, counter):
@@ -117,7 +117,7 @@ class Features(Stage):
 
 
 def _modules_of_plugins() -> set[str]:
-    return {module_of(feature.function) for feature in plugin_features().values()}
+    return {code_module(feature.function) for feature in plugin_features().values()}
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _refuse_other_labels(context: Context) -> None:
     for each in context.upstream["ingest"].manifest["config"]["samples"]:
         name, label, label_by = each["name"], each["label"], each.get("label_by", {})
         labels = [
-            known for known in samples_in(name, label, label_by).values() if known is not None
+            known for known in sample_labels(name, label, label_by).values() if known is not None
         ]
         if max(labels) >= len(config.classes) or now.get(name) != (label, label_by):
             has = "another label" if name in now else "no such sample"
@@ -168,7 +168,7 @@ def _reading(context: Context) -> dict[str, Any]:
     settings = IngestSettings.model_validate(config["ingest"])
     first, *others = ((each["tree"], each["branch_map"]) for each in config["samples"])
     if all(each == first for each in others):
-        settings = settings.of(*first)
+        settings = settings.for_sample(*first)
     kept = (
         IngestSettings.model_fields.keys()
         - IngestSettings.SPEED_ONLY
@@ -186,7 +186,7 @@ def generated_samples(
     keys = ("cross_section_pb", "sum_of_weights")
     found: dict[str, GeneratedSample] = {}
     for each in samples:
-        parts = samples_in(each.name, each.label, each.label_by)
+        parts = sample_labels(each.name, each.label, each.label_by)
         found |= GeneratedSample.from_counters(
             each.name, parts, ingested, **{key: getattr(each, key) for key in keys}
         )
@@ -227,7 +227,7 @@ def _earlier(context: Context) -> list[KernelOutput]:
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
-    sums = by_sample(result.outputs)
+    sums = sums_by_sample(result.outputs)
     selected = sum(sample["selected"] for sample in sums["samples"].values())
     dataset = result.dataset
     return {
@@ -257,7 +257,7 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
     parts = (
-        samples_in(each["name"], each["label"], each.get("label_by", {}))
+        sample_labels(each["name"], each["label"], each.get("label_by", {}))
         for each in config["samples"]
     )
     names = [name for each in parts for name in each]
@@ -303,7 +303,7 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
     dataset, samples = result.dataset, counters["samples"].values()
     selected = sum(sample["selected"] for sample in samples)
     kept = sum(dataset.num_rows(split) for split in SPLITS)
-    found = footers([path for split in SPLITS for path in dataset.files(split)])
+    found = read_footers([path for split in SPLITS for path in dataset.files(split)])
     rows = sum(footer.num_rows for footer in found)
     accounted = sum(sample[outcome] for sample in samples for outcome in OUTCOMES)
     events_in = sum(sample["events"] for sample in samples)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
 
-from hep_core.storage import footers, make_folder, sizes_below
-from ingestion.errors import grouped
+from hep_core.storage import file_sizes, make_folder, read_footers
+from ingestion.errors import group_messages
 from ingestion.notes import notes
-from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
+from ingestion.tally import WRAPPED_AZIMUTHS, sum_counts, sums_by_sample
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
@@ -62,8 +62,8 @@ class Ingest(Stage):
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
-        from ingestion.changes import recognise
-        from ingestion.files import found_files
+        from ingestion.changes import carry_over_revisions
+        from ingestion.files import find_input_files
 
         def say(words: str) -> None:
             console.print(f"  {words}", highlight=False, markup=False)
@@ -82,7 +82,7 @@ class Ingest(Stage):
                 }
         with Bar(console, "checking files", "files") as bar:
             particles = config.features.particles
-            found = found_files(
+            found = find_input_files(
                 config.samples,
                 config.ingest,
                 say,
@@ -96,7 +96,7 @@ class Ingest(Stage):
             i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i
             for i in found.infos
         ]
-        found = found._replace(infos=recognise(checked, infos))
+        found = found._replace(infos=carry_over_revisions(checked, infos))
         # With their current paths and times the next run need not check them again.
         return StageInputs(
             identities(found.infos, found.bad), found, [info._asdict() for info in found.infos]
@@ -143,9 +143,9 @@ class Ingest(Stage):
             for those in (infos, (*result.bad, *context.found.details.waiting))
         )
         samples = [sample.model_dump() for sample in config.samples]
-        for words in notes(files, samples, by_sample(result.parts)["samples"], left_out):
+        for words in notes(files, samples, sums_by_sample(result.parts)["samples"], left_out):
             context.say(f"note: {words}")
-        for words in grouped((each.path, each.message) for each in result.bad):
+        for words in group_messages((each.path, each.message) for each in result.bad):
             context.say(f"skipped: {words}")
         return _result(context, result)
 
@@ -206,12 +206,14 @@ def _same_settings(config: Config, current: Version) -> bool:
 
 def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
-    sums = total(result.parts).counts
+    sums = sum_counts(result.parts).counts
     there = sum(info.entries for info in result.infos)
     events_dir, before = context.data_dir / "events", context.current
     parts = [part for part in result.parts if part.name]
     own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
-    rows = sum(footer.num_rows for footer in footers([part.file(events_dir) for part in parts]))
+    rows = sum(
+        footer.num_rows for footer in read_footers([part.file(events_dir) for part in parts])
+    )
     accounted = sums["events"] + sum(
         count for step, count in sums.items() if step.startswith("rejected_")
     )
@@ -234,7 +236,7 @@ def _result(context: Context, result: IngestResult) -> Result:
     return Result(
         summary="; ".join(filter(None, summary)),
         counters={
-            **by_sample(result.parts),
+            **sums_by_sample(result.parts),
             "generated": result.generated,
             "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],
@@ -253,7 +255,7 @@ def _result(context: Context, result: IngestResult) -> Result:
                 f"{sums['entries']} = {accounted}",
             ),
             Check(
-                "files in the folder = parts", sizes_below(events_dir).keys() == own, f"{len(own)}"
+                "files in the folder = parts", file_sizes(events_dir).keys() == own, f"{len(own)}"
             ),
             Check(
                 "rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"

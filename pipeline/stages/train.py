@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from hep_core.plugin_functions import module_of
+from hep_core.plugin_functions import code_module
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
 from pipeline.config import Config
@@ -129,7 +129,7 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
     """The modules of a method, which the registry of methods imports for it."""
     found = [type(settings.algorithm).__module__, METHODS[settings.algorithm.name].kind.__module__]
     if topology := getattr(settings.algorithm, "topology", None):
-        found.append(module_of(TOPOLOGIES[topology]))
+        found.append(code_module(TOPOLOGIES[topology]))
     if settings.slowmo is not None:
         found.append(type(settings.slowmo).__module__)
     if settings.staleness_bound is not None:

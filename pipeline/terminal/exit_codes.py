@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hep_core.allocation import killed_for_memory, lack_of_memory, limit_and_advice, memory_limit
-from hep_core.plugins import blamed
+from hep_core.plugins import plugin_error
 from hep_core.secrets import redact
 from pipeline.errors import (
     MISSING_INPUT_ERRORS,
@@ -113,7 +113,7 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
             signal.signal(number, signal.SIG_IGN)
         err.print("\ninterrupted; finished stages stay; the same command resumes there")
         return Exit.INTERRUPTED
-    error = _missing_extra(error) or blamed(error) or error
+    error = _missing_extra(error) or plugin_error(error) or error
     if not isinstance(error, USER_ERRORS):
         error = _lack_of_memory(error, num_killed) or error
     if isinstance(error, USER_ERRORS):

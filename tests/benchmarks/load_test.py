@@ -28,7 +28,7 @@ from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.reader import RawEvents, read_events
 from ingestion.schema import SCALARS
 from ingestion.settings import IngestSettings
-from ingestion.thresholds import Jagged, wrapped_azimuths
+from ingestion.thresholds import Jagged, wrap_azimuths
 from pipeline.config import load_config
 
 TREE: Final = "LoadTest"
@@ -94,7 +94,7 @@ def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
     }
     scalars = {
         **raw.scalars,
-        "met_phi": wrapped_azimuths((raw.scalars["met_phi"] + angle).astype(np.float32)),
+        "met_phi": wrap_azimuths((raw.scalars["met_phi"] + angle).astype(np.float32)),
     }
     return raw._replace(scalars=scalars, collections=collections)
 
@@ -105,7 +105,7 @@ def _turned_fields(
     counts = np.diff(candidates.offsets)
     turn, mirror = np.repeat(angle, counts), np.repeat(sign, counts)
     fields = dict(candidates.fields)
-    fields["phi"] = wrapped_azimuths((fields["phi"] + turn).astype(np.float32))
+    fields["phi"] = wrap_azimuths((fields["phi"] + turn).astype(np.float32))
     fields["eta"] = (fields["eta"] * mirror).astype(np.float32)
     if "x" in fields:
         x, y = fields["x"], fields["y"]
@@ -131,7 +131,7 @@ def _blocks(
 def _columns(raw: RawEvents) -> dict[str, Any]:
     """Branches of one block: one per collection, scalar and pass-through column."""
     columns: dict[str, Any] = {
-        name: candidates.listed() for name, candidates in raw.collections.items()
+        name: candidates.to_awkward() for name, candidates in raw.collections.items()
     }
     columns |= {name: raw.scalars[name] for name in SCALARS if name != "weight"}
     columns[SCALARS["weight"].branch] = raw.scalars["weight"]

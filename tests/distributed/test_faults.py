@@ -22,7 +22,7 @@ from ranks import processes_of, wait_until
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from hep_core.environment import PROGRAM
+from hep_core.environment import MODULE_COMMAND
 from training.errors import LaunchError, StalledError
 from training.launching.launcher import launch, launch_all
 from training.launching.mpirun import rank_command, rank_environment
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 EPOCHS = 24
-RANK = (*PROGRAM, "training.launching.rank_process")
+RANK = (*MODULE_COMMAND, "training.launching.rank_process")
 SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
 MPCA = {"algorithm": "mpca", "cycle_steps": 4}
 #: Runs of which a rank is killed, one of every kind of method.

@@ -69,7 +69,7 @@ def prepare(content: bytes, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from hep_core.input_errors import InputFileError
     from hep_core.storage import size_and_time
-    from ingestion.files import FileInfo, SourceFile, inspect
+    from ingestion.files import FileInfo, SourceFile, inspect_file
     from ingestion.settings import IngestSettings, SampleSettings
     from ingestion.spark_job import ingest_range, split_entries
 
@@ -80,7 +80,7 @@ def prepare(content: bytes, folder: Path) -> Callable[[], None]:
     def look(file: Path) -> FileInfo:
         size, modified = size_and_time(str(file))
         source = SourceFile(SampleSettings(name="qcd", label=0, files=[str(file)]), str(file))
-        return inspect(source, settings, size=size, modified=modified)
+        return inspect_file(source, settings, size=size, modified=modified)
 
     def work() -> None:
         try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ranks import wait_until
 
 from hep_core import authenticated_sockets as doors
-from hep_core.authenticated_sockets import Door
+from hep_core.authenticated_sockets import AuthenticatedListener
 
 TOKEN = b"0123456789abcdef"
 #: What a stranger sends; the connection stays open.
@@ -24,13 +24,13 @@ WORDS = {
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door(socket.create_server(("127.0.0.1", 0)), TOKEN)
+def door() -> Iterator[AuthenticatedListener]:
+    made = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), TOKEN)
     yield made
     made.close()
 
 
-def come(door: Door, words: bytes) -> socket.socket:
+def come(door: AuthenticatedListener, words: bytes) -> socket.socket:
     """A stranger comes and speaks."""
     stranger = socket.create_connection(door.address)
     stranger.setblocking(False)
@@ -40,21 +40,21 @@ def come(door: Door, words: bytes) -> socket.socket:
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_a_stranger_is_sent_away_and_disturbs_nobody(
-    door: Door, words: bytes, monkeypatch: pytest.MonkeyPatch
+    door: AuthenticatedListener, words: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with come(door, words) as stranger:
-        door.welcome(5)
+        door.accept(5)
         with come(door, TOKEN + b"{}") as friend:
             known: list[socket.socket] = []
             wait_until(
-                lambda: bool(known.extend(door.welcome(1)) or known), what="the friend is let in"
+                lambda: bool(known.extend(door.accept(1)) or known), what="the friend is let in"
             )
             (let_in,) = known
             with let_in:
                 assert let_in.getpeername() == friend.getsockname()
                 assert let_in.recv(10) == b"{}"
         monkeypatch.setattr(doors.time, "monotonic", lambda: float("inf"))
-        assert door.welcome(0) == []
+        assert door.accept(0) == []
         assert len(door.sockets) == 1
         stranger.setblocking(True)
         # The connection is reset when something was not read.
@@ -67,33 +67,33 @@ def test_a_stranger_is_sent_away_and_disturbs_nobody(
     [(b"0" * len(TOKEN), False), (b"0" * (len(TOKEN) - 1), True), (TOKEN[:-1], True)],
 )
 def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(
-    door: Door, words: bytes, stays: bool
+    door: AuthenticatedListener, words: bytes, stays: bool
 ) -> None:
     with come(door, words):
-        door.welcome(5)
+        door.accept(5)
         assert len(door.sockets) == 2
-        assert door.welcome(5) == []
+        assert door.accept(5) == []
         assert len(door.sockets) == 1 + stays
 
 
 @given(words=st.binary(max_size=40))
 def test_no_words_but_the_token_open_the_door(words: bytes) -> None:
-    door = Door(socket.create_server(("127.0.0.1", 0)), TOKEN)
+    door = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), TOKEN)
     with come(door, words):
-        found = [*door.welcome(1), *door.welcome(0)]
+        found = [*door.accept(1), *door.accept(0)]
         for each in found:
             each.close()
         door.close()
     assert bool(found) == words.startswith(TOKEN)
 
 
-def test_300_silent_strangers_make_room(door: Door) -> None:
+def test_300_silent_strangers_make_room(door: AuthenticatedListener) -> None:
     with ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(come(door, b""))
-            door.welcome(5)
+            door.accept(5)
         assert len(door.sockets) <= 1 + doors._MOST
         stack.enter_context(come(door, TOKEN))
-        door.welcome(5)
-        (known,) = door.welcome(5)
+        door.accept(5)
+        (known,) = door.accept(5)
         known.close()

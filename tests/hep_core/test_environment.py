@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hep_core.environment import EVERYWHERE, LOCAL_SPARK, PROGRAM, cleaned, ignored
+from hep_core.environment import (
+    IGNORED_BY_LOCAL_SPARK,
+    IGNORED_EVERYWHERE,
+    MODULE_COMMAND,
+    clean_environment,
+    ignored_names,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = """
@@ -30,17 +36,17 @@ print(json.dumps([sys.argv, sys.flags.optimize, sys.path[:2], sys.getfilesysteme
     ],
 )  # fmt: skip
 def test_what_counts_stays(name: str) -> None:
-    assert list(ignored(EVERYWHERE | LOCAL_SPARK, [name])) == []
-    assert cleaned({name: "x"})[name] == "x"
+    assert list(ignored_names(IGNORED_EVERYWHERE | IGNORED_BY_LOCAL_SPARK, [name])) == []
+    assert clean_environment({name: "x"})[name] == "x"
 
 
 def test_each_row_ignores_what_it_names() -> None:
-    names = {name.replace("*", "X") for row in EVERYWHERE.values() for name in row.names}
+    names = {name.replace("*", "X") for row in IGNORED_EVERYWHERE.values() for name in row.names}
     before = dict.fromkeys(names, "x")
-    after = cleaned(before)
+    after = clean_environment(before)
     assert {name for name in names if after.get(name) == "x"} == set()
     # A second door changes nothing, so a process starts Python at most once more.
-    assert cleaned(after) == after
+    assert clean_environment(after) == after
 
 
 def test_on_a_cluster_the_settings_of_the_site_count() -> None:
@@ -49,14 +55,14 @@ def test_on_a_cluster_the_settings_of_the_site_count() -> None:
         "HADOOP_CONF_DIR": "/etc/hadoop",
         "JAVA_TOOL_OPTIONS": "-Xss4m",
     }
-    assert site.items() <= cleaned(site).items()
-    assert set(ignored(LOCAL_SPARK, site)) == set(site)
+    assert site.items() <= clean_environment(site).items()
+    assert set(ignored_names(IGNORED_BY_LOCAL_SPARK, site)) == set(site)
 
 
 def run_program(folder: Path, env: Mapping[str, str]) -> list[object]:
     (folder / "probe.py").write_text(PROBE)
     done = subprocess.run(
-        [*PROGRAM, "probe", "a b"], cwd=folder, env=env, capture_output=True, text=True, check=True
+        [*MODULE_COMMAND, "probe", "a b"], cwd=folder, env=env, capture_output=True, text=True, check=True
     )  # fmt: skip
     found: list[object] = json.loads(done.stdout)
     return found

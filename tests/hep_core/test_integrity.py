@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from hep_core.integrity import DamagedOutputError, has_seal, sealed
+from hep_core.integrity import DamagedOutputError, has_seal, with_seal
 
 
 def test_a_seal_survives_a_file_and_shows_a_changed_digit() -> None:
     content = {"layers": [50, 20], "rate": 0.1, "name": "hlf"}
-    text = json.dumps(sealed(content), indent=1)
+    text = json.dumps(with_seal(content), indent=1)
     assert has_seal(json.loads(text))
     assert not has_seal(json.loads(text.replace("0.1", "0.9")))
 
@@ -25,7 +25,7 @@ def test_content_without_its_seal_has_none(content: object) -> None:
 def test_the_error_keeps_file_and_cause_in_copies_and_words() -> None:
     error = DamagedOutputError("/run/my features/part: 1.parquet", "its footer is wrong")
     same = copy.copy(error)
-    told = DamagedOutputError.told_by(str(error))
+    told = DamagedOutputError.from_message(str(error))
     for other in (same, told):
         assert (other.path, other.what, str(other)) == (error.path, error.what, str(error))
-    assert DamagedOutputError.told_by("a disk is full") is None
+    assert DamagedOutputError.from_message("a disk is full") is None

@@ -17,7 +17,7 @@ from s3_server import Server, forget_connections, lead_to, s3_server
 
 from hep_core.atomic_files import new_file
 from hep_core.input_errors import RefusedFileError, UnreachableFileError
-from hep_core.storage import ATTEMPTS, limit_waiting, place, readable
+from hep_core.storage import ATTEMPTS, as_path, limit_waiting, parquet_source
 from ingestion.files import expand
 from ingestion.settings import SampleSettings
 
@@ -72,10 +72,10 @@ def test_a_new_file_arrives_whole_or_not_at_all_and_can_be_read(
     tmp_path: Path, server: Server
 ) -> None:
     table = pa.table({"number": [1, 2, 3]})
-    for folder in (place("s3://bucket/new"), tmp_path):
+    for folder in (as_path("s3://bucket/new"), tmp_path):
         with new_file(folder / "a.parquet") as unfinished:
             pq.write_table(table, unfinished)
-        assert pq.read_table(readable(folder / "a.parquet")).equals(table)
+        assert pq.read_table(parquet_source(folder / "a.parquet")).equals(table)
         with pytest.raises(KeyboardInterrupt):
             write_interrupted(folder / "b.parquet")
         # It may be that nothing is written.

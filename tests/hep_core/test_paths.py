@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from hep_core.input_errors import UnreadableFileError
-from hep_core.paths import Located, PathError, located, matching_here
-from hep_core.storage import matching
+from hep_core.paths import ExpandedPath, PathError, expand_path, local_matches
+from hep_core.storage import matching_files
 
 NAMES = (
     *(
@@ -64,24 +64,24 @@ def test_a_pattern_matches_what_it_matches_in_a_shell(
     script = f'shopt -s globstar nullglob; for each in {pattern}; do [ -d "$each" ] || printf \'%s\\0\' "$each"; done'
     words = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True).stdout
     expected = {os.path.normpath(word) for word in words.split("\0")[:-1]}
-    found = matching_here(pattern)
+    found = local_matches(pattern)
     assert [*map(os.path.normpath, found)] == sorted(expected)
-    assert found == matching(pattern)
+    assert found == matching_files(pattern)
 
 
 def test_links_to_folders_are_followed_where_they_are_named_only(tree: Path) -> None:
     # Bash follows some of them below `**`; a circle would give each file many times.
     (tree / "d" / "again").symlink_to(tree)
     (tree / "link").symlink_to(tree / "d")
-    assert matching(f"{tree}/**/e.root") == [f"{tree}/d/e.root"]
-    assert matching("link/**/*.root") == ["link/e.root", "link/f/g.root"]
-    assert matching("d/again/**/again/e.root") == []
-    assert matching("*/e.root") == ["d/e.root", "link/e.root"]
+    assert matching_files(f"{tree}/**/e.root") == [f"{tree}/d/e.root"]
+    assert matching_files("link/**/*.root") == ["link/e.root", "link/f/g.root"]
+    assert matching_files("d/again/**/again/e.root") == []
+    assert matching_files("*/e.root") == ["d/e.root", "link/e.root"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_there_is_no_pattern(tree: Path, name: str) -> None:
-    assert matching(f"{tree}/{name}") == [f"{tree}/{name}"]
+    assert matching_files(f"{tree}/{name}") == [f"{tree}/{name}"]
 
 
 def test_two_stars_beside_letters_are_one_on_servers_too(
@@ -89,8 +89,8 @@ def test_two_stars_beside_letters_are_one_on_servers_too(
 ) -> None:
     fsspec.filesystem("memory").pipe("/night/a.root", b"x")
     assert (
-        matching("memory://night/**.root")
-        == matching("memory://**/*.root")
+        matching_files("memory://night/**.root")
+        == matching_files("memory://**/*.root")
         == ["memory:///night/a.root"]
     )
 
@@ -98,7 +98,7 @@ def test_two_stars_beside_letters_are_one_on_servers_too(
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.root")).touch()
     with pytest.raises(PathError, match=r"udcff.root' is no text"):
-        matching(f"{tmp_path}/*.root")
+        matching_files(f"{tmp_path}/*.root")
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,18 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         ("cost$.root", "/my [1]/cost$.root"),
         ("s3://$SUB/~/a.root", "s3://sub/~/a.root"),
         ("root://eos//~ada/a.root", "root://eos//~ada/a.root"),
-        (Located("$NIGHT"), "$NIGHT"),
+        (ExpandedPath("$NIGHT"), "$NIGHT"),
     ],
 )
 def test_home_and_variables(monkeypatch: pytest.MonkeyPatch, words: str, path: str) -> None:
     for name, value in {"HOME": "/home/ada", "NIGHT": "/data/7", "SUB": "sub"}.items():
         monkeypatch.setenv(name, value)
-    assert located(words, "/my [1]") == path
+    assert expand_path(words, "/my [1]") == path
 
 
 def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Path) -> None:
     (tmp_path / "a$b.root").touch()
-    assert located("a$b.root", tmp_path) == f"{tmp_path}/a$b.root"
+    assert expand_path("a$b.root", tmp_path) == f"{tmp_path}/a$b.root"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_is_unknown_is_named(
 ) -> None:
     monkeypatch.setenv("NIGHT", "7")
     with pytest.raises(PathError, match=message):
-        located(words)
+        expand_path(words)
 
 
 def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,4 +160,4 @@ def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("os.walk", refuse)
     with pytest.raises((PermissionError, UnreadableFileError), match=r"/d'"):
-        matching(f"{tree}/**/*.root")
+        matching_files(f"{tree}/**/*.root")

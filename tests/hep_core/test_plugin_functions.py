@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hep_core import plugins
-from hep_core.plugin_functions import function_behind, module_of, name_of
+from hep_core.plugin_functions import callable_name, code_module, python_function
 
 
 def pt_ratio(events: Any, power: float = 1.0) -> Any:
@@ -83,9 +83,9 @@ def wrapped(*arguments: Any) -> Any:
 def test_the_function_behind_a_callable_says_name_and_module(
     given: Callable[..., Any], name: str, function: Callable[..., Any]
 ) -> None:
-    assert function_behind(given) is function
-    assert name_of(given) == name
-    assert module_of(given) == __name__
+    assert python_function(given) is function
+    assert callable_name(given) == name
+    assert code_module(given) == __name__
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,17 @@ def test_the_function_behind_a_callable_says_name_and_module(
 )
 def test_a_callable_without_a_python_function_is_refused(given: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="is no Python function; write `def` around it"):
-        function_behind(given)
+        python_function(given)
 
 
 def test_a_lambda_has_no_name_for_a_column() -> None:
     with pytest.raises(ValueError, match="'<lambda>' is no name"):
-        name_of(lambda events: events)
+        callable_name(lambda events: events)
 
 
 @pytest.mark.parametrize(
-    "callable_text", ["partial(jets.name_of, 1)", "np.vectorize(np.median)", "partial(np.median)"]
+    "callable_text",
+    ["partial(jets.callable_name, 1)", "np.vectorize(np.median)", "partial(np.median)"],
 )
 def test_a_callable_of_another_module_belongs_to_the_plugin_that_registers_it(
     tmp_path: Path, callable_text: str
@@ -113,10 +114,10 @@ def test_a_callable_of_another_module_belongs_to_the_plugin_that_registers_it(
         "import numpy as np",
         "import hep_core.plugin_functions as jets",
     ]
-    lines += [f"registered = {callable_text}", "jets.note_plugin(registered)"]
+    lines += [f"registered = {callable_text}", "jets.remember_plugin(registered)"]
     (tmp_path / "registers.py").write_text("\n".join(lines))
 
     module = plugins._from_file(tmp_path / "registers.py")
 
     del sys.modules[module.__name__]
-    assert module_of(module.registered) == "plugin_registers"
+    assert code_module(module.registered) == "plugin_registers"

@@ -18,14 +18,14 @@ from features.settings import FeatureSettings
 from features.functions import FUNCTIONS
 from features.columns import HIGH_LEVEL
 from hep_core import plugins
-from ingestion.files import found_files
+from ingestion.files import find_input_files
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import NetworksSettings
 from training.settings import TrainSettings
 import features.columns
 
-(info,) = found_files([SampleSettings(name="qcd", label=0, files=[sys.argv[1]])], IngestSettings(), print).infos
+(info,) = find_input_files([SampleSettings(name="qcd", label=0, files=[sys.argv[1]])], IngestSettings(), print).infos
 events = select_events(next(iter(read_events(info, IngestSettings(), start=0, stop=60))), info, IngestSettings()).table
 before = build_features(events, FeatureSettings()).hlf
 for path in sys.argv[2:]:

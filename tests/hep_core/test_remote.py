@@ -22,7 +22,7 @@ from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from hep_core.input_errors import RefusedFileError, UnreachableFileError, UnreadableFileError
-from hep_core.storage import ATTEMPTS, limit_waiting, patiently
+from hep_core.storage import ATTEMPTS, limit_waiting, retry_remote
 from ingestion.errors import NoFilesError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
@@ -93,7 +93,7 @@ def sample(*urls: str) -> SampleSettings:
 
 def ingested(info: FileInfo, folder: Path) -> EventsPart:
     """As a task of the Spark job reads it."""
-    (part,) = patiently(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
+    (part,) = retry_remote(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
     return part
 
 
@@ -217,7 +217,7 @@ def test_a_certificate_that_is_not_trusted_is_named(
     ):
         expand([sample(f"{url}/{name}")])
     # What the message advises works; the library reads the variable when it is imported.
-    code = "import sys; from hep_core.storage import matching; print(matching(sys.argv[1]))"
+    code = "import sys; from hep_core.storage import matching_files; print(matching_files(sys.argv[1]))"
     environment = {**os.environ, "SSL_CERT_FILE": str(certificate)}
     command = [sys.executable, "-c", code, f"{url}/a.root"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from hep_core.input_errors import (
     UnreadableFileError,
     read_error,
 )
-from hep_core.storage import ATTEMPTS, answers, patiently
+from hep_core.storage import ATTEMPTS, retry_remote, translate_fs_errors
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest, ingest_range, split_entries
 
@@ -83,9 +83,9 @@ def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: s
         f"s3://bucket/a.root: the server refuses its size ({name}: not for you). Correct the URL"
         in str(problem)
     )
-    assert not problem.is_of_the_file
+    assert not problem.may_be_skipped
     assert (
-        read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).is_of_the_file
+        read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).may_be_skipped
         is False
     )
     for status in (401, 403, 407):
@@ -98,10 +98,10 @@ def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: s
 def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
     with (
         pytest.raises(UnreachableFileError, match="/data/a: its hash could not be read"),
-        answers("/data/a", "its hash"),
+        translate_fs_errors("/data/a", "its hash"),
     ):
         raise once_more()
-    with pytest.raises(FileNotFoundError), answers(Path("/data/a"), "its content"):
+    with pytest.raises(FileNotFoundError), translate_fs_errors(Path("/data/a"), "its content"):
         raise FileNotFoundError("/data/a")
 
 
@@ -160,7 +160,7 @@ def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) 
     problem = UnreachableFileError("away")
     read = Flaky(lambda: None, problem)
     with pytest.raises(UnreachableFileError) as caught:
-        patiently(read)
+        retry_remote(read)
     assert caught.value is problem
     assert read.calls == ATTEMPTS == 4
     assert waits == [1, 3, 9]
@@ -210,7 +210,7 @@ def test_a_file_that_is_bad_for_good_is_opened_once(
         checked(path)
     assert flaky.calls == 1
     with pytest.raises((DamagedFileError, UnreadableFileError)):
-        patiently(ingest_range, work, IngestSettings(), path.parent)
+        retry_remote(ingest_range, work, IngestSettings(), path.parent)
     assert (flaky.calls, waits) == (2, [])
     if isinstance(error, FileNotFoundError | PermissionError):
         header = Flaky(LocalFileSystem.open, error)

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from hep_core import secrets
 from hep_core.input_errors import UnreadableFileError
-from hep_core.secrets import keep_secret, redact, redact_all
+from hep_core.secrets import redact, redact_all, register_secrets
 
 SECRET = "hush-7f3a"  # noqa: S105 - of nobody
 #: Words of the field that look like names of secrets.
@@ -103,7 +103,7 @@ def test_passwords_of_urls_may_hold_anything_but_blanks(password: str) -> None:
 
 
 def test_credentials_of_the_config_are_hidden_wherever_they_stand() -> None:
-    keep_secret(
+    register_secrets(
         {
             "spark": {"conf": {"a": SecretStr(SECRET), "b": "plain text"}},
             "list": [SecretStr(f"{SECRET}+more")],
@@ -115,7 +115,7 @@ def test_credentials_of_the_config_are_hidden_wherever_they_stand() -> None:
 
 
 def test_short_credentials_cost_no_words() -> None:
-    keep_secret([SecretStr("4"), SecretStr(""), SecretStr("true")])
+    register_secrets([SecretStr("4"), SecretStr(""), SecretStr("true")])
     assert redact("4 jets are true") == "4 jets are true"
 
 

@@ -16,7 +16,7 @@ from delphes_files import source_of
 from ingestion import files as module
 from ingestion.conflicts import is_recent
 from ingestion.errors import BadFilesError, FilesToComeError, TruncatedFileError
-from ingestion.files import Inventory, SourceFile, found_files, inventory
+from ingestion.files import Inventory, SourceFile, find_input_files, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 
 WHOLE = SAMPLES / "qcd_13TeV_PU20_0.root"
@@ -51,7 +51,7 @@ def names(found: Inventory) -> dict[str, list[str]]:
 
 def test_a_file_that_is_being_written_waits(data: Path) -> None:
     said: list[str] = []
-    found = found_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
+    found = find_input_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
     assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
     assert "may still be being written" in found.waiting[0].reason
     assert "truncated" in found.waiting[0].reason
@@ -64,7 +64,7 @@ def test_files_that_wait_for_the_same_reason_are_named_in_one_line(data: Path) -
     for name in ("third.root", "quarter.root"):
         shutil.copy(data / "half.root", data / name)
     said: list[str] = []
-    found = found_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
+    found = find_input_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
     waiting = [Path(file.path) for file in found.waiting]
     assert len(waiting) == 3
     (line,) = said
@@ -88,7 +88,7 @@ def test_a_file_that_grows_during_its_check_waits(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (data / "half.root").unlink()
-    inspect = module.inspect
+    inspect = module.inspect_file
 
     def growing(source: SourceFile, *arguments: Any, **options: Any) -> Any:
         found = inspect(source, *arguments, **options)
@@ -96,7 +96,7 @@ def test_a_file_that_grows_during_its_check_waits(
             file.write(b"more")
         return found
 
-    monkeypatch.setattr(module, "inspect", growing)
+    monkeypatch.setattr(module, "inspect_file", growing)
     found = look(data, settle_seconds=60)
     assert names(found) == {"read": [], "bad": [], "waiting": ["whole.root"]}
     assert found.waiting[0].reason == "it changed while it was checked"
@@ -128,12 +128,12 @@ def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
     (sample,) = samples(data, "qcd")
     sample = sample.model_copy(update={"files": [*sample.files, str(data / "late*.root")]})
     said: list[str] = []
-    found_files([sample], IngestSettings(), said.append)
+    find_input_files([sample], IngestSettings(), said.append)
     assert said == [
         f"note: sample 'qcd': no file matches '{data / 'late*.root'}' (yet?); its other files are taken"
     ]
     with pytest.raises(FilesToComeError, match=r"no file matches .*late"):
-        found_files([sample], IngestSettings(), said.append, strict=True)
+        find_input_files([sample], IngestSettings(), said.append, strict=True)
 
 
 def test_times_of_servers_say_nothing() -> None:

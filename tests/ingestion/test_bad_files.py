@@ -21,7 +21,7 @@ from made_events import distinct, lepton, made_event
 
 from hep_core.input_errors import DamagedFileError, InputFileError, UnreadableFileError
 from ingestion.errors import BadFilesError, EmptySampleError, TruncatedFileError
-from ingestion.files import FileInfo, SourceFile, inspect, inventory
+from ingestion.files import FileInfo, SourceFile, inspect_file, inventory
 from ingestion.root_format import open_root
 from ingestion.settings import IngestSettings
 
@@ -187,10 +187,10 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
 
     def only_bad_ones(source: SourceFile, *rest: Any, **options: Any) -> FileInfo:
         assert source.path in bad
-        return inspect(source, *rest, **options)
+        return inspect_file(source, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ingestion.files.inspect", only_bad_ones)
+        patch.setattr("ingestion.files.inspect_file", only_bad_ones)
         assert "ingest: up to date" in three_bad.ingest(on_bad_file="skip", max_bad_files=3)
     assert three_bad.folder_of("ingest") == before
     with pytest.raises(BadFilesError):

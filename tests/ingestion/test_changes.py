@@ -16,7 +16,7 @@ from delphes_files import checked, write_delphes
 from made_events import Row, lepton, made_event
 
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError
-from ingestion.changes import content_digest, is_unchanged, recognise
+from ingestion.changes import carry_over_revisions, content_digest, is_unchanged
 from ingestion.files import FileInfo
 
 MET, OTHER_MET = 123.4375, 125.5
@@ -72,7 +72,7 @@ def as_read(*paths: Path, earlier: list[FileInfo] | None = None) -> list[FileInf
     """What a manifest says after the files have been read."""
     return [
         info._replace(digest=content_digest(info.path))
-        for info in recognise(checked(*paths), earlier or [])
+        for info in carry_over_revisions(checked(*paths), earlier or [])
     ]
 
 
@@ -97,20 +97,20 @@ def test_the_content_decides_whether_a_file_is_unchanged(
     path: Path, change: Callable[[Path], Path], same: bool
 ) -> None:
     (before,) = as_read(path)
-    (after,) = recognise(checked(change(path)), [before])
+    (after,) = carry_over_revisions(checked(change(path)), [before])
     assert after.uuid == before.uuid
     assert is_unchanged(after, before) is same
     assert (after.digest, after.revision) == ((before.digest, "") if same else ("", after.modified))
     # Once it is read, it is the new one; touching it changes nothing.
     again = as_read(Path(after.path), earlier=[before])
-    assert is_unchanged(recognise(checked(touch(Path(after.path))), again)[0], again[0])
+    assert is_unchanged(carry_over_revisions(checked(touch(Path(after.path))), again)[0], again[0])
 
 
 def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(path: Path) -> None:
     before = as_read(path)
     write_plain(path, events(), uuid=uuid5(NAMESPACE_URL, "another"))
     for earlier in ([], before):
-        (info,) = recognise(checked(path), earlier)
+        (info,) = carry_over_revisions(checked(path), earlier)
         assert (info.digest, info.revision) == ("", "")
     assert not is_unchanged(info, None)
 
@@ -125,7 +125,7 @@ def test_a_file_of_another_size_number_of_entries_or_revision_is_changed(
     after = before._replace(**change)
     assert not is_unchanged(after, before)
     if "revision" not in change:
-        (info,) = recognise([after], [before])
+        (info,) = carry_over_revisions([after], [before])
         assert (info.digest, info.revision) == ("", after.modified)
 
 
@@ -136,7 +136,7 @@ def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.Mon
         raise AssertionError("the content was read")
 
     monkeypatch.setattr("ingestion.changes.content_digest", never)
-    assert recognise(checked(path), before) == before
+    assert carry_over_revisions(checked(path), before) == before
 
 
 def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
@@ -148,7 +148,7 @@ def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
         raise UnreadableFileError(name)
 
     monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
-    (info,) = recognise(checked(touch(path)), before)
+    (info,) = carry_over_revisions(checked(touch(path)), before)
     assert not is_unchanged(info, before[0])
 
 
@@ -156,21 +156,21 @@ def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
     before = as_read(
         path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
     )
-    assert is_unchanged(recognise(checked(touch(path)), before)[0], before[0])
+    assert is_unchanged(carry_over_revisions(checked(touch(path)), before)[0], before[0])
 
 
 def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(
     path: Path,
 ) -> None:
-    before = recognise(checked(path), [])
-    assert not is_unchanged(recognise(checked(touch(path)), before)[0], before[0])
+    before = carry_over_revisions(checked(path), [])
+    assert not is_unchanged(carry_over_revisions(checked(touch(path)), before)[0], before[0])
     # The server of a remote file tells nothing but its size and its time, which may be unknown.
     remote = before[0]._replace(path="https://host/a.root", modified="yesterday")
     for modified, is_same in (("yesterday", True), ("today", False)):
-        (info,) = recognise([remote._replace(modified=modified, revision="")], [remote])
+        (info,) = carry_over_revisions([remote._replace(modified=modified, revision="")], [remote])
         assert is_unchanged(info, remote) is is_same
     unknown = remote._replace(modified="", revision="first")
-    (info,) = recognise([unknown], [unknown])
+    (info,) = carry_over_revisions([unknown], [unknown])
     assert not is_unchanged(info, unknown)
 
 

@@ -16,7 +16,7 @@ from ingestion.errors import ConflictingFilesError
 from ingestion.files import inventory
 from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
 from ingestion.spark_job import EarlierParts, IngestResult, ingest
-from ingestion.tally import by_sample
+from ingestion.tally import sums_by_sample
 
 SAMPLES = [
     SampleSettings(name=name, label=label, files=["-"])
@@ -98,7 +98,7 @@ def test_dropped_copies_leave_every_event_and_every_weight_once(
     whole: Path, other: Path, merged: Path, tmp_path: Path
 ) -> None:
     found = run(tmp_path / "out" / "events", ("a", whole), ("b", other), ("b", merged))
-    counts = by_sample(found.parts)["samples"]["b"]
+    counts = sums_by_sample(found.parts)["samples"]["b"]
     assert (counts["entries"], counts["rejected_copy"], counts["events"]) == (32, 17, 7 + 4)
     weights = [
         sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")

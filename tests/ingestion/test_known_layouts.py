@@ -83,7 +83,7 @@ def test_a_file_of_cms_is_read_without_a_map() -> None:
     raw = read(info, settings)
     with uproot.open({CMS_FILE: "Events"}) as tree:
         for collection, stem in (("electrons", "Electron"), ("muons", "Muon"), ("jets", "Jet")):
-            pts = raw.collections[collection].listed()["pt"].tolist()
+            pts = raw.collections[collection].to_awkward()["pt"].tolist()
             assert pts == tree[f"{stem}_pt"].array().tolist()
         assert raw.scalars["met"].tolist() == tree["MET_pt"].array().tolist()
         assert raw.scalars["weight"].tolist() == tree["genWeight"].array().tolist()

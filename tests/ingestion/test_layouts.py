@@ -18,7 +18,7 @@ from made_events import Row, jet, lepton, made_event, tower, track
 from hep_core.input_errors import DamagedFileError, InputFileError
 from ingestion.errors import ConflictingFilesError, MissingBranchError, WrongBranchTypeError
 from ingestion.files import Inventory, expand, inventory
-from ingestion.layout import BranchNames, sources_of
+from ingestion.layout import BranchNames, field_sources
 from ingestion.notes import notes, unusual_content
 from ingestion.reader import Selection
 from ingestion.schema import COLLECTIONS
@@ -390,7 +390,7 @@ def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(
 ) -> None:
     names = names_of("types_of_root.root")
     with pytest.raises(WrongBranchTypeError, match=words):
-        sources_of(names, {field: name}, {})
+        field_sources(names, {field: name}, {})
 
 
 def test_a_merge_behind_an_empty_file_was_called_a_damaged_copy() -> None:
@@ -427,7 +427,7 @@ def test_a_collection_of_a_sample_comes_before_a_field_of_all() -> None:
     (source,) = expand(
         [SampleSettings(name="a", label=0, files=[__file__], branch_map={"muons": "Muon"})]
     )
-    settings = IngestSettings(branch_map={"muons.pt": "mu_pt", "jets": "AK4"}).of(
+    settings = IngestSettings(branch_map={"muons.pt": "mu_pt", "jets": "AK4"}).for_sample(
         source.sample.tree, source.sample.branch_map
     )
     assert settings.branch_map == {"muons": "Muon", "jets": "AK4"}

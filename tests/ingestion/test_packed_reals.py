@@ -13,7 +13,7 @@ import uproot
 
 from hep_core.input_errors import DamagedFileError
 from ingestion.errors import WrongBranchTypeError
-from ingestion.layout import BranchNames, sources_of
+from ingestion.layout import BranchNames, field_sources
 from ingestion.packed_reals import Packing, packing_in
 
 PACKED: Final = Path(__file__).resolve().parents[1] / "data" / "packed_reals_of_root.root"
@@ -79,7 +79,7 @@ def test_a_branch_of_objects_says_that_only_numbers_are_read(
     with pytest.raises(
         WrongBranchTypeError, match=r"holds objects \(.*\), and only branches of numbers .*Define"
     ):
-        sources_of(names, {"electrons.pt": branch}, {})
+        field_sources(names, {"electrons.pt": branch}, {})
 
 
 @pytest.mark.parametrize("branch", ["whole.", "Unsplit"])
@@ -89,12 +89,12 @@ def test_an_unsplit_class_says_that_its_type_cannot_be_read(
     with pytest.raises(
         WrongBranchTypeError, match=rf"branch '{branch}' has a type that cannot be read"
     ):
-        sources_of(names, {"electrons.pt": branch}, {})
+        field_sources(names, {"electrons.pt": branch}, {})
 
 
 def test_an_object_of_several_branches_names_them(names: BranchNames) -> None:
     with pytest.raises(WrongBranchTypeError, match=r"map 'p4s/p4s.fCoordinates.fPt' or"):
-        sources_of(names, {"electrons.pt": "p4s"}, {})
+        field_sources(names, {"electrons.pt": "p4s"}, {})
 
 
 def test_a_branch_that_is_booked_late_is_named_with_its_number_of_entries(
@@ -103,7 +103,7 @@ def test_a_branch_that_is_booked_late_is_named_with_its_number_of_entries(
     with pytest.raises(
         DamagedFileError, match="branch 'late' has 4 of the 7 entries of its tree"
     ) as caught:
-        sources_of(names, {"met": "late"}, {})
+        field_sources(names, {"met": "late"}, {})
     assert "Copy it again" not in str(caught.value)
 
 
@@ -114,4 +114,4 @@ def test_a_member_without_a_description_of_its_range_is_refused(
     with pytest.raises(
         WrongBranchTypeError, match=r"branch 'hits/hits.pt' has a type that cannot be read"
     ):
-        sources_of(names, {"electrons.pt": "hits.pt"}, {})
+        field_sources(names, {"electrons.pt": "hits.pt"}, {})

@@ -85,7 +85,7 @@ def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(
         def unstrip_protocol(self, name: str) -> str:
             return f"root://server/{name}"
 
-    monkeypatch.setattr("hep_core.storage.file_system", lambda _: (Server(), "/*.root"))
+    monkeypatch.setattr("hep_core.storage.url_to_fs", lambda _: (Server(), "/*.root"))
     sample = SampleSettings(name="qcd", label=0, files=["root://server//*.root"])
     assert [each.path for each in expand([sample])] == [
         "root://server//a.root",

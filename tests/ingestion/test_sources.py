@@ -8,7 +8,7 @@ import pytest
 from delphes_files import write_delphes
 from made_events import lepton, made_event
 
-from hep_core.paths import without_braces
+from hep_core.paths import expand_braces
 from ingestion.errors import BadFilesError, FilesToComeError, NoFilesError
 from ingestion.files import inventory
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
@@ -38,7 +38,7 @@ def touched(folder: Path, *names: str) -> None:
     ],
 )
 def test_braces_are_as_in_a_shell(pattern: str, patterns: list[str]) -> None:
-    assert without_braces(pattern) == patterns
+    assert expand_braces(pattern) == patterns
 
 
 def test_each_choice_in_braces_needs_a_file(tmp_path: Path) -> None:

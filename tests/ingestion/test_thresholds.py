@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestion.thresholds import Jagged, any_per_event, filled, is_padding, kept_offsets
+from ingestion.thresholds import Jagged, any_per_event, drop_padding, is_padding, offsets_after_mask
 
 flags_by_event = st.lists(st.lists(st.booleans(), max_size=6), min_size=1, max_size=12)
 
@@ -19,7 +19,7 @@ def offsets_and_flags(events: list[list[bool]]) -> tuple[np.ndarray, np.ndarray]
 @given(flags_by_event)
 def test_kept_offsets_count_the_kept_candidates_of_each_event(events: list[list[bool]]) -> None:
     offsets, flags = offsets_and_flags(events)
-    assert np.diff(kept_offsets(offsets, flags)).tolist() == [sum(event) for event in events]
+    assert np.diff(offsets_after_mask(offsets, flags)).tolist() == [sum(event) for event in events]
 
 
 @given(flags_by_event)
@@ -40,4 +40,4 @@ def test_padding_is_a_negative_pt_or_one_number_in_eta_and_phi() -> None:
     pt, eta, phi = np.array([*padded, *good], np.float32).T
     jets = Jagged(np.array([0, len(pt)]), {"pt": pt, "eta": eta, "phi": phi})
     assert is_padding(jets).tolist() == [True] * len(padded) + [False] * len(good)
-    assert filled(jets).fields["pt"].tolist() == [30.0, 30.0, 30.0]
+    assert drop_padding(jets).fields["pt"].tolist() == [30.0, 30.0, 30.0]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from hep_core.input_errors import InputFileError
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
-from ingestion.files import FileInfo, expand, found_files, inventory
+from ingestion.files import FileInfo, expand, find_input_files, inventory
 from ingestion.notes import notes
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.weights import generated_sum, sign_of_a_skim
@@ -122,7 +122,7 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
         SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight")
         for each in (data, made)
     ]
-    found = found_files(samples, settings, lambda _: None, needs_weights=False)
+    found = find_input_files(samples, settings, lambda _: None, needs_weights=False)
     assert [info.weight for info in found.infos] == ["none", "genWeight"]
     assert notes_of(*found.infos) == []
 

@@ -23,7 +23,7 @@ from prediction_trees import keys_of, probabilities, uuid_of
 from undisturbed_run import Undisturbed
 
 from features.matrices import required_columns
-from hep_core.integrity import sealed
+from hep_core.integrity import with_seal
 from models.errors import ModelError
 from models.networks.registry import settings_of
 from models.networks.scaling_layer import Scaler
@@ -230,7 +230,7 @@ def test_branches_and_selection_are_those_of_the_training(
     shutil.copytree(finished.model, model)
     content = json.loads((model / "model" / "model.json").read_text())
     content["reading"] |= {"tree": "Events", "branch_map": {"met": "MET_pt"}, "min_lepton_pt": 60.0}
-    (model / "model" / "model.json").write_text(json.dumps(sealed(content)))
+    (model / "model" / "model.json").write_text(json.dumps(with_seal(content)))
     events = [made_event(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
     file = write_delphes(
         tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"}
@@ -244,7 +244,7 @@ def test_a_model_of_an_earlier_release_is_refused(finished: Finished, tmp_path: 
     path = tmp_path / "old" / "model" / "model.json"
     content = json.loads(path.read_text())
     del content["reading"]
-    path.write_text(json.dumps(sealed(content)))
+    path.write_text(json.dumps(with_seal(content)))
     with pytest.raises(ModelError, match="does not say how the events"):
         load_classifier(tmp_path / "old")
 

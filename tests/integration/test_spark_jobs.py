@@ -32,7 +32,7 @@ from hep_core.input_errors import DamagedFileError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import IngestResult, ingest
-from ingestion.tally import by_sample
+from ingestion.tally import sums_by_sample
 from pipeline.machine.spark_session import SparkProvider
 
 pytestmark = pytest.mark.spark
@@ -115,7 +115,7 @@ def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
     made: Made, bundled_samples: list[SampleSettings]
 ) -> None:
     all_ingested, all_chosen = (
-        by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs)
+        sums_by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs)
     )
     for sample, (entries, selected) in BUNDLED.items():
         ingested, chosen = all_ingested[sample], all_chosen[sample]

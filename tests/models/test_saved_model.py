@@ -13,7 +13,7 @@ from feature_datasets import write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
 from features.columns import SCALED_LIMIT
-from hep_core.integrity import DamagedOutputError, file_digest, sealed
+from hep_core.integrity import DamagedOutputError, file_digest, with_seal
 from models.errors import DamagedModelError, InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def change(folder: Path, **values: Any) -> None:
     content = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(sealed(content | values)))
+    (folder / "model.json").write_text(json.dumps(with_seal(content | values)))
 
 
 @every_network

@@ -22,7 +22,7 @@ from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
 from hep_core.atomic_files import new_file
-from hep_core.integrity import SEAL, DamagedOutputError, has_seal, sealed
+from hep_core.integrity import SEAL, DamagedOutputError, has_seal, with_seal
 from hep_core.random_streams import random_stream
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
@@ -182,7 +182,7 @@ class JobResult(NamedTuple):
             "folds": [curves._asdict() for curves in self.folds],
         }
         with new_file(folder / f"{self.trial.key}.json") as unfinished:
-            unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
+            unfinished.write_text(json.dumps(with_seal(content)), encoding="utf-8")
 
 
 def load_result(folder: Path, trial: Trial) -> JobResult | None:

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hep_core.environment import PROGRAM
+from hep_core.environment import MODULE_COMMAND
 from training.launching.rank_reports import LaunchFiles
 from training.launching.spark_agent import keep_alive
 from training.transports.spark import SparkTransport
@@ -38,7 +38,7 @@ def start_agent(start: AgentStart, rank: int, workers: int, local_rank: int) -> 
     with Path(start.log).open("ab") as log:
         # The end of the task, and of its executor, must not reach it: the end of its connection to the driver does.
         process = subprocess.Popen(
-            [*PROGRAM, "training.launching.agent_process", start.runs],
+            [*MODULE_COMMAND, "training.launching.agent_process", start.runs],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -25,7 +25,7 @@ from pyspark import RDD, BarrierTaskContext, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 
-from hep_core.authenticated_sockets import Door
+from hep_core.authenticated_sockets import AuthenticatedListener
 from training.errors import LaunchError
 from training.launching.agent_process import AgentStart, start_agent
 from training.launching.launcher import Job, launch
@@ -93,7 +93,9 @@ class _Agents:
         self._is_over = False
         self._token = secrets.token_hex(32)
         bind, self._name = driver_address(spark)
-        self._door = Door(socket.create_server((bind, 0)), self._token.encode(), most=self._workers)
+        self._door = AuthenticatedListener(
+            socket.create_server((bind, 0)), self._token.encode(), most=self._workers
+        )
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -119,7 +121,7 @@ class _Agents:
         """Wait for the end of all agents; returns what was lost before it, or nothing."""
         at_work, has_started = set(range(self._workers)), False
         while at_work:
-            for connection in self._door.welcome(_LOOK_SECONDS):
+            for connection in self._door.accept(_LOOK_SECONDS):
                 self._connections.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             if not has_started and len(self._addresses) == self._workers:

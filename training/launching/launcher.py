@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from hep_core.allocation import memory_limit
-from hep_core.environment import PROGRAM
+from hep_core.environment import MODULE_COMMAND
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.launcher_log import parse_rank_loss, without_noise
 from training.launching.memory_use import MemoryWatch
@@ -221,7 +221,7 @@ def _attempt(job: Job, left: Sequence[int]) -> bool:
 
 
 def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
-    worker = [*PROGRAM, "training.launching.rank_process", str(job.files.runs), "--launched"]
+    worker = [*MODULE_COMMAND, "training.launching.rank_process", str(job.files.runs), "--launched"]
     with (
         hosts(job.settings.workers) as where,
         job.files.log.open("w", encoding="utf-8") as log,

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hep_core.environment import PROGRAM, of_one_host
+from hep_core.environment import MODULE_COMMAND, one_host_mpi_environment
 
 #: Arguments that may lead mpirun to other hosts, and variables of an allocation or a list of hosts.
 _OTHER_HOSTS: Final = re.compile(r"host|file|^-H$|dvm|plm|ras")
@@ -40,7 +40,7 @@ def without_network(arguments: Sequence[str], folder: Path) -> list[str]:
     """Words before mpirun that keep the network out of a run on this host alone; none for several hosts."""
     if sys.platform != "linux" or not is_here_alone(arguments):
         return []
-    return [*PROGRAM, "training.launching.loopback_only", str(folder)]
+    return [*MODULE_COMMAND, "training.launching.loopback_only", str(folder)]
 
 
 def main(argv: list[str]) -> None:
@@ -62,7 +62,9 @@ def main(argv: list[str]) -> None:
     # mpirun reads parameters of the user from the home folder, which the ranks get back.
     home = ["-x", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
     # The Open MPI beside this Python is not that of a site.
-    variables = of_one_host(os.environ, own_mpi=Path(mpirun).parent == Path(sys.executable).parent)
+    variables = one_host_mpi_environment(
+        os.environ, own_mpi=Path(mpirun).parent == Path(sys.executable).parent
+    )
     # This Python ignores them, and what is ignored stays so: a limit of file sizes would leave the ranks waiting.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hep_core import plugins
-from hep_core.environment import PROGRAM
+from hep_core.environment import MODULE_COMMAND
 from training.errors import IdleSettingError, LaunchError
 from training.launching.loopback_only import is_here_alone, without_network
 from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
@@ -161,7 +161,7 @@ def run_measurement(
     try:
         with hosts(settings.workers) as where:
             done = subprocess.run(
-                rank_command(settings, (*PROGRAM, *program), where, folder=Path.cwd()),
+                rank_command(settings, (*MODULE_COMMAND, *program), where, folder=Path.cwd()),
                 env=rank_environment(settings, where),
                 capture_output=True,
                 text=True,

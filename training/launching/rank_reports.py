@@ -21,7 +21,7 @@ from features.errors import FeatureError
 from hep_core.allocation import lack_of_memory, limit_and_advice
 from hep_core.atomic_files import new_file
 from hep_core.integrity import DamagedOutputError
-from hep_core.plugins import PluginError, blamed
+from hep_core.plugins import PluginError, plugin_error
 from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
 from training.settings import TrainSettings
@@ -33,7 +33,7 @@ _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLUR
 
 def described(error: BaseException) -> dict[str, Any]:
     """An error in plain values, from which another process raises it again."""
-    told = blamed(error) or error
+    told = plugin_error(error) or error
     message = str(told) or type(told).__name__
     reason = lack_of_memory(error)
     if reason:
@@ -55,7 +55,7 @@ def described(error: BaseException) -> dict[str, Any]:
 
 def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
     """Raise what `described` gave."""
-    if content["damaged"] and (damage := DamagedOutputError.told_by(content["message"])):
+    if content["damaged"] and (damage := DamagedOutputError.from_message(content["message"])):
         raise damage
     message = f"{where}: {content['message']}"
     if content["known"]:

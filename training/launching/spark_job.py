@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from pyspark import SparkContext
 
-from hep_core.authenticated_sockets import Door
+from hep_core.authenticated_sockets import AuthenticatedListener
 from training.errors import LaunchError
 from training.launching import spark_agent
 
@@ -64,7 +64,7 @@ def spark_hosts(
     bind, name = driver_address(spark)
     failures: list[Exception] = []
     with ExitStack() as stack:
-        door = Door(socket.create_server((bind, 0)), token.encode())
+        door = AuthenticatedListener(socket.create_server((bind, 0)), token.encode())
         stack.callback(door.close)
         driver = (name, door.address[1])
         job = threading.Thread(
@@ -148,7 +148,7 @@ def _run_job(
 
 
 def _accept_all(
-    door: Door,
+    door: AuthenticatedListener,
     workers: int,
     failures: list[Exception],
     stack: ExitStack,
@@ -174,7 +174,7 @@ def _accept_all(
                 f"waiting for executors: {slots.total()} of {workers} slots are held; other jobs may hold the others"
             )
             told_at = math.inf
-        for connection in door.welcome(_LOOK_SECONDS):
+        for connection in door.accept(_LOOK_SECONDS):
             stack.enter_context(connection)
             connection.settimeout(_GRACE_SECONDS)
             told = spark_agent.read_line(connection)
@@ -193,7 +193,9 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
     """Hold the slot of this task until the driver closes the connection, and run the commands that arrive."""
     with socket.create_connection(driver, _GRACE_SECONDS) as to_driver:
         # mpirun's agent comes from the driver's host.
-        door = Door(socket.create_server((to_driver.getsockname()[0], 0)), token.encode())
+        door = AuthenticatedListener(
+            socket.create_server((to_driver.getsockname()[0], 0)), token.encode()
+        )
         spark_agent.keep_alive(to_driver)
         to_driver.sendall(token.encode())
         spark_agent.write_line(to_driver, {"name": socket.gethostname(), "port": door.address[1]})
@@ -202,7 +204,7 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
             if to_driver in ready:
                 door.close()
                 return
-            for agent in door.take(ready):
+            for agent in door.accept_from(ready):
                 with agent:
                     _serve(agent, to_driver)
 

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from hep_core.atomic_files import new_file
-from hep_core.integrity import has_seal, is_of_system, sealed
+from hep_core.integrity import has_seal, is_system_error, with_seal
 from training.errors import CheckpointError
 from training.settings import TrainSettings
 
@@ -63,7 +63,7 @@ class Checkpoint(NamedTuple):
             return _read(path)
         except Exception as cause:
             # Damaged bytes raise errors of any type.
-            if is_of_system(cause) and not isinstance(cause, FileNotFoundError):
+            if is_system_error(cause) and not isinstance(cause, FileNotFoundError):
                 raise
             raise CheckpointError(
                 f"{path} is damaged ({cause}). The same command resumes before it."
@@ -207,7 +207,7 @@ class CheckpointFolder:
             "world_size": world_size,
         }
         with new_file(folder / "complete.json", flushed=True) as unfinished:
-            unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
+            unfinished.write_text(json.dumps(with_seal(content)), encoding="utf-8")
         kept = [path for _, path in self._complete()[:_KEPT]]
         for old in self.folder.glob("epoch-*"):
             # Workers that are ahead write later ones meanwhile.

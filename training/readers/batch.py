@@ -23,7 +23,7 @@ from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from hep_core.input_errors import InputFileError, remote_error
 from hep_core.integrity import DamagedOutputError
-from hep_core.storage import is_remote, readable, sizes_below
+from hep_core.storage import file_sizes, is_remote, parquet_source
 from training.errors import DamagedDatasetError
 from training.readers.sharding import even_parts
 
@@ -231,7 +231,7 @@ _READ_ERRORS: Final = (
 def require_no_pickled_schema(dataset: FeatureDataset) -> None:
     """Refuse a dataset with a pickled schema, before petastorm unpickles it."""
     files = {path: split for split in dataset.splits for path in dataset.files(split)}
-    common = [dataset.data / name for name in sizes_below(dataset.data)]
+    common = [dataset.data / name for name in file_sizes(dataset.data)]
     files |= {
         path: path.parent.name for path in common if path.name in ("_common_metadata", "_metadata")
     }
@@ -250,7 +250,7 @@ def require_no_pickled_schema(dataset: FeatureDataset) -> None:
 
 def _keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
     with reporting(dataset, split, f"{path.name}: "):
-        return list(pq.read_schema(readable(path)).metadata or {})
+        return list(pq.read_schema(parquet_source(path)).metadata or {})
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.matrices import model_inputs, required_columns
 from features.schema import features_schema
-from hep_core.storage import on_system
+from hep_core.storage import path_to_fs
 from training.readers.batch import (
     Batch,
     BatchLayout,
@@ -194,12 +194,12 @@ def _delivered(
     (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
     """
     files, rows = dataset.files(split), [group.rows for group in dataset.splits[split]]
-    system = on_system(dataset.data)[0]
+    system = path_to_fs(dataset.data)[0]
     with (
         reporting(dataset, split),
         # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
         make_batch_reader(
-            [f"file://{on_system(files[group])[1]}" for group in groups],
+            [f"file://{path_to_fs(files[group])[1]}" for group in groups],
             filesystem=system,
             schema_fields=required_columns(fields),
             transform_spec=transform_spec(fields, dataset.max_particles),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
-from hep_core.authenticated_sockets import Door
+from hep_core.authenticated_sockets import AuthenticatedListener
 from training.errors import LaunchError
 from training.transports.basics import MpiProcess, load_mpi
 
@@ -139,7 +139,9 @@ def _try(
     found = Peers({}, [])
     expected = comm.size - process.host.size if comm.rank in servers else 0
     try:
-        door = Door(socket.create_server((own, 0), backlog=max(expected, 1)), token, most=expected)
+        door = AuthenticatedListener(
+            socket.create_server((own, 0), backlog=max(expected, 1)), token, most=expected
+        )
     except OSError as error:
         comm.allgather(None)
         return found, f"rank {comm.rank} cannot listen at {own}: {error}"
@@ -154,7 +156,7 @@ def _try(
             while len(found.serving) < expected:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{expected - len(found.serving)} connections did not come")
-                found.serving.extend(door.welcome(_left(deadline)))
+                found.serving.extend(door.accept(_left(deadline)))
         except OSError as error:
             return found, f"rank {comm.rank} at {own}: {error}"
     for each in found.all():

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from hep_core.authenticated_sockets import Door
+from hep_core.authenticated_sockets import AuthenticatedListener
 from training.errors import LaunchError
 from training.transports.basics import Vector
 from training.transports.parameter_server import ParameterServer
@@ -62,7 +62,9 @@ class SparkTransport(Transport):
         self._totals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._samples, self._samples_before, self._told = 0, 0, perf_counter()
         # Whoever reaches the driver from here reaches this agent too.
-        self._door = Door(socket.create_server((driver.getsockname()[0], 0)), token)
+        self._door = AuthenticatedListener(
+            socket.create_server((driver.getsockname()[0], 0)), token
+        )
         for work in (self._serve, self._listen):
             threading.Thread(target=work, daemon=True).start()
         self.say({"rank": rank, "port": self._door.address[1]})
@@ -132,7 +134,7 @@ class SparkTransport(Transport):
 
     def _serve(self) -> None:
         while True:
-            for task in self._door.welcome(_LOOK_SECONDS):
+            for task in self._door.accept(_LOOK_SECONDS):
                 threading.Thread(target=self._answer, args=(task,), daemon=True).start()
 
     def _answer(self, task: socket.socket) -> None:

@@ -17,7 +17,7 @@ from published_by_hand import publish, record_as_written
 from rich.console import Console
 from trained_nights import TrainedNights
 
-from hep_core.integrity import DamagedOutputError, sealed
+from hep_core.integrity import DamagedOutputError, with_seal
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.improvement import improvement
 from models.evaluation.rates import Rates
@@ -244,7 +244,9 @@ def other_features(nights: TrainedNights) -> None:
     assert version is not None
     path = version.folder / "model" / "model.json"
     path.write_text(
-        json.dumps(sealed(json.loads(path.read_text()) | {"definitions": {"isolation_cone": 0.4}}))
+        json.dumps(
+            with_seal(json.loads(path.read_text()) | {"definitions": {"isolation_cone": 0.4}})
+        )
     )
     record_as_written(nights.registry, version)
 

@@ -19,7 +19,7 @@ from s3_server import Server, forget_connections, lead_to, s3_server
 from stages_here import run_here, without_spark
 
 from hep_core.input_errors import RefusedFileError
-from hep_core.storage import place
+from hep_core.storage import as_path
 from pipeline.commands.clean import clean
 from pipeline.commands.status import verify
 from pipeline.config import load_config
@@ -251,7 +251,7 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
 ) -> None:
     """They begin at once, and neither sees the other in a list."""
     one, two = (
-        StageStore(site.folder / name, "ingest", storage=place(site.storage))
+        StageStore(site.folder / name, "ingest", storage=as_path(site.storage))
         for name in ("one", "two")
     )
     monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: "")

@@ -16,7 +16,7 @@ from published_by_hand import made_manifest, publish
 from rich.console import Console
 from stages_here import run_here, without_spark
 
-from ingestion.files import FileInfo, SourceFile, inspect
+from ingestion.files import FileInfo, SourceFile, inspect_file
 from pipeline.config import Config, load_config
 from pipeline.errors import MissingInputError
 from pipeline.run_folder import RunFolder
@@ -138,9 +138,9 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
 
     def noted(source: SourceFile, *settings: Any, **stamp: Any) -> FileInfo:
         opened.append(source.path)
-        return inspect(source, *settings, **stamp)
+        return inspect_file(source, *settings, **stamp)
 
-    monkeypatch.setattr("ingestion.files.inspect", noted)
+    monkeypatch.setattr("ingestion.files.inspect_file", noted)
     assert inputs_of(config, Version("0001-00000000", tmp_path, manifest)).inputs == found.inputs
     assert opened == []
     manifest["config"]["ingest"]["min_btag"] = 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hep_core.environment import PROGRAM
+from hep_core.environment import MODULE_COMMAND
 from training.launching.loopback_only import without_network
 from training.launching.mpirun import rank_environment
 from training.settings import TrainSettings
@@ -63,7 +63,14 @@ def as_mpirun(folder: Path, needed: Path) -> list[str]:
         '#!/bin/sh\necho "$OMPI_MCA_btl"; readlink /proc/self/ns/net; echo "$HOME" "$OMPI_MCA_pml" "$@"\n'
     )
     program.chmod(0o755)
-    return [*PROGRAM, "training.launching.loopback_only", str(needed), str(program), "-n", "2"]
+    return [
+        *MODULE_COMMAND,
+        "training.launching.loopback_only",
+        str(needed),
+        str(program),
+        "-n",
+        "2",
+    ]
 
 
 def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
