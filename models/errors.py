@@ -20,23 +20,21 @@ class DamagedModelError(DamagedOutputError, SavedModelError):
     """A file of a model is not what was written; a run makes it again."""
 
 
-class InputError(ModelError):
-    """Features or their scalers do not fit the inputs of a network."""
+class ModelInputError(ModelError):
+    """A model cannot take some events: their features or scalers do not fit its inputs."""
 
 
-class UnknownPartError(InputError):
+class MissingPluginError(ModelInputError):
     """A model has a network, or takes features, that no loaded plugin has."""
 
-    def of(self, place: Path, plugins: Sequence[str]) -> SavedModelError:
-        """The error of a model at a place, whose training had some plugins."""
-        had = (
-            f"Its training had {', '.join(plugins)}: name it"
-            if plugins
-            else "If it is of a plugin, name that"
-        )
+    def for_model(self, path: Path, plugins: Sequence[str]) -> SavedModelError:
+        """Return the error of a saved model, whose training had some plugins."""
+        advice = "If it is of a plugin, name that"
+        if plugins:
+            advice = f"Its training had {', '.join(plugins)}: name it"
         return SavedModelError(
-            f"{place}: {self}. {had} in `plugins` of the config (--config); in Python, load_classifier(path, "
-            f"plugins=[...])."
+            f"{path}: {self}. {advice} in `plugins` of the config (--config); "
+            "in Python, load_classifier(path, plugins=[...])."
         )
 
 
@@ -44,5 +42,5 @@ class UndefinedMetricError(ModelError):
     """A number cannot be computed from the events, such as the AUC of a class without events."""
 
 
-class SimulationError(ModelError):
+class FirmwareError(ModelError):
     """A simulation of firmware could not be compiled."""

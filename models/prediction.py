@@ -14,7 +14,7 @@ from features.columns import COLUMNS
 from features.matrices import as_numpy, model_inputs, required_columns
 from features.schema import IDENTITY_COLUMNS
 from hep_core.checked_parquet import open_parquet
-from models.errors import InputError
+from models.errors import ModelInputError
 
 
 class Predictor(Protocol):
@@ -64,7 +64,7 @@ def predict(
     Returns:
         Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
         passed through, and `probability` (a list with one number per class). Events without finite probabilities are
-        an `InputError`: no class may be read from them.
+        an `ModelInputError`: no class may be read from them.
     """
     kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
     parts: list[pa.Table] = []
@@ -77,7 +77,7 @@ def predict(
             needed = {*kept, *required_columns([*model.inputs, *also])}
             missing = needed - set(names)
             if missing:
-                raise InputError(
+                raise ModelInputError(
                     f"{file} has no column {sorted(missing)}. Make the features again."
                 )
             passed_through = [name for name in names if name not in COLUMNS]
@@ -106,7 +106,7 @@ def predict(
                 if on_events:
                     on_events(chosen.num_rows)
     if not parts:
-        raise InputError(
+        raise ModelInputError(
             "there are no events to predict. Add files, or enlarge the split in features.split."
         )
     return pa.concat_tables(parts)
@@ -130,7 +130,7 @@ def _refuse_unscored(
         if damaged
         else "its features are finite, so the model is damaged. Train it again."
     )
-    raise InputError(
+    raise ModelInputError(
         f"{file}: the model gives {is_unscored.sum()} of {len(scores)} events no finite probabilities, the first is "
         f"{place}: {cause}"
     )
@@ -165,6 +165,8 @@ def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
         return as_numpy(column)
     lengths = column.value_lengths().unique()
     if len(lengths) > 1:
-        raise InputError(f"column {name} has lists of different lengths. Make the features again.")
+        raise ModelInputError(
+            f"column {name} has lists of different lengths. Make the features again."
+        )
     width = lengths[0].as_py() if len(lengths) else 0
     return as_numpy(column.flatten()).reshape(batch.num_rows, width)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import uproot
 from numpy.typing import NDArray
 
-from models.errors import InputError, ModelError
+from models.errors import ModelError, ModelInputError
 from models.prediction import rows_of
 
 TREE_NAME: Final = "predictions"
@@ -117,7 +117,7 @@ def _scores(predictions: pa.Table | pa.RecordBatch, num_classes: int) -> NDArray
     """(num_events, num_classes) probabilities."""
     scores = rows_of(predictions, "probability")
     if len(scores) and scores.shape[1] != num_classes:
-        raise InputError(
+        raise ModelInputError(
             f"an event needs {num_classes} probabilities, one per class. Predict again."
         )
     return scores.reshape(-1, num_classes)

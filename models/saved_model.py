@@ -13,8 +13,8 @@ from features.columns import INPUT_COLUMNS
 from hep_core import plugins
 from hep_core.allocation import lack_of_memory
 from hep_core.integrity import SEAL, file_digest, has_seal, with_seal
-from models.errors import DamagedModelError, InputError, SavedModelError, UnknownPartError
-from models.inputs import inputs_json, refuse_other_inputs
+from models.errors import DamagedModelError, MissingPluginError, ModelInputError, SavedModelError
+from models.inputs import check_inputs_match, inputs_json
 from models.networks.classifier import Classifier
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -53,7 +53,7 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
     scaled = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
     missing = [name for name in scaled if name not in content]
     if missing:
-        raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
+        raise ModelInputError(f"the dataset has no scaler for {missing}. Make the features again.")
     scalers = {name: Scaler.of(content[name]) for name in scaled}
     return ModelSpec(
         settings,
@@ -124,9 +124,16 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
         spec = _spec_from_json(content)
         model = build(spec)
         model.load_state_dict(state)
-    except UnknownPartError as cause:
-        raise cause.of(folder, content.get("plugins", [])) from cause
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, InputError) as cause:
+    except MissingPluginError as cause:
+        raise cause.for_model(folder, content.get("plugins", [])) from cause
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        ModelInputError,
+    ) as cause:
         raise SavedModelError(f"{folder} holds no usable model ({cause}). Train again.") from cause
     return model, spec
 
@@ -147,7 +154,7 @@ def _refuse_damage(folder: Path, content: dict[str, Any]) -> None:
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
     settings = settings_from_json(content["settings"])
-    refuse_other_inputs(content["inputs"], settings.inputs)
+    check_inputs_match(content["inputs"], settings.inputs)
     return ModelSpec(
         settings,
         content["classes"],

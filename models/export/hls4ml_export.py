@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.errors import SimulationError
+from models.errors import FirmwareError
 from models.export.onnx_export import single_precision, write_onnx
-from models.networks.classifier import Classifier, spoiling
+from models.networks.classifier import Classifier, nan_where_invalid
 
 #: What hls4ml writes the firmware for; Vitis HLS makes a circuit of it.
 BACKEND: Final = "Vitis"
@@ -30,10 +30,10 @@ _CLOCK: Final = 5.0
 Floats = NDArray[np.float32]
 
 
-def convertible(model: Classifier) -> bool:
+def is_convertible(model: Classifier) -> bool:
     """Whether a network is a perceptron on the high-level features."""
-    parts = model.parts()
-    return parts is not None and parts.encoder is None and parts.scaling is not None
+    form = model.standard_form()
+    return form is not None and form.encoder is None and form.scaling is not None
 
 
 def export_firmware(
@@ -46,7 +46,7 @@ def export_firmware(
     are before the point as the largest number of the layer needs, so that nothing overflows. The result are logits.
 
     Args:
-        model: A network that is `convertible`; it stays unchanged.
+        model: A network that is `is_convertible`; it stays unchanged.
         calibration: (num_events, NUM_HLF) raw features of training events, for the ranges of the layers.
         events: (num_events, NUM_HLF) raw features of the events of the comparison.
         folder: An empty folder.
@@ -55,13 +55,13 @@ def export_firmware(
     Returns:
         For each width its `bits`, the `largest_difference` of a probability, `same_class`: the share of the events that
         have the same most probable class, and estimates for a circuit of adders from the scaled features to the logits:
-        `latency_ns` [ns] and `lookup_tables`. A simulation that cannot be compiled is a `SimulationError`.
+        `latency_ns` [ns] and `lookup_tables`. A simulation that cannot be compiled is a `FirmwareError`.
     """
-    parts = single_precision(model).parts()
-    if parts is None or parts.scaling is None:
-        raise ValueError(f"{type(model).__name__} is no perceptron; ask `convertible` first")
-    layers = nn.Sequential(*parts.layers)
-    scaling = _Scaling(nn.Sequential(*([parts.frame] if parts.frame else []), parts.scaling))
+    form = single_precision(model).standard_form()
+    if form is None or form.scaling is None:
+        raise ValueError(f"{type(model).__name__} is no perceptron; ask `is_convertible` first")
+    layers = nn.Sequential(*form.layers)
+    scaling = _Scaling(nn.Sequential(*([form.frame] if form.frame else []), form.scaling))
     example = torch.zeros(2, calibration.shape[1])
     axes = {name: {0: "batch"} for name in ("hlf", "scaled")}
     write_onnx(scaling, {"hlf": example}, axes, {}, folder / "scaling.onnx", output="scaled")
@@ -88,7 +88,7 @@ class _Scaling(nn.Module):
         self.layers = layers
 
     def forward(self, hlf: Tensor) -> Tensor:
-        scaled: Tensor = self.layers(hlf) + spoiling(hlf=hlf)
+        scaled: Tensor = self.layers(hlf) + nan_where_invalid(hlf=hlf)
         return scaled
 
 
@@ -188,7 +188,7 @@ def _simulate(
         try:
             firmware.compile()
         except Exception as cause:  # hls4ml's errors have no common class.
-            raise SimulationError(
+            raise FirmwareError(
                 f"the simulation in {folder} was not compiled ({cause}). Install g++."
             ) from cause
     logits = np.asarray(firmware.predict(np.ascontiguousarray(scaled)), dtype=np.float32)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from features.columns import PARTICLE_FEATURE_NAMES
-from models.networks.classifier import Classifier, spoiling
+from models.networks.classifier import Classifier, nan_where_invalid
 from models.networks.lepton_frame import runs_of
 from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Standardize
@@ -113,17 +113,17 @@ class HoldingEncoder(nn.Module):
 
 
 class OneEventNetwork(nn.Module):
-    """A network with `parts`, from the raw columns of one event to (1, num_classes) probabilities."""
+    """A network with a `standard_form`, from the raw columns of one event to (1, num_classes) probabilities."""
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()
-        parts = model.parts()
-        if parts is None:
+        form = model.standard_form()
+        if form is None:
             raise ValueError(f"{type(model).__name__} has no form for one event")
-        self.encoder = None if parts.encoder is None else HoldingEncoder(parts.encoder)
-        self.scaling = None if parts.scaling is None else _plain(parts.scaling)
-        self.frame = parts.frame or nn.Identity()
-        self.layers = nn.Sequential(*parts.layers)
+        self.encoder = None if form.encoder is None else HoldingEncoder(form.encoder)
+        self.scaling = None if form.scaling is None else _plain(form.scaling)
+        self.frame = form.frame or nn.Identity()
+        self.layers = nn.Sequential(*form.layers)
         self.inputs = tuple(name for name in model.inputs if name != "num_particles")
 
     def forward(self, *columns: Tensor) -> Tensor:
@@ -136,4 +136,6 @@ class OneEventNetwork(nn.Module):
             joined.append(self.scaling(self.frame(given["hlf"])))
         found = torch.cat(joined, dim=1) if len(joined) > 1 else joined[0]
         # A sum of one, since SOFIE would take a product and the addition after it for a linear layer.
-        return torch.softmax(self.layers(found), dim=1) + spoiling(**given).sum(dim=1, keepdim=True)
+        return torch.softmax(self.layers(found), dim=1) + nan_where_invalid(**given).sum(
+            dim=1, keepdim=True
+        )

@@ -13,8 +13,8 @@ import onnxruntime
 import xxhash
 from numpy.typing import NDArray
 
-from models.errors import DamagedModelError, InputError, SavedModelError, UnknownPartError
-from models.inputs import input_arrays, refuse_other_inputs
+from models.errors import DamagedModelError, MissingPluginError, ModelInputError, SavedModelError
+from models.inputs import check_inputs_match, input_arrays
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
 
@@ -80,10 +80,10 @@ class OnnxClassifier:
                 json.loads(found.get("plugins", "[]")),
             )
             settings = settings_from_json(json.loads(found["settings"]))
-            refuse_other_inputs(inputs, settings.inputs)
-        except UnknownPartError as cause:
-            raise cause.of(path, had) from cause
-        except InputError as cause:
+            check_inputs_match(inputs, settings.inputs)
+        except MissingPluginError as cause:
+            raise cause.for_model(path, had) from cause
+        except ModelInputError as cause:
             raise SavedModelError(f"{path}: {cause}.") from cause
         except (KeyError, TypeError, ValueError) as cause:
             raise SavedModelError(
@@ -116,7 +116,7 @@ class OneEventClassifier:
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`.
 
-        An event with more particles than the file has rows is an `InputError`.
+        An event with more particles than the file has rows is an `ModelInputError`.
         """
         names = [*self.inputs, *(["num_particles"] if "particles" in self.inputs else [])]
         given = input_arrays(columns, names)
@@ -140,7 +140,7 @@ def _only_particles(
 ) -> NDArray[np.float32]:
     """Lists (B, any number of rows, 19) with the rows of a file, (B, rows, 19), which are 0 behind the particles."""
     if lists.shape[1] > rows:
-        raise InputError(
+        raise ModelInputError(
             f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number."
         )
     found = np.zeros((len(lists), rows, lists.shape[2]), np.float32)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from models.networks.particle_encoder import ParticleEncoder
 
 
-class Parts(NamedTuple):
+class StandardForm(NamedTuple):
     """A network of a common form: a list encoder or none, then linear layers with biases and ReLU between them."""
 
     encoder: ParticleEncoder | None
@@ -54,7 +54,7 @@ class Classifier(nn.Module):
         self.inputs = settings.inputs
         """Columns of the features Parquet that `forward` takes, in this order."""
 
-    def parts(self) -> Parts | None:
+    def standard_form(self) -> StandardForm | None:
         """The parts of a network of this common form, which compiled code can train; None for others.
 
         A class that overrides `forward` overrides this too, or compiled code does not take it.
@@ -94,10 +94,10 @@ class ProbabilityNetwork(nn.Module):
             RuntimeError: The columns have different numbers of events, or an event has more particles than rows.
         """
         given = dict(zip(self.network.inputs, columns, strict=True))
-        return torch.softmax(self.network(*columns), dim=1) + spoiling(**given)
+        return torch.softmax(self.network(*columns), dim=1) + nan_where_invalid(**given)
 
 
-def spoiling(
+def nan_where_invalid(
     *,
     hlf: Tensor | None = None,
     particles: Tensor | None = None,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from features.columns import hlf_names
-from models.networks.classifier import Classifier, Parts, dense
+from models.networks.classifier import Classifier, StandardForm, dense
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -30,5 +30,5 @@ class HlfClassifier(Classifier):
         return logits
 
     @override
-    def parts(self) -> Parts:
-        return Parts(None, self.scaling, list(self.layers))
+    def standard_form(self) -> StandardForm:
+        return StandardForm(None, self.scaling, list(self.layers))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from features.columns import hlf_names
-from models.networks.classifier import Classifier, Parts, dense
+from models.networks.classifier import Classifier, StandardForm, dense
 from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.lepton_frame import frame_layer
 from models.networks.particle_encoder import ParticleEncoder
@@ -43,5 +43,5 @@ class InclusiveClassifier(Classifier):
         return logits
 
     @override
-    def parts(self) -> Parts:
-        return Parts(self.encoder, self.scaling, list(self.layers), self.frame)
+    def standard_form(self) -> StandardForm:
+        return StandardForm(self.encoder, self.scaling, list(self.layers), self.frame)

@@ -37,7 +37,7 @@ def scaled_rows(
     return rows, numbers[:-1] < valid.clamp(min=1)
 
 
-def never_empty(column: Tensor) -> Tensor:
+def pad_to_one(column: Tensor) -> Tensor:
     """In an export to ONNX a column with at least one event and one row, of zeros; else the column itself.
 
     onnxruntime ends the process if a GRU gets no events or no rows, and cannot reshape an empty array.

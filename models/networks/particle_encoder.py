@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.lepton_frame import frame_layer
 from models.networks.network_settings import ReadFrom, RecurrentSettings
-from models.networks.padding import never_empty
+from models.networks.padding import pad_to_one
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -36,7 +36,7 @@ class ParticleEncoder(nn.Module):
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
         num_events = particles.shape[0]
-        particles, num_particles = never_empty(particles), never_empty(num_particles)
+        particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
         steps = torch.arange(particles.shape[1], device=particles.device)
         is_padding = steps >= num_particles[:, None]
         particles = self.frame(particles)

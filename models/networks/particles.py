@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from typing_extensions import override
 
-from models.networks.classifier import Classifier, Parts
+from models.networks.classifier import Classifier, StandardForm
 from models.networks.particle_encoder import ParticleEncoder
 from models.networks.particles_settings import ParticlesSettings
 from models.networks.scaling_layer import Scaler
@@ -29,5 +29,5 @@ class ParticlesClassifier(Classifier):
         return logits
 
     @override
-    def parts(self) -> Parts:
-        return Parts(self.encoder, None, [self.output])
+    def standard_form(self) -> StandardForm:
+        return StandardForm(self.encoder, None, [self.output])

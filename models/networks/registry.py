@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 import models.networks
 from hep_core.plugins import after_loading, name_validator
-from models.errors import UnknownPartError
+from models.errors import MissingPluginError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 
 for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."):
@@ -31,13 +31,13 @@ def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
 
     Raises:
         KeyError: The name is missing.
-        UnknownPartError: There is no network of that name.
+        MissingPluginError: There is no network of that name.
         ValueError: A value is invalid, or there is no such setting.
     """
     own = dict(content)
     name = own.pop("name")
     if name not in NETWORKS:
-        raise UnknownPartError(f"it has the network '{name}', which this code does not have")
+        raise MissingPluginError(f"it has the network '{name}', which this code does not have")
     return NETWORKS[name].model_validate(own)
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from features.columns import NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
 from models.networks.lepton_frame import frame_layer
-from models.networks.padding import never_empty, scaled_rows
+from models.networks.padding import pad_to_one, scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
 from models.networks.transformer_settings import TransformerSettings
 
@@ -91,7 +91,7 @@ class TransformerClassifier(Classifier):
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw particles."""
         num_events = particles.shape[0]
-        particles, num_particles = never_empty(particles), never_empty(num_particles)
+        particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
         rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
         is_seen, vectors = is_valid[:, None, None], self.embedding(rows)
         for block in self.blocks:

@@ -105,7 +105,7 @@ class Export(Stage):
 def _export(context: Context, network: str) -> dict[str, Any]:
     """Export one network; returns the measurements."""
     from features.dataset import FeatureDataset
-    from models.export.hls4ml_export import convertible, export_firmware
+    from models.export.hls4ml_export import export_firmware, is_convertible
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
@@ -122,14 +122,14 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     export_onnx(model, spec, folder / "model.onnx", provenance)
     exported = OnnxClassifier.load(folder / "model.onnx")
     differences = {"model.onnx": largest_difference(model, exported, columns)}
-    if model.parts() is not None:
+    if model.standard_form() is not None:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
         one = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(
             model, one, columns, batch_sizes=(_EVENTS,)
         )
     firmware = []
-    if context.config.export.hls4ml and convertible(model):
+    if context.config.export.hls4ml and is_convertible(model):
         (folder / "hls4ml").mkdir()
         train, test = (
             _first_events(dataset, split, ["hlf"], _SIMULATED)["hlf"] for split in ("train", "test")

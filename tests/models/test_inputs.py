@@ -9,7 +9,7 @@ import pytest
 from networks import made_columns
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
-from models.errors import InputError
+from models.errors import ModelInputError
 from models.inputs import input_arrays
 
 Columns = dict[str, np.ndarray[Any, Any]]
@@ -75,5 +75,5 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
     ],
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ModelInputError, match=message):
         input_arrays(made_columns([2, 3]) | change, ["hlf", "particles", "num_particles"])

@@ -17,7 +17,7 @@ from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import model_inputs
-from models.errors import InputError
+from models.errors import ModelInputError
 from models.networks.registry import ModelName
 from models.prediction import inputs_of, predict
 
@@ -116,15 +116,15 @@ def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
     else:
         with torch.no_grad():
             next(model.parameters()).fill_(torch.nan)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ModelInputError, match=message):
         predict(model, dataset.files("test"), instead={"hlf": hlf})
 
 
 def test_no_events_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no events to predict"):
+    with pytest.raises(ModelInputError, match="no events to predict"):
         predict(made_network("hlf"), [])
     empty = write_dataset(tmp_path / "data", rows={"train": [5], "val": [5], "test": [0]})
-    with pytest.raises(InputError, match="no events to predict"):
+    with pytest.raises(ModelInputError, match="no events to predict"):
         predict(made_network("hlf"), empty.files("test"))
 
 
@@ -159,6 +159,6 @@ def test_damaged_features_are_an_error(
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"hlf": pa.array([[0.0] * len(hlf_names())])}), tmp_path / "a.parquet")
     with pytest.raises(
-        InputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"
+        ModelInputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"
     ):
         predict(made_network("hlf"), [tmp_path / "a.parquet"])

@@ -14,7 +14,7 @@ import pytest
 import uproot
 from prediction_trees import read_root
 
-from models.errors import InputError, ModelError
+from models.errors import ModelError, ModelInputError
 from models.prediction_files import probability_branches, write_parquet, write_root
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
@@ -148,7 +148,7 @@ def test_an_older_file_is_replaced_whole_or_not_at_all(
     assert read_root(path).num_rows == 10
     lists = [[0.5, 0.25, 0.25]] * 249 + [[0.5, 0.5]]
     damaged = predictions.set_column(5, "probability", pa.array(lists, pa.list_(pa.float32())))
-    with pytest.raises(InputError, match="probability has lists of different lengths"):
+    with pytest.raises(ModelInputError, match="probability has lists of different lengths"):
         write_root(damaged, CLASSES, path, chunk_rows=100)
     assert read_root(path).num_rows == 10
 

@@ -14,7 +14,7 @@ from networks import NAMES, made_network, made_spec, random_events, run
 
 from features.columns import SCALED_LIMIT
 from hep_core.integrity import DamagedOutputError, file_digest, with_seal
-from models.errors import DamagedModelError, InputError, SavedModelError
+from models.errors import DamagedModelError, ModelInputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
@@ -98,7 +98,7 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
     del scaler["particles"]
     (dataset.folder / "scaler.json").write_text(json.dumps(scaler))
     assert set(model_spec(HlfSettings(), dataset).scalers) == {"hlf"}
-    with pytest.raises(InputError, match=r"no scaler for \['particles'\]"):
+    with pytest.raises(ModelInputError, match=r"no scaler for \['particles'\]"):
         model_spec(NETWORKS["inclusive"](), dataset)
 
 

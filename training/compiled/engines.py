@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 from typing_extensions import override
 
-from models.networks.classifier import Classifier, Parts
+from models.networks.classifier import Classifier, StandardForm
 from models.networks.lepton_frame import LeptonFrame, RotatedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
@@ -86,21 +86,21 @@ class RecurrentEngine(Engine):
 
     Args:
         encoder: Frame, scaling and GRU.
-        parts: The network; its further features join the GRU's last state.
+        form: The network; its further features join the GRU's last state.
     """
 
-    def __init__(self, encoder: ParticleEncoder, parts: Parts) -> None:
-        head = PerceptronEngine(parts.layers).network
+    def __init__(self, encoder: ParticleEncoder, form: StandardForm) -> None:
+        head = PerceptronEngine(form.layers).network
         scaling = column_scaling(encoder.scaling)
         real = scaling.mean.dtype
-        joined = unscaled(0, real) if parts.scaling is None else column_scaling(parts.scaling)
+        joined = unscaled(0, real) if form.scaling is None else column_scaling(form.scaling)
         self._network = Recurrent(
             encoder.gru.hidden_size,
             scaling,
             encoder.reads_from_end,
             Perceptron(head.widths, joined),
             columns_to_turn(encoder.frame),
-            columns_to_turn(parts.frame),
+            columns_to_turn(form.frame),
         )
         self._work = np.empty(0, real)
 
@@ -184,13 +184,15 @@ def compiled_engine(module: nn.Module) -> Engine | None:
     for parameter in module.parameters():
         if parameter.device.type != "cpu" or not parameter.requires_grad:
             return None
-    if isinstance(module, Classifier) and _owner(module, "parts") is _owner(module, "forward"):
-        parts = module.parts()
-        if parts is not None and parts.encoder is not None:
-            return RecurrentEngine(parts.encoder, parts)
+    if isinstance(module, Classifier) and _owner(module, "standard_form") is _owner(
+        module, "forward"
+    ):
+        form = module.standard_form()
+        if form is not None and form.encoder is not None:
+            return RecurrentEngine(form.encoder, form)
         # The kernels of perceptrons turn no features.
-        if parts is not None and not isinstance(parts.frame, LeptonFrame):
-            return PerceptronEngine([*([parts.scaling] if parts.scaling else []), *parts.layers])
+        if form is not None and not isinstance(form.frame, LeptonFrame):
+            return PerceptronEngine([*([form.scaling] if form.scaling else []), *form.layers])
     if type(module) is nn.Sequential and _is_perceptron(list(module)):
         return PerceptronEngine(list(module))
     return None

@@ -12,7 +12,7 @@ import torch
 from networks import NAMES, SCALERS, made_network
 
 from features.columns import hlf_names
-from models.export.hls4ml_export import convertible, export_firmware
+from models.export.hls4ml_export import export_firmware, is_convertible
 from models.networks.classifier import Classifier
 from models.networks.hlf import HlfClassifier
 from models.networks.lepton_frame import LeptonFrame
@@ -37,7 +37,7 @@ def model() -> Classifier:
 
 
 def test_only_perceptrons_are_converted() -> None:
-    assert [name for name in NAMES if convertible(made_network(name))] == ["hlf"]
+    assert [name for name in NAMES if is_convertible(made_network(name))] == ["hlf"]
 
 
 def test_the_scaling_beside_the_firmware_makes_what_it_takes(
@@ -77,9 +77,11 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
 def test_a_frame_before_the_scaling_was_left_out(
     tmp_path: Path, model: Classifier, events: Events
 ) -> None:
-    frame, parts = LeptonFrame("hlf"), model.parts()
-    assert parts is not None
-    framed = type("Framed", (HlfClassifier,), {"parts": lambda _: parts._replace(frame=frame)})
+    frame, form = LeptonFrame("hlf"), model.standard_form()
+    assert form is not None
+    framed = type(
+        "Framed", (HlfClassifier,), {"standard_form": lambda _: form._replace(frame=frame)}
+    )
     model.__class__ = framed
     export_firmware(model, events, events, tmp_path, bits=[])
     session = onnxruntime.InferenceSession(

@@ -14,7 +14,7 @@ from networks import NAMES, ROBUST_SCALERS, SCALERS, made_network, made_spec
 from torch import nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
-from models.errors import InputError
+from models.errors import ModelInputError
 from models.export.one_event_network import HoldingEncoder, OneEventNetwork, PlainScaling
 from models.export.onnx_classifier import OneEventClassifier
 from models.export.onnx_export import OPSET, export_one_event
@@ -25,7 +25,7 @@ from models.networks.particles_settings import ParticlesSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler, Standardize
 
-WITH_FORM = [name for name in NAMES if made_network(name).parts() is not None]
+WITH_FORM = [name for name in NAMES if made_network(name).standard_form() is not None]
 LENGTHS = [1, 2, 40, 801]
 #: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
 PLAIN = {
@@ -111,7 +111,7 @@ def test_lists_of_other_lengths_than_the_files_were_a_bug(
     np.testing.assert_array_equal(found.probabilities(given), found.probabilities(few))
     assert largest_difference(model, found, given, batch_sizes=(2,)) <= PARITY_TOLERANCE
     if rows > MAX_PARTICLES:
-        with pytest.raises(InputError, match="more than 801 particles"):
+        with pytest.raises(ModelInputError, match="more than 801 particles"):
             found.probabilities({**given, "num_particles": np.array([1, rows])})
 
 
@@ -177,6 +177,6 @@ def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:
 
 
 def test_a_network_of_another_form_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParticlesClassifier, "parts", Classifier.parts)
+    monkeypatch.setattr(ParticlesClassifier, "standard_form", Classifier.standard_form)
     with pytest.raises(ValueError, match="ParticlesClassifier has no form for one event"):
         OneEventNetwork(made_network("particles"))

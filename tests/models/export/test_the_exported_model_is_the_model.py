@@ -61,7 +61,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ModelName], For
         model = made_network(spec, dtype=torch.float32).eval()
         export_onnx(model, spec, folder / "model.onnx")
         files = {"model.onnx": _session(folder / "model.onnx")}
-        if model.parts() is not None:
+        if model.standard_form() is not None:
             export_one_event(model, spec, folder / "one_event.onnx")
             one = _session(folder / "one_event.onnx")
             files["one_event.onnx"] = lambda events: np.concatenate(

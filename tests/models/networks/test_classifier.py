@@ -23,7 +23,7 @@ from networks import (
 from torch import nn
 
 from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
-from models.networks.classifier import spoiling
+from models.networks.classifier import nan_where_invalid
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
 from models.saved_model import ModelSpec, build
@@ -181,21 +181,28 @@ def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(
     particles = torch.ones(4, 3, NUM_PARTICLE_FEATURES)
     particles[:, row, row] = number
     hlf = torch.ones(4, len(hlf_names()))
-    is_spoiled = spoiling(particles=particles, num_particles=counts).isnan()[:, 0]
+    is_spoiled = nan_where_invalid(particles=particles, num_particles=counts).isnan()[:, 0]
     assert is_spoiled.tolist() == [row < count for count in counts.tolist()]
     assert (
-        spoiling(hlf=hlf, particles=particles, num_particles=counts).isnan()[:, 0].equal(is_spoiled)
+        nan_where_invalid(hlf=hlf, particles=particles, num_particles=counts)
+        .isnan()[:, 0]
+        .equal(is_spoiled)
     )
-    assert spoiling(particles=particles).isnan().all()
+    assert nan_where_invalid(particles=particles).isnan().all()
 
     hlf[2, row] = number
     sound = torch.ones_like(particles)
     for columns in ({}, {"particles": sound}, {"particles": sound, "num_particles": counts}):
-        assert spoiling(hlf=hlf, **columns).isnan()[:, 0].tolist() == [False, False, True, False]
+        assert nan_where_invalid(hlf=hlf, **columns).isnan()[:, 0].tolist() == [
+            False,
+            False,
+            True,
+            False,
+        ]
 
 
 def test_a_negative_number_of_particles_spoils_its_event() -> None:
     particles = torch.ones(3, 2, NUM_PARTICLE_FEATURES)
-    found = spoiling(particles=particles, num_particles=torch.tensor([-1, 0, 2]))
+    found = nan_where_invalid(particles=particles, num_particles=torch.tensor([-1, 0, 2]))
     assert found.isnan()[:, 0].tolist() == [True, False, False]
     assert found[1:].tolist() == [[0.0], [0.0]]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from features.columns import hlf_names
 from hep_core.compiling import compiled
-from models.networks.classifier import Parts
+from models.networks.classifier import StandardForm
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
@@ -197,8 +197,8 @@ class SquaredLogits(HlfClassifier):
 class TurnedFeatures(HlfClassifier):
     """Turns the high-level features before it scales them."""
 
-    def parts(self) -> Parts:
-        return super().parts()._replace(frame=LeptonFrame("hlf"))
+    def standard_form(self) -> StandardForm:
+        return super().standard_form()._replace(frame=LeptonFrame("hlf"))
 
 
 def test_other_networks_take_backpropagation_also_where_the_frame_of_a_perceptron_was_ignored() -> (
