@@ -11,9 +11,11 @@ import hist
 import mplhep
 import numpy as np
 import uhi.io.json
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from features.columns import Binning
 from features.distributions import HISTOGRAMS, histogrammed_features
 from models.evaluation.style import (
     PlotLabels,
@@ -37,10 +39,9 @@ CAPTIONS: Final = {
 
 def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
     """`hist.Hist` objects by name (`hlf.ht`); the first axis is the feature, the second the class."""
-    content = json.loads(
-        (folder / HISTOGRAMS).read_text(encoding="utf-8"), object_hook=uhi.io.json.object_hook
-    )
-    return {name: hist.Hist(each) for name, each in content.items()}
+    text = (folder / HISTOGRAMS).read_text(encoding="utf-8")
+    histograms = json.loads(text, object_hook=uhi.io.json.object_hook)
+    return {name: hist.Hist(histogram) for name, histogram in histograms.items()}
 
 
 def plot_card(
@@ -51,14 +52,14 @@ def plot_card(
 ) -> None:
     """Write `hlf` and, if there are any, `particles` as PNG and PDF to a new folder."""
     folder.mkdir()
-    for kind in CAPTIONS:
-        shown = {
+    for figure_name in CAPTIONS:
+        panels = {
             name: histogram
             for name, histogram in histograms.items()
-            if name.startswith(f"{kind}.") and shows_something(histogram)
+            if name.startswith(f"{figure_name}.") and shows_something(histogram)
         }
-        if shown:
-            save_figure(plot_distributions(shown, classes, labels), folder / kind)
+        if panels:
+            save_figure(plot_distributions(panels, classes, labels), folder / figure_name)
 
 
 def shows_something(histogram: hist.Hist[Any]) -> bool:
@@ -75,38 +76,53 @@ def plot_distributions(
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
         feature, binning = histogrammed_features()[name]
-        shown: list[Any] = []
-        for index, class_name in enumerate(classes):
-            of_class: Any = histogram[:, index]
-            if of_class.sum(flow=True).value <= 0:
-                continue
-            scale = of_class.sum(flow=True).value * np.diff(of_class.axes[0].edges)
-            heights, errors = of_class.values() / scale, np.sqrt(of_class.variances()) / scale
-            # A bar down to 0 has no end on a logarithmic axis.
-            down = np.minimum(errors, 0.6 * np.abs(heights)) if binning.log else errors
-            shown += [heights - down, heights + errors]
-            mplhep.histplot(
-                heights,
-                of_class.axes[0].edges,
-                yerr=[down, errors],
-                ax=axes,
-                linewidth=1.4,
-                label=plain(class_name),
-                flow="none",
-                **line_look(index),
-            )
+        ends_of_bars = _draw_classes(axes, histogram, classes, is_log=binning.log)
         axes.set_xlabel(axis_label(feature), fontsize="small")
         axes.tick_params(labelsize="x-small")
         axes.set_ylabel("")
-        if binning.high - binning.low == binning.bins and binning.low % 1 == 0.5:
-            # Each bin is a whole number.
+        if _has_integer_bins(binning):
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
         if binning.log:
-            show_positive(axes, shown)
+            show_positive(axes, ends_of_bars)
         else:
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     panels[0].set_ylabel("Density", fontsize="small")
     legend_below(figure, panels[0])
     return figure
+
+
+def _draw_classes(
+    axes: Axes, histogram: hist.Hist[Any], classes: Sequence[str], *, is_log: bool
+) -> list[Any]:
+    """Draw the densities of all classes that have events; returns the ends of their error bars."""
+    ends_of_bars: list[Any] = []
+    for index, class_name in enumerate(classes):
+        class_histogram: Any = histogram[:, index]
+        total = class_histogram.sum(flow=True).value
+        if total <= 0:
+            continue
+        edges = class_histogram.axes[0].edges
+        scale = total * np.diff(edges)
+        densities = class_histogram.values() / scale
+        errors = np.sqrt(class_histogram.variances()) / scale
+        # A bar down to 0 has no end on a logarithmic axis.
+        lower_errors = np.minimum(errors, 0.6 * np.abs(densities)) if is_log else errors
+        ends_of_bars += [densities - lower_errors, densities + errors]
+        mplhep.histplot(
+            densities,
+            edges,
+            yerr=[lower_errors, errors],
+            ax=axes,
+            linewidth=1.4,
+            label=plain(class_name),
+            flow="none",
+            **line_look(index),
+        )
+    return ends_of_bars
+
+
+def _has_integer_bins(binning: Binning) -> bool:
+    """Whether each bin is a whole number."""
+    return binning.high - binning.low == binning.bins and binning.low % 1 == 0.5

@@ -21,9 +21,11 @@ BUNDLED: Final = {
     "5e4c6d27-3e2e-47ee-9ded-c7ec6d46d93a": 18000.0,
     "0b3ff546-2ded-472f-a6c7-a2cb1e30c104": 18000.0,
 }
-_OF_BUNDLED: Final = "illustrative, of the right order of magnitude only"
-_OF_PYTHIA: Final = "those of Pythia in leading order, after the filter on leptons"
-_THRESHOLD: Final = re.compile(r"PhaseSpace:pTHatMin\s*=?\s*(\S+)", re.IGNORECASE)
+_ILLUSTRATIVE: Final = "illustrative, of the right order of magnitude only"
+_LEADING_ORDER: Final = "those of Pythia in leading order, after the filter on leptons"
+_MIN_PTHAT: Final = re.compile(r"PhaseSpace:pTHatMin\s*=?\s*(\S+)", re.IGNORECASE)
+#: Energy of the bundled files [TeV].
+_BUNDLED_ENERGY: Final = 13.0
 Files = Sequence[Mapping[str, Any]]
 
 
@@ -38,79 +40,106 @@ class Origin(NamedTuple):
     """Remark on the cross-sections; empty if there is none."""
 
 
-def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
-    """What a config and the input files say about the events; the section `report` prevails.
-
-    Events with weights of a generator, and those of Delphes, are simulated.
-    """
+def event_origin(config: Mapping[str, Any], files: Files) -> Origin:
+    """What a config and the input files say about the events; the section `report` prevails."""
     report = config["report"]
-    is_bundled = bool(files) and all(file["uuid"] in BUNDLED for file in files)
-    is_made = bool(files) and all(_process(config, file) for file in files)
-    has_generator = files and not any("weight" in file["missing_optional"] for file in files)
-    layout = LAYOUTS[BranchLayout(config["ingest"].get("layout", BranchLayout.DELPHES))]
-    trees = {
-        sample["tree"] or config["ingest"]["tree"] or layout.tree for sample in config["samples"]
-    }
-    note = "Simulation" if has_generator or trees == {"Delphes"} else ""
-    if is_bundled:
-        note = "Simulation, technical sample"
-    energy = 13.0 if is_bundled else config["simulate"]["energy_tev"] if is_made else None
-    return Origin(
-        note if report["sample_note"] is None else report["sample_note"],
-        energy if report["energy_tev"] is None else report["energy_tev"],
-        _about_cross_sections(config, files)
-        if report["rates_note"] is None
-        else report["rates_note"],
-    )
+    sample_note, energy_tev = report["sample_note"], report["energy_tev"]
+    rates_note = report["rates_note"]
+    if sample_note is None:
+        sample_note = _sample_note(config, files)
+    if energy_tev is None:
+        energy_tev = _energy_tev(config, files)
+    if rates_note is None:
+        rates_note = _rates_note(config, files)
+    return Origin(sample_note, energy_tev, rates_note)
 
 
 def plot_labels(config: Mapping[str, Any], files: Files) -> PlotLabels:
-    """The words on every plot of some events; arguments as `origin_of`."""
-    origin = origin_of(config, files)
+    """The words on every plot of some events; arguments as `event_origin`."""
+    origin = event_origin(config, files)
     return PlotLabels(config["report"]["experiment"], origin.sample_note, origin.energy_tev)
 
 
-def _process(config: Mapping[str, Any], file: Mapping[str, Any]) -> str:
+def _are_bundled(files: Files) -> bool:
+    return bool(files) and all(file["uuid"] in BUNDLED for file in files)
+
+
+def _sample_note(config: Mapping[str, Any], files: Files) -> str:
+    """`Simulation` for events with weights of a generator, and for those of Delphes."""
+    if _are_bundled(files):
+        return "Simulation, technical sample"
+    default_tree = config["ingest"]["tree"]
+    if not default_tree:
+        layout = BranchLayout(config["ingest"].get("layout", BranchLayout.DELPHES))
+        default_tree = LAYOUTS[layout].tree
+    trees = {sample["tree"] or default_tree for sample in config["samples"]}
+    lacks_weights = any("weight" in file["missing_optional"] for file in files)
+    if trees == {"Delphes"} or (files and not lacks_weights):
+        return "Simulation"
+    return ""
+
+
+def _energy_tev(config: Mapping[str, Any], files: Files) -> float | None:
+    if _are_bundled(files):
+        return _BUNDLED_ENERGY
+    if files and all(_simulated_process(config, file) for file in files):
+        energy: float = config["simulate"]["energy_tev"]
+        return energy
+    return None
+
+
+def _simulated_process(config: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     """The process of a file that the stage `simulate` of the run folder made; empty for other files."""
-    made = (
-        Path(file["path"]).absolute().is_relative_to(Path(config["run_dir"], "simulate").absolute())
-    )
-    return Path(file["path"]).parent.name if made else ""
+    path = Path(file["path"])
+    output = Path(config["run_dir"], "simulate").absolute()
+    return path.parent.name if path.absolute().is_relative_to(output) else ""
 
 
-def _about_cross_sections(config: Mapping[str, Any], files: Files) -> str:
+def _rates_note(config: Mapping[str, Any], files: Files) -> str:
     """A remark on the samples with the cross-sections of the demo, or of the generator."""
-    version = StageStore(Path(config["run_dir"]), "simulate").current()
-    processes = version.manifest["counters"]["processes"] if version else {}
-    made = {name: each["cross_section_pb"] for name, each in processes.items()}
-    names: dict[str, list[str]] = {}
-    notes = []
+    simulated = _simulated_cross_sections(Path(config["run_dir"]))
+    samples_by_source: dict[str, list[str]] = {}
+    threshold_notes = []
     for sample in config["samples"]:
-        own = [file for file in files if file["sample"] == sample["name"]]
-        known = {BUNDLED.get(file["uuid"], made.get(_process(config, file))) for file in own}
-        if known != {sample["cross_section_pb"]} or None in known:
+        sample_files = [file for file in files if file["sample"] == sample["name"]]
+        known_values = set()
+        for file in sample_files:
+            process = _simulated_process(config, file)
+            known_values.add(BUNDLED.get(file["uuid"], simulated.get(process)))
+        if None in known_values or known_values != {sample["cross_section_pb"]}:
             continue
-        process = _process(config, own[0])
-        names.setdefault(_OF_PYTHIA if process else _OF_BUNDLED, []).append(sample["name"])
-        notes += [
-            f"{sample['name']} begins at pTHat = {each} GeV: its rate and its share of the background are lower "
-            f"limits, the purity is an upper limit."
-            for each in _thresholds(config, process)
-        ]
-    for words, given in names.items():
-        of = "" if len(given) == len(config["samples"]) else f" of {', '.join(given)}"
-        notes.insert(0, f"Cross-sections{of} are {words}.")
-    return " ".join(notes)
+        process = _simulated_process(config, sample_files[0])
+        source = _LEADING_ORDER if process else _ILLUSTRATIVE
+        samples_by_source.setdefault(source, []).append(sample["name"])
+        if min_pthat := _min_pthat(config, process):
+            threshold_notes.append(
+                f"{sample['name']} begins at pTHat = {min_pthat} GeV: its rate and its share of the background are "
+                f"lower limits, the purity is an upper limit."
+            )
+    source_notes = []
+    for source, names in samples_by_source.items():
+        is_common = len(names) == len(config["samples"])
+        samples = "" if is_common else f" of {', '.join(names)}"
+        source_notes.append(f"Cross-sections{samples} are {source}.")
+    return " ".join([*reversed(source_notes), *threshold_notes])
 
 
-def _thresholds(config: Mapping[str, Any], process: str) -> list[str]:
-    """The least pTHat of a process [GeV], if it has one; the last setting prevails."""
-    own = [
-        line
-        for each in config["simulate"]["processes"]
-        if each["name"] == process
-        for line in each["pythia"]
-    ]
-    return [
-        found[1] for line in (*PRESETS.get(process, ()), *own) if (found := _THRESHOLD.match(line))
-    ][-1:]
+def _simulated_cross_sections(run_dir: Path) -> dict[str, float]:
+    """Cross-section of each process that the stage `simulate` made [pb]."""
+    version = StageStore(run_dir, "simulate").current()
+    if version is None:
+        return {}
+    processes = version.manifest["counters"]["processes"]
+    return {name: counters["cross_section_pb"] for name, counters in processes.items()}
+
+
+def _min_pthat(config: Mapping[str, Any], process_name: str) -> str | None:
+    """The least pTHat of a process [GeV]; the last setting prevails."""
+    settings = list(PRESETS.get(process_name, ()))
+    for process in config["simulate"]["processes"]:
+        if process["name"] == process_name:
+            settings += process["pythia"]
+    for setting in reversed(settings):
+        if match := _MIN_PTHAT.match(setting):
+            return match[1]
+    return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ingestion.notes import notes
@@ -72,55 +72,8 @@ _GRIDSEARCH: Final = {
 }
 
 
-def render(
-    versions: Mapping[str, Version],
-    report: dict[str, Any],
-    card: Path,
-    *,
-    comparisons: Mapping[str, Any] | None = None,
-) -> str:
-    """The report as HTML."""
-    # Every file is escaped: names of samples and paths come from users and files.
-    environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, finalize=_tight
-    )
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    plain = (
-        summary.estimate,
-        summary.number,
-        summary.powers,
-        summary.rate,
-        summary.shifts,
-        summary.spread,
-        summary.with_powers,
-    )
-    environment.filters |= {each.__name__: each for each in plain}
-    environment.filters |= {"rejection": inverse_with_interval, "with_error": with_error}
-    environment.filters["share"] = lambda each: summary.share(
-        each._asdict() if isinstance(each, Efficiency) else each
-    )
-    environment.filters["thousands"] = "{:,}".format
-    environment.filters["microseconds"] = lambda each: (
-        f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
-    )
-    # By background and model, for the script of the page.
-    curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
-    return environment.get_template("report.html").render(
-        **_content(versions, report),
-        **_pictures(versions),
-        card=_plots(card, CAPTIONS),
-        comparisons=comparisons or {},
-        curves=curves,
-    )
-
-
-def _tight(each: Any) -> Any:
-    """Text of the page with numbers beside their units; markup, and what is escaped already, stay as they are."""
-    return summary.tight(each) if isinstance(each, str) and not isinstance(each, Markup) else each
-
-
 #: The stages that use a section of the config.
-_SECTIONS: Final = {
+_SECTIONS_OF_STAGES: Final = {
     "ingest": ("samples", "ingest"),
     "features": ("classes", "features"),
     "train": ("model", "train", "train_by_network"),
@@ -129,145 +82,230 @@ _SECTIONS: Final = {
 }
 
 
+def render(
+    versions: Mapping[str, Version],
+    report: dict[str, Any],
+    card: Path,
+    *,
+    comparisons: Mapping[str, Any] | None = None,
+) -> str:
+    """The report as HTML.
+
+    Args:
+        versions: The versions in use of all stages that have run.
+        report: The section `report` of the config, with what the files say in the place of null.
+        card: Folder of the figures of the dataset card.
+        comparisons: Tables of the comparisons of optimisers, by study.
+    """
+    # By background and model, for the script of the page.
+    curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
+    return _template().render(
+        **_content(versions, report),
+        **_figures(versions),
+        card=_embedded_figures(card, CAPTIONS),
+        comparisons=comparisons or {},
+        curves=curves,
+    )
+
+
+def _template() -> Template:
+    # Every file is escaped: names of samples and paths come from users and files.
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_keep_units_with_numbers,
+    )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    environment.filters |= {
+        "estimate": summary.estimate,
+        "event_count": summary.event_count,
+        "microseconds": _microseconds,
+        "powers": summary.powers,
+        "rate": summary.rate,
+        "rejection": inverse_with_interval,
+        "share": _share,
+        "shifts": summary.shifts,
+        "spread": summary.spread,
+        "thousands": "{:,}".format,
+        "with_error": with_error,
+        "with_powers": summary.with_powers,
+    }
+    return environment.get_template("report.html")
+
+
+def _keep_units_with_numbers(output: Any) -> Any:
+    # Markup, and text that is escaped already, stay as they are.
+    if isinstance(output, str) and not isinstance(output, Markup):
+        return summary.tight(output)
+    return output
+
+
+def _microseconds(time: float) -> str:
+    return f"{time:,.0f} µs" if time >= 1000 else f"{time:.3g} µs"
+
+
+def _share(interval: Any) -> str:
+    return summary.share(interval._asdict() if isinstance(interval, Efficiency) else interval)
+
+
 def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
-    """The content of the page without pictures."""
-    made = {name: version.manifest for name, version in versions.items()}
-    counters = {name: each.get("counters", {}) for name, each in made.items()}
-    # Each section of the config comes from the stage that used it: later commands may have used another config.
-    used = {
-        key: made[name]["config"][key]
-        for name, keys in _SECTIONS.items()
-        if name in made
-        for key in keys
+    """The content of the page without figures."""
+    manifests = {stage: version.manifest for stage, version in versions.items()}
+    counters = {stage: manifest.get("counters", {}) for stage, manifest in manifests.items()}
+    metrics = counters["evaluate"]
+    runs = metrics["runs"]
+    config = {**_used_config(manifests), "report": report}
+    cuts = applied_cuts(config["features"], manifests["ingest"]["inputs"])
+    config_of_cuts = config | {"features": cuts}
+    class_by_sample = {
+        sample: config["classes"][label]
+        for sample, label in labels_by_sample(config["samples"]).items()
     }
-    config = {**used, "report": report}
-    runs = counters["evaluate"]["runs"]
-    applied = config | {"features": applied_cuts(config["features"], made["ingest"]["inputs"])}
-    labels = {
-        name: config["classes"][label]
-        for name, label in labels_by_sample(config["samples"]).items()
-    }
-    steps = cutflow(counters["ingest"], counters["features"], applied)
-    kinds = [kind for run in runs.values() for kind in run.get("importance_of_kinds", {})]
+    steps = cutflow(counters["ingest"], counters["features"], config_of_cuts)
+    particle_kinds: dict[str, None] = {}
+    for run in runs.values():
+        particle_kinds |= dict.fromkeys(run.get("importance_of_kinds", {}))
     return {
         **report,
         **config["features"],
         **counters["features"],
         **counters["train"],
-        **counters["evaluate"],
-        "selection": selection(applied),
+        **metrics,
+        "selection": selection(config_of_cuts),
         "warnings": warnings(versions),
-        "samples": [*labels],
+        "samples": list(class_by_sample),
         "classes": config["classes"],
-        "labels": labels,
+        "labels": class_by_sample,
         "cutflow": steps,
         "weighted": shows_weights(steps),
         "bad_files": counters["ingest"]["bad_files"],
         "gridsearch": counters.get("gridsearch"),
         "luminosity": config["evaluate"]["luminosity"] or USUAL_LUMINOSITY,
-        "metrics_luminosity": counters["evaluate"].get("luminosity"),
-        "events_before": counters["evaluate"].get("events_before"),
+        "metrics_luminosity": metrics.get("luminosity"),
+        "events_before": metrics.get("events_before"),
         "uncertainty": config["evaluate"].get("background_uncertainty", 0.0),
-        "about_data": summary.about_data(counters["evaluate"]),
-        "answer": summary.answer(counters["evaluate"]),
+        "about_data": summary.about_data(metrics),
+        "answer": summary.answer(metrics),
         "shown_point": summary.point_to_show(runs),
-        "kinds": [*dict.fromkeys(kinds)],
-        "unmeasurable": summary.unmeasurable(counters["evaluate"]),
+        "kinds": list(particle_kinds),
+        "unmeasurable": summary.unmeasurable(metrics),
         "measurable_to": next(iter(runs.values()))["measurable_to"],
         "export": counters["export"]["networks"] if "export" in counters else {},
-        "files": made["ingest"]["inputs"],
+        "files": manifests["ingest"]["inputs"],
         "config_yaml": write_yaml(config),
         "versions": versions,
-        "made": made["evaluate"],
+        "made": manifests["evaluate"],
     }
+
+
+def _used_config(manifests: Mapping[str, Any]) -> dict[str, Any]:
+    """Each section of the config from the stage that used it: later commands may have used another config."""
+    config = {}
+    for stage, sections in _SECTIONS_OF_STAGES.items():
+        if stage in manifests:
+            for section in sections:
+                config[section] = manifests[stage]["config"][section]
+    return config
 
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:
     """Warnings about the numbers of the page."""
-    ingest, features, evaluate = (
-        versions[name].manifest for name in ("ingest", "features", "evaluate")
-    )
-    counters, metrics = ingest["counters"], evaluate["counters"]
-    found = []
-    bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
-    if bundled:
-        found.append(
-            f"Technical sample: {bundled} of the {len(ingest['inputs'])} input files are bundled with the software. "
-            f"Their events test it; they do not measure the quality of such models."
-        )
-    if metrics["num_events"] < _FEW_EVENTS:
-        found.append(
-            f"Only {metrics['num_events']} test events: small differences between models mean nothing."
-        )
-    if features["config"]["features"]["convention"] != "correct":
-        found.append("Features are those of CERN's published notebooks, mistakes included.")
-    negative, copies = (
-        sum(counts[name] for counts in counters["samples"].values())
-        for name in ("events_of_negative_weight", "rejected_copy")
-    )
-    if negative:
-        found.append(
-            f"{negative} of the ingested events have negative weights: they enter sums, losses and metrics with their "
-            f"sign, so a bin of a histogram or a share of the cutflow may be negative."
-        )
-    if copies:
-        found.append(f"{copies} events are copies of others in the input files and were left out.")
-    left_out = [*counters["bad_files"], *counters.get("waiting_files", [])]
-    found += notes(ingest["inputs"], features["config"]["samples"], counters["samples"], left_out)
-    found += uncertain_mixtures(features["config"])
-    if bad := len(counters["bad_files"]):
-        found.append(
-            f"Unreadable input files that were skipped: {bad}. The numbers do not include them."
-        )
-    of_data = next(iter(metrics["runs"].values())).get("data", {}).get("copies", {})
-    found += [
-        f"{number} events of the data are copies of others in the {where}."
-        for where, number in of_data.items()
-        if number
+    ingest = versions["ingest"].manifest
+    features = versions["features"].manifest
+    metrics = versions["evaluate"].manifest["counters"]
+    return [
+        *_warnings_about_input(ingest, metrics["num_events"], features["config"]),
+        *_warnings_about_data(metrics),
+        *_warnings_about_models(metrics),
+        *_warnings_about_accepted(versions),
     ]
-    for name, run in metrics["runs"].items():
-        found += [f"{name}: {sentence}" for sentence in run.get("not_measurable", ())]
-        tests = [
-            test for by_truth in run["train_against_test"].values() for test in by_truth.values()
-        ]
-        values = [test["p_value"] for test in tests if test["p_value"] is not None]
+
+
+def _warnings_about_input(
+    ingest: Mapping[str, Any], num_test_events: int, config: Mapping[str, Any]
+) -> Iterator[str]:
+    """Warnings about files and events; `config` is that of the features."""
+    counters = ingest["counters"]
+    num_bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
+    if num_bundled:
+        yield (
+            f"Technical sample: {num_bundled} of the {len(ingest['inputs'])} input files are bundled with the "
+            f"software. Their events test it; they do not measure the quality of such models."
+        )
+    if num_test_events < _FEW_EVENTS:
+        yield f"Only {num_test_events} test events: small differences between models mean nothing."
+    if config["features"]["convention"] != "correct":
+        yield "Features are those of CERN's published notebooks, mistakes included."
+    samples = counters["samples"].values()
+    if num_negative := sum(sample["events_of_negative_weight"] for sample in samples):
+        yield (
+            f"{num_negative} of the ingested events have negative weights: they enter sums, losses and metrics with "
+            f"their sign, so a bin of a histogram or a share of the cutflow may be negative."
+        )
+    if num_copies := sum(sample["rejected_copy"] for sample in samples):
+        yield f"{num_copies} events are copies of others in the input files and were left out."
+    unread_files = [*counters["bad_files"], *counters.get("waiting_files", [])]
+    yield from notes(ingest["inputs"], config["samples"], counters["samples"], unread_files)
+    yield from uncertain_mixtures(config)
+    if num_bad := len(counters["bad_files"]):
+        yield f"Unreadable input files that were skipped: {num_bad}. The numbers do not include them."
+
+
+def _warnings_about_data(metrics: Mapping[str, Any]) -> Iterator[str]:
+    data = next(iter(metrics["runs"].values())).get("data", {})
+    for origin, num_copies in data.get("copies", {}).items():
+        if num_copies:
+            yield f"{num_copies} events of the data are copies of others in the {origin}."
+
+
+def _warnings_about_models(metrics: Mapping[str, Any]) -> Iterator[str]:
+    for model, run in metrics["runs"].items():
+        for sentence in run.get("not_measurable", ()):
+            yield f"{model}: {sentence}"
+        p_values = []
+        for tests_of_class in run["train_against_test"].values():
+            p_values += [test["p_value"] for test in tests_of_class.values()]
+        p_values = [p_value for p_value in p_values if p_value is not None]
         # Bonferroni correction for the smallest of several probabilities.
-        lowest = min(values, default=1.0) * len(values)
-        if values and lowest < _DIFFERENT:
-            found.append(
-                f"{name}: scores of training and test events differ (p = {summary.powers(lowest, 1)}): overtrained."
-            )
-    for name, version in versions.items():
+        corrected = min(p_values, default=1.0) * len(p_values)
+        if p_values and corrected < _DIFFERENT:
+            p_value = summary.powers(corrected, 1)
+            yield f"{model}: scores of training and test events differ (p = {p_value}): overtrained."
+
+
+def _warnings_about_accepted(versions: Mapping[str, Version]) -> Iterator[str]:
+    for stage, version in versions.items():
         if "accepted" in version.manifest:
             reasons = "; ".join(version.manifest["accepted"]["reasons"])
-            found.append(f"{name} was stale and accepted as up to date: {reasons}.")
-    return found
+            yield f"{stage} was stale and accepted as up to date: {reasons}."
 
 
-def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
+def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
+    """The figures of the evaluation, of each model, and of the grid search if there was one."""
     evaluated = versions["evaluate"]
+    comparisons = _embedded_figures(evaluated.folder / "plots", _SIDE_BY_SIDE)
     captions = _OF_MODEL | {name: own.caption for name, own in OWN_FIGURES.items()}
-    found: dict[str, Any] = {
-        "plots": dict.fromkeys(_SIDE_BY_SIDE) | _plots(evaluated.folder / "plots", _SIDE_BY_SIDE),
-        "run_plots": {
-            name: list(_plots(evaluated.folder / name / "plots", captions).values())
-            for name in evaluated.manifest["counters"]["runs"]
-        },
+    figures_of_runs = {}
+    for model in evaluated.manifest["counters"]["runs"]:
+        figures = _embedded_figures(evaluated.folder / model / "plots", captions)
+        figures_of_runs[model] = list(figures.values())
+    content: dict[str, Any] = {
+        "plots": dict.fromkeys(_SIDE_BY_SIDE) | comparisons,
+        "run_plots": figures_of_runs,
     }
     if "gridsearch" in versions:
-        found["gridsearch_plots"] = _plots(versions["gridsearch"].folder / "plots", _GRIDSEARCH)
-    return found
+        folder = versions["gridsearch"].folder / "plots"
+        content["gridsearch_plots"] = _embedded_figures(folder, _GRIDSEARCH)
+    return content
 
 
-def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The existing figures of a folder, with captions."""
-    paths = {name: folder / f"{name}.png" for name in captions}
-    images = {
-        name: base64.b64encode(path.read_bytes()).decode()
-        for name, path in paths.items()
-        if path.exists()
-    }
-    return {
-        name: {"caption": captions[name], "png": f"data:image/png;base64,{each}"}
-        for name, each in images.items()
-    }
+def _embedded_figures(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The existing figures of a folder as data URLs, with captions."""
+    figures = {}
+    for name, caption in captions.items():
+        path = folder / f"{name}.png"
+        if path.exists():
+            png = base64.b64encode(path.read_bytes()).decode()
+            figures[name] = {"caption": caption, "png": f"data:image/png;base64,{png}"}
+    return figures

@@ -17,14 +17,15 @@ from models.evaluation.rounding import (
 )
 
 #: The signal efficiency that the question asks for; if it cannot be measured, the nearest that can be.
-_ASKED: Final = 0.9
+_ASKED_EFFICIENCY: Final = 0.9
 #: A space at which no line ends.
-_TIGHT: Final = "\N{NO-BREAK SPACE}"
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 #: Spaces at which no line should end: before units, after comparisons, within brackets.
-_WITHIN: Final = re.compile(
+_SPACES_TO_KEEP: Final = re.compile(
     r"(?<=\d) (?=(?:%|[GT]eV|[mµn]?s|kB)(?!\w))|(?<=[<>]) (?=\d)|(?<=\d) (?=−\d)"  # noqa: RUF001
 )
-_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_NUMBER_WITH_POWER: Final = re.compile(r"\d(?:\.\d+)?e[-+]\d+")
+_SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def share(interval: Interval | None) -> str:
@@ -49,24 +50,24 @@ def rate(interval: Interval) -> str:
     return with_interval(interval, symbol="/s", form=ON_PAGE)
 
 
-def number(interval: Interval) -> str:
+def event_count(interval: Interval) -> str:
     """A number of events, or a significance, with its interval, or an upper limit."""
     return with_interval(interval, form=ON_PAGE)
 
 
-def estimate(each: Mapping[str, float | None]) -> str:
+def estimate(measurement: Mapping[str, float | None]) -> str:
     """A number with its error."""
-    return with_error(each["value"], each["error"])
+    return with_error(measurement["value"], measurement["error"])
 
 
-def spread(over: Mapping[str, float]) -> str:
+def spread(over_trainings: Mapping[str, float]) -> str:
     """Mean and spread of a number over several trainings."""
-    return with_error(over["mean"], over["spread"])
+    return with_error(over_trainings["mean"], over_trainings["spread"])
 
 
-def tight(words: str) -> str:
-    """Words in which a number stays with its unit, and the two ends of an interval with each other."""
-    return _WITHIN.sub(_TIGHT, words)
+def tight(text: str) -> str:
+    """A text in which a number stays with its unit, and the two ends of an interval with each other."""
+    return _SPACES_TO_KEEP.sub(_NO_BREAK, text)
 
 
 def powers(value: float, digits: int = 3) -> str:
@@ -78,73 +79,81 @@ def powers(value: float, digits: int = 3) -> str:
         >>> powers(1234.0)
         '1,230'
     """
-    rounded = f"{value:.{digits - 1}e}"
+    scientific = f"{value:.{digits - 1}e}"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{float(rounded):,.12g}"
-    first, _, power = rounded.partition("e")
-    return f"{float(first):g}{_TIGHT}×{_TIGHT}10{str(int(power)).translate(_RAISED)}"  # noqa: RUF001 - a product
+        return f"{float(scientific):,.12g}"
+    mantissa, _, exponent = scientific.partition("e")
+    power = str(int(exponent)).translate(_SUPERSCRIPTS)
+    return f"{float(mantissa):g}{_NO_BREAK}×{_NO_BREAK}10{power}"  # noqa: RUF001 - a product
 
 
-def with_powers(words: str) -> str:
-    r"""Words with numbers such as 4.7e-07 written by `powers`.
+def with_powers(text: str) -> str:
+    r"""A text in which `powers` writes numbers such as 4.7e-07.
 
     Examples:
         >>> ascii(with_powers("0.5 ± 4.7e-07"))
         "'0.5 \\xb1 4.7\\xa0\\xd7\\xa010\\u207b\\u2077'"
     """
-    return re.sub(r"\d(?:\.\d+)?e[-+]\d+", lambda found: powers(float(found[0])), words)
+    return _NUMBER_WITH_POWER.sub(lambda match: powers(float(match[0])), text)
 
 
 def point_to_show(runs: Mapping[str, Any]) -> int | None:
     """Index of the working point nearest to 90 % that some model has measured; None if there is none."""
-    wanted = [point["wanted"] for point in next(iter(runs.values()))["working_points"]]
-    measured = [place for place in range(len(wanted)) if _measured_at(runs, place)]
-    return min(measured, key=lambda place: abs(wanted[place] - _ASKED), default=None)
+    points = next(iter(runs.values()))["working_points"]
+    measured = [index for index in range(len(points)) if _measured_points(runs, index)]
+
+    def distance(index: int) -> float:
+        return abs(float(points[index]["wanted"]) - _ASKED_EFFICIENCY)
+
+    return min(measured, key=distance, default=None)
 
 
-def _measured_at(runs: Mapping[str, Any], place: int) -> dict[str, Mapping[str, Any]]:
+def _measured_points(runs: Mapping[str, Any], index: int) -> dict[str, Mapping[str, Any]]:
     """A working point of the models that have measured it."""
-    points = {model: run["working_points"][place] for model, run in runs.items()}
+    points = {model: run["working_points"][index] for model, run in runs.items()}
     return {model: point for model, point in points.items() if point["measurable"]}
 
 
 def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     """How much background is left at 90 % of the signal, by the model that leaves the least; None if unmeasurable."""
-    place = point_to_show(metrics["runs"])
-    if place is None:
+    index = point_to_show(metrics["runs"])
+    if index is None:
         return None
-    points = _measured_at(metrics["runs"], place)
+    points = _measured_points(metrics["runs"], index)
 
     def background_left(model: str) -> tuple[float, float]:
         share = points[model]["all_backgrounds"]
         return share["value"], share["high"]
 
-    best = min(points, key=background_left)
-    point = points[best]
+    best_model = min(points, key=background_left)
+    point = points[best_model]
+    rates = point.get("rates", {})
     return {
-        "model": best,
+        "model": best_model,
         "kept": f"{100 * point['wanted']:g} %",
         "left": {name: share(left) for name, left in point["backgrounds"].items()},
         "rejection": inverse_with_interval(point["all_backgrounds"]),
-        "rates": {name: rate(behind) for name, behind in point.get("rates", {}).items()},
+        "rates": {name: rate(interval) for name, interval in rates.items()},
         "total": rate(point["total_rate"]) if "rates" in point else None,
-        "events": _events(point),
+        "events": _expected_events(point),
         "purity": share(point.get("purity")),
-        "best_cut": _best_cut(metrics["runs"][best]) if "events" in point else "",
+        "best_cut": _best_cut(metrics["runs"][best_model]) if "events" in point else "",
     }
 
 
-def _events(point: Mapping[str, Any]) -> dict[str, str]:
+def _expected_events(point: Mapping[str, Any]) -> dict[str, str]:
     """Signal, background and significance behind a cut of an offline analysis; empty for a trigger."""
+    if "events" not in point:
+        return {}
     names = ("signal_events", "background_events", "significance")
-    return {name: _compared(number(point[name])) for name in names} if "events" in point else {}
+    return {name: _with_relation(event_count(point[name])) for name in names}
 
 
-def _compared(text: str) -> str:
-    """A number behind its symbol: with an equals sign, unless it is a limit.
+def _with_relation(text: str) -> str:
+    """A number behind an equals sign, unless it is a limit.
 
     Examples:
-        >>> _compared("120"), _compared("< 3.7")
+        >>> _with_relation("120"), _with_relation("< 3.7")
         ('= 120', '< 3.7')
     """
     return text if text.startswith(("<", ">")) else f"= {text}"
@@ -156,53 +165,56 @@ def _best_cut(run: Mapping[str, Any]) -> str:
     best = scan["best"]
     if best is None:
         return ""
-    highest = number(
+    significance = event_count(
         {"value": scan["asimov"][best], "low": scan["low"][best], "high": scan["high"][best]}
     )
-    signal, background, threshold = (
-        scan[name][best] for name in ("signal", "background", "threshold")
-    )
-    beyond = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
+    remark = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
         f"Of the cuts that leave effectively 10 or more background events of the test split, the one at "
-        f"{threshold:.4f} has the highest significance, {highest}{beyond}, with {powers(signal)} signal and "
-        f"{powers(background)} background events."
+        f"{scan['threshold'][best]:.4f} has the highest significance, {significance}{remark}, with "
+        f"{powers(scan['signal'][best])} signal and {powers(scan['background'][best])} background events."
     )
 
 
 def about_data(metrics: Mapping[str, Any]) -> str:
     """What data an evaluation has beside the simulation, and how these are scaled and blinded; empty without data."""
-    numbers = next(iter(metrics["runs"].values())).get("data", {})
+    data = next(iter(metrics["runs"].values())).get("data", {})
     # Evaluations of earlier releases do not say how many there were.
-    if "num_entries" not in numbers:
+    if "num_entries" not in data:
         return ""
-    num_files, blind_above = numbers["num_files"], numbers["blind_above"]
-    files = f"Data: {numbers['num_entries']:,} entries in {num_files:,} {'file' if num_files == 1 else 'files'}"
-    shown = f"{numbers['num_events']:,} events pass the selection"
+    num_files, blind_above = data["num_files"], data["blind_above"]
+    files = "file" if num_files == 1 else "files"
+    entries = f"Data: {data['num_entries']:,} entries in {num_files:,} {files}"
+    events = f"{data['num_events']:,} events pass the selection"
     if blind_above is not None:
         # How many are blinded would tell what blinding hides.
-        shown += f" and are shown; those that a model scores above {blind_above:g} are blinded"
-    expected = f"the simulation expects {powers(numbers['num_expected'], 4)} of those shown at {metrics['luminosity']}"
-    if numbers["scale"] is not None:
-        expected = f"the simulation is scaled by {powers(numbers['scale'])} to those shown"
-    return f"{files}; {shown}; {expected}."
+        events += f" and are shown; those that a model scores above {blind_above:g} are blinded"
+    if data["scale"] is None:
+        num_expected = powers(data["num_expected"], 4)
+        simulation = (
+            f"the simulation expects {num_expected} of those shown at {metrics['luminosity']}"
+        )
+    else:
+        simulation = f"the simulation is scaled by {powers(data['scale'])} to those shown"
+    return f"{entries}; {events}; {simulation}."
 
 
 def unmeasurable(metrics: Mapping[str, Any]) -> str:
     """The working points that cannot be measured; one sentence for all models of which the same holds."""
-    models_of: dict[str, list[str]] = {}
+    models_by_text: dict[str, list[str]] = {}
     for model, run in metrics["runs"].items():
-        few = [point for point in run["working_points"] if not point["measurable"]]
-        if few:
-            wanted = ", ".join(f"{100 * point['wanted']:g} %" for point in few)
-            failing = ", ".join(f"{point['num_failing']:.1f}" for point in few)
-            models_of.setdefault(f"{wanted} (below such a cut {failing})", []).append(model)
-    if not models_of:
+        points = [point for point in run["working_points"] if not point["measurable"]]
+        if points:
+            efficiencies = ", ".join(f"{100 * point['wanted']:g} %" for point in points)
+            num_failing = ", ".join(f"{point['num_failing']:.1f}" for point in points)
+            text = f"{efficiencies} (below such a cut {num_failing})"
+            models_by_text.setdefault(text, []).append(model)
+    if not models_by_text:
         return ""
-    is_common = list(map(len, models_of.values())) == [len(metrics["runs"])]
-    texts = [
-        text if is_common else f"{', '.join(models)} {text}" for text, models in models_of.items()
-    ]
+    texts = []
+    for text, models in models_by_text.items():
+        concerns_all = len(models) == len(metrics["runs"])
+        texts.append(text if concerns_all else f"{', '.join(models)} {text}")
     return (
         f"Not measurable on these events: efficiencies of {'; '.join(texts)}; effectively 10 events of "
         f"{metrics['signal']} below the cut are needed."
@@ -218,22 +230,18 @@ def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str
         Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class;
         evaluations of release 0.2.0 have no area.
     """
-    together = (
-        {f"all {len(run[kind])}": run[f"{kind}_envelope"]} if f"{kind}_envelope" in run else {}
-    )
-    return [
-        (
-            name,
-            point["wanted"],
-            [
-                _shift(each)
-                for each in (found["accuracy"], found.get("auc"), *point["efficiencies"].values())
-            ],
-        )
-        for name, found in (*run.get(kind, {}).items(), *together.items())
-        for point, nominal in zip(found["working_points"], run["working_points"], strict=True)
-        if nominal["measurable"]
-    ]
+    variations = dict(run.get(kind, {}))
+    if f"{kind}_envelope" in run:
+        variations[f"all {len(run[kind])}"] = run[f"{kind}_envelope"]
+    rows = []
+    for name, variation in variations.items():
+        accuracy, auc = _shift(variation["accuracy"]), _shift(variation.get("auc"))
+        points = zip(variation["working_points"], run["working_points"], strict=True)
+        for point, nominal_point in points:
+            if nominal_point["measurable"]:
+                efficiencies = [_shift(shift) for shift in point["efficiencies"].values()]
+                rows.append((name, point["wanted"], [accuracy, auc, *efficiencies]))
+    return rows
 
 
 def _shift(shift: Mapping[str, float] | None) -> str:
@@ -252,6 +260,8 @@ def _shift(shift: Mapping[str, float] | None) -> str:
         return text if text.startswith("-") else f"+{text}"
     if shift["rms"] <= 0:
         return "-0 +0 (0)"
-    places = decimal_places(100 * shift["rms"])
-    down, up, rms = (rounded(100 * shift[name], places) for name in ("down", "up", "rms"))
-    return f"{down if down.startswith('-') else f'-{down}'} +{up} ({rms})"
+    decimals = decimal_places(100 * shift["rms"])
+    down = rounded(100 * shift["down"], decimals).removeprefix("-")
+    up = rounded(100 * shift["up"], decimals)
+    rms = rounded(100 * shift["rms"], decimals)
+    return f"-{down} +{up} ({rms})"

@@ -64,7 +64,7 @@ class Report(Stage):
     def run(self, context: Context) -> Result:
         """Render the page from the manifests."""
         from pipeline.reporting.card import load_histograms, plot_card
-        from pipeline.reporting.origin import origin_of, plot_labels
+        from pipeline.reporting.origin import event_origin, plot_labels
         from pipeline.reporting.page import render
 
         features = context.upstream["features"]
@@ -80,7 +80,7 @@ class Report(Stage):
                 plot_labels(config, files),
                 context.out_dir / "card",
             )
-        section |= origin_of(config, files)._asdict()
+        section |= event_origin(config, files)._asdict()
         # In the order in which they run.
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
         versions = {name: context.upstream[name] for name in order if name in context.upstream}

@@ -12,7 +12,7 @@ from published_by_hand import publish
 
 from models.evaluation.style import PlotLabels
 from pipeline.config import load_config
-from pipeline.reporting.origin import BUNDLED, origin_of, plot_labels
+from pipeline.reporting.origin import BUNDLED, event_origin, plot_labels
 from pipeline.runs.code_meaning import ROOT
 
 OWN = "00000000-0000-0000-0000-000000000000"
@@ -55,7 +55,7 @@ def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(
     tmp_path: Path,
 ) -> None:
     config = config_of(tmp_path)
-    assert origin_of(config, files_of(UUIDS)) == (
+    assert event_origin(config, files_of(UUIDS)) == (
         "Simulation, technical sample",
         13.0,
         f"Cross-sections {ILLUSTRATIVE}",
@@ -78,7 +78,7 @@ def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(
 def test_cross_sections_of_ones_own_were_called_illustrative(
     tmp_path: Path, uuids: dict[str, str], sizes: tuple[float | None, ...], note: str
 ) -> None:
-    found = origin_of(config_of(tmp_path, sizes), files_of(uuids))
+    found = event_origin(config_of(tmp_path, sizes), files_of(uuids))
     assert found.rates_note == note
     assert ("technical" in found.sample_note) == (uuids is UUIDS)
     assert found.energy_tev == (13.0 if uuids is UUIDS else None)
@@ -97,12 +97,12 @@ def test_events_without_weights_of_a_generator_were_called_simulation(
     tmp_path: Path, tree: str, missing: list[str], note: str
 ) -> None:
     files = files_of(dict.fromkeys(UUIDS, OWN), missing_optional=missing)
-    assert origin_of(config_of(tmp_path, ingest={"tree": tree}), files) == (note, None, "")
+    assert event_origin(config_of(tmp_path, ingest={"tree": tree}), files) == (note, None, "")
 
 
 def test_the_words_of_the_config_prevail(tmp_path: Path) -> None:
     said = {"sample_note": "collision data", "rates_note": "", "energy_tev": 5.02}
-    assert origin_of(config_of(tmp_path, report=said), files_of(UUIDS)) == (
+    assert event_origin(config_of(tmp_path, report=said), files_of(UUIDS)) == (
         "collision data",
         5.02,
         "",
@@ -130,7 +130,7 @@ def test_rates_of_simulated_events_have_the_threshold_of_their_generator(
         {**each, "path": f"{version.folder}/{each['sample']}/0.root"}
         for each in files_of(dict.fromkeys(UUIDS, OWN))
     ]
-    found = origin_of(config, files)
+    found = event_origin(config, files)
     assert found[:2] == ("Simulation", 14.0)
     note = (
         "Cross-sections are those of Pythia in leading order, after the filter on leptons. qcd begins at pTHat = 30 "
