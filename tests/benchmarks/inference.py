@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from networks import made_columns
+from networks import random_columns
 from numpy.typing import NDArray
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, hlf_names
@@ -52,7 +52,7 @@ def bench(name: ModelName, folder: Path, repeats: int) -> None:
     export_onnx(model, spec, folder / f"{name}.onnx")
     exported = OnnxClassifier.load(folder / f"{name}.onnx")
     lengths = np.random.default_rng(1).normal(MEAN_PARTICLES, SPREAD, EVENTS)
-    columns = made_columns(np.clip(lengths, 1, MAX_PARTICLES))
+    columns = random_columns(np.clip(lengths, 1, MAX_PARTICLES))
     calls = 1000 if "particles" in NETWORKS[name].inputs else 10_000
     single, batches, in_torch = [], [], []
     for _ in range(repeats):

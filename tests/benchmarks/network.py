@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from exchange import measure as measure_exchange
-from network_hosts import Network, network, why_not
+from network_hosts import Network, network, reason_against_hosts
 from workers import hlf_dataset, our_loop
 
 from features.dataset import FeatureDataset
@@ -121,8 +121,8 @@ def main() -> None:
         folder, workers, launcher_args = arguments.host
         on_first_host(Path(folder), int(workers), json.loads(launcher_args))
         return
-    if why_not():
-        sys.stdout.write(f"not measured: {why_not()}\n")
+    if reason_against_hosts():
+        sys.stdout.write(f"not measured: {reason_against_hosts()}\n")
         return
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in NETWORKS}
     with tempfile.TemporaryDirectory() as folder:

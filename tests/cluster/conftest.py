@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from cluster_runs import Local, Tried
-from network_hosts import Network, network, why_not
+from cluster_runs import AddRow, LocalResults
+from network_hosts import Network, network, reason_against_hosts
 
 from pipeline.machine.spark_session import SparkProvider
 
@@ -19,7 +19,7 @@ _ROWS: Final = pytest.StashKey[list[tuple[str, str, str]]]()
 
 
 @pytest.fixture
-def tried(request: pytest.FixtureRequest) -> Tried:
+def tried(request: pytest.FixtureRequest) -> AddRow:
     """Notes a row of the table: the cluster, what ran there, and how it compares with the local result."""
     rows = request.config.stash.setdefault(_ROWS, [])
     return lambda *row: rows.append(row)
@@ -49,13 +49,13 @@ def _table(rows: Mapping[tuple[str, str], tuple[str, str, str]]) -> str:
 
 
 @pytest.fixture(scope="session")
-def local(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Local:
-    return Local(provider, tmp_path_factory.mktemp("local"))
+def local(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> LocalResults:
+    return LocalResults(provider, tmp_path_factory.mktemp("local"))
 
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    if why_not():
-        pytest.skip(why_not())
+    if reason_against_hosts():
+        pytest.skip(reason_against_hosts())
     with network(4, tmp_path_factory.mktemp("network")) as made:
         yield made

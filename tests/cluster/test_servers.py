@@ -15,14 +15,14 @@ from typing import Final, Self
 import numpy as np
 import psutil
 import pytest
-from cluster_runs import Local, OnHost, Tried
+from cluster_runs import AddRow, HostRuns, LocalResults
 from clusters import missing
 from command_line import SAMPLES
+from finished_run import assert_same_version
 from network_hosts import Network
 from ranks import wait_until
 from s3_server import lead_to
 from training_runs import flat_weights
-from undisturbed_run import assert_same
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -163,7 +163,7 @@ def data() -> Iterator[Path]:
         yield Path(name)
 
 
-def loses_its_server(runs: OnHost, server: FileServer, local: Local) -> str:
+def loses_its_server(runs: HostRuns, server: FileServer, local: LocalResults) -> str:
     """What a run says that cannot reach its server; it ends, and the same command works when the server is back."""
     started = time.monotonic()
     words = " ".join(runs.run("ingest", fails=True).split())
@@ -171,7 +171,7 @@ def loses_its_server(runs: OnHost, server: FileServer, local: Local) -> str:
     assert server.name in words
     server.start()
     runs.run("ingest")
-    assert_same(runs.version("ingest"), local.version("ingest"), "ingest", tests=[])
+    assert_same_version(runs.version("ingest"), local.version("ingest"), "ingest", tests=[])
     return words
 
 
@@ -180,10 +180,10 @@ def loses_its_server(runs: OnHost, server: FileServer, local: Local) -> str:
     find_spec("fsspec_xrootd") is None, reason="no client of XRootD (pip install -e '.[xrootd]')"
 )
 def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
-    hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     with xrootd(hosts, data) as server:
-        runs = OnHost(hosts, tmp_path, samples=f"root://{server.name}//data")
+        runs = HostRuns(hosts, tmp_path, samples=f"root://{server.name}//data")
         for process in server.processes():
             process.suspend()
         started = time.monotonic()
@@ -200,12 +200,12 @@ def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
     bool(missing("nginx", "openssl")), reason="no nginx here (Debian: nginx-light, openssl)"
 )
 def test_https_with_a_password_and_a_certificate_of_our_own(
-    hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     with nginx(hosts, data, "physicist", "hidden-word") as server:
         address = f"https://physicist:hidden-word@{server.name}/data"
         authority = {"SSL_CERT_FILE": str(data / "server.pem")}
-        runs = OnHost(hosts, tmp_path, samples=address, env=authority)
+        runs = HostRuns(hosts, tmp_path, samples=address, env=authority)
         server.kill()
         words = [loses_its_server(runs, server, local)]
         written = [
@@ -219,7 +219,7 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
             (address, {}, "certificate"),
             (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
         ):
-            refused = OnHost(hosts, tmp_path, samples=where, env=env)
+            refused = HostRuns(hosts, tmp_path, samples=where, env=env)
             words.append(" ".join(refused.run("ingest", fails=True).split()))
             assert message in words[-1]
         assert "hidden-word" not in " ".join(words)
@@ -227,13 +227,13 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
 
 
 def test_s3_holds_inputs_and_outputs(
-    hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     put = f"import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); s3.put('{data}/data', 'bucket/', recursive=True)"
     with s3(hosts, data) as server, pytest.MonkeyPatch.context() as patch:
         lead_to(f"http://{server.name}:5000", patch)
         subprocess.run(hosts.on_host(0, sys.executable, "-c", put), check=True)
-        runs = OnHost(hosts, tmp_path, samples="s3://bucket/data", storage="s3://bucket/outputs")
+        runs = HostRuns(hosts, tmp_path, samples="s3://bucket/data", storage="s3://bucket/outputs")
         for stage in ("ingest", "features", "train"):
             runs.run(stage)
         np.testing.assert_array_equal(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cluster_runs import LONG, Local, OnHost, Tried
+from cluster_runs import LONG, AddRow, HostRuns, LocalResults
 from clusters import Slurm, missing
 from network_hosts import Network
 from ranks import wait_until
@@ -55,15 +55,15 @@ def said(script: Path) -> str:
 def test_a_cancelled_job_continues(
     hosts: Network,
     slurm: Slurm,
-    local: Local,
+    local: LocalResults,
     tmp_path: Path,
-    tried: Tried,
+    tried: AddRow,
     launcher: str,
     request: pytest.FixtureRequest,
 ) -> None:
     if launcher == "srun":
         request.getfixturevalue("pmix")
-    runs = OnHost(hosts, tmp_path, train={"launcher": launcher})
+    runs = HostRuns(hosts, tmp_path, train={"launcher": launcher})
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, runs.command("train", sets=LONG))
     job = slurm.submit(script)
@@ -91,9 +91,9 @@ def test_a_cancelled_job_continues(
 
 @pytest.mark.usefixtures("pmix")
 def test_a_killed_rank_under_srun(
-    hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, slurm: Slurm, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
-    runs = OnHost(hosts, tmp_path, train={"launcher": "srun"})
+    runs = HostRuns(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, runs.command("train", sets=LONG))
     job = slurm.submit(script)
@@ -113,8 +113,10 @@ def test_a_killed_rank_under_srun(
 
 
 @pytest.mark.usefixtures("pmix")
-def test_a_night(hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried) -> None:
-    runs = OnHost(hosts, tmp_path, train={"launcher": "srun"})
+def test_a_night(
+    hosts: Network, slurm: Slurm, local: LocalResults, tmp_path: Path, tried: AddRow
+) -> None:
+    runs = HostRuns(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, *(runs.command(word) for word in ("run", "promote", "clean")))
     job = slurm.submit(script)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cluster_runs import LONG, Local, OnHost, Tried, said
+from cluster_runs import LONG, AddRow, HostRuns, LocalResults, finished_output
 from clusters import Ssh, missing
 from network_hosts import Network
 from training_runs import flat_weights, records, summary
@@ -33,12 +33,12 @@ def ssh(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
     return Ssh(hosts, tmp_path_factory.mktemp("ssh") / "files")
 
 
-def on_hosts(hosts: Network, folder: Path, local: Local, *, count: int = 2) -> OnHost:
+def on_hosts(hosts: Network, folder: Path, local: LocalResults, *, count: int = 2) -> HostRuns:
     """Trainings over the first hosts, started on the first."""
     hostfile = folder / "hosts.txt"
     hostfile.write_text("".join(f"{name} slots=1\n" for name in hosts.names[:count]))
     train = {"workers": count, "launcher_args": ["--hostfile", str(hostfile)]}
-    runs = OnHost(hosts, folder, env=QUICK, train=train)
+    runs = HostRuns(hosts, folder, env=QUICK, train=train)
     local.lend(runs.run_dir, "ingest", "features")
     return runs
 
@@ -60,9 +60,9 @@ CASES = [
 def test_methods_over_two_and_four_hosts(
     hosts: Network,
     ssh: Ssh,
-    local: Local,
+    local: LocalResults,
     tmp_path: Path,
-    tried: Tried,
+    tried: AddRow,
     count: int,
     overrides: tuple[str, ...],
 ) -> None:
@@ -108,7 +108,13 @@ KILLED = {"rank": ("rank_process", "python"), "daemon": ("prted", "prted")}
     ],
 )
 def test_a_lost_rank_daemon_or_host(
-    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried, what: str, told: str
+    hosts: Network,
+    ssh: Ssh,
+    local: LocalResults,
+    tmp_path: Path,
+    tried: AddRow,
+    what: str,
+    told: str,
 ) -> None:
     runs = on_hosts(hosts, tmp_path, local)
     process = runs.start("train", sets=LONG)
@@ -118,7 +124,7 @@ def test_a_lost_rank_daemon_or_host(
     else:
         word, name = KILLED[what]
         next(each for each in hosts.processes(1, word) if each.name() == name).kill()
-    words = " ".join(said(process, fails=what == "host").split())
+    words = " ".join(finished_output(process, fails=what == "host").split())
     assert re.search(told, words), words
     if what == "host":
         # Nothing can start there until the host is back.
@@ -145,7 +151,7 @@ def test_a_lost_rank_daemon_or_host(
 
 
 def test_a_run_folder_that_a_host_does_not_see(
-    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, ssh: Ssh, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_hosts(hosts, tmp_path, local)
     hosts.run_on_host(1, "mount", "-t", "tmpfs", "tmpfs", str(runs.run_dir))

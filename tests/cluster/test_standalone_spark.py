@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cluster_runs import LONG, Local, OnHost, Tried, said
+from cluster_runs import LONG, AddRow, HostRuns, LocalResults, finished_output
 from clusters import SPARK_PAGE, Standalone
+from finished_run import assert_same_version
 from network_hosts import Network
 from ranks import wait_until
 from training_runs import flat_weights
-from undisturbed_run import assert_same
 
 from pipeline.terminal.exit_codes import Exit
 
@@ -26,10 +26,10 @@ def spark(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Standalon
     return Standalone(hosts, tmp_path_factory.mktemp("spark") / "files", workers=2)
 
 
-def on_cluster(hosts: Network, folder: Path, spark: Standalone, **train: object) -> OnHost:
+def on_cluster(hosts: Network, folder: Path, spark: Standalone, **train: object) -> HostRuns:
     """Runs whose driver is on the host of the master."""
     conf = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    return OnHost(
+    return HostRuns(
         hosts,
         folder,
         spark={"master": spark.master, "driver_memory": "512m", "conf": conf},
@@ -38,7 +38,7 @@ def on_cluster(hosts: Network, folder: Path, spark: Standalone, **train: object)
 
 
 def test_ingest_features_and_gridsearch(
-    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     runs.run_as_written(SPARK_PAGE)
@@ -47,12 +47,12 @@ def test_ingest_features_and_gridsearch(
         ("features", "the same rows"),
         ("gridsearch", "same scores"),
     ):
-        assert_same(runs.version(stage), local.version(stage), stage, tests=[])
+        assert_same_version(runs.version(stage), local.version(stage), stage, tests=[])
         tried(CLUSTER, stage, words)
 
 
 def test_a_worker_killed_within_features(
-    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     local.lend(runs.run_dir, "ingest")
@@ -62,14 +62,14 @@ def test_a_worker_killed_within_features(
     assert process.poll() is None
     for each in hosts.processes(2, "org.apache.spark"):
         each.kill()
-    said(process)
+    finished_output(process)
     spark.start_worker(2)
-    assert_same(runs.version("features"), local.version("features"), "features", tests=[])
+    assert_same_version(runs.version("features"), local.version("features"), "features", tests=[])
     tried(CLUSTER, "features; kill -9 of a worker and its executor", "the same rows")
 
 
 def test_ranks_in_executors(
-    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark")
     local.lend(runs.run_dir, "ingest", "features")
@@ -84,7 +84,7 @@ def test_ranks_in_executors(
         each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java"
     )
     executor.kill()
-    words = " ".join(said(process).split())
+    words = " ".join(finished_output(process).split())
     assert re.search(r"a rank was lost \(the executor on host2 .* is lost", words), words
     assert "all start again from the last checkpoint" in words
     here = runs.version("train") / "hlf"
@@ -97,7 +97,7 @@ def test_ranks_in_executors(
 
 
 def test_more_ranks_than_slots(
-    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark", workers=4)
     local.lend(runs.run_dir, "ingest", "features")
@@ -107,7 +107,7 @@ def test_more_ranks_than_slots(
 
 
 def test_a_run_folder_that_an_executor_does_not_see(
-    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     runs.run_dir.mkdir()
@@ -127,12 +127,12 @@ def test_a_run_folder_that_an_executor_does_not_see(
 
 
 def test_a_master_that_is_down_and_workers_that_are_too_small(
-    hosts: Network, spark: Standalone, tmp_path: Path, tried: Tried
+    hosts: Network, spark: Standalone, tmp_path: Path, tried: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     port = f"spark.master=spark://{hosts.names[0]}:7999"
     process = runs.start("ingest", sets=[port])
-    words = said(process, fails=True)
+    words = finished_output(process, fails=True)
     assert process.returncode == Exit.MAY_PASS
     assert "no Spark master answers at spark://host1:7999" in words
     tried(CLUSTER, "ingest; the master is down", "refused at the start with exit code 75")

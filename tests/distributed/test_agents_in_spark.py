@@ -17,8 +17,8 @@ import psutil
 import pytest
 from command_line import CLUSTER, pipeline
 from feature_datasets import write_dataset
-from minimal_configs import write
-from published_by_hand import made_features
+from minimal_configs import write_config
+from published_by_hand import publish_features
 from pyspark import SparkContext
 from ranks import processes_of, wait_until
 from training_runs import make_spec, records, summary
@@ -135,9 +135,9 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run_dir = tmp_path / "run"
-    made_features(run_dir, rows=ROWS)
+    publish_features(run_dir, rows=ROWS)
     train = MPCA | {"epochs": EPOCHS, "batch_size": 8, "learning_rate": 0.01, "reader": "arrow"}
-    config = write(tmp_path, run_dir=str(run_dir), train=train, spark=CLUSTER)
+    config = write_config(tmp_path, run_dir=str(run_dir), train=train, spark=CLUSTER)
     words = tmp_path / "words"
 
     def start() -> subprocess.Popen[bytes]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from network_hosts import network, why_not
+from network_hosts import network, reason_against_hosts
 from rank_programs import results_of
 
 pytestmark = [
     pytest.mark.minutes,
     pytest.mark.distributed,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "all is here"),
+    pytest.mark.skipif(
+        bool(reason_against_hosts()), reason=reason_against_hosts() or "all is here"
+    ),
 ]
 
 #: One way; long, so that a busy machine matters little beside it.

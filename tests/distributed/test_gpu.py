@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import write_dataset
-from networks import NAMES, VARIANTS, gradients, made_network, random_events
+from networks import NAMES, VARIANTS, gradients, random_events, small_network
 from tiny_images import TinyImages
 from torch import nn
 from torch.nn import functional
@@ -64,8 +64,8 @@ def test_gradients_are_those_of_float64_on_the_cpu(
     gpu: torch.device, name: Any, settings: dict[str, Any], dtype: torch.dtype, tolerance: float
 ) -> None:
     events = random_events([3, 1, 40, 0, 17] * 12)
-    expected = gradients(made_network(name, **settings), events)
-    network = made_network(name, **settings).to(gpu, dtype)
+    expected = gradients(small_network(name, **settings), events)
+    network = small_network(name, **settings).to(gpu, dtype)
     FlatModel(network)
     moved = {
         key: each.to(gpu, dtype if each.is_floating_point() else each.dtype)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from network_hosts import Network, network, why_not
+from network_hosts import Network, network, reason_against_hosts
 
 from hep_studies.time_checks import fit_link, predicted
 from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
@@ -24,7 +24,9 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "all is here"),
+    pytest.mark.skipif(
+        bool(reason_against_hosts()), reason=reason_against_hosts() or "all is here"
+    ),
 ]
 
 #: One way [s], and bits per second.

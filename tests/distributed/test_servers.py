@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from rank_programs import PROGRAMS, Case, Cases
-from simulated import GOSSIP, SERVERS
-from training_runs import nested
+from simulated import GOSSIP_METHODS, SERVER_METHODS
+from training_runs import train_section
 
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.transport import SimNetwork
@@ -21,22 +21,26 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 RANKS = 3
 BESIDE = {"algorithm": "sharded", "overlap": "thread", "shards": 2}
 #: Methods whose order is fixed: those of which ranks take steps in turn, and those that take them together.
-FIXED = {name: chosen for name, chosen in SERVERS.items() if "overlap" not in chosen}
+FIXED = {name: chosen for name, chosen in SERVER_METHODS.items() if "overlap" not in chosen}
 FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
-PAIRS = {"ad-psgd": GOSSIP["ad-psgd"], "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2}}
+PAIRS = {
+    "ad-psgd": GOSSIP_METHODS["ad-psgd"],
+    "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2},
+}
 FIXED |= PAIRS
 FIXED |= {
-    f"{name} with slowmo": SERVERS[name] | {"slowmo": {"tau": 2}}
+    f"{name} with slowmo": SERVER_METHODS[name] | {"slowmo": {"tau": 2}}
     for name in ("dynsgd", "easgd", "sharded")
 }
 #: All ranks push when they are ready.
 LOOSE: dict[str, dict[str, Any]] = {
-    "downpour": SERVERS["downpour"],
-    "downpour zealous": SERVERS["downpour zealous"],
+    "downpour": SERVER_METHODS["downpour"],
+    "downpour zealous": SERVER_METHODS["downpour zealous"],
     "beside": BESIDE,
     "sparse beside": BESIDE | {"drop_rate": 0.5, "bound": 2},
     # All wait for each outer step, which changes nothing without momentum.
-    "slowmo": SERVERS["downpour"] | {"slowmo": {"tau": 4, "beta": 0.0, "exact_average": True}},
+    "slowmo": SERVER_METHODS["downpour"]
+    | {"slowmo": {"tau": 4, "beta": 0.0, "exact_average": True}},
 }
 ON_SOCKETS = ("agn", "sharded sparse", "swarm-sgd")
 
@@ -70,7 +74,9 @@ def case_of(*, in_memory: bool) -> Case:
     """All methods on ranks."""
     names, loose = names_of(in_memory=in_memory), {"in_turn": False, "curvature": 0.0, "steps": 200}
     arguments = {
-        "sections": [nested(each) for each in [*(FIXED[name] for name in names), *LOOSE.values()]],
+        "sections": [
+            train_section(each) for each in [*(FIXED[name] for name in names), *LOOSE.values()]
+        ],
         "ways": [way(name) for name in names] + [loose] * len(LOOSE),
         "in_memory": in_memory,
     }
@@ -98,7 +104,7 @@ def test_ranks_do_on_mpi_what_they_do_in_the_simulator(
 ) -> None:
     for name in ranks.keys() & FIXED.keys():
         for found, expected in zip(
-            ranks[name], simulated(nested(FIXED[name]), **way(name)), strict=True
+            ranks[name], simulated(train_section(FIXED[name]), **way(name)), strict=True
         ):
             for key in ("result", "own", "current", "not_sent"):
                 np.testing.assert_allclose(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from event_rows import Row, event_row, events_table, jet, lepton, tower, track
 from extracted_features import particles_of
-from made_events import Row, events_table, jet, lepton, made_event, tower, track
 from reference_features import ReferenceSettings, reference_event
 
 from features.columns import NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
@@ -93,7 +93,7 @@ def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: flo
         )
         for _ in range(int(rng.integers(7)))
     ]
-    return made_event(
+    return event_row(
         tracks=of_tracks,
         photons=of_photons,
         neutral_hadrons=of_neutrals,
@@ -186,7 +186,7 @@ def test_a_table_of_many_chunks_is_read_to_its_end(random_table: pa.Table) -> No
     assert_as_reference(pa.concat_tables(chunks), {})
 
 
-@pytest.mark.parametrize("events", [[], [made_event()]], ids=["no event", "no lepton"])
+@pytest.mark.parametrize("events", [[], [event_row()]], ids=["no event", "no lepton"])
 def test_nothing_selected_gives_an_empty_block(events: list[Row]) -> None:
     block = assert_as_reference(events_table(events), {})
     assert block.particle_offsets.tolist() == [0]

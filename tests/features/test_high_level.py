@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from event_rows import event_row, jet, lepton
 from extracted_features import ELECTRON, extract, near_pair
-from made_events import jet, lepton, made_event
 
 from features.columns import hlf_names
 from features.errors import FeatureError
@@ -26,7 +26,7 @@ from features.high_level import refuse_dependence
     ],
 )
 def test_mt_has_the_square_root(met: float, phi: float, met_phi: float, expected: float) -> None:
-    event = made_event(electrons=[lepton(40.0, 0.0, phi)], met=met, met_phi=met_phi)
+    event = event_row(electrons=[lepton(40.0, 0.0, phi)], met=met, met_phi=met_phi)
     (hlf,) = extract(event).hlf
     assert hlf["mt"] == pytest.approx(expected, rel=1e-6)
     assert (hlf["met"], hlf["met_phi"]) == near_pair(met, met_phi)
@@ -41,7 +41,7 @@ def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds() -> None:
         jet(70.0, -2.6000001, 1.0),
         jet(80.0, -2.59, 1.0),
     ]
-    (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets)).hlf
+    (hlf,) = extract(event_row(electrons=[ELECTRON], jets=jets)).hlf
     assert hlf["ht"] == 30.5 + 50.0 + 80.0
     assert (hlf["num_jets"], hlf["num_bjets"]) == (3.0, 1.0)
 
@@ -51,7 +51,7 @@ def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds() -> None:
 )
 def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
     jets = [jet(40.0, 0.0, 1.0, btag=btag) for btag in (0, 1, 2, 3, 0x80000000)]
-    (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), btag_mask=mask).hlf
+    (hlf,) = extract(event_row(electrons=[ELECTRON], jets=jets), btag_mask=mask).hlf
     assert (hlf["num_jets"], hlf["num_bjets"]) == (5.0, expected)
 
 
@@ -61,7 +61,7 @@ def test_jets_on_the_lepton_count_unless_cleaning_is_on() -> None:
         jet(50.0, 0.0, -0.375, btag=1),
         jet(60.0, 0.5, 0.0, btag=1),
     ]
-    event = made_event(electrons=[ELECTRON], jets=jets)
+    event = event_row(electrons=[ELECTRON], jets=jets)
     (off,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf
     assert (off["ht"], off["num_jets"], off["num_bjets"]) == (150.0, 3.0, 3.0)
     (on,) = extract(event, jet_lepton_cleaning_dr=0.5).hlf
@@ -70,7 +70,7 @@ def test_jets_on_the_lepton_count_unless_cleaning_is_on() -> None:
 
 def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
     jets = [jet(40.0, 2.5, 1.0), jet(50.0, -2.5, 1.0), jet(60.0, 2.25, 1.0)]
-    (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
+    (hlf,) = extract(event_row(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
     assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from event_rows import event_row, events_table, lepton, tower, track
 from extracted_features import ELECTRON, column, extract, near, near_pair
-from made_events import events_table, lepton, made_event, tower, track
 
 from features.columns import hlf_names
 from features.kernels import build_features
@@ -12,7 +12,7 @@ from features.settings import FeatureSettings
 
 
 def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out() -> None:
-    event = made_event(
+    event = event_row(
         electrons=[ELECTRON],
         tracks=[track(2.0, 1.0, 1.0), track(4.0, 1.1, 1.0)],
         photons=[tower(5.0, 1.0, 1.1), tower(10.0, 0.9, 1.0)],
@@ -26,20 +26,20 @@ def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out() -> No
 
 def test_candidates_of_the_very_same_direction_count_in_each_other() -> None:
     tracks = [track(2.0, 1.0, 1.0), track(2.0, 1.0, 1.0)]
-    (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks)).particles
+    (rows,) = extract(event_row(electrons=[ELECTRON], tracks=tracks)).particles
     assert column(rows, "iso_charged") == near(0.0, 1.0, 1.0)
 
 
 def test_isolation_cone_is_open() -> None:
     photons = [tower(2.0, 1.0, 1.0), tower(2.0, 1.25, 1.0), tower(2.0, 1.0, 1.1875)]
-    event = made_event(electrons=[ELECTRON], photons=photons)
+    event = event_row(electrons=[ELECTRON], photons=photons)
     (rows,) = extract(event, ordering="file", isolation_cone=0.25).particles
     assert column(rows, "iso_photon") == near(0.0, 1.0, 0.0, 1.0)
 
 
 def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation() -> None:
     tracks = [track(1.0, 2.0, 1.0)] + [track(5.0, -2.0, 2.0) for _ in range(450)]
-    event = made_event(electrons=[ELECTRON], tracks=tracks, photons=[tower(4.0, 2.0, 1.1)])
+    event = event_row(electrons=[ELECTRON], tracks=tracks, photons=[tower(4.0, 2.0, 1.1)])
     (rows,) = extract(event, ordering="file").particles
     assert len(rows) == 1 + 450 + 1
     assert set(column(rows[1:451], "pt")) == {5.0}
@@ -50,7 +50,7 @@ def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation() -> None:
 
 
 def test_own_track_is_no_row_and_counts_only_for_others() -> None:
-    event = made_event(
+    event = event_row(
         electrons=[lepton(40.0, 0.5, 1.0)],
         tracks=[track(39.0, 0.5, 1.00005)],
         photons=[tower(3.0, 0.5, 1.2)],
@@ -63,12 +63,12 @@ def test_own_track_is_no_row_and_counts_only_for_others() -> None:
 
 
 def test_own_track_is_found_across_the_phi_seam() -> None:
-    event = made_event(muons=[lepton(40.0, 0.5, 3.14159)], tracks=[track(40.0, 0.5, -3.14159)])
+    event = event_row(muons=[lepton(40.0, 0.5, 3.14159)], tracks=[track(40.0, 0.5, -3.14159)])
     assert [len(rows) for rows in extract(event).particles] == [1]
 
 
 def test_own_track_of_a_lepton_not_selected_is_a_row() -> None:
-    event = made_event(
+    event = event_row(
         electrons=[ELECTRON], muons=[lepton(30.0, 1.0, 1.0)], tracks=[track(30.0, 1.0, 1.0)]
     )
     (rows,) = extract(event).particles
@@ -78,13 +78,13 @@ def test_own_track_of_a_lepton_not_selected_is_a_row() -> None:
 
 
 def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> None:
-    event = made_event(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
+    event = event_row(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
     block = build_features(events_table([event]), FeatureSettings())
     assert block.hlf[0, hlf_names().index("lepton_iso_photon")] == pytest.approx(0.2)
 
 
 def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts() -> None:
-    event = made_event(electrons=[lepton(40.0, 0.5, 1.0)], tracks=[track(10.0, 0.5, 1.00015)])
+    event = event_row(electrons=[lepton(40.0, 0.5, 1.0)], tracks=[track(10.0, 0.5, 1.00015)])
     (hlf,), (rows,) = extract(event)[1:]
     assert hlf["lepton_iso_charged"] == pytest.approx(0.25)
     assert len(rows) == 2

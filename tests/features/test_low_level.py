@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+from event_rows import event_row, lepton, tower, track
 from extracted_features import ELECTRON, column, extract
-from made_events import lepton, made_event, tower, track
 
 from features.columns import PARTICLE_FEATURE_NAMES
 
 
 def test_lepton_row_is_massless_at_vertex_zero() -> None:
     eta = math.asinh(0.75)  # pz = 0.75 pT, E = 1.25 pT
-    (rows,) = extract(made_event(electrons=[lepton(40.0, eta, 0.0, charge=-1)])).particles
+    (rows,) = extract(event_row(electrons=[lepton(40.0, eta, 0.0, charge=-1)])).particles
     expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
     expected |= {"energy": 50.0, "px": 40.0, "pz": 30.0, "pt": 40.0, "eta": eta}
     expected |= {"is_electron": 1.0, "charge": -1.0}
@@ -26,7 +26,7 @@ def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
         math.asin(0.6),
     )  # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT
     tracks = [track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))]
-    event = made_event(electrons=[ELECTRON], tracks=tracks)
+    event = event_row(electrons=[ELECTRON], tracks=tracks)
     (rows,) = extract(event).particles
     expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
     expected |= {
@@ -59,7 +59,7 @@ def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
 def test_rows_after_the_lepton_are_in_the_order_asked_for(
     ordering: str, expected: list[float]
 ) -> None:
-    event = made_event(
+    event = event_row(
         electrons=[ELECTRON],
         tracks=[track(2.0, 2.0, 0.0), track(4.0, 0.0, -1.0)],
         photons=[tower(3.0, 0.0, 1.5)],
@@ -70,7 +70,7 @@ def test_rows_after_the_lepton_are_in_the_order_asked_for(
 
 
 def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
-    event = made_event(
+    event = event_row(
         muons=[lepton(40.0, 0.0, 3.0)], photons=[tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)]
     )
     assert column(extract(event).particles[0], "pt") == [40.0, 3.0, 2.0]
@@ -78,7 +78,7 @@ def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
 
 @pytest.mark.parametrize("ordering", ["increasing", "decreasing"])
 def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(ordering: str) -> None:
-    event = made_event(
+    event = event_row(
         electrons=[ELECTRON],
         tracks=[
             track(2.0, 1.0, 0.0),
@@ -110,7 +110,7 @@ def test_highest_pt_of_each_kind_are_kept_in_file_order(kind: str, cap: int) -> 
     make = track if kind == "tracks" else tower
     # 11 shares no factor with cap + 3: every pT occurs once.
     pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
-    event = made_event(electrons=[ELECTRON], **{kind: [make(pt, 2.0, 2.0) for pt in pts]})
+    event = event_row(electrons=[ELECTRON], **{kind: [make(pt, 2.0, 2.0) for pt in pts]})
     (rows,) = extract(event, ordering="file").particles
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
 
@@ -123,6 +123,6 @@ def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
 ) -> None:
     photons = [tower(2.0, 1.0, 1.5), tower(2.0, 1.5, 0.5), tower(2.0, 1.0, 1.0)]
     hard = [tower(3.0, 2.0, 2.0) for _ in range(150 - places)]
-    event = made_event(electrons=[ELECTRON], photons=[*photons, *hard])
+    event = event_row(electrons=[ELECTRON], photons=[*photons, *hard])
     (rows,) = extract(event, ordering="file").particles
     assert [(row["eta"], row["phi"]) for row in rows if row["pt"] == 2.0] == expected

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_events import events_table, lepton, made_event
-from spark_in_process import Here
+from event_rows import event_row, events_table, lepton
+from spark_in_process import InProcessSpark
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
@@ -40,7 +40,7 @@ WEIGHTS = {"low": 3.0, "high": 7.0, "ttbar": 1.0}
 def written(folder: Path, sample: str) -> EventsFile:
     name = str(uuid.uuid5(uuid.NAMESPACE_OID, sample))
     rows = [
-        made_event(
+        event_row(
             file_uuid=name, entry=entry, sample=sample, label=SLICES[sample].label, weight=WEIGHTS[sample],
             electrons=[lepton(40.0 + entry % 7, 0, 0)],
         )
@@ -56,7 +56,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     parts = [written(folder, sample) for sample in SLICES]
     for name in ("out", "kernels"):
         (folder / name).mkdir()
-    settings, here = FeatureSettings(feed_workers=1, integrated_luminosity=2.0), Here()
+    settings, here = FeatureSettings(feed_workers=1, integrated_luminosity=2.0), InProcessSpark()
     context: Any = here
     make_features(
         context, parts, SLICES, settings, CLASSES, folder / "out",

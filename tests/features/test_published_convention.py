@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import pytest
+from event_rows import Row, event_row, events_table, lepton, tower, track
 from extracted_features import column, extract, near
-from made_events import Row, events_table, lepton, made_event, tower, track
 
 from features.kernels import OUTCOMES, build_features
 from features.settings import FeatureSettings
@@ -46,7 +46,7 @@ FAR = {"tracks": [FAR_TRACK], "photons": [FAR_PHOTON], "neutral_hadrons": [FAR_N
 
 def both(**fields: Any) -> tuple[Extracted, Extracted]:
     """The published and the correct features of an event, particles in file order; both must select it."""
-    event = made_event(**(FAR | fields))
+    event = event_row(**(FAR | fields))
     published, correct = published_of(event), of_one(event)
     assert published is not None
     assert correct is not None
@@ -67,7 +67,7 @@ def test_published_isolation_loses_neighbours_across_the_seam() -> None:
 @pytest.mark.parametrize("kind", ["photons", "neutral_hadrons"])
 def test_published_lepton_is_isolated_from_what_lies_across_the_seam(kind: str) -> None:
     own = track(40.0, 0.0, 3.1)
-    event = made_event(
+    event = event_row(
         **(
             FAR
             | {"muons": [lepton(40.0, 0.0, 3.1)], "tracks": [own], kind: [tower(30.0, 0.0, -3.1)]}
@@ -90,7 +90,7 @@ def test_published_takes_one_off_the_charged_isolation_of_every_row() -> None:
 
 
 def test_published_lepton_without_own_track_passes_in_a_crowd() -> None:
-    event = made_event(**(FAR | {"electrons": [ELECTRON], "photons": [tower(50.0, 0.1, 0.0)]}))
+    event = event_row(**(FAR | {"electrons": [ELECTRON], "photons": [tower(50.0, 0.1, 0.0)]}))
     published = published_of(event)
     assert published is not None  # -1 + 50 / 40 = 0.25 is isolated
     assert published.hlf["lepton_iso_charged"] + published.hlf[
@@ -149,10 +149,10 @@ def test_published_takes_of_electron_and_muon_the_one_of_larger_eta(
 @pytest.mark.parametrize("lacking", ["tracks", "photons", "neutral_hadrons"])
 def test_published_events_lacking_a_kind_are_rejected(lacking: str) -> None:
     events = [
-        made_event(electrons=[ELECTRON], **(FAR | {lacking: []})),
-        made_event(electrons=[ELECTRON], **FAR),
-        made_event(**(FAR | {lacking: []})),  # for this reason also if there is no lepton either
-        made_event(**FAR),
+        event_row(electrons=[ELECTRON], **(FAR | {lacking: []})),
+        event_row(electrons=[ELECTRON], **FAR),
+        event_row(**(FAR | {lacking: []})),  # for this reason also if there is no lepton either
+        event_row(**FAR),
     ]
     published = build_features(events_table(events), PUBLISHED)
     assert published.selected.tolist() == [1]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_events import Row, events_table, jet, lepton, made_event, tower, track
+from event_rows import Row, event_row, events_table, jet, lepton, tower, track
 from pydantic import ValidationError
 
 from features.columns import NUM_CORE, hlf_names
@@ -71,18 +71,18 @@ def outcomes(events: list[Row], **settings: Any) -> list[str]:
 def test_a_cut_rejects_what_it_says(
     event: dict[str, Any], settings: dict[str, Any], expected: str
 ) -> None:
-    assert outcomes([made_event(**event)], **settings) == [expected]
+    assert outcomes([event_row(**event)], **settings) == [expected]
 
 
 def test_of_two_leptons_only_one_within_eta_is_selected() -> None:
     forward = lepton(60.0, 2.9, 0.0)
-    table = events_table([made_event(electrons=[forward, ELECTRON])])
+    table = events_table([event_row(electrons=[forward, ELECTRON])])
     block = build_features(table, FeatureSettings(max_lepton_abs_eta=2.5))
     assert block.hlf[0, hlf_names().index("lepton_pt")] == 40.0
 
 
 def test_the_caps_keep_the_hardest_of_each_kind() -> None:
-    event = made_event(
+    event = event_row(
         muons=[MUON],
         tracks=[track(pt, -2.0, pt) for pt in (1.0, 3.0, 2.0)],
         photons=[tower(pt, 2.0, pt) for pt in (5.0, 1.5)],
@@ -132,7 +132,7 @@ def test_the_order_of_the_flavours_means_nothing() -> None:
 def test_the_particles_of_kept_events_are_theirs_behind_a_cut_on_jets() -> None:
     two = {"jets": [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]}
     events = [
-        made_event(
+        event_row(
             muons=[lepton(50.0 + at, 1.0, 1.0)],
             tracks=[track(2.0 + at, -1.0, -1.0)] * at,
             **(two if at % 2 else {}),

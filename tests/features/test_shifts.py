@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_events import events_table, jet, lepton, made_event
+from event_rows import event_row, events_table, jet, lepton
 
 from features.columns import hlf_names
 from features.errors import DatasetError
@@ -23,7 +23,7 @@ JETS = [jet(29.5, 0.0, 3.0, btag=1), jet(100.0, 1.0, 2.0), jet(30.2, -1.0, -2.0)
 @pytest.fixture
 def part(tmp_path: Path) -> Path:
     events = [
-        made_event(
+        event_row(
             entry=entry,
             muons=[lepton(40.0, 0.0, 0.0)],
             jets=JETS if entry != 2 else [],

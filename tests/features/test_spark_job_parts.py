@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from event_rows import Row, event_row, events_table, lepton, tower, track
 from extracted_features import particles_of
-from made_events import Row, events_table, lepton, made_event, tower, track
-from spark_in_process import Here
+from spark_in_process import InProcessSpark
 
 from features import mixing_pass, spark_job
 from features.columns import MAX_PARTICLES, NUM_CORE
@@ -49,7 +49,7 @@ def events(count: int, *, seed: int = 1) -> list[Row]:
             tower(*rng.uniform([1.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))
         ]
         made.append(
-            made_event(
+            event_row(
                 file_uuid=FILE,
                 entry=entry,
                 label=entry % 3,
@@ -113,7 +113,7 @@ def test_leptons_without_their_own_track_are_counted_and_explained(
 ) -> None:
     settings = FeatureSettings(particles=particles)
     rows = [
-        made_event(
+        event_row(
             entry=entry, electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)]
         )
         for entry, shift in enumerate([0.0, 2e-4, 2e-4])
@@ -168,7 +168,7 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
 ) -> None:
     num_tracks, most = 2 * MAX_PARTICLES, 1 << 20
     tracks = [track(5.0 + 0.01 * number, 2.0, 0.001 * number) for number in range(num_tracks)]
-    rows = [made_event(file_uuid=FILE, entry=entry, label=entry % 3, electrons=[lepton(40, 0, 0)], tracks=tracks)
+    rows = [event_row(file_uuid=FILE, entry=entry, label=entry % 3, electrons=[lepton(40, 0, 0)], tracks=tracks)
             for entry in range(90)]  # fmt: skip
     path = _written(events_table(rows), tmp_path / "a.parquet")
     for name in ("out", "kernels"):
@@ -181,7 +181,7 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
 
     monkeypatch.setattr(mixing_pass, "GATHERED_BYTES", most)
     monkeypatch.setattr(spark_job, "write_groups", write)
-    context: Any = Here()
+    context: Any = InProcessSpark()
     spark_job.make_features(
         context, [EventsFile("a.parquet", "made", "", str(path))], {"made": GeneratedSample(0, None, 90, 90.0)},
         FeatureSettings(feed_workers=1, max_tracks=100_000), CLASSES, tmp_path / "out",

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import in_use, small_config
 from delphes_files import write_delphes
-from lent_spark import Lent
-from made_events import Row
+from event_rows import Row
+from lent_spark import LentSpark
 from rich.console import Console
 from spark_in_process import WITHOUT_SPARK
-from stages_here import run_here
+from stages_in_process import run_stages
 
 from features.schema import SPLITS
 from pipeline.config import Config, load_config
@@ -27,7 +27,7 @@ NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 
-def write(path: Path, rows: list[Row]) -> Path:
+def write_sample_file(path: Path, rows: list[Row]) -> Path:
     """A file that is the same every time (the UUID depends on its name), and not compressed."""
     return write_delphes(
         path, rows, compression=None, uuid_function=lambda: uuid5(NAMESPACE_URL, path.name)
@@ -57,8 +57,8 @@ class Analysis:
         """What is printed, in long lines."""
         self.config(**changes)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(self.provider))
-            return run_here(
+            patch.setattr("pipeline.run_folder.SparkProvider", lambda _: LentSpark(self.provider))
+            return run_stages(
                 self.folder / "config.yaml", *(stages or ("ingest", "features")), force=force
             )
 

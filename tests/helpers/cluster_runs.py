@@ -24,7 +24,7 @@ from training.launching.rank import RunSpec
 from training.workloads.hep_settings import HepSettings
 
 #: Notes a row of the table: the cluster, what ran there, and how it compares with the local result.
-Tried = Callable[[str, str, str], None]
+AddRow = Callable[[str, str, str], None]
 #: Many small pieces, so that there is work left when a part of the cluster dies.
 CHANGES: Final[dict[str, Any]] = {
     "ingest": {"entries_per_task": 15},
@@ -36,7 +36,7 @@ CHANGES: Final[dict[str, Any]] = {
 LONG: Final = ("train.epochs=200", "train.batch_size=8", "train.checkpoint_steps=5")
 
 
-class Local:
+class LocalResults:
     """The undisturbed results of one machine; each is made when a test asks for it."""
 
     def __init__(self, provider: SparkProvider, folder: Path) -> None:
@@ -81,7 +81,7 @@ class Local:
             shutil.copytree(self._folder / "run" / stage, run_dir / stage)
 
 
-class OnHost:
+class HostRuns:
     """Runs of the pipeline on the first host, with a config and a run folder of their own."""
 
     def __init__(
@@ -122,7 +122,7 @@ class OnHost:
             if line.startswith(".venv/bin/python -m pipeline")
         ]
         assert lines
-        return "".join(said(self._start(["bash", "-c", line])) for line in lines)
+        return "".join(finished_output(self._start(["bash", "-c", line])) for line in lines)
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -137,7 +137,7 @@ class OnHost:
 
     def run(self, *words: str, sets: Sequence[str] = (), fails: bool = False) -> str:
         """Run a command to its end; returns what it said."""
-        return said(self.start(*words, sets=sets), fails=fails)
+        return finished_output(self.start(*words, sets=sets), fails=fails)
 
     def await_checkpoint(self) -> None:
         """Wait until a training has left its first checkpoint."""
@@ -153,7 +153,9 @@ class OnHost:
         return version_of(self.run_dir, stage)
 
 
-def said(process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600) -> str:
+def finished_output(
+    process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600
+) -> str:
     """What a command said until its end; it must fail or not, and a failure is never a bug or a signal."""
     words, _ = process.communicate(timeout=seconds)
     assert bool(process.returncode) == fails, words

@@ -46,7 +46,7 @@ def can_suffer(content: bytes, damage: str) -> bool:
 def damage(path: Path, change: Callable[[bytes], bytes]) -> bytes:
     """Change a file and keep its time; a hard link to it keeps the old content, which is returned."""
     content, times = path.read_bytes(), path.stat()
-    put(path, change(content), times.st_mtime_ns)
+    replace_file(path, change(content), times.st_mtime_ns)
     return content
 
 
@@ -74,7 +74,7 @@ def damage_end(path: Path) -> bytes:
     )
 
 
-def put(path: Path, content: bytes, mtime_ns: int) -> None:
+def replace_file(path: Path, content: bytes, mtime_ns: int) -> None:
     """Replace a file, so that its hard links stay, with a file of a given time."""
     new = path.with_name(f".{path.name}.damaged")
     new.write_bytes(content)
@@ -82,7 +82,7 @@ def put(path: Path, content: bytes, mtime_ns: int) -> None:
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def of_another_run(path: Path, content: bytes) -> bytes:
+def content_of_another_run(path: Path, content: bytes) -> bytes:
     """What another run might have in the place of a file: of the same kind and, nearly, of the same size."""
     if path.suffix == ".parquet":
         return _reversed_rows(path)

@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
-from made_events import Row
+from event_rows import Row
 
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.files import FileInfo, SourceFile, inventory
@@ -37,7 +37,7 @@ def write_delphes(
 
     Args:
         path: Where to.
-        events: Rows as `made_events.made_event` makes them.
+        events: Rows as `event_rows.event_row` makes them.
         tree: Its name.
         rename: Delphes branch name to the name written.
         without: Delphes branch names to leave out.
@@ -114,7 +114,7 @@ def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Ar
     )
 
 
-def checked(
+def checked_files(
     *paths: Path | str,
     settings: IngestSettings | None = None,
     needs_particles: bool = True,
@@ -128,10 +128,14 @@ def checked(
     return inventory(sources, settings or IngestSettings()).infos
 
 
-def read(file: FileInfo | Path, settings: IngestSettings | None = None, **stated: Any) -> RawEvents:
+def read_raw_events(
+    file: FileInfo | Path, settings: IngestSettings | None = None, **stated: Any
+) -> RawEvents:
     """All entries of a file, as one piece."""
     settings = settings or IngestSettings()
-    info = file if isinstance(file, FileInfo) else checked(file, settings=settings, **stated)[0]
+    info = (
+        file if isinstance(file, FileInfo) else checked_files(file, settings=settings, **stated)[0]
+    )
     (raw,) = read_events(info, settings, start=0, stop=info.entries)
     return raw
 
@@ -141,8 +145,10 @@ def select(
 ) -> Selection:
     """What ingest takes of a file."""
     settings = settings or IngestSettings()
-    info = file if isinstance(file, FileInfo) else checked(file, settings=settings, **stated)[0]
-    return select_events(read(info, settings), info, settings)
+    info = (
+        file if isinstance(file, FileInfo) else checked_files(file, settings=settings, **stated)[0]
+    )
+    return select_events(read_raw_events(info, settings), info, settings)
 
 
 def source_of(sample: str, label: int, path: str, **stated: Any) -> SourceFile:

@@ -34,7 +34,7 @@ def write_dataset(
 ) -> FeatureDataset:
     """Write a dataset with the given rows of each row group of each split; `entry` counts through all rows.
 
-    Events have 1 to `max_particles` particles; see `made_particles`.
+    Events have 1 to `max_particles` particles; see `random_particles`.
     """
     rngs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     centres = np.random.default_rng(99).normal(0, separation, (len(CLASSES), len(hlf_names())))
@@ -47,7 +47,7 @@ def write_dataset(
         splits[split] = []
         labels_seen = []
         for group, num_rows in enumerate(rows[split]):
-            columns = _made_group(*rngs, num_rows, centres, max_particles)
+            columns = _random_group(*rngs, num_rows, centres, max_particles)
             columns["entry"] = np.arange(entry, entry + num_rows)
             name = f"{split}/part-{group:05d}.parquet"
             _write_group(folder / name, columns)
@@ -73,7 +73,7 @@ def write_dataset(
     return dataset
 
 
-def _made_group(
+def _random_group(
     rng: np.random.Generator,
     particle_rng: np.random.Generator,
     num_rows: int,
@@ -88,17 +88,19 @@ def _made_group(
         "hlf": (
             100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, len(hlf_names()))))
         ).astype(np.float32),
-        "core": made_core(particle_rng, labels, lengths),
+        "core": random_core(particle_rng, labels, lengths),
         "num_particles": lengths,
         "label": labels,
         "weight": rng.uniform(0.5, 1.5, num_rows),
     }
 
 
-def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Particle lists (num_events, 801, 19), zero padded, of `made_core`."""
+def random_particles(
+    rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Particle lists (num_events, 801, 19), zero padded, of `random_core`."""
     return particle_matrices(
-        offsets_of(lengths), particles_from_core(made_core(rng, labels, lengths).T)
+        offsets_of(lengths), particles_from_core(random_core(rng, labels, lengths).T)
     )
 
 
@@ -107,7 +109,7 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def made_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """(num_particles, 11) numbers of the particles of events: a lepton, then hadrons and photons.
 
     The classes differ in the pT of the lepton, 30, 50 and 80 GeV give or take 4, and of the others, on average 1, 3 and

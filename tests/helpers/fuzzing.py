@@ -124,7 +124,7 @@ def judge(work: Callable[[], None]) -> tuple[str, str]:
     return verdict, words
 
 
-def tried(content: bytes, folder: Path) -> tuple[str, str]:
+def try_content(content: bytes, folder: Path) -> tuple[str, str]:
     """The verdict on one file, in this process."""
     return judge(prepare(content, folder))
 

@@ -15,7 +15,7 @@ from pipeline.cli import app
 from pipeline.machine.spark_session import SparkProvider
 
 
-class Lent:
+class LentSpark:
     """In the place of a run folder's own `SparkProvider`: one that others use too."""
 
     def __init__(self, provider: SparkProvider) -> None:
@@ -45,7 +45,7 @@ def command(provider: SparkProvider, *arguments: str | Path, figures: bool = Fal
     Returns typer's result, with `exit_code`, `stdout` and `stderr`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run_folder.SparkProvider", lambda *_: Lent(provider))
+        patch.setattr("pipeline.run_folder.SparkProvider", lambda *_: LentSpark(provider))
         with_brief_timing(patch)
         if not figures:
             without_figures(patch)

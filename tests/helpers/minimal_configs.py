@@ -22,13 +22,13 @@ MINIMAL: dict[str, Any] = {
 }
 
 
-def write(folder: Path, **changes: Any) -> str:
+def write_config(folder: Path, **changes: Any) -> str:
     path = folder / "config.yaml"
     path.write_text(write_yaml({**MINIMAL, **changes}))
     return str(path)
 
 
-def mistakes(folder: Path, *overrides: str, **changes: Any) -> str:
+def config_mistakes(folder: Path, *overrides: str, **changes: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_config(write(folder, **changes), overrides)
+        load_config(write_config(folder, **changes), overrides)
     return str(caught.value)

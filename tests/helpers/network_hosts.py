@@ -2,7 +2,7 @@
 
 Each host has an address, a host name, a hosts file and a /dev/shm of its own, so that MPI, Spark and SLURM take them
 for different machines; all other folders are shared storage. A bridge connects them; with a delay or a rate, a switch
-in user space: every host has a TAP device, whose frames a process forwards after the delay (see `frame_switch.py`).
+in user space: every host has a TAP device, whose frames a process forwards after the delay (see `network_switch.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ranks import processes_of, wait_until
 
 #: Frames as large as in a cluster's network: a model of 2,013 parameters fills one.
 _FRAME_BYTES = 9000
-_SWITCH = Path(__file__).with_name("frame_switch.py")
+_SWITCH = Path(__file__).with_name("network_switch.py")
 _MESSAGES = Path(__file__).with_name("message_programs.py")
 
 
@@ -99,7 +99,7 @@ class Network(NamedTuple):
         return sum(found["1"] for found in pair.messages("doubling", [1], repeats=50))
 
 
-def why_not() -> str:
+def reason_against_hosts() -> str:
     """Reason why this machine cannot have such hosts; empty if it can."""
     missing = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from feature_datasets import CLASSES, made_particles
+from feature_datasets import CLASSES, random_particles
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,7 +49,7 @@ ROBUST_SCALERS = {
 }
 
 
-def made_spec(name: ModelName, **settings: Any) -> ModelSpec:
+def small_spec(name: ModelName, **settings: Any) -> ModelSpec:
     """A spec with the scalers above and small layers, unless told otherwise."""
     kind = NETWORKS[name]
     small = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5}
@@ -58,7 +58,7 @@ def made_spec(name: ModelName, **settings: Any) -> ModelSpec:
     return ModelSpec(kind(**chosen), CLASSES, scaled)
 
 
-def made_network(
+def small_network(
     kind: ModelName | ModelSpec,
     *,
     dtype: torch.dtype = torch.float64,
@@ -66,7 +66,7 @@ def made_network(
     **settings: Any,
 ) -> Classifier:
     """A network of that name or spec with weights from the seed."""
-    spec = kind if isinstance(kind, ModelSpec) else made_spec(kind, **settings)
+    spec = kind if isinstance(kind, ModelSpec) else small_spec(kind, **settings)
     torch.manual_seed(seed)
     before = torch.get_default_dtype()
     try:
@@ -81,7 +81,9 @@ def onnx_file(name: ModelName, *, dtype: torch.dtype = torch.float32, **settings
     """The ONNX file of a network with weights from seed 1, made once: an export takes a third of a second."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        export_onnx(made_network(name, dtype=dtype, **settings), made_spec(name, **settings), path)
+        export_onnx(
+            small_network(name, dtype=dtype, **settings), small_spec(name, **settings), path
+        )
         return path.read_bytes()
 
 
@@ -105,14 +107,14 @@ def random_events(
     return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}
 
 
-def made_columns(
+def random_columns(
     lengths: Sequence[int] | NDArray[Any], *, seed: int = 1
 ) -> dict[str, NDArray[Any]]:
     """Events with given numbers of particles, as they lie in the features Parquet."""
     rng, counts = np.random.default_rng(seed), np.array(lengths, dtype=int)
     return {
         "hlf": rng.normal(100, 50, (len(counts), len(hlf_names()))).astype(np.float32),
-        "particles": made_particles(rng, rng.integers(0, 3, len(counts)), counts),
+        "particles": random_particles(rng, rng.integers(0, 3, len(counts)), counts),
         "num_particles": counts.astype(np.int32),
     }
 

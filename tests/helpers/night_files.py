@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analyses import NAMES, Analysis
 from delphes_files import write_delphes
-from made_events import Row, lepton, made_event, track
+from event_rows import Row, event_row, lepton, track
 
 #: The first is of `qcd`.
 FIRST = {name: 100 * number for number, name in enumerate(NAMES)}
@@ -15,7 +15,7 @@ FIRST = {name: 100 * number for number, name in enumerate(NAMES)}
 def events(first: int, count: int = 40) -> list[Row]:
     """Events that all differ; every fourth has no lepton."""
     return [
-        made_event(
+        event_row(
             met=20.0 + first + n,
             electrons=[lepton(30.0 + n, 0.1, 0.2)] if n % 4 else [],
             tracks=[track(2.0 + first + n, 1.0, -1.0)],

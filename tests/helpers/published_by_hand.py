@@ -17,7 +17,7 @@ from pipeline.runs.store import StageStore, Version
 from pipeline.stages.table import STAGE_OF
 
 
-def made_manifest(stage: str, **changes: Any) -> dict[str, Any]:
+def example_manifest(stage: str, **changes: Any) -> dict[str, Any]:
     """What the runner says of a version that was made from nothing."""
     return {
         "stage": stage,
@@ -36,7 +36,7 @@ def made_manifest(stage: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def made_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
+def example_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
     """What `promote` says of a model."""
     return {
         "network": network,
@@ -74,10 +74,10 @@ def publish(
         "fingerprint": asdict(Fingerprint(inputs, {}, {})),
         "upstream": {name: version.name for name, version in found.items()},
     }
-    return store.commit(folder, made_manifest(stage, **known | manifest))
+    return store.commit(folder, example_manifest(stage, **known | manifest))
 
 
-def made_features(
+def publish_features(
     run_dir: Path,
     *,
     rows: Mapping[str, Sequence[int]],

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from training_runs import nested
+from training_runs import train_section
 
 from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
 from hep_studies.simulator.simulate import Simulated, simulate
@@ -28,15 +28,15 @@ from training.readers.skew import DirichletPartition
 from training.settings import TrainSettings
 
 
-def sleeping(seconds: float, **more: object) -> ClusterSettings:
+def constant_step_cluster(seconds: float, **more: object) -> ClusterSettings:
     """A cluster whose steps always take the same time."""
     return ClusterSettings.model_validate({"step_seconds": seconds, "event_seconds": 0.0, **more})
 
 
 #: Steps take a virtual millisecond, messages a microsecond.
-CLUSTER = sleeping(1e-3, latency_seconds=1e-6)
+CLUSTER = constant_step_cluster(1e-3, latency_seconds=1e-6)
 #: Steps of very unequal length, pauses, and slow messages: workers get far apart.
-ROUGH = sleeping(
+UNEVEN_CLUSTER = constant_step_cluster(
     1e-3,
     jitter=0.4,
     slow_ranks={0: 2.5},
@@ -46,7 +46,7 @@ ROUGH = sleeping(
 )
 
 #: Every method on several workers.
-METHODS: dict[str, dict[str, Any]] = {
+PEER_METHODS: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "local-sgd": {"algorithm": "local-sgd"},
     "diloco": {"algorithm": "diloco", "local_steps": 3},
@@ -69,13 +69,13 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 #: Those of them that gossip.
-GOSSIP = {
+GOSSIP_METHODS = {
     name: chosen
-    for name, chosen in METHODS.items()
+    for name, chosen in PEER_METHODS.items()
     if chosen["algorithm"] in ("ad-psgd", "swarm-sgd")
 }
 #: Methods with a server.
-SERVERS: dict[str, dict[str, Any]] = {
+SERVER_METHODS: dict[str, dict[str, Any]] = {
     "downpour": {"algorithm": "downpour"},
     "downpour zealous": {"algorithm": "downpour", "zealous": True, "local_steps": 3},
     "agn": {"algorithm": "agn", "local_steps": 3},
@@ -100,12 +100,12 @@ SERVERS: dict[str, dict[str, Any]] = {
     },
     "downpour with a bound": {"algorithm": "downpour", "staleness_bound": 2},
 }
-SEVERAL = METHODS | SERVERS
-EVERY = SEVERAL | {"sgd": {"algorithm": "sgd", "workers": 1}}
+PARALLEL_METHODS = PEER_METHODS | SERVER_METHODS
+ALL_METHODS = PARALLEL_METHODS | {"sgd": {"algorithm": "sgd", "workers": 1}}
 #: Those of them without a joint model, around which SlowMo goes.
 WITH_SLOWMO = [
     name
-    for name, chosen in EVERY.items()
+    for name, chosen in ALL_METHODS.items()
     if not registry.METHODS[chosen["algorithm"]].traits.joint_model
 ]
 
@@ -150,7 +150,7 @@ def settings(**chosen: Any) -> TrainSettings:
         chosen |= {"momentum": 0.0}
     if chosen.get("algorithm") == "qg-dsgdm":
         chosen |= {"optimizer": "sgd"}
-    return TrainSettings.model_validate(defaults | nested(chosen))
+    return TrainSettings.model_validate(defaults | train_section(chosen))
 
 
 def run(
@@ -190,7 +190,7 @@ def models(simulated: Simulated) -> NDArray[np.float64]:
     return simulated.parameters.numpy().astype(np.float64)
 
 
-class Pairs:
+class ListedPartners:
     """Partners from a list, one entry for each step; None begins no average."""
 
     def __init__(self, partners: Sequence[int | None]) -> None:
@@ -218,13 +218,13 @@ class VectorRow(FlatVectors):
         self.parameters = flat.numpy()
 
 
-def matched(
+def matched_partners(
     rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min
-) -> Callable[[int], Pairs]:
+) -> Callable[[int], ListedPartners]:
     """Partners from a list of matchings, one for each step, again and again; `begins` picks who begins an average."""
 
-    def partners(rank: int) -> Pairs:
-        return Pairs([_partner(rank, pairs, begins) for pairs in rounds])
+    def partners(rank: int) -> ListedPartners:
+        return ListedPartners([_partner(rank, pairs, begins) for pairs in rounds])
 
     return partners
 
@@ -233,7 +233,7 @@ def _partner(rank: int, pairs: Sequence[tuple[int, int]], begins: Callable[..., 
     return next((sum(pair) - rank for pair in pairs if rank == begins(pair)), None)
 
 
-class KeptCheckpoints:
+class MemoryCheckpoints:
     """All checkpoints of a run, as bytes in memory; stands in for a `CheckpointFolder`."""
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ class KeptCheckpoints:
     def complete(self, *_: object) -> None: ...
 
 
-class Watcher:
+class StepRecorder:
     """Keeps what passes `before_step` of `LinearGradients.drive`: the algorithms, and when each step began."""
 
     def __init__(self) -> None:
@@ -315,7 +315,7 @@ class LinearGradients:
         self,
         *,
         cluster: ClusterSettings = CLUSTER,
-        partners: Callable[[int], Pairs] | None = None,
+        partners: Callable[[int], ListedPartners] | None = None,
         initial: NDArray[np.float64] | None = None,
         before_step: Callable[[int, int, Algorithm], None] = lambda *_: None,
         results: NDArray[np.float64] | None = None,

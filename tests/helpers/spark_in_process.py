@@ -7,27 +7,27 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 
-class Here:
+class InProcessSpark:
     """As much of a Spark context, of a data set and of an accumulator as ingest and features ask for."""
 
     def __init__(self, items: list[Any] | None = None) -> None:
         self._items = items or []
         self.value = 0
 
-    def parallelize(self, items: list[Any], _: int) -> Here:
-        return Here(items)
+    def parallelize(self, items: list[Any], _: int) -> InProcessSpark:
+        return InProcessSpark(items)
 
-    def map(self, function: Callable[[Any], Any]) -> Here:
-        return Here([function(item) for item in self._items])
+    def map(self, function: Callable[[Any], Any]) -> InProcessSpark:
+        return InProcessSpark([function(item) for item in self._items])
 
-    def flatMap(self, function: Callable[[Any], list[Any]]) -> Here:  # noqa: N802 - Spark's name
-        return Here([found for item in self._items for found in function(item)])
+    def flatMap(self, function: Callable[[Any], list[Any]]) -> InProcessSpark:  # noqa: N802 - Spark's name
+        return InProcessSpark([found for item in self._items for found in function(item)])
 
     def collect(self) -> list[Any]:
         return self._items
 
-    def accumulator(self, _: int) -> Here:
-        return Here()
+    def accumulator(self, _: int) -> InProcessSpark:
+        return InProcessSpark()
 
     def add(self, number: int) -> None:
         self.value += number
@@ -35,5 +35,5 @@ class Here:
 
 #: In the place of a `SparkProvider`.
 WITHOUT_SPARK: Final[Any] = SimpleNamespace(
-    context=lambda **_: Here(), num_tasks=int, stop=lambda: None
+    context=lambda **_: InProcessSpark(), num_tasks=int, stop=lambda: None
 )

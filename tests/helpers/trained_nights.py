@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 from command_line import SAMPLES, small_config
-from networks import made_network, made_spec
-from published_by_hand import made_features, publish
+from networks import small_network, small_spec
+from published_by_hand import publish, publish_features
 from rich.console import Console
 from training_runs import make_spec
 
@@ -36,7 +36,7 @@ class TrainedNights:
         self.config = self.run_folder.config.model_dump(mode="json")
         self.publish("ingest", {})
         rows = {"train": [40], "val": [8], "test": [300]}
-        self.dataset = made_features(
+        self.dataset = publish_features(
             self.run_dir, rows=rows, config=self.config, separation=0.2, max_particles=2
         )
 
@@ -50,7 +50,7 @@ class TrainedNights:
         store.begin(folder)
         (folder / "hlf").mkdir()
         make_spec(self.dataset, folder / "hlf").save(folder / "hlf" / "run.json")
-        save_model(fitted(self.dataset, steps, seed), made_spec("hlf"), folder / "hlf" / "model")
+        save_model(fitted(self.dataset, steps, seed), small_spec("hlf"), folder / "hlf" / "model")
         counters: dict[str, Any] = {"networks": {name: {} for name in networks}, "further": {}}
         self.made["train"] = publish(self.run_dir, "train", folder, counters=counters).name
 
@@ -75,7 +75,7 @@ class TrainedNights:
 
 
 def fitted(dataset: FeatureDataset, steps: int, seed: int) -> Any:
-    model = made_network("hlf", seed=seed, dtype=torch.float32)
+    model = small_network("hlf", seed=seed, dtype=torch.float32)
     table = pq.read_table(dataset.files("test")[0])
     # On the test events on purpose: it is the registry that is tested, and more steps must be better.
     hlf, labels = torch.tensor(hlf_array(table)), torch.tensor(table["label"].to_numpy())

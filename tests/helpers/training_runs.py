@@ -21,7 +21,7 @@ from training.workloads.hep_settings import HepSettings
 _KEYS = {key for method in METHODS.values() for key in method.settings.model_fields} - {"name"}
 
 
-def nested(chosen: dict[str, Any]) -> dict[str, Any]:
+def train_section(chosen: dict[str, Any]) -> dict[str, Any]:
     """The section `train`: the keys of the method below it; those of other methods are left out."""
     kept = {key: value for key, value in chosen.items() if key not in _KEYS}
     name = kept.get("algorithm", TrainSettings().algorithm.name)
@@ -54,7 +54,7 @@ def make_spec(
         model if model and "name" in model else {"name": "hlf", "hidden": [10, 5]} | (model or {})
     )
     workload = HepSettings(folder=dataset.folder, network=network)
-    return RunSpec(workload, TrainSettings(**nested(chosen)), out)
+    return RunSpec(workload, TrainSettings(**train_section(chosen)), out)
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:

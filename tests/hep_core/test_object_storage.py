@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from delphes_files import checked, select, write_delphes
-from made_events import lepton, made_event
+from delphes_files import checked_files, select, write_delphes
+from event_rows import event_row, lepton
 from s3_server import Server, forget_connections, lead_to, s3_server
 
 from hep_core.atomic_files import new_file
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def local_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     events = [
-        made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
+        event_row(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
     ]
     return write_delphes(tmp_path_factory.mktemp("local") / "a.root", events)
 
@@ -57,7 +57,10 @@ def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -
     assert [source.path for source in expand([sample("s3://bucket/*.root")])] == [
         "s3://bucket/a.root"
     ]
-    tables = [select(info).table for info in checked("s3://bucket/a.root") + checked(local_file)]
+    tables = [
+        select(info).table
+        for info in checked_files("s3://bucket/a.root") + checked_files(local_file)
+    ]
     assert tables[0].num_rows == 13
     assert tables[0].equals(tables[1])
 

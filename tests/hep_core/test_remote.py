@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 import pytest
 from aiohttp import ClientTimeout
-from delphes_files import checked, select, source_of, write_delphes
+from delphes_files import checked_files, select, source_of, write_delphes
+from event_rows import Row, event_row, jet, lepton, tower, track
 from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
-from made_events import Row, jet, lepton, made_event, tower, track
 
 from hep_core.input_errors import RefusedFileError, UnreachableFileError, UnreadableFileError
 from hep_core.storage import ATTEMPTS, limit_waiting, retry_remote
@@ -37,7 +37,7 @@ FAILURES: Final = {UNAVAILABLE: 2, DROPPED: 3}
 def some_events(count: int = 60) -> list[Row]:
     rng = np.random.default_rng(7)
     return [
-        made_event(
+        event_row(
             electrons=[lepton(10.0 + entry, 0.5, 1.0)],
             tracks=[
                 track(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 40))
@@ -103,7 +103,7 @@ def test_a_remote_file_gives_the_table_of_the_local_one(
     (source,) = expand([sample(f"{server.url}/a.root")])
     assert source == source_of("remote", 1, f"{server.url}/a.root")
     (remote,) = inventory([source], SETTINGS).infos
-    (local,) = checked(served_file)
+    (local,) = checked_files(served_file)
     assert (
         remote._replace(path=local.path, modified=local.modified, sample="made", label=0) == local
     )
@@ -125,7 +125,7 @@ def test_a_remote_file_that_changes_in_place_is_checked_again(
 ) -> None:
     url = f"{server.url}/a.root"
     server.headers = {header: "Sat, 01 Nov 2025 10:00:00 GMT"}
-    remembered = checked(url)[0]._replace(entries=12345)
+    remembered = checked_files(url)[0]._replace(entries=12345)
     source = [source_of("remote", 1, url)]
     assert inventory(source, SETTINGS, known={url: remembered}).infos[0].entries == 12345
     server.headers = {header: "Sun, 02 Nov 2025 10:00:00 GMT"}
@@ -139,7 +139,7 @@ def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(
     url = f"{server.url}/a.root"
     for ask in (
         lambda: expand([sample(url)])[0].path == url,
-        lambda: checked(url)[0].entries == 60,
+        lambda: checked_files(url)[0].entries == 60,
     ):
         server.fail(fault, FAILURES[fault])
         assert ask()
@@ -151,7 +151,7 @@ def test_a_server_that_is_down_is_named(dead_url: str) -> None:
     for named, ask in (
         (dead_url, lambda: expand([sample(dead_url)])),
         (pattern, lambda: expand([sample(pattern)])),
-        (dead_url, lambda: checked(dead_url)[0]),
+        (dead_url, lambda: checked_files(dead_url)[0]),
     ):
         with pytest.raises(UnreachableFileError, match=re.escape(named)):
             ask()
@@ -162,7 +162,7 @@ def test_a_server_that_is_down_is_named(dead_url: str) -> None:
 def test_reading_gives_up_on_a_server_that_only_fails(
     server: FaultyServer, tmp_path: Path, fault: str, after: int, waits: list[float]
 ) -> None:
-    info = checked(f"{server.url}/a.root")[0]
+    info = checked_files(f"{server.url}/a.root")[0]
     server.fail(fault, FOR_EVER, after=after)
     with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
         ingested(info, tmp_path)
@@ -228,14 +228,14 @@ def test_a_certificate_that_is_not_trusted_is_named(
 def test_a_server_that_never_answers_is_given_up(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    info = checked(f"{server.url}/a.root")[0]
+    info = checked_files(f"{server.url}/a.root")[0]
     monkeypatch.setattr("fsspec.config.conf", {})
     monkeypatch.setattr("hep_core.storage.READ_SECONDS", 0.2)
     limit_waiting.cache_clear()
     server.fail(SILENT, FOR_EVER)
     for read in (
         lambda: expand([sample(info.path)]),
-        lambda: checked(info.path)[0],
+        lambda: checked_files(info.path)[0],
         lambda: ingested(info, tmp_path),
     ):
         with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
@@ -281,5 +281,5 @@ def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_tim
     limit_waiting.cache_clear()
     server.fail(SILENT, FOR_EVER)
     with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
-        checked(f"{server.url}/a.root")
+        checked_files(f"{server.url}/a.root")
     assert conf == {"https": {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}

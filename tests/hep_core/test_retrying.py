@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import checked, read_in_pieces, select, write_delphes
+from delphes_files import checked_files, read_in_pieces, select, write_delphes
+from event_rows import event_row, lepton
 from fsspec.implementations.local import LocalFileSystem
-from made_events import lepton, made_event
-from spark_in_process import Here
+from spark_in_process import InProcessSpark
 
 from hep_core.input_errors import (
     DamagedFileError,
@@ -169,7 +169,7 @@ def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     events = [
-        made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
+        event_row(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)
     ]
     return write_delphes(tmp_path / "a.root", events)
 
@@ -184,7 +184,7 @@ def test_a_file_that_opens_at_the_third_attempt_is_fine(
     """Its directory, its header or its size."""
     flaky = Flaky(getattr(*place), once_more(), times=2)
     monkeypatch.setattr(*place, flaky if place[0] is uproot else flaky.method())
-    assert checked(path)[0].entries == 20
+    assert checked_files(path)[0].entries == 20
     assert flaky.calls >= 3
 
 
@@ -202,12 +202,12 @@ def test_a_file_that_opens_at_the_third_attempt_is_fine(
 def test_a_file_that_is_bad_for_good_is_opened_once(
     path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    (info,) = checked(path)
+    (info,) = checked_files(path)
     (work,) = split_entries([info])
     flaky = Flaky(uproot.open, error)
     monkeypatch.setattr(uproot, "open", flaky)
     with pytest.raises((DamagedFileError, UnreadableFileError)):
-        checked(path)
+        checked_files(path)
     assert flaky.calls == 1
     with pytest.raises((DamagedFileError, UnreadableFileError)):
         retry_remote(ingest_range, work, IngestSettings(), path.parent)
@@ -216,7 +216,7 @@ def test_a_file_that_is_bad_for_good_is_opened_once(
         header = Flaky(LocalFileSystem.open, error)
         monkeypatch.setattr(LocalFileSystem, "open", header.method())
         with pytest.raises(UnreadableFileError, match="cannot be opened"):
-            checked(path)
+            checked_files(path)
         assert (header.calls, waits) == (1, [])
 
 
@@ -224,13 +224,13 @@ def test_a_file_that_is_bad_for_good_is_opened_once(
 def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (info,) = checked(path)
+    (info,) = checked_files(path)
     expected = select(info).table
     # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
     read_in_pieces(monkeypatch, 2)
     flaky = Flaky(uproot.TBranch.array, once_more(), times=2, after=60)
     monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
-    out, here = tmp_path / "out", Here()
+    out, here = tmp_path / "out", InProcessSpark()
     out.mkdir()
     spark: Any = here
     samples = [SampleSettings(name="made", label=0, files=["-"])]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from simulated import SEVERAL, LinearGradients, run, settings
+from simulated import PARALLEL_METHODS, LinearGradients, run, settings
 
 from hep_studies.simulator.cluster import ClusterSettings
 from training.algorithms.registry import METHODS
@@ -163,7 +163,7 @@ def test_a_window_longer_than_the_run_is_counted_and_not_refused() -> None:
     assert found == {"averages": 0, "slowmo_steps": 0}
 
 
-@pytest.mark.parametrize("chosen", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize("chosen", PARALLEL_METHODS.values(), ids=PARALLEL_METHODS)
 @pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=str)
 def test_what_acts_now_and_then_is_counted(
     chosen: dict[str, Any], slowmo: dict[str, Any] | None

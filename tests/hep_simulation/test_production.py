@@ -16,7 +16,7 @@ import pytest
 import uproot
 from pyspark import SparkContext
 from ranks import wait_until
-from spark_in_process import Here
+from spark_in_process import InProcessSpark
 
 from hep_core.input_errors import InputFileError
 from hep_simulation import generator, production
@@ -288,7 +288,7 @@ def test_fewer_events_remove_finished_files_only_once_the_others_are_made(
     there[0].parent.mkdir()
     for each in there:
         each.write_bytes(b"made")
-    here: Any = Here()
+    here: Any = InProcessSpark()
     with pytest.raises(InputFileError, match="not now"):
         spark_job.produce(here, small(3), tmp_path, counted=lambda *_: nullcontext(here))
     assert [each.exists() for each in there] == [True, True]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_study import made_result, made_run, made_study
+from example_study import example_result, example_run, example_study
 from typer.testing import CliRunner
 
 from hep_studies.claims import write_claims
@@ -23,11 +23,13 @@ CLAIM = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}
 def stored(folder: Path, correct: int = 900) -> Path:
     """A folder with a packed result."""
     runs = [
-        made_run(name, seed, correct=correct) for seed in (1, 2, 3) for name in ("ar-sgd", "sgd")
+        example_run(name, seed, correct=correct) for seed in (1, 2, 3) for name in ("ar-sgd", "sgd")
     ]
-    runs += [made_run("ad-psgd", seed, correct=950) for seed in (1, 2, 3)]
+    runs += [example_run("ad-psgd", seed, correct=950) for seed in (1, 2, 3)]
     (folder / "made").mkdir(parents=True, exist_ok=True)
-    (folder / "made" / PACKED).write_bytes(pack(made_result(made_study(claims=[CLAIM]), runs)))
+    (folder / "made" / PACKED).write_bytes(
+        pack(example_result(example_study(claims=[CLAIM]), runs))
+    )
     return folder
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from example_study import example_check, example_result, example_run, example_study
 from feature_datasets import write_dataset
-from made_study import made_check, made_result, made_run, made_study
 from published_by_hand import publish
 from trained_nights import TrainedNights
 from typer.testing import CliRunner
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_all_studies() -> None:
 
 
 def test_other_events_have_another_digest(tmp_path: Path) -> None:
-    study = Study("made", "small", made_study(workload="hlf"))
+    study = Study("made", "small", example_study(workload="hlf"))
     nights = TrainedNights(tmp_path)
     store = nights.run_folder.store("features")
     digests = []
@@ -171,9 +171,9 @@ def test_times_that_were_checked_again_did_not_reach_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runs are done, and the result with the old check was drawn."""
-    study = Study("made", "small", made_study(workload=MnistSettings()))
-    again = [made_check("ad-psgd", 1.0, 0.5)]
-    found = made_result(study.settings, [], checks=[made_check("ad-psgd", 1.0, 1.0)])
+    study = Study("made", "small", example_study(workload=MnistSettings()))
+    again = [example_check("ad-psgd", 1.0, 0.5)]
+    found = example_result(study.settings, [], checks=[example_check("ad-psgd", 1.0, 1.0)])
     replaced: dict[str, Any] = {
         "_busy_cores": lambda *_: 1.5,
         "check_times": lambda *_, **__: again,
@@ -198,11 +198,11 @@ def test_results_of_code_that_no_commit_has_were_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, made_with: str
 ) -> None:
     """Of the 1,080 runs of a page 604 were of commits with local changes."""
-    found = made_result(made_study(), [replace(made_run("sgd", 1), made_with=made_with)])
+    found = example_result(example_study(), [replace(example_run("sgd", 1), made_with=made_with)])
     monkeypatch.setattr(compare, "_result", lambda *_: found)
     monkeypatch.setattr(compare, "code_version", lambda: version)
     monkeypatch.setattr(compare, "_write", lambda *_: tmp_path / "page.md")
-    run_folder, study = TrainedNights(tmp_path).run_folder, Study("made", "small", made_study())
+    run_folder, study = TrainedNights(tmp_path).run_folder, Study("made", "small", example_study())
     compare.compare(run_folder, study, command="compare")
     with (
         pytest.raises(StudyError, match="with local changes")
@@ -215,11 +215,11 @@ def test_results_of_code_that_no_commit_has_were_published(
 def test_a_study_with_one_worker_for_what_only_several_do_is_refused_with_all_such_runs() -> None:
     """Their rows were those of the plain method, and were judged."""
     methods = {"ar-sgd": {"train": {}}, "local": {"train": {"algorithm": "local-sgd"}}}
-    compare._refuse_idle(made_study(methods=methods, vary={"train.workers": [2, 4]}))
+    compare._refuse_idle(example_study(methods=methods, vary={"train.workers": [2, 4]}))
     with pytest.raises(
         ConfigError, match=r"no effect:\n  local, train.workers 1: train.algorithm: local-sgd .*\Z"
     ):
-        compare._refuse_idle(made_study(methods=methods, vary={"train.workers": [1, 4]}))
+        compare._refuse_idle(example_study(methods=methods, vary={"train.workers": [1, 4]}))
 
 
 STUDY = "title: A\nsource: B 2020\nminutes: 1\nreference: sgd\nmethods: {sgd: {train: {algorithm: sgd}}}\n"
@@ -264,6 +264,8 @@ def test_the_terminal_shows_every_measure_of_the_study() -> None:
         {"title": "T", "measures": ["seconds", "diverged"]},
         {"title": "U", "measures": ["staleness"], "over": WORKERS},
     ]
-    study = made_study(tables=tables, vary={WORKERS: [2]})
-    result = made_result(study, [made_run("sgd", 1), made_run("ar-sgd", 1, values={WORKERS: 2})])
+    study = example_study(tables=tables, vary={WORKERS: [2]})
+    result = example_result(
+        study, [example_run("sgd", 1), example_run("ar-sgd", 1, values={WORKERS: 2})]
+    )
     assert compare.table_of(result).rows[0] == ("method", "test_accuracy", "seconds", "diverged")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import outside
-from made_study import EPOCHS, STUDY, made_check, made_result, made_run, made_study
+from drawn_figures import data_outside_axes
+from example_study import EPOCHS, STUDY, example_check, example_result, example_run, example_study
 
 from hep_studies.figures import draw, draw_all
 from hep_studies.judging import judge
@@ -21,13 +21,13 @@ from models.evaluation.style import PlotLabels
 
 LABELS = PlotLabels("", "technical sample", 13)
 WORKERS, RATE = "train.workers", "train.learning_rate"
-RUNS = [made_run(method, seed) for seed in (1, 2) for method in ("ar-sgd", "sgd", "ad-psgd")]
+RUNS = [example_run(method, seed) for seed in (1, 2) for method in ("ar-sgd", "sgd", "ad-psgd")]
 
 
 def figure_of(*panels: dict[str, Any], result: StudyResult | None = None) -> Any:
     made = StudyFigure.model_validate({"name": "a", "title": "A", "panels": panels})
-    found = draw(result or made_result(made_study(), RUNS), made, LABELS)
-    assert outside(found) == []
+    found = draw(result or example_result(example_study(), RUNS), made, LABELS)
+    assert data_outside_axes(found) == []
     return found
 
 
@@ -39,11 +39,13 @@ def scaling(**study: Any) -> StudyResult:
         for workers in (2, 4)
     ]
     runs = [
-        made_run(name, seed, values={WORKERS: number}, seconds=0.1 * number)
+        example_run(name, seed, values={WORKERS: number}, seconds=0.1 * number)
         for name, seed, number in names
     ]
-    alone = [made_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
-    return made_result(made_study(vary={WORKERS: [2, 4]}, times_only=4, **study), [*runs, *alone])
+    alone = [example_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
+    return example_result(
+        example_study(vary={WORKERS: [2, 4]}, times_only=4, **study), [*runs, *alone]
+    )
 
 
 def rows_of(result: StudyResult, *measures: str, **table: Any) -> list[list[str]]:
@@ -87,13 +89,15 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
 
 def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     values = {WORKERS: [2, 4], RATE: [0.1, 0.2]}
-    study = made_study(vary=values, methods={"ar-sgd": STUDY["methods"]["ar-sgd"]})
+    study = example_study(vary=values, methods={"ar-sgd": STUDY["methods"]["ar-sgd"]})
     runs = [
-        made_run("ar-sgd", seed, values=each)
+        example_run("ar-sgd", seed, values=each)
         for seed in (1, 2)
         for each in study.combinations("ar-sgd")
     ]
-    (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS}, result=made_result(study, runs)).axes
+    (axes,) = figure_of(
+        {"y": "test_accuracy", "x": WORKERS}, result=example_result(study, runs)
+    ).axes
     drawn = [container.lines[0] for container in axes.containers]
     labels = [container.get_label() for container in axes.containers]
     assert labels == ["AR-SGD, learning rate 0.1", "AR-SGD, learning rate 0.2"]
@@ -101,15 +105,15 @@ def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 2
     assert axes.get_xticks().tolist() == [2, 4]
     chosen = {"y": "test_accuracy", "x": WORKERS, "where": {RATE: 0.2}}
-    (axes,) = figure_of(chosen, result=made_result(study, runs)).axes
+    (axes,) = figure_of(chosen, result=example_result(study, runs)).axes
     # What is the same in all of a panel is not in its legend.
     assert [container.get_label() for container in axes.containers] == ["AR-SGD"]
 
 
 def test_figures_are_files_and_the_page_has_the_checks_in_milliseconds(tmp_path: Path) -> None:
     panels = [{"y": "val_accuracy", "x": "epoch"}]
-    study = made_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
-    result = made_result(study, RUNS, checks=[made_check("ar-sgd", 2.5e-3, 2e-3)])
+    study = example_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
+    result = example_result(study, RUNS, checks=[example_check("ar-sgd", 2.5e-3, 2e-3)])
     draw_all(result, LABELS, tmp_path / "figures")
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "fig_1.pdf",
@@ -121,8 +125,8 @@ def test_figures_are_files_and_the_page_has_the_checks_in_milliseconds(tmp_path:
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
-    result = made_result(
-        made_study(), [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)]
+    result = example_result(
+        example_study(), [example_run("sgd", 1, correct=900), example_run("sgd", 2, correct=910)]
     )
     assert rows_of(result, "test_accuracy", "seconds", given={"sgd": "91.5 %"}) == [
         ["", "test accuracy", "time of the run [s]", "Somebody 2020"],
@@ -147,9 +151,11 @@ def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
 
 def test_a_table_over_values_that_are_mappings_has_their_numbers() -> None:
     key, values = "cluster.slow_ranks", [{}, {0: 5.0}]
-    runs = [made_run("ar-sgd", 1, values={key: value}, seconds=1 + len(value)) for value in values]
+    runs = [
+        example_run("ar-sgd", 1, values={key: value}, seconds=1 + len(value)) for value in values
+    ]
     head, row = rows_of(
-        made_result(made_study(vary={key: values}), runs),
+        example_result(example_study(vary={key: values}), runs),
         "seconds_per_batch",
         over=key,
         methods=["ar-sgd"],
@@ -167,24 +173,24 @@ def test_a_table_over_a_key_has_the_values_that_only_one_method_varies() -> None
         "ad-psgd": {"train": {"algorithm": "ad-psgd"}, "vary": {RATE: [0.5]}},
     }
     runs = [
-        made_run("ar-sgd", 1, values={RATE: 0.1}),
-        made_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4),
+        example_run("ar-sgd", 1, values={RATE: 0.1}),
+        example_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4),
     ]
-    result = made_result(made_study(vary={RATE: [0.1]}, methods=methods), runs)
+    result = example_result(example_study(vary={RATE: [0.1]}, methods=methods), runs)
     found = rows_of(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
     assert [row[1:] for row in found[1:]] == [["0.02", "-"], ["-", "0.04"]]
 
 
 def diverged(method: str, **values: Any) -> RunResult:
     return replace(
-        made_run(method, 3, values=values), counts=None, curves={}, numbers={"diverged": 1.0}
+        example_run(method, 3, values=values), counts=None, curves={}, numbers={"diverged": 1.0}
     )
 
 
 def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> None:
-    runs = [made_run("sgd", 1), made_run("sgd", 2), diverged("sgd"), diverged("ad-psgd")]
+    runs = [example_run("sgd", 1), example_run("sgd", 2), diverged("sgd"), diverged("ad-psgd")]
     measures = ("test_accuracy", "seconds", "seconds_to=0.899", "seconds_to=0.999", "diverged")
-    _, some, every = rows_of(made_result(made_study(), runs), *measures)
+    _, some, every = rows_of(example_result(example_study(), runs), *measures)
     assert some[1:-1] == [
         "90.00 % ± 0.00 (s.e. 0.00); diverged in 1 of 3",
         "1.22 ± 0.00849; diverged in 1 of 3",
@@ -196,23 +202,23 @@ def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> No
 
 
 def test_steps_without_effect_and_lost_averages_are_said() -> None:
-    fine = made_run("sgd", 1)
+    fine = example_run("sgd", 1)
     numbers = {**fine.numbers, "steps_not_finite": 3.0, "averages_lost": 12.0}
-    runs = [fine, *(replace(made_run("ad-psgd", seed), numbers=numbers) for seed in (1, 2))]
-    assert notes(made_result(made_study(), runs)) == [
+    runs = [fine, *(replace(example_run("ad-psgd", seed), numbers=numbers) for seed in (1, 2))]
+    assert notes(example_result(example_study(), runs)) == [
         "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
         "Workers left out 24 averages, counted on both sides of a pair: of AD-PSGD 24.",
     ]
-    assert notes(made_result(made_study(), [fine])) == []
+    assert notes(example_result(example_study(), [fine])) == []
 
 
 def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently() -> None:
     """A table left it out, while the mean in a figure and a comparison had it as 0 %."""
-    study = made_study(vary={WORKERS: [4]})
+    study = example_study(vary={WORKERS: [4]})
     at = {WORKERS: 4}
-    runs = [made_run(name, seed, values=at) for name in ("ar-sgd", "ad-psgd") for seed in (1, 2)]
-    result = made_result(
-        study, [*runs, diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)]
+    runs = [example_run(name, seed, values=at) for name in ("ar-sgd", "ad-psgd") for seed in (1, 2)]
+    result = example_result(
+        study, [*runs, diverged("ad-psgd", **at), example_run("ar-sgd", 3, values=at)]
     )
     # A panel of boxes without any was an error, after all runs were done.
     figure_of({"y": "seconds"}, result=replace(result, runs=[diverged("ad-psgd", **at)]))
@@ -230,8 +236,8 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     )
     # So did the binomial error below the tables.
     assert " at p = 0.9000, is 0.95 points" in render(compared, folder="f")
-    none = made_result(
-        compared.study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)]
+    none = example_result(
+        compared.study, [diverged("ad-psgd", **at), example_run("ar-sgd", 3, values=at)]
     )
     assert "|AD-PSGD, workers 4 against AR-SGD, workers 4: -" in render(none, folder="f")
 
@@ -241,14 +247,14 @@ def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
         **STUDY["methods"],
         "ad-psgd": {**STUDY["methods"]["ad-psgd"], "vary": {RATE: [0.01, 0.1]}},
     }
-    study = made_study(vary={RATE: [0.1, 0.2, 0.3]}, best_of=[RATE], methods=methods)
+    study = example_study(vary={RATE: [0.1, 0.2, 0.3]}, best_of=[RATE], methods=methods)
     best = {"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.1}
     runs = [
-        made_run(name, 1, correct=950 if best[name] == value else 900, values={RATE: value})
+        example_run(name, 1, correct=950 if best[name] == value else 900, values={RATE: value})
         for name in best
         for value in study.values_of(name, RATE)
     ]
-    rows = [line.split("|")[1:-1] for line in sweep_table(made_result(study, runs)).splitlines()]
+    rows = [line.split("|")[1:-1] for line in sweep_table(example_result(study, runs)).splitlines()]
     assert rows[0] == ["", *(f"learning rate {rate}" for rate in (0.01, 0.1, 0.2, 0.3)), "best"]
     assert [
         (row[0], [place for place, cell in enumerate(row) if "**" in cell], row[-1])
@@ -259,7 +265,7 @@ def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
         ("AD-PSGD", [2], "the highest tried: a better one may lie beyond"),
     ]
     assert rows[2][1] == "-"
-    lost = made_result(study, [*runs, diverged("sgd", **{RATE: 0.2})])
+    lost = example_result(study, [*runs, diverged("sgd", **{RATE: 0.2})])
     assert "|diverged in 1 of 2|" in sweep_table(lost)
 
 
@@ -274,16 +280,18 @@ FASTER = {
 
 def claimed(*claims: dict[str, Any], checks: bool = True, **changes: Any) -> StudyResult:
     """AD-PSGD takes half the time of AR-SGD; one of its runs diverges."""
-    study = made_study(claims=claims, shows={"made-table-1": "table 1"}, **changes)
+    study = example_study(claims=claims, shows={"made-table-1": "table 1"}, **changes)
     names = [
         (name, seed)
         for seed in (1, 2, 3)
         for name in study.methods
         if (name, seed) != ("ad-psgd", 3)
     ]
-    runs = [made_run(name, seed, seconds=0.1 if name == "ad-psgd" else 0.2) for name, seed in names]
-    found = [made_check(name, 1e-3, 1e-3) for name in ("ar-sgd", "ad-psgd")] if checks else []
-    return made_result(study, [*runs, diverged("ad-psgd")], checks=found)
+    runs = [
+        example_run(name, seed, seconds=0.1 if name == "ad-psgd" else 0.2) for name, seed in names
+    ]
+    found = [example_check(name, 1e-3, 1e-3) for name in ("ar-sgd", "ad-psgd")] if checks else []
+    return example_result(study, [*runs, diverged("ad-psgd")], checks=found)
 
 
 @pytest.mark.parametrize("times_only", [None, 4])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_study import NUM_EVENTS, made_check, made_result, made_run, made_study
+from example_study import NUM_EVENTS, example_check, example_result, example_run, example_study
 
 from hep_studies.judging import LEVEL, JudgedClaim, Verdict, judge, least_of
 from hep_studies.pages import notes, render
@@ -20,7 +20,7 @@ from hep_studies.study_result import Cell, StudyResult
 SEEDS = range(1, 7)
 BETTER = {"better": "ad-psgd", "than": "ar-sgd"}
 BATCH = {**BETTER, "measure": "seconds_per_batch"}
-EXACT = [made_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
+EXACT = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
 
 
 def judged(result: StudyResult, *claims: dict[str, Any], **changes: Any) -> JudgedClaim:
@@ -29,13 +29,13 @@ def judged(result: StudyResult, *claims: dict[str, Any], **changes: Any) -> Judg
         **changes,
         "claims": [{"says": "It is so.", **claim} for claim in claims],
     }
-    return judge(replace(result, study=made_study(**content)))[0]
+    return judge(replace(result, study=example_study(**content)))[0]
 
 
-ACCURACIES = made_result(
-    made_study(),
+ACCURACIES = example_result(
+    example_study(),
     [
-        made_run(method, seed, correct=correct + seed)
+        example_run(method, seed, correct=correct + seed)
         for seed in SEEDS
         for method, correct in (("ar-sgd", 800), ("sgd", 800), ("ad-psgd", 900))
     ],
@@ -115,11 +115,11 @@ def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
     runs = []
     for (method, rate), loss in losses.items():
         for seed in SEEDS:
-            run = made_run(method, seed, values={RATE: rate})
+            run = example_run(method, seed, values={RATE: rate})
             runs.append(
                 replace(run, curves={**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]})
             )
-    result = made_result(made_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE]), runs)
+    result = example_result(example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE]), runs)
     for protocol, value, verdict in (
         ({"at": {RATE: 0.1}}, 0.05, Verdict.CONFIRMED),
         ({"at": {RATE: 0.2}}, -0.03, Verdict.CONTRADICTED),
@@ -145,14 +145,15 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     )
     runs = [
         replace(
-            made_run(method, seed),
+            example_run(method, seed),
             counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())),
         )
         for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
         for seed, mask in zip(SEEDS, masks, strict=True)
     ]
     result = replace(
-        made_result(made_study(), runs), test_weights=base64.b64encode(weights.tobytes()).decode()
+        example_result(example_study(), runs),
+        test_weights=base64.b64encode(weights.tobytes()).decode(),
     )
     (pair,) = judged(result, BETTER).pairs
     accuracies = [np.mean([mask @ weights / weights.sum() for mask in masks]) for masks in right]
@@ -174,9 +175,9 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
 
 def times(law: dict[str, Any]) -> StudyResult:
     """Seconds per epoch by method and number of workers."""
-    study = made_study(vary={"train.workers": [2, 4, 8]}, times_only=4)
+    study = example_study(vary={"train.workers": [2, 4, 8]}, times_only=4)
     runs = [
-        made_run(
+        example_run(
             method,
             seed,
             values={"train.workers": workers},
@@ -186,8 +187,8 @@ def times(law: dict[str, Any]) -> StudyResult:
         for method, seconds in law.items()
         for workers in (2, 4, 8)
     ]
-    return made_result(
-        study, [*runs, *(made_run("sgd", seed, seconds=0.1) for seed in SEEDS)], checks=EXACT
+    return example_result(
+        study, [*runs, *(example_run("sgd", seed, seconds=0.1) for seed in SEEDS)], checks=EXACT
     )
 
 
@@ -257,7 +258,7 @@ def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_st
     gaps: tuple[float, float] | None, verdict: Verdict
 ) -> None:
     checks = [
-        made_check(name, 1.0 + gap, 1.0)
+        example_check(name, 1.0 + gap, 1.0)
         for name, gap in zip(("ar-sgd", "ad-psgd"), gaps or (), strict=False)
     ]
     found = judged(replace(TIMES, checks=checks), BATCH)
@@ -272,7 +273,8 @@ def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_st
 def test_a_check_is_of_the_step_that_is_claimed() -> None:
     """Checks at steps of 0.05 to 0.7 ms judged claims about steps of 1 to 350 ms."""
     checks = [
-        replace(made_check(method, 1.0, 1.0), step_seconds=2e-3) for method in ("ar-sgd", "ad-psgd")
+        replace(example_check(method, 1.0, 1.0), step_seconds=2e-3)
+        for method in ("ar-sgd", "ad-psgd")
     ]
     assert judged(replace(TIMES, checks=checks), BATCH).verdict is Verdict.NOT_DECIDABLE
 
@@ -289,7 +291,7 @@ def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_check
 ) -> None:
     """Both methods take 10 ms longer than simulated; with other numbers of workers they may not do so."""
     law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda _: 0.05}
-    checks = [made_check(method, 0.11, 0.1) for method in ("ar-sgd", "ad-psgd")]
+    checks = [example_check(method, 0.11, 0.1) for method in ("ar-sgd", "ad-psgd")]
     claim = {**BATCH, "better": workers(number, "ad-psgd"), "than": workers(2, "ar-sgd")}
     found = judged(replace(times(law), checks=checks), claim)
     assert found.verdict is verdict
@@ -305,14 +307,14 @@ def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times(
     gap: float | None, verdict: str
 ) -> None:
     shares = {"ar-sgd": 0.5, "ad-psgd": 0.9, "sgd": 1.0}
-    made = [made_run(method, seed) for method in shares for seed in SEEDS]
+    made = [example_run(method, seed) for method in shares for seed in SEEDS]
     runs = [
         replace(run, numbers={**run.numbers, "utilisation": shares[run.method] + 0.001 * run.seed})
         for run in made
     ]
-    checks = [EXACT[0], made_check("ad-psgd", 1.0 + gap, 1.0)] if gap is not None else []
+    checks = [EXACT[0], example_check("ad-psgd", 1.0 + gap, 1.0)] if gap is not None else []
     found = judged(
-        made_result(made_study(), runs, checks=checks), {**BETTER, "measure": "utilisation"}
+        example_result(example_study(), runs, checks=checks), {**BETTER, "measure": "utilisation"}
     )
     assert found.verdict == verdict
 
@@ -360,7 +362,7 @@ def test_methods_that_say_nothing_of_each_other_were_compared(
         mine = (numbers, curves) if run.method == "ad-psgd" else ({}, {})
         all_numbers = {**run.numbers, "samples": 838, **mine[0]}
         runs.append(replace(run, numbers=all_numbers, curves={**run.curves, **mine[1]}))
-    result = made_result(made_study(), runs)
+    result = example_result(example_study(), runs)
     claim = {"better": "ar-sgd", "than": "ad-psgd", "measure": measure}
     found = judged(result, claim)
     assert found.pairs[0].why_not == why

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_study import made_runs, made_study
+from example_study import example_plan, example_study
 
 from hep_studies.plan import PlannedRun, Subject, digest_of_study, planned_runs
 from models.networks.hlf_settings import HlfSettings
@@ -17,7 +17,7 @@ NETWORK = HlfSettings(hidden=[4])
 
 
 def runs_of(*, data: str = "a", **study: Any) -> list[PlannedRun]:
-    return made_runs(
+    return example_plan(
         Subject(HepSettings(folder=Path("features"), network=NETWORK), data), Path("study"), **study
     )
 
@@ -73,13 +73,13 @@ def test_the_code_of_a_run_is_that_of_its_method_and_of_what_executes_it(executi
 
     subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), "a")
     planned_runs(
-        made_study(execution=execution), subject, TrainSettings(), Path("study"), code_of=code_of
+        example_study(execution=execution), subject, TrainSettings(), Path("study"), code_of=code_of
     )
     assert asked == {(name, execution == "simulate") for name in ("ar-sgd", "sgd", "ad-psgd")}
 
 
 def test_a_method_makes_only_its_own_runs_stale() -> None:
-    changed = {**made_study().model_dump()["methods"]}
+    changed = {**example_study().model_dump()["methods"]}
     changed["ad-psgd"] = {
         "title": "AD-PSGD",
         "train": {"algorithm": {"name": "ad-psgd"}, "slowmo": {"tau": 3}},
@@ -89,8 +89,10 @@ def test_a_method_makes_only_its_own_runs_stale() -> None:
 
 
 def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
-    runs, study = runs_of(vary={"train.learning_rate": [0.1, 0.2]}), made_study()
-    chosen = made_study(vary={"train.learning_rate": [0.1, 0.2]}, best_of=["train.learning_rate"])
+    runs, study = runs_of(vary={"train.learning_rate": [0.1, 0.2]}), example_study()
+    chosen = example_study(
+        vary={"train.learning_rate": [0.1, 0.2]}, best_of=["train.learning_rate"]
+    )
     assert (
         len(
             {
@@ -101,4 +103,4 @@ def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
         )
         == 3
     )
-    assert digest_of_study(study, runs) == digest_of_study(made_study(title="B"), runs)
+    assert digest_of_study(study, runs) == digest_of_study(example_study(title="B"), runs)

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
+from example_study import example_plan
 from feature_datasets import write_dataset
-from made_study import made_runs
 from simulated import settings, toy_network, toy_rows
 
 from hep_studies.measures import diverged
@@ -33,7 +33,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 def runs_of(subject: Subject, folder: Path, **changes: Any) -> list[PlannedRun]:
     train = {"workers": 4, "batch_size": 8, "epochs": 2, **changes.pop("train", {})}
-    return made_runs(subject, folder, train=train, **{"seeds": 1, **changes})
+    return example_plan(subject, folder, train=train, **{"seeds": 1, **changes})
 
 
 @pytest.mark.slow

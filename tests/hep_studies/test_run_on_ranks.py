@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_study import example_plan
 from feature_datasets import write_dataset
-from made_study import made_runs
 
 from hep_studies.plan import PlannedRun, Subject
 from hep_studies.run_on_ranks import in_random_order, measure_all
@@ -38,7 +38,7 @@ def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
         "seeds": 6,
         **changes,
     }
-    return made_runs(subject, folder / "study", **content)
+    return example_plan(subject, folder / "study", **content)
 
 
 def test_the_first_method_of_the_file_was_always_the_first_to_run(tmp_path: Path) -> None:

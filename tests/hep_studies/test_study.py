@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_study import STUDY, made_study
+from example_study import STUDY, example_study
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -229,7 +229,7 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
         "fixed": {**STUDY["methods"]["ar-sgd"], "fixed": ["cluster.slow_ranks"]},
     }
     vary = {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {0: 10.0}]}
-    study = made_study(methods=methods, vary=vary)
+    study = example_study(methods=methods, vary=vary)
     assert len(list(study.combinations("ar-sgd"))) == 4
     # A method that sets a key itself does not vary it.
     assert [list(each) for each in study.combinations("sgd")] == [["cluster.slow_ranks"]] * 2
@@ -264,11 +264,11 @@ def test_a_key_without_effect_in_a_study_made_equal_cells(
     changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValidationError, match=words):
-        made_study(**changes)
+        example_study(**changes)
 
 
 def test_a_varied_value_that_is_listed_twice_is_run_once() -> None:
-    study = made_study(
+    study = example_study(
         vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {"0": 10.0}, {}]}
     )
     assert study.vary == {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {"0": 10.0}]}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_study import EPOCHS, made_check, made_result, made_run, made_study
+from example_study import EPOCHS, example_check, example_result, example_run, example_study
 from simulated import CLUSTER, run, toy_rows
 
 from hep_studies.run_result import curves_of, numbers_of, read_result, write_diverged
@@ -22,7 +22,7 @@ RATE = "train.learning_rate"
 
 def swept() -> StudyResult:
     """Two rates; with the higher one AD-PSGD is better and AR-SGD worse."""
-    study = made_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE])
+    study = example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE])
     correct = {
         ("ar-sgd", 0.1): 900,
         ("ar-sgd", 0.2): 800,
@@ -31,10 +31,10 @@ def swept() -> StudyResult:
     }
     names = [(seed, name, rate) for seed in (2, 1) for name, rate in correct]
     runs = [
-        made_run(name, seed, correct=correct[name, rate], values={RATE: rate})
+        example_run(name, seed, correct=correct[name, rate], values={RATE: rate})
         for seed, name, rate in names
     ]
-    return made_result(study, runs, checks=[made_check("ar-sgd", 2e-3, 1e-3)])
+    return example_result(study, runs, checks=[example_check("ar-sgd", 2e-3, 1e-3)])
 
 
 def test_each_method_stands_at_its_own_best_value() -> None:
@@ -60,9 +60,9 @@ def test_a_packed_result_is_the_same_and_another_file_is_refused_by_name(tmp_pat
 
 def test_values_that_are_mappings_are_the_same_after_json(tmp_path: Path) -> None:
     key = "cluster.slow_ranks"
-    study = made_study(vary={key: [{}, {0: 10.0}]})
-    runs = [made_run("ad-psgd", 1, values={key: value}) for value in ({}, {0: 10.0})]
-    result = made_result(study, runs)
+    study = example_study(vary={key: [{}, {0: 10.0}]})
+    runs = [example_run("ad-psgd", 1, values={key: value}) for value in ({}, {0: 10.0})]
+    result = example_result(study, runs)
     (tmp_path / "result.json").write_text(json.dumps(plain(result)))
     again = read(tmp_path / "result.json")
     assert again.cells() == result.cells()
@@ -71,10 +71,10 @@ def test_values_that_are_mappings_are_the_same_after_json(tmp_path: Path) -> Non
 
 def test_a_value_is_the_same_with_and_without_a_decimal_point() -> None:
     key = "train.momentum"
-    runs = [made_run("ad-psgd", 1, values={key: value}) for value in (0, 0.5)]
-    result = made_result(made_study(vary={key: [0, 0.5]}), runs)
+    runs = [example_run("ad-psgd", 1, values={key: value}) for value in (0, 0.5)]
+    result = example_result(example_study(vary={key: [0, 0.5]}), runs)
     assert result.cells(where={key: 0.0}) == result.cells()[:1]
-    at_best = made_result(made_study(vary={key: [0, 0.5]}, best_of=[key]), runs)
+    at_best = example_result(example_study(vary={key: [0, 0.5]}, best_of=[key]), runs)
     (cell,) = at_best.cells()
     assert at_best.runs_of(cell, {key: 0.0}) == runs[:1]
 
@@ -93,8 +93,8 @@ def test_times_that_were_measured_on_a_busy_machine_are_said_to_be_that() -> Non
 
 def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
     seconds = {"ar-sgd": 0.4, "sgd": 0.8, "ad-psgd": 0.2}
-    result = made_result(
-        made_study(), [made_run(name, 1, seconds=each) for name, each in seconds.items()]
+    result = example_result(
+        example_study(), [example_run(name, 1, seconds=each) for name, each in seconds.items()]
     )
     assert dict(result.numbers(Cell("ad-psgd"), "speed_up")) == {1: pytest.approx(4)}
     slow, same, fast = (
@@ -107,9 +107,9 @@ def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
 
 def test_measures_of_the_times_of_epochs() -> None:
     """The variance had the first one, which the figure leaves out."""
-    one = made_run("sgd", 1)
+    one = example_run("sgd", 1)
     times = {**one.curves, "seconds": [9.0, 1.0, 3.0], "val_accuracy": [0.5, 0.8, 0.85]}
-    result = made_result(made_study(), [replace(one, curves=times)])
+    result = example_result(example_study(), [replace(one, curves=times)])
     expected = {
         "variance_of_epochs": 1,
         "seconds_to=0.8": 10,
@@ -124,7 +124,9 @@ def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
     lost = read_result(tmp_path, "ad-psgd", {}, 1)
     assert lost is not None
     assert (lost.numbers["diverged"], lost.made_with) == (1.0, "commit 2")
-    result = made_result(made_study(), [lost, made_run("ad-psgd", 2), made_run("ar-sgd", 1)])
+    result = example_result(
+        example_study(), [lost, example_run("ad-psgd", 2), example_run("ar-sgd", 1)]
+    )
     assert dict(result.numbers(Cell("ad-psgd"), "test_accuracy")) == {2: 0.9}
     assert result.numbers(Cell("ad-psgd"), "diverged")[1] == 1
     assert len(result.curves(Cell("ad-psgd"), "val_loss")) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_study import made_runs
+from example_study import example_plan
 
 from hep_studies import time_checks
 from hep_studies.plan import PlannedRun, Subject
@@ -22,7 +22,7 @@ STEP = 2e-3
 
 def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
     cluster = {"step_seconds": STEP, "event_seconds": 0.0, "jitter": 0.1, "slow_ranks": {1: 3.0}}
-    return made_runs(Subject(SurfaceSettings()), folder, cluster=cluster, **changes)
+    return example_plan(Subject(SurfaceSettings()), folder, cluster=cluster, **changes)
 
 
 OWN_METHOD = """

@@ -17,7 +17,7 @@ import pytest
 import uproot
 from analyses import Analysis
 from delphes_files import damage, source_of, write_delphes
-from made_events import distinct, lepton, made_event
+from event_rows import distinct, event_row, lepton
 
 from hep_core.input_errors import DamagedFileError, InputFileError, UnreadableFileError
 from ingestion.errors import BadFilesError, EmptySampleError, TruncatedFileError
@@ -30,7 +30,7 @@ NAMES = ("qcd", "ttbar", "wjets")
 
 def write_good(path: Path, *, count: int = 6, **options: Any) -> Path:
     """Every third event has no lepton."""
-    rows = [made_event(electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(count)]
+    rows = [event_row(electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(count)]
     return write_delphes(path, distinct(rows), **options)
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import checked, jagged, read_in_pieces, write_delphes
+from delphes_files import checked_files, jagged, read_in_pieces, write_delphes
+from event_rows import event_row, jet, lepton, track
 from hypothesis import given
 from hypothesis import strategies as st
-from made_events import jet, lepton, made_event, track
 
 from ingestion import baskets
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
@@ -73,7 +73,7 @@ def test_empty_baskets_make_no_empty_pieces() -> None:
 def write_in_baskets(path: Path, sizes: list[int]) -> Path:
     """A file of events that all differ, one basket of every branch for each of the sizes."""
     events = [
-        made_event(
+        event_row(
             met=100.0 + entry,
             weight=0.5 * entry,
             # Every fifth event has no lepton, and is rejected.
@@ -95,7 +95,9 @@ def path_of_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_files_are_cut_into_parts_where_baskets_end(
     path_of_many: Path, entries_per_task: int
 ) -> None:
-    (info,) = checked(path_of_many, settings=IngestSettings(entries_per_task=entries_per_task))
+    (info,) = checked_files(
+        path_of_many, settings=IngestSettings(entries_per_task=entries_per_task)
+    )
     with uproot.open(path_of_many) as file:
         boundaries = basket_boundaries(
             [file["Delphes"]["EFlowTrack.PT"], file["Delphes"]["MissingET.MET"]]
@@ -155,7 +157,7 @@ def test_parts_of_a_file_hold_the_same_events_as_one_part(
         settings = IngestSettings(entries_per_task=entries_per_task)
         out = tmp_path / str(entries_per_task)
         out.mkdir()
-        ranges = split_entries(checked(path_of_many, settings=settings))
+        ranges = split_entries(checked_files(path_of_many, settings=settings))
         parts = [part for work in ranges for part in ingest_range(work, settings, out)]
         tables.append(
             pa.concat_tables([pq.read_table(out / part.name) for part in parts if part.name])

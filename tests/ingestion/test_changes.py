@@ -12,8 +12,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
 import uproot
-from delphes_files import checked, write_delphes
-from made_events import Row, lepton, made_event
+from delphes_files import checked_files, write_delphes
+from event_rows import Row, event_row, lepton
 
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError
 from ingestion.changes import carry_over_revisions, content_digest, is_unchanged
@@ -24,7 +24,7 @@ MET, OTHER_MET = 123.4375, 125.5
 
 def events(count: int = 3) -> list[Row]:
     return [
-        made_event(met=MET if n == 0 else 50.0 + n, electrons=[lepton(40.0 + n, 0, 0)])
+        event_row(met=MET if n == 0 else 50.0 + n, electrons=[lepton(40.0 + n, 0, 0)])
         for n in range(count)
     ]
 
@@ -72,7 +72,7 @@ def as_read(*paths: Path, earlier: list[FileInfo] | None = None) -> list[FileInf
     """What a manifest says after the files have been read."""
     return [
         info._replace(digest=content_digest(info.path))
-        for info in carry_over_revisions(checked(*paths), earlier or [])
+        for info in carry_over_revisions(checked_files(*paths), earlier or [])
     ]
 
 
@@ -97,20 +97,22 @@ def test_the_content_decides_whether_a_file_is_unchanged(
     path: Path, change: Callable[[Path], Path], same: bool
 ) -> None:
     (before,) = as_read(path)
-    (after,) = carry_over_revisions(checked(change(path)), [before])
+    (after,) = carry_over_revisions(checked_files(change(path)), [before])
     assert after.uuid == before.uuid
     assert is_unchanged(after, before) is same
     assert (after.digest, after.revision) == ((before.digest, "") if same else ("", after.modified))
     # Once it is read, it is the new one; touching it changes nothing.
     again = as_read(Path(after.path), earlier=[before])
-    assert is_unchanged(carry_over_revisions(checked(touch(Path(after.path))), again)[0], again[0])
+    assert is_unchanged(
+        carry_over_revisions(checked_files(touch(Path(after.path))), again)[0], again[0]
+    )
 
 
 def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(path: Path) -> None:
     before = as_read(path)
     write_plain(path, events(), uuid=uuid5(NAMESPACE_URL, "another"))
     for earlier in ([], before):
-        (info,) = carry_over_revisions(checked(path), earlier)
+        (info,) = carry_over_revisions(checked_files(path), earlier)
         assert (info.digest, info.revision) == ("", "")
     assert not is_unchanged(info, None)
 
@@ -136,7 +138,7 @@ def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.Mon
         raise AssertionError("the content was read")
 
     monkeypatch.setattr("ingestion.changes.content_digest", never)
-    assert carry_over_revisions(checked(path), before) == before
+    assert carry_over_revisions(checked_files(path), before) == before
 
 
 def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
@@ -148,7 +150,7 @@ def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
         raise UnreadableFileError(name)
 
     monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
-    (info,) = carry_over_revisions(checked(touch(path)), before)
+    (info,) = carry_over_revisions(checked_files(touch(path)), before)
     assert not is_unchanged(info, before[0])
 
 
@@ -156,14 +158,14 @@ def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
     before = as_read(
         path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
     )
-    assert is_unchanged(carry_over_revisions(checked(touch(path)), before)[0], before[0])
+    assert is_unchanged(carry_over_revisions(checked_files(touch(path)), before)[0], before[0])
 
 
 def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(
     path: Path,
 ) -> None:
-    before = carry_over_revisions(checked(path), [])
-    assert not is_unchanged(carry_over_revisions(checked(touch(path)), before)[0], before[0])
+    before = carry_over_revisions(checked_files(path), [])
+    assert not is_unchanged(carry_over_revisions(checked_files(touch(path)), before)[0], before[0])
     # The server of a remote file tells nothing but its size and its time, which may be unknown.
     remote = before[0]._replace(path="https://host/a.root", modified="yesterday")
     for modified, is_same in (("yesterday", True), ("today", False)):

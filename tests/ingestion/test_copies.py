@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import source_of, write_delphes
-from made_events import Row, jet, lepton, made_event, tower, track
-from spark_in_process import Here
+from event_rows import Row, event_row, jet, lepton, tower, track
+from spark_in_process import InProcessSpark
 
 from ingestion.errors import ConflictingFilesError
 from ingestion.files import inventory
@@ -27,9 +27,7 @@ SAMPLES = [
 def event(number: int) -> Row:
     """Every third has no lepton; weights differ."""
     leptons = [lepton(40.0 + number, 0.5, 0.1)] if number % 3 else []
-    return made_event(
-        electrons=leptons, tracks=[track(2.0 + number, 0.1, 0.2)], weight=1.0 + number
-    )
+    return event_row(electrons=leptons, tracks=[track(2.0 + number, 0.1, 0.2)], weight=1.0 + number)
 
 
 def run(
@@ -43,7 +41,7 @@ def run(
         [source_of(sample, labels[sample], str(path)) for sample, path in files], settings
     ).infos
     out.mkdir(parents=True)
-    here: Any = Here()
+    here: Any = InProcessSpark()
     samples = [sample for sample in SAMPLES if sample.name in dict(files) or not sample.label]
     return ingest(here, infos, samples, settings, out, done=here, num_tasks=int, earlier=earlier)
 
@@ -115,7 +113,7 @@ def test_dropped_copies_leave_every_event_and_every_weight_once(
 def full_event(number: int, *, slim: bool) -> Row:
     """An event with candidates below the thresholds and low jets, which a skim leaves out."""
     soft = not slim
-    return made_event(
+    return event_row(
         electrons=[lepton(40.0 + number, 0.5, 0.1), *[lepton(12.0, 0.9, 0.1)] * soft],
         tracks=[track(2.0 + number, 0.1, 0.2), *[track(0.4, 0.3, 0.2)] * soft],
         photons=[tower(3.0, 0.1, 0.2), *[tower(0.9, 0.3, 0.2)] * soft],
@@ -138,7 +136,7 @@ def test_copies_in_a_slimmed_skim_were_not_found(tmp_path: Path) -> None:
 def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
     """Leptons alone, in the reduced precision of NanoAOD, do not; soft candidates are not there either."""
     rows = [
-        made_event(
+        event_row(
             electrons=[lepton(40.0, 0.5, 0.1)],
             tracks=[track(0.4, 0.0, 0.0)],
             jets=[jet(50.0 + n, 0.1, 0.2)],
@@ -154,7 +152,7 @@ def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
 def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_not(
     tmp_path: Path,
 ) -> None:
-    rows = [*(event(number) for number in range(1, 6)), event(1), *[made_event()] * 5]
+    rows = [*(event(number) for number in range(1, 6)), event(1), *[event_row()] * 5]
     path = write_delphes(tmp_path / "x.root", rows)
     other = write_delphes(tmp_path / "y.root", [event(30 + number) for number in range(3)])
     with pytest.raises(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from delphes_files import source_of, write_delphes
-from made_events import Row, distinct, jet, lepton, made_event
-from spark_in_process import Here
+from event_rows import Row, distinct, event_row, jet, lepton
+from spark_in_process import InProcessSpark
 
 from ingestion.errors import ConflictingFilesError
 from ingestion.files import inventory
@@ -30,7 +30,7 @@ def rows(seed: int) -> list[Row]:
     """Events whose leptons have directions of their own."""
     angles = np.random.default_rng(seed).uniform([-2.4, -3.1], [2.4, 3.1], (NUM_EVENTS, 2))
     events = [
-        made_event(
+        event_row(
             electrons=[lepton(40.0, *angle), lepton(25.0, 0.1, 0.2)],
             jets=[jet(50.0, 0.3, 0.4)],
             met=30.0 + number,
@@ -55,7 +55,7 @@ def num_copies(tmp_path: Path, *files: tuple[int, list[Row], dict[str, Any]]) ->
     infos = inventory(sources, settings).infos
     out = tmp_path / "out" / "events"
     out.mkdir(parents=True)
-    here: Any = Here()
+    here: Any = InProcessSpark()
     parts = ingest(here, infos, [], settings, out, done=here, num_tasks=int).parts
     return sum(part.counts["rejected_copy"] for part in parts)
 

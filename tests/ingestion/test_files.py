@@ -13,8 +13,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 import uproot
-from delphes_files import checked, source_of, write_delphes
-from made_events import made_event
+from delphes_files import checked_files, source_of, write_delphes
+from event_rows import event_row
 
 from hep_core.input_errors import UnreadableFileError
 from ingestion.errors import ConflictingFilesError, MissingTreeError, NoFilesError
@@ -95,15 +95,15 @@ def test_a_folder_with_brackets_in_its_name_made_a_named_file_a_glob(
 def test_a_good_file_gives_uuid_entries_and_size_and_keeps_its_identity(
     tmp_path: Path, count: int
 ) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event()] * count)
-    (info,) = checked(path)
+    path = write_delphes(tmp_path / "a.root", [event_row()] * count)
+    (info,) = checked_files(path)
     assert (info.entries, info.size, len(info.uuid)) == (count, path.stat().st_size, 36)
-    assert checked(path.rename(tmp_path / "b.root"))[0].uuid == info.uuid
+    assert checked_files(path.rename(tmp_path / "b.root"))[0].uuid == info.uuid
 
 
 def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event()])
-    (info,) = checked(path)
+    path = write_delphes(tmp_path / "a.root", [event_row()])
+    (info,) = checked_files(path)
     remembered = info._replace(entries=12345)
     source = [source_of("other", 1, str(path))]
     (again,) = inventory(source, IngestSettings(), known={str(path): remembered}).infos
@@ -133,7 +133,7 @@ def histogram(path: Path) -> None:
         (os.mkfifo, UnreadableFileError, "no ordinary file"),
         (histogram, MissingTreeError, "'Delphes' is a TH1D; a TTree or an RNTuple is read"),
         (
-            lambda path: write_delphes(path, [made_event()], tree="Delfes"),
+            lambda path: write_delphes(path, [event_row()], tree="Delfes"),
             MissingTreeError,
             r"no tree 'Delphes'.*It holds: Delfes \(TTree\).*ingest\.tree",
         ),
@@ -146,7 +146,7 @@ def test_a_path_that_is_not_an_input_file_is_named(
     with pytest.raises(
         error, match=rf"a\.root.*{words}" if error is UnreadableFileError else words
     ):
-        checked(tmp_path / "a.root")
+        checked_files(tmp_path / "a.root")
 
 
 @pytest.mark.parametrize("url", ["root://host//a.root", "nonsense://host/a.root"])
@@ -162,16 +162,16 @@ def test_a_url_without_its_plug_in_says_what_to_install(
 
 
 def test_the_same_file_twice_names_both_places(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event()])
+    path = write_delphes(tmp_path / "a.root", [event_row()])
     copy = Path(shutil.copy(path, tmp_path / "copy.root"))
     with pytest.raises(ConflictingFilesError, match="is listed twice") as caught:
-        checked(path, copy)
+        checked_files(path, copy)
     assert str(path) in str(caught.value)
     assert str(copy) in str(caught.value)
 
 
 def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> None:
-    events = [made_event()]
+    events = [event_row()]
     present = write_delphes(tmp_path / "present.root", events)
     absent = write_delphes(tmp_path / "absent.root", events, without=["Event.Weight"])
     for label in (0, 1):
@@ -189,7 +189,7 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
         "none",
     ]
     empty = write_delphes(tmp_path / "empty.root", [], without=["Event.Weight"])
-    assert [info.entries for info in checked(present, empty)] == [1, 0]
+    assert [info.entries for info in checked_files(present, empty)] == [1, 0]
 
 
 def test_files_of_zero_uuid_are_known_by_their_content(
@@ -198,11 +198,11 @@ def test_files_of_zero_uuid_are_known_by_their_content(
     monkeypatch.setattr(
         uproot, "recreate", partial(uproot.recreate, uuid_function=lambda: UUID(int=0))
     )
-    first = write_delphes(tmp_path / "a.root", [made_event()])
-    second = write_delphes(tmp_path / "b.root", [made_event()] * 2)
-    uuids = {info.uuid for info in checked(first, second)}
+    first = write_delphes(tmp_path / "a.root", [event_row()])
+    second = write_delphes(tmp_path / "b.root", [event_row()] * 2)
+    uuids = {info.uuid for info in checked_files(first, second)}
     assert len(uuids) == 2
     assert str(UUID(int=0)) not in uuids
     shutil.copyfile(first, tmp_path / "c.root")
     with pytest.raises(ConflictingFilesError, match=r"a\.root and sample 'made': .*c\.root"):
-        checked(first, tmp_path / "c.root")
+        checked_files(first, tmp_path / "c.root")

@@ -8,8 +8,15 @@ from typing import Final
 import pytest
 import uproot
 import yaml
-from delphes_files import checked, columns_of, kinds_of, read, select, write_delphes
-from made_events import jet, lepton, made_event
+from delphes_files import (
+    checked_files,
+    columns_of,
+    kinds_of,
+    read_raw_events,
+    select,
+    write_delphes,
+)
+from event_rows import event_row, jet, lepton
 
 from ingestion.errors import MissingBranchError, MissingTreeError, WrongBranchTypeError
 from ingestion.known_layouts import BranchLayout
@@ -22,12 +29,12 @@ TTBAR_FILE: Final = (
     Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod" / "ttbar.root"
 )
 EVENTS: Final = [
-    made_event(
+    event_row(
         electrons=[lepton(40.0, 0.5, 1.0)],
         muons=[lepton(9.0, 1.5, 2.0)],
         jets=[jet(90.0, 0.1, 0.2, btag=1)],
     ),
-    made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)], weight=-2.0),
+    event_row(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)], weight=-2.0),
 ]
 PARTICLES: Final = ("EFlowTrack", "EFlowPhoton", "EFlowNeutralHadron")
 
@@ -68,7 +75,7 @@ NANOAOD: Final = (
 def test_nanoaod_is_read_without_a_map(tmp_path: Path) -> None:
     path = ntuple(tmp_path / "a.root", "Events", NANOAOD)
     settings = IngestSettings(layout=BranchLayout.NANOAOD, min_btag=0.5)
-    (info,) = checked(path, settings=settings, needs_particles=False)
+    (info,) = checked_files(path, settings=settings, needs_particles=False)
     assert info.weight == "genWeight"
     table = select(info, settings).table
     assert table["weight"].to_pylist() == [1.0, -2.0]
@@ -79,8 +86,8 @@ def test_nanoaod_is_read_without_a_map(tmp_path: Path) -> None:
 
 def test_a_file_of_cms_is_read_without_a_map() -> None:
     settings = IngestSettings(layout=BranchLayout.NANOAOD, min_btag=0.5)
-    (info,) = checked(CMS_FILE, settings=settings, needs_particles=False)
-    raw = read(info, settings)
+    (info,) = checked_files(CMS_FILE, settings=settings, needs_particles=False)
+    raw = read_raw_events(info, settings)
     with uproot.open({CMS_FILE: "Events"}) as tree:
         for collection, stem in (("electrons", "Electron"), ("muons", "Muon"), ("jets", "Jet")):
             pts = raw.collections[collection].to_awkward()["pt"].tolist()
@@ -96,9 +103,9 @@ def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(
     settings = IngestSettings(layout=BranchLayout.NANOAOD, branch_map=branch_map)
     words = r"branch 'Jet_btagDeepFlavB' holds {}, .*set its threshold, ingest\.min_btag"
     with pytest.raises(WrongBranchTypeError, match=words.format(r"-3000\.0")):
-        checked(CMS_FILE, settings=settings, needs_particles=False)
+        checked_files(CMS_FILE, settings=settings, needs_particles=False)
     with pytest.raises(WrongBranchTypeError, match=words.format(r"0\.\d+")):
-        checked(TTBAR_FILE, settings=settings, needs_particles=False)
+        checked_files(TTBAR_FILE, settings=settings, needs_particles=False)
 
 
 @pytest.mark.parametrize("separator", ["_", "."])
@@ -108,7 +115,7 @@ def test_a_mapped_collection_finds_branches_in_small_letters(
     names = names_of({"Electron": "goodEl"}, separator) | {"MissingET.MET": "missinget_met"}
     path = ntuple(tmp_path / "a.root", "Delphes", names)
     settings = IngestSettings(branch_map={"electrons": "goodEl"})
-    (info,) = checked(path, settings=settings, needs_particles=False)
+    (info,) = checked_files(path, settings=settings, needs_particles=False)
     table = select(info, settings).table
     assert table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
     assert table["met"].to_pylist() == [event["met"] for event in EVENTS]
@@ -119,7 +126,7 @@ def test_a_branch_in_the_letters_of_the_config_comes_before_others(tmp_path: Pat
     path = write_delphes(tmp_path / "a.root", EVENTS, more=other)
     assert select(path).table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
     with pytest.raises(MissingBranchError, match="'Electron_Pt' is the name of 2 branches"):
-        checked(path, settings=IngestSettings(branch_map={"electrons.pt": "Electron_Pt"}))
+        checked_files(path, settings=IngestSettings(branch_map={"electrons.pt": "Electron_Pt"}))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +160,7 @@ def test_the_error_about_missing_branches_gives_the_lines_to_paste(
 ) -> None:
     path = ntuple(tmp_path / "a.root", "Delphes", names_of(stems) | scalars)
     with pytest.raises(MissingBranchError) as caught:
-        checked(path, needs_particles=False)
+        checked_files(path, needs_particles=False)
     message = str(caught.value)
     assert lines in message
     # YAML that a config can hold.
@@ -166,4 +173,4 @@ def test_a_tree_of_another_layout_is_named_with_the_layout(tmp_path: Path) -> No
     with pytest.raises(
         MissingTreeError, match=r"For the tree 'Events' there is `ingest: {layout: nanoaod}`"
     ):
-        checked(path, needs_particles=False)
+        checked_files(path, needs_particles=False)

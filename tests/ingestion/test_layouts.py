@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import uproot
 from delphes_files import columns_of, kinds_of, write_delphes
-from made_events import Row, jet, lepton, made_event, tower, track
+from event_rows import Row, event_row, jet, lepton, tower, track
 
 from hep_core.input_errors import DamagedFileError, InputFileError
 from ingestion.errors import ConflictingFilesError, MissingBranchError, WrongBranchTypeError
@@ -27,10 +27,10 @@ from ingestion.settings import IngestSettings, SampleSettings
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 #: Two jets in the first event, one in the second.
 EVENTS: Final = [
-    made_event(
+    event_row(
         electrons=[lepton(40.0, 0.5, 1.0)], jets=[jet(90.0, 0.1, 0.2, btag=1), jet(50.0, 1.1, 1.2)]
     ),
-    made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)]),
+    event_row(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)]),
 ]
 
 
@@ -200,7 +200,7 @@ def test_one_branch_for_two_momenta_is_refused(
 def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_path: Path) -> None:
     below = [track(0.0, np.inf, 0), track(0.2, 0, 720.0), track(-999.0, -999.0, -999.0)]
     photons = [tower(0.0, np.inf, 0), tower(5.0, 0, 0)]
-    event = made_event(
+    event = event_row(
         electrons=[lepton(40, 0, 0)], tracks=[*below, track(9.0, 0, 0)], photons=photons
     )
     (row,) = select(write_delphes(tmp_path / "a.root", [event])).table.to_pylist()
@@ -209,7 +209,7 @@ def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_p
 
 
 def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
-    good = made_event(electrons=[lepton(40, 0, 0)])
+    good = event_row(electrons=[lepton(40, 0, 0)])
     events = [
         good,
         {**good, "tracks": [track(9.0, np.inf, 0)]},
@@ -251,7 +251,7 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
 
     def row(number: int) -> Row:
         jets = [jet(25.0 * scale, 0.1, place, btag=btag) for place, btag in enumerate(btags)]
-        row = made_event(
+        row = event_row(
             electrons=[{**lepton((30.0 + number) * scale, 0, 0), "charge": charge}],
             jets=jets,
             tracks=[{**track(9.0, 0, 0), "charge": change.get("track_charge", 1)}],
@@ -295,7 +295,7 @@ def test_swapped_eta_and_phi_are_named(
     rng = np.random.default_rng(2)
     angles = rng.uniform([lowest_eta, -np.pi], [highest_eta, np.pi], (400, 2))
     events = [
-        made_event(
+        event_row(
             electrons=[lepton(40.0 + n, *angle)], jets=[jet(50.0, *angle, btag=n % 2)], met=float(n)
         )
         for n, angle in enumerate(angles)
@@ -320,7 +320,7 @@ def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
     settings = IngestSettings()
     infos = inventory(expand(samples), settings).infos
     assert len({info.uuid for info in infos}) == 2
-    read = [delphes_files.read(info, settings) for info in infos]
+    read = [delphes_files.read_raw_events(info, settings) for info in infos]
     assert [raw.collections["electrons"].fields["pt"].tolist() for raw in read] == [
         [40.0, 41.0],
         [80.0, 82.0],

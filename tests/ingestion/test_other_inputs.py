@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import uproot
-from delphes_files import checked, columns_of, kinds_of, select, source_of, write_delphes
-from made_events import Row, jet, lepton, made_event, tower, track
+from delphes_files import checked_files, columns_of, kinds_of, select, source_of, write_delphes
+from event_rows import Row, event_row, jet, lepton, tower, track
 from pydantic import ValidationError
 
 from features.columns import hlf_names
@@ -59,7 +59,7 @@ FLAT_MAP: Final = {
 
 def message_of(path: Path, settings: IngestSettings, kind: type[InputFileError]) -> str:
     with pytest.raises(kind) as caught:
-        checked(path, settings=settings)
+        checked_files(path, settings=settings)
     return str(caught.value)
 
 
@@ -143,7 +143,7 @@ NANO_MAP: Final = {
 
 def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candidates() -> None:
     settings = IngestSettings(tree="Events", branch_map=NANO_MAP, min_btag=0.8)
-    (info,) = checked(NANO, settings=settings, needs_particles=False)
+    (info,) = checked_files(NANO, settings=settings, needs_particles=False)
     assert info.lacks_particles
     events = select(info, settings).table
     block = build_features(events, FeatureSettings(particles=False, jet_lepton_cleaning_dr=0.0))
@@ -194,7 +194,7 @@ def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_l
         tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8
     )
     with pytest.raises(InputFileError, match=r"for tracks\.pt"):
-        checked(NANO, settings=settings, needs_particles=False)
+        checked_files(NANO, settings=settings, needs_particles=False)
 
 
 def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
         tree="ntuple",
         branch_map={k: v for k, v in FLAT_MAP.items() if not v.startswith(CANDIDATES)},
     )
-    (info,) = checked(bare, settings=settings, needs_particles=False)
+    (info,) = checked_files(bare, settings=settings, needs_particles=False)
     assert info.lacks_particles
-    (found,) = checked(whole, settings=IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
+    (found,) = checked_files(whole, settings=IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
     assert not found.lacks_particles
     sources = [
         source_of("other", 0, str(each))._replace(needs_particles=False) for each in (whole, bare)
@@ -230,7 +230,7 @@ def some_events() -> list[Row]:
     for entry in range(12):
         few, many = rng.integers(0, 3), rng.integers(0, 20)
         events.append(
-            made_event(
+            event_row(
                 tracks=[
                     track(
                         rng.exponential(2),
@@ -319,7 +319,9 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     branch_map = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
     found = select(path, IngestSettings(branch_map=branch_map), weight="Weight")
     assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
-    (info,) = checked(path, settings=IngestSettings(branch_map=branch_map, entries_per_task=1))
+    (info,) = checked_files(
+        path, settings=IngestSettings(branch_map=branch_map, entries_per_task=1)
+    )
     assert info.edges[:2] == (0, 3)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
-from delphes_files import checked, select, write_delphes
-from made_events import distinct, lepton, made_event
+from delphes_files import checked_files, select, write_delphes
+from event_rows import distinct, event_row, lepton
 
 from ingestion.branches import column_numbers
 from ingestion.errors import ConflictingFilesError, MissingBranchError, WrongBranchTypeError
@@ -22,7 +22,7 @@ from ingestion.settings import IngestSettings, SampleSettings
 def written(path: Path, weights: dict[str, Any]) -> Path:
     """A Delphes file of four events, which other files do not hold, with these branches of weights and no others."""
     first = sum(map(ord, path.stem))
-    rows = [made_event(electrons=[lepton(40.0 + first + number, 0, 0)]) for number in range(4)]
+    rows = [event_row(electrons=[lepton(40.0 + first + number, 0, 0)]) for number in range(4)]
     return write_delphes(path, distinct(rows), without=["Event.Weight"], more=weights)
 
 
@@ -87,7 +87,7 @@ def test_an_event_with_an_empty_list_takes_the_weight_of_the_sample(
     scale = {"LHEScale": lists_of(0, 9, 0, 9), "genWeight": np.array([2.0, 1.0, 5.0, 1.0])}
     path = written(tmp_path / "a.root", scale)
     settings = IngestSettings(weights={"up": words})
-    (info,) = checked(path, settings=settings, weight="genWeight")
+    (info,) = checked_files(path, settings=settings, weight="genWeight")
     selection = select(info, settings)
     assert selection.table["weight_up"].to_pylist() == [2.0, expected, 5.0, expected]
     (note,) = unusual_content({"a": selection.tally().counts})
@@ -167,7 +167,7 @@ def test_the_weight_of_a_sample_is_from_lists_of_one_length_but_for_the_first(
 def rejections(path: Path, sample: dict[str, Any], **weights: str) -> dict[str, int]:
     """How many events of a file are rejected, by the branch that is not finite."""
     settings = IngestSettings(weights=weights)
-    (info,) = checked(path, settings=settings, **sample)
+    (info,) = checked_files(path, settings=settings, **sample)
     counts = select(info, settings).tally().counts
     prefix = "not_finite "
     return {

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import checked, jagged, read, source_of, write_delphes
-from made_events import distinct, lepton, made_event
-from networks import made_network
+from delphes_files import checked_files, jagged, read_raw_events, source_of, write_delphes
+from event_rows import distinct, event_row, lepton
+from networks import small_network
 from prediction_trees import read_root
 from pydantic import ValidationError
-from spark_in_process import Here
+from spark_in_process import InProcessSpark
 
 from features.kernel_pass import EventsFile
 from features.normalisation import GeneratedSample
@@ -45,7 +45,7 @@ def written(
 ) -> Path:
     """A Delphes file with two more branches, of lists with one number as Delphes writes them and of plain numbers."""
     rows = distinct(
-        [made_event(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)]
+        [event_row(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)]
     )
     more = {"Event.Number": jagged(np.arange(7), (NUMBER + np.arange(6)).astype(numbers))}
     more |= {"ScalarHT.HT": np.arange(6) / 4}
@@ -56,7 +56,7 @@ def written(
 def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -> pa.Table:
     """Predictions of the events of `written`, which went through ingest and features."""
     (info,) = inventory([source_of("a", 1, str(written(folder / "a.root")))], settings).infos
-    here: Any = Here()
+    here: Any = InProcessSpark()
     for name in ("events", "features"):
         (folder / name).mkdir()
     samples = [SampleSettings(name="a", label=1, files=["-"])]
@@ -77,7 +77,7 @@ def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -
     assert pq.read_schema(features.files[0]).names[-len(info.pass_through) :] == list(
         info.pass_through
     )
-    return predict(made_network("hlf"), features.files)
+    return predict(small_network("hlf"), features.files)
 
 
 def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path)
         "fixed": "Fixed[1]",
     }
     settings = IngestSettings(weights=weights)
-    found = read(path, settings, weight="ScalarHT.HT").pass_through
+    found = read_raw_events(path, settings, weight="ScalarHT.HT").pass_through
     assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
     assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
     assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
@@ -129,7 +129,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
 ) -> None:
     monkeypatch.setattr("ingestion.reader.piece_edges", lambda *_: [0, 3, 6])
     settings = IngestSettings(weights={"up": "WeightLHEF.Weight[7]"})
-    (info,) = checked(listed(tmp_path / "a.root", short=4), settings=settings)
+    (info,) = checked_files(listed(tmp_path / "a.root", short=4), settings=settings)
     with pytest.raises(
         WrongBranchTypeError,
         match=r"a\.root: branch 'WeightLHEF.Weight' holds 7 numbers in entry 4, but 9 in others: \[7\] would",
@@ -200,14 +200,14 @@ def test_several_numbers_of_one_list_read_their_branch_once(
         weights={f"w{number}": f"WeightLHEF.Weight[{number}]" for number in range(3)}
     )
     (info,) = inventory([source_of("a", 1, str(path))], settings).infos
-    read: list[str] = []
+    read_raw_events: list[str] = []
     array = uproot.TBranch.array
 
     def noted(branch: Any, **options: Any) -> Any:
-        read.append(branch.name)
+        read_raw_events.append(branch.name)
         return array(branch, **options)
 
     monkeypatch.setattr(uproot.TBranch, "array", noted)
     (raw,) = read_events(info, settings, start=0, stop=6)
     assert [raw.pass_through[f"weight_w{number}"][0] for number in range(3)] == [1.0, 2.0, 3.0]
-    assert read.count("WeightLHEF.Weight") == 1
+    assert read_raw_events.count("WeightLHEF.Weight") == 1

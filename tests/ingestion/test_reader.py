@@ -10,8 +10,8 @@ from typing import Any
 import awkward as ak
 import pytest
 import uproot
-from delphes_files import checked, select, write_delphes
-from made_events import Row, jet, lepton, made_event, tower, track
+from delphes_files import checked_files, select, write_delphes
+from event_rows import Row, event_row, jet, lepton, tower, track
 
 from ingestion.errors import WrongBranchTypeError
 from ingestion.files import SourceFile
@@ -30,7 +30,7 @@ NONE_NEGATIVE = {
 
 
 def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON], weight=-2.0)])
+    path = write_delphes(tmp_path / "a.root", [event_row(electrons=[ELECTRON], weight=-2.0)])
     table = select(path).table
     assert table.schema.equals(events_schema())
     columns = json.loads(table.schema.metadata[b"columns"])
@@ -38,7 +38,7 @@ def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
     assert columns["met"]["unit"] == "GeV"
     (row,) = table.select(["file_uuid", "entry", "sample", "label", "weight"]).to_pylist()
     assert row == {
-        "file_uuid": checked(path)[0].uuid,
+        "file_uuid": checked_files(path)[0].uuid,
         "entry": 0,
         "sample": "made",
         "label": 0,
@@ -47,7 +47,7 @@ def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
 
 
 def test_every_value_arrives_where_it_belongs(tmp_path: Path) -> None:
-    event = made_event(
+    event = event_row(
         tracks=[track(0.75, 0.1, 0.2, charge=-1, pid=-13, vertex=(1.0, 2.0, 3.0))],
         photons=[tower(1.5, 0.3, 0.4)],
         neutral_hadrons=[tower(2.5, 0.5, 0.6)],
@@ -64,7 +64,7 @@ def test_every_value_arrives_where_it_belongs(tmp_path: Path) -> None:
 
 
 def test_thresholds_are_strict_and_keep_the_rest_in_order(tmp_path: Path) -> None:
-    event = made_event(
+    event = event_row(
         electrons=[ELECTRON],
         tracks=[track(0.5, 0, 0), track(0.75, 0, 0), track(0.25, 0, 0), track(9.0, 0, 0)],
         photons=[tower(1.0, 0, 0), tower(1.25, 0, 0)],
@@ -83,10 +83,10 @@ def test_thresholds_are_strict_and_keep_the_rest_in_order(tmp_path: Path) -> Non
 
 def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_path: Path) -> None:
     events = [
-        made_event(electrons=[lepton(23.0, 0, 0)]),
-        made_event(muons=[lepton(23.5, 0, 0)]),
-        made_event(),
-        made_event(electrons=[lepton(3.0, 0, 0), ELECTRON]),
+        event_row(electrons=[lepton(23.0, 0, 0)]),
+        event_row(muons=[lepton(23.5, 0, 0)]),
+        event_row(),
+        event_row(electrons=[lepton(3.0, 0, 0), ELECTRON]),
     ]
     selection = select(write_delphes(tmp_path / "a.root", events))
     assert selection.tally().counts == {
@@ -120,7 +120,7 @@ BAD = [math.nan, math.inf, -math.inf]
 def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
     tmp_path: Path, bad: float, spoil: Any
 ) -> None:
-    good = made_event(electrons=[ELECTRON])
+    good = event_row(electrons=[ELECTRON])
     events: list[Row] = [good, {**good, **spoil(bad)}, good]
     selection = select(write_delphes(tmp_path / "a.root", events))
     (branch,) = [key for key in selection.tally().counts if key.startswith("not_finite ")]
@@ -136,19 +136,19 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
 
 
 def test_an_event_that_fails_both_cuts_is_counted_once(tmp_path: Path) -> None:
-    counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).tally().counts
+    counters = select(write_delphes(tmp_path / "a.root", [event_row(met=math.nan)])).tally().counts
     rejected = {"rejected_nonfinite": 1, "not_finite MissingET.MET": 1, "rejected_no_lepton": 0}
     assert counters == {"entries": 1, **rejected, "events": 0, **NONE_NEGATIVE}
 
 
 def test_a_missing_weight_becomes_one(tmp_path: Path) -> None:
-    event = made_event(electrons=[ELECTRON], weight=7.0)
+    event = event_row(electrons=[ELECTRON], weight=7.0)
     path = write_delphes(tmp_path / "a.root", [event], without=["Event.Weight"])
     assert select(path).table["weight"].to_pylist() == [1.0]
 
 
 def test_a_scalar_where_a_list_is_needed_is_named(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON])], flat_scalars=True)
+    path = write_delphes(tmp_path / "a.root", [event_row(electrons=[ELECTRON])], flat_scalars=True)
     settings = IngestSettings(branch_map={"muons.pt": "MissingET.MET"})
     with pytest.raises(
         WrongBranchTypeError, match=r"branch 'MissingET\.MET' holds 'float32' per event.*branch_map"
@@ -157,7 +157,7 @@ def test_a_scalar_where_a_list_is_needed_is_named(tmp_path: Path) -> None:
 
 
 def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
-    event = made_event(electrons=[ELECTRON], muons=[], jets=[jet(1, 2, 3)])
+    event = event_row(electrons=[ELECTRON], muons=[], jets=[jet(1, 2, 3)])
     settings = IngestSettings(branch_map={"muons.charge": "Jet.BTag"})
     with pytest.raises(
         WrongBranchTypeError, match=r"'muons\.pt' and 'muons\.charge' have different numbers"
@@ -172,7 +172,7 @@ def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
 def test_integers_that_would_change_are_refused(
     tmp_path: Path, kind: str, value: float, key: str
 ) -> None:
-    event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
+    event = event_row(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
     with pytest.raises(
         WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.{key}"
@@ -186,13 +186,13 @@ def test_integers_that_would_change_are_refused(
 def test_integers_of_other_types_are_taken(
     tmp_path: Path, kind: str, value: float, expected: int
 ) -> None:
-    event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
+    event = event_row(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
     assert select(path).table["jets"][0][0]["btag"].as_py() == expected
 
 
 def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
-    event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
+    event = event_row(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": ("float32", math.nan)})
     assert select(path).tally().counts["rejected_nonfinite"] == 1
 
@@ -220,7 +220,7 @@ def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(
     """Bitwise where nothing is wrapped; the events with a wrapped azimuth are counted."""
 
     def row(met_phi: float, phi: float, turn: float) -> Row:
-        return made_event(
+        return event_row(
             met_phi=met_phi + (turn if met_phi < 0 else 0.0),
             electrons=[lepton(40.0, 0.5, phi + (turn if phi < 0 else 0.0))],
             jets=[jet(40.0, 0.5, 3.1415927)],
@@ -240,7 +240,7 @@ def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(
 
 
 def test_azimuths_in_degrees_are_refused(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0.5, 90.0)])])
+    path = write_delphes(tmp_path / "a.root", [event_row(electrons=[lepton(40.0, 0.5, 90.0)])])
     with pytest.raises(
         WrongBranchTypeError, match=r"an azimuth of 'electrons' is 90; radians are needed"
     ):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from delphes_files import source_of, write_delphes
-from made_events import distinct, lepton, made_event
-from spark_in_process import Here
+from event_rows import distinct, event_row, lepton
+from spark_in_process import InProcessSpark
 
 from ingestion import spark_job as job
 from ingestion.files import Inventory, expand, inventory
@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("good", "other"):
         write_delphes(
-            folder / f"{name}.root", distinct([made_event(electrons=[lepton(40.0, 0, 0)])] * 12)
+            folder / f"{name}.root", distinct([event_row(electrons=[lepton(40.0, 0, 0)])] * 12)
         )
     return folder
 
@@ -39,7 +39,7 @@ def found(data: Path, **known: Any) -> Inventory:
 def read(inventory: Inventory, out: Path) -> IngestResult:
     out.mkdir()
     samples = [SampleSettings(name="qcd", label=0, files=["-"])]
-    here: Any = Here()
+    here: Any = InProcessSpark()
     return ingest(here, inventory.infos, samples, SKIP, out, done=here, num_tasks=int)
 
 

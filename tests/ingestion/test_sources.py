@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from delphes_files import write_delphes
-from made_events import lepton, made_event
+from event_rows import event_row, lepton
 
 from hep_core.paths import expand_braces
 from ingestion.errors import BadFilesError, FilesToComeError, NoFilesError
@@ -87,7 +87,7 @@ def test_a_link_to_nothing_is_named_beside_the_faults_of_other_files(
 
 def test_a_link_to_nothing_is_skipped_like_other_bad_files(tmp_path: Path) -> None:
     (tmp_path / "link.root").symlink_to("link.root")
-    good = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0, 0)])])
+    good = write_delphes(tmp_path / "a.root", [event_row(electrons=[lepton(40.0, 0, 0)])])
     found = inventory(
         expand([sample("x", good, tmp_path / "link.root")]),
         IngestSettings(on_bad_file=OnBadFile.SKIP),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
-from delphes_files import checked, select, source_of, write_delphes
-from made_events import distinct, lepton, made_event
+from delphes_files import checked_files, select, source_of, write_delphes
+from event_rows import distinct, event_row, lepton
 from pydantic import ValidationError
 
 from hep_core.input_errors import InputFileError
@@ -19,7 +19,7 @@ from ingestion.notes import notes
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.weights import generated_sum, sign_of_a_skim
 
-ROWS = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) for n in range(4)])
+ROWS = distinct([event_row(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) for n in range(4)])
 
 
 def written(path: Path, weights: dict[str, Any]) -> Path:
@@ -83,20 +83,20 @@ def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
 ) -> None:
     path = written(tmp_path / "a.root", {"Event.Weight": THREE})
     with pytest.raises(kind, match=words):
-        checked(path, weight=weight)
+        checked_files(path, weight=weight)
 
 
 def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_path: Path) -> None:
     names = {
         name: np.ones(4) for name in ("genWeight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")
     }
-    (info,) = checked(written(tmp_path / "a.root", names))
+    (info,) = checked_files(written(tmp_path / "a.root", names))
     assert info.like_weights == ("genWeight", "xsec", "LHEWeight_originalXWGTUP")
     (words,) = notes_of(info)
     assert "no event weights" not in words
     assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in words
-    assert notes_of(*checked(info.path, weight="none")) == []
-    assert notes_of(*checked(info.path, weight="genWeight")) == []
+    assert notes_of(*checked_files(info.path, weight="none")) == []
+    assert notes_of(*checked_files(info.path, weight="genWeight")) == []
 
 
 def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     with pytest.raises(
         MissingBranchError, match=r"(?s)for `weight` of the sample.*for ingest\.weights: up"
     ):
-        checked(data, settings=settings, weight="genWeight")
+        checked_files(data, settings=settings, weight="genWeight")
     # Events without true classes may be of either kind.
     samples = [
         SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight")
@@ -131,7 +131,7 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
 def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
     with pytest.raises(WrongBranchTypeError, match="and 'weight' would both be read from branch"):
-        checked(path, weight=weight)
+        checked_files(path, weight=weight)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,9 @@ def test_files_are_checked_again_when_the_statement_changes(
     tmp_path: Path, before: str | None, after: str | None, is_known: bool
 ) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
-    remembered = {str(path): checked(path, weight=before)[0]._replace(entries=12345, sample="a")}
+    remembered = {
+        str(path): checked_files(path, weight=before)[0]._replace(entries=12345, sample="a")
+    }
     (info,) = inventory(
         [source_of("a", 0, str(path), weight=after)], IngestSettings(), known=remembered
     ).infos
@@ -276,7 +278,7 @@ def test_what_counts_the_generated_events_shows_a_skim(
     numbers: Any,
     sign: str | None,
 ) -> None:
-    (info,) = checked(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
+    (info,) = checked_files(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
     assert info.skim == sign
     known: dict[str, Any] = {"name": "made", "cross_section_pb": 2.0, "sum_of_weights": None}
     found = notes([info._asdict()], [known])
@@ -312,7 +314,7 @@ def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
 
 
 def test_a_tree_runs_written_as_ntuple_did_not_show_a_skim(tmp_path: Path) -> None:
-    (info,) = checked(counted(tmp_path / "a.root", None, RUNS, is_ntuple=True), weight="none")
+    (info,) = checked_files(counted(tmp_path / "a.root", None, RUNS, is_ntuple=True), weight="none")
     assert info.skim == "Runs.genEventCount is 50, its tree has 4 entries"
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 
 import pytest
+from finished_run import FinishedRun
 from lent_spark import without_figures
-from undisturbed_run import Undisturbed
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """A finished run, made once by all test processes; each test puts its run folder back to where it wants it."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    return Undisturbed(tmp_path_factory.mktemp("undisturbed") / "Jürgen's", shared / "finished")
+    return FinishedRun(tmp_path_factory.mktemp("finished_run") / "Jürgen's", shared / "finished")
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from command_line import SAMPLES, version_of
+from finished_run import FinishedRun
 from packaging.requirements import Requirement
-from undisturbed_run import Undisturbed
 
 import pipeline.api
 from features.columns import COLUMNS
@@ -38,9 +38,9 @@ runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
 
 
 @pytest.fixture(scope="module")
-def run(undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("api")
-    undisturbed.copy(folder)
+    finished_run.copy(folder)
     return load_run(folder / "run")
 
 

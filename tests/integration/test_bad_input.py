@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from command_line import SAMPLES, invoke, small_config, version_folders
 from delphes_files import write_delphes
+from event_rows import distinct, event_row, lepton
 from lent_spark import command
-from made_events import distinct, lepton, made_event
 
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
-GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
+GOOD = event_row(electrons=[lepton(40.0, 0, 0)])
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
     provider: SparkProvider, tmp_path: Path, data: Path
 ) -> None:
     write_delphes(data / "qcd.root", distinct([GOOD]))
-    write_delphes(data / "wjets.root", distinct([made_event()] * 4))
+    write_delphes(data / "wjets.root", distinct([event_row()] * 4))
     done = command(provider, "run", "--config", small_config(tmp_path, data))
     assert done.exit_code == Exit.USER_ERROR
     assert "sample 'wjets': none of its events passes" in done.stderr

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import CLUSTER, SAMPLES, small_config, version_of
+from finished_run import assert_same_version
 from lent_spark import command
 from ranks import wait_until
-from undisturbed_run import assert_same
 
 from pipeline.machine.spark_session import SparkProvider
 
@@ -79,7 +79,7 @@ def test_killed_executors_cost_a_retry_not_the_result_and_duplicate_no_row(
         ["ingest/*/events/*.parquet", "features/kernels/*/*.arrow", "features/*/train/*.parquet"],
     )
     for stage in ("ingest", "features"):
-        assert_same(
+        assert_same_version(
             version_of(tmp_path / "run", stage), version_of(undisturbed, stage), stage, tests=[]
         )
     assert len(list(undisturbed.glob("ingest/*/events/*.parquet"))) == 18

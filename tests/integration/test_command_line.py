@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from command_line import STAGES, in_use, invoke, version_folders, versions
+from finished_run import FinishedRun
 from published_by_hand import record_as_written
-from undisturbed_run import Undisturbed
 
 from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def finished(undisturbed: Undisturbed) -> Undisturbed:
-    undisturbed.restore()
-    return undisturbed
+def finished(finished_run: FinishedRun) -> FinishedRun:
+    finished_run.restore()
+    return finished_run
 
 
 def stages_shown(plan: str) -> dict[str, str]:
@@ -30,7 +30,7 @@ def stages_shown(plan: str) -> dict[str, str]:
     }
 
 
-def test_counters_in_the_manifests_add_up_along_the_chain(finished: Undisturbed) -> None:
+def test_counters_in_the_manifests_add_up_along_the_chain(finished: FinishedRun) -> None:
     manifests = {
         stage: json.loads((finished.run_dir / stage / version / "manifest.json").read_text())
         for stage, version in versions(finished.run_dir).items()
@@ -59,9 +59,9 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Undisturbed)
         assert {"fingerprint", "config", "packages", "code_version", "command"} <= manifest.keys()
 
 
-def test_the_second_run_does_nothing_and_says_so(finished: Undisturbed) -> None:
+def test_the_second_run_does_nothing_and_says_so(finished: FinishedRun) -> None:
     before = versions(finished.run_dir)
-    again = finished.told("run")
+    again = finished.output_of("run")
     for stage in STAGES:
         assert f"{stage}: up to date" in again
     assert versions(finished.run_dir) == before
@@ -86,35 +86,35 @@ def test_the_second_run_does_nothing_and_says_so(finished: Undisturbed) -> None:
     ],
 )
 def test_a_changed_key_makes_only_its_dependents_stale(
-    finished: Undisturbed, change: str, reason: str, stale: tuple[str, ...]
+    finished: FinishedRun, change: str, reason: str, stale: tuple[str, ...]
 ) -> None:
-    plan = finished.told("plan", "--set", change)
+    plan = finished.output_of("plan", "--set", change)
     assert reason in plan
     shown = stages_shown(plan)
     assert {stage for stage in STAGES if shown[stage].startswith("stale")} == set(stale)
 
 
-def test_status_tells_what_is_there(finished: Undisturbed, tmp_path: Path) -> None:
-    shown = json.loads(finished.told("status", "--json"))
+def test_status_tells_what_is_there(finished: FinishedRun, tmp_path: Path) -> None:
+    shown = json.loads(finished.output_of("status", "--json"))
     assert shown.pop("gridsearch")["version"].startswith("0001-")
     assert shown.pop("in_use") == {}
     assert shown.pop("simulate") is None
     assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
-    assert str(versions(finished.run_dir)["train"]) in finished.told("status")
+    assert str(versions(finished.run_dir)["train"]) in finished.output_of("status")
     empty = ("--set", f"run_dir={tmp_path / 'empty'}")
-    assert json.loads(finished.told("status", "--json", *empty))["gridsearch"] is None
+    assert json.loads(finished.output_of("status", "--json", *empty))["gridsearch"] is None
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(
-    finished: Undisturbed,
+    finished: FinishedRun,
 ) -> None:
     note = "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
-    assert note in finished.told("evaluate", "--set", "train.seed=7", "--force")
+    assert note in finished.output_of("evaluate", "--set", "train.seed=7", "--force")
 
 
 def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(
-    finished: Undisturbed,
+    finished: FinishedRun,
 ) -> None:
     for path in finished.run_dir.glob("features/*/test/part-00001.parquet"):
         path.unlink()
@@ -127,7 +127,7 @@ def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) -> None:
+def test_a_result_that_fails_its_checks_is_not_published(finished: FinishedRun) -> None:
     features = in_use(finished.run_dir, "features")
     path = features.folder / "dataset.json"
     content = json.loads(path.read_text())
@@ -151,7 +151,7 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) 
 
 
 def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(
-    finished: Undisturbed,
+    finished: FinishedRun,
 ) -> None:
     before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
     done = invoke("train", "--workers", "999", "--config", finished.config)

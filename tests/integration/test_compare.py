@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from command_line import invoke
-from minimal_configs import write
-from published_by_hand import made_features
+from minimal_configs import write_config
+from published_by_hand import publish_features
 
 from features.dataset import FeatureDataset
 from hep_studies.run_result import scores_of
@@ -65,10 +65,12 @@ class Compared:
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
         rows = {"train": [24] * 4, "val": [30], "test": [60]}
-        self.dataset: FeatureDataset = made_features(
+        self.dataset: FeatureDataset = publish_features(
             self.run_dir, rows=rows, separation=0.6, max_particles=5
         )
-        self.config = write(folder, run_dir=str(self.run_dir), model={"hlf": {"hidden": [10]}})
+        self.config = write_config(
+            folder, run_dir=str(self.run_dir), model={"hlf": {"hidden": [10]}}
+        )
         self.study = folder / "small.yaml"
         self.study.write_text(write_yaml(STUDY))
         self.folder = self.run_dir / "compare" / "small"
@@ -210,14 +212,14 @@ def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
         "--study",
         "thesis-hlf",
         "--config",
-        write(tmp_path, run_dir=str(tmp_path / "run")),
+        write_config(tmp_path, run_dir=str(tmp_path / "run")),
     )
     assert done.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in done.output
 
 
 def test_a_launcher_of_one_training_is_refused(tmp_path: Path) -> None:
-    config = write(tmp_path, run_dir=str(tmp_path / "run"))
+    config = write_config(tmp_path, run_dir=str(tmp_path / "run"))
     algorithm = ("--set", "train.algorithm=mpca", "--set", "train.launcher=spark-agents")
     done = invoke("compare", "--study", "thesis-hlf", "--config", config, *algorithm)
     assert done.exit_code == Exit.USAGE

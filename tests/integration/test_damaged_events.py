@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analyses import NAMES, Analysis, write
-from damage import damage, damage_page, flipped, put
-from made_events import jet, lepton, made_event, track
+from analyses import NAMES, Analysis, write_sample_file
+from damage import damage, damage_page, flipped, replace_file
+from event_rows import event_row, jet, lepton, track
 
 from hep_core.integrity import DamagedOutputError
 from pipeline.commands.status import verify
@@ -26,7 +26,7 @@ def with_files(analysis: Analysis) -> Analysis:
     analysis.data.mkdir()
     for number, name in enumerate(NAMES):
         rows = [
-            made_event(
+            event_row(
                 met=20.0 + 50 * number + event,
                 electrons=[lepton(30.0 + event, 0.1, 0.2)],
                 tracks=[track(2.0, 1.0, -1.0 - 0.01 * event)],
@@ -34,7 +34,7 @@ def with_files(analysis: Analysis) -> Analysis:
             )
             for event in range(30)
         ]
-        write(analysis.data / f"{name}.root", rows)
+        write_sample_file(analysis.data / f"{name}.root", rows)
     analysis.run()
     return analysis
 
@@ -92,7 +92,7 @@ def test_damaged_events_are_stale_once_a_reader_has_found_it_and_fresh_when_they
         State.STALE,
         [f"output is gone or damaged: events/{damaged_events.name}"],
     )
-    put(damaged_events, good_content, damaged_events.stat().st_mtime_ns)
+    replace_file(damaged_events, good_content, damaged_events.stat().st_mtime_ns)
     assert states(analysis)["ingest"] == (State.FRESH, [])
     assert "features: config features.min_jet_pt changed" in analysis.run(
         "features", **OTHER_KERNELS

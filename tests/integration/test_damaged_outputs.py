@@ -11,9 +11,17 @@ from typing import Final
 
 import pytest
 from command_line import in_use, invoke
-from damage import DAMAGES, can_suffer, damage, damage_end, damage_page, of_another_run, put
+from damage import (
+    DAMAGES,
+    can_suffer,
+    content_of_another_run,
+    damage,
+    damage_end,
+    damage_page,
+    replace_file,
+)
+from finished_run import STAGES, FinishedRun
 from rich.console import Console
-from undisturbed_run import STAGES, Undisturbed
 
 from hep_core.checked_parquet import damage_of_parquet
 from hep_core.integrity import DamagedOutputError
@@ -47,25 +55,25 @@ NAMED_BY_NO_MANIFEST: Final = {
 
 
 @pytest.fixture(scope="module")
-def finished(undisturbed: Undisturbed) -> Iterator[Undisturbed]:
+def finished(finished_run: FinishedRun) -> Iterator[FinishedRun]:
     """A run folder with a model in use; each test puts back what it damages."""
-    undisturbed.restore()
-    undisturbed.told("promote")
-    yield undisturbed
-    undisturbed.restore()
+    finished_run.restore()
+    finished_run.output_of("promote")
+    yield finished_run
+    finished_run.restore()
 
 
-def run_folder_of(finished: Undisturbed) -> RunFolder:
+def run_folder_of(finished: FinishedRun) -> RunFolder:
     return RunFolder(load_config(str(finished.config)), Console(quiet=True))
 
 
-def versions(finished: Undisturbed) -> list[Version]:
+def versions(finished: FinishedRun) -> list[Version]:
     """The version in use of each stage, and the model in use."""
     made = [in_use(finished.run_dir, stage) for stage in STAGES]
     return [*made, model_in_use(finished)]
 
 
-def model_in_use(finished: Undisturbed) -> Version:
+def model_in_use(finished: FinishedRun) -> Version:
     version = Registry(finished.run_dir, "hlf").current()
     assert version is not None
     return version
@@ -76,7 +84,7 @@ def kind_of(path: str) -> str:
     return re.sub(r"[0-9a-f]{8}-[0-9a-f-]+|\d+", "#", path)
 
 
-def files_of_each_kind(finished: Undisturbed) -> list[tuple[Version, Path]]:
+def files_of_each_kind(finished: FinishedRun) -> list[tuple[Version, Path]]:
     """A file of each kind with its version."""
     found = {}
     for version in versions(finished):
@@ -86,7 +94,7 @@ def files_of_each_kind(finished: Undisturbed) -> list[tuple[Version, Path]]:
 
 
 def test_each_file_of_a_run_folder_is_named_by_a_manifest_or_has_a_reason(
-    finished: Undisturbed,
+    finished: FinishedRun,
 ) -> None:
     named = {version.folder / file.path for version in versions(finished) for file in version.files}
     for path in finished.run_dir.rglob("*"):
@@ -97,7 +105,7 @@ def test_each_file_of_a_run_folder_is_named_by_a_manifest_or_has_a_reason(
             ), inside
 
 
-def test_each_kind_of_file_is_noticed_after_each_damage(finished: Undisturbed) -> None:
+def test_each_kind_of_file_is_noticed_after_each_damage(finished: FinishedRun) -> None:
     """By the check of all commands; pages of Parquet by whoever reads them."""
     silent = []
     for version, path in files_of_each_kind(finished):
@@ -105,18 +113,18 @@ def test_each_kind_of_file_is_noticed_after_each_damage(finished: Undisturbed) -
         changes = {name: change for name, change in DAMAGES.items() if can_suffer(content, name)}
         results = {name: change(content) for name, change in changes.items()}
         if content:
-            results["of another run"] = of_another_run(path, content)
+            results["of another run"] = content_of_another_run(path, content)
         for name, damaged in results.items():
             if damaged == content:
                 continue
-            put(path, damaged, path.stat().st_mtime_ns)
+            replace_file(path, damaged, path.stat().st_mtime_ns)
             found = [
                 version.folder / file.path for file in damaged_files(version.folder, version.files)
             ]
             in_pages = path.suffix == ".parquet" and bool(damage_of_parquet(path))
             if found != [path] and not in_pages:
                 silent.append(f"{path}: {name}")
-        put(path, content, path.stat().st_mtime_ns)
+        replace_file(path, content, path.stat().st_mtime_ns)
     assert silent == []
 
 
@@ -130,7 +138,7 @@ READERS: Final[list[Stage]] = [*ALL_STAGES, _OfAnyModel()]
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file_is_back(
-    finished: Undisturbed, stage: str
+    finished: FinishedRun, stage: str
 ) -> None:
     """`promote`, `track`, `compare` and `evaluate-files` read what the stages evaluate, report and train read."""
     version = in_use(finished.run_dir, stage)
@@ -162,14 +170,14 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
             load_run(finished.run_dir).output(stage)
         assert verify(run_folder) == [str(path)]
     finally:
-        put(path, content, mtime_ns)
+        replace_file(path, content, mtime_ns)
     assert verify(run_folder) == []
     assert all(plan.state is State.FRESH for plan in Runner(run_folder).plan())
     load_run(finished.run_dir).output(stage)
 
 
 @pytest.mark.parametrize("name", ["model/weights.pt", "model/model.json", "model.onnx", "run.json"])
-def test_a_damaged_model_in_use_is_not_used(finished: Undisturbed, name: str) -> None:
+def test_a_damaged_model_in_use_is_not_used(finished: FinishedRun, name: str) -> None:
     version = model_in_use(finished)
     path = version.folder / name
     content = damage(path, DAMAGES["a flipped bit"])
@@ -179,7 +187,7 @@ def test_a_damaged_model_in_use_is_not_used(finished: Undisturbed, name: str) ->
         with pytest.raises(DamagedOutputError, match=path.name):
             find_models([str(path if path.suffix == ".onnx" else version.folder)])
     finally:
-        put(path, content, path.stat().st_mtime_ns)
+        replace_file(path, content, path.stat().st_mtime_ns)
     assert Registry.in_use(finished.run_dir) == version
 
 
@@ -191,7 +199,7 @@ def with_larger_scale(content: bytes) -> bytes:
 
 
 def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(
-    finished: Undisturbed,
+    finished: FinishedRun,
 ) -> None:
     """It trained, and stayed up to date for ever after the file was put back."""
 
@@ -206,14 +214,14 @@ def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(
     done = invoke("train", "--force", "--config", finished.config)
     assert done.exit_code == 1
     assert "scaler.json is not what was written" in done.output
-    put(path, content, path.stat().st_mtime_ns)
-    assert "up to date" in finished.told("train")
-    finished.told("train", "--force")
+    replace_file(path, content, path.stat().st_mtime_ns)
+    assert "up to date" in finished.output_of("train")
+    finished.output_of("train", "--force")
     assert loss() == before
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_makes_a_damaged_file_again_and_continues(finished: Undisturbed) -> None:
+def test_a_run_makes_a_damaged_file_again_and_continues(finished: FinishedRun) -> None:
     """A page of a feature that the network reads: the footer is as it was."""
     finished.restore()
     features = in_use(finished.run_dir, "features")
@@ -232,4 +240,4 @@ def test_a_run_makes_a_damaged_file_again_and_continues(finished: Undisturbed) -
     assert (again.folder / "train" / path.name).read_bytes() == content
     assert all(plan.state is State.FRESH for plan in Runner(run_folder_of(finished)).plan())
     finished.restore()
-    finished.told("promote")
+    finished.output_of("promote")

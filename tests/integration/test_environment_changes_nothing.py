@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import pipeline, version_of
-from undisturbed_run import Undisturbed
+from finished_run import FinishedRun
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -76,26 +76,26 @@ def hostile(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
-    undisturbed: Undisturbed, hostile: dict[str, str], tmp_path: Path
+    finished_run: FinishedRun, hostile: dict[str, str], tmp_path: Path
 ) -> None:
-    undisturbed.restore(before="evaluate")
+    finished_run.restore(before="evaluate")
     # The shared run has no figures.
-    drawn = undisturbed.run("evaluate")
+    drawn = finished_run.run("evaluate")
     assert drawn.returncode == 0, drawn.stderr
-    plain = shutil.copytree(version_of(undisturbed.run_dir, "evaluate"), tmp_path / "plain")
-    undisturbed.restore(before="ingest")
+    plain = shutil.copytree(version_of(finished_run.run_dir, "evaluate"), tmp_path / "plain")
+    finished_run.restore(before="ingest")
     before = os.umask(0o277)
     try:
-        words = ("run", "--until", "evaluate", "--config", undisturbed.config)
+        words = ("run", "--until", "evaluate", "--config", finished_run.config)
         done = pipeline(*words, cwd=tmp_path / "here", env=hostile)
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in ("ingest", "features", "train", "evaluate"):
-        undisturbed.check(stage)
+        finished_run.assert_same_result(stage)
     figures = [path.relative_to(plain) for path in plain.rglob("*.p[dn][fg]")]
     assert figures
-    here = version_of(undisturbed.run_dir, "evaluate")
+    here = version_of(finished_run.run_dir, "evaluate")
     assert [
         name for name in figures if (here / name).read_bytes() != (plain / name).read_bytes()
     ] == []

@@ -14,12 +14,12 @@ import pytest
 import uproot
 from command_line import SAMPLES, small_config, version_of
 from delphes_files import write_delphes
+from event_rows import distinct, event_row, lepton, track
+from finished_run import FinishedRun
 from lent_spark import command
-from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
 from prediction_trees import keys_of, probabilities, strict_json, uuid_of
 from sliced_qcd import THINNED, write_slices
-from undisturbed_run import Undisturbed
 
 from features.matrices import hlf_array
 from features.schema import SPLITS
@@ -46,12 +46,12 @@ Keys = tuple[str, int]
 class Trained:
     """A copy of the undisturbed run with a second version of its network, which is in use."""
 
-    def __init__(self, provider: SparkProvider, folder: Path, undisturbed: Undisturbed) -> None:
+    def __init__(self, provider: SparkProvider, folder: Path, finished_run: FinishedRun) -> None:
         self.provider = provider
         self.folder = folder
         self.run_dir = folder / "run"
         self.data = folder / "data"
-        undisturbed.copy(folder)
+        finished_run.copy(folder)
         evaluate = {"working_points": [0.6], "train_events": 50}
         self.config = small_config(folder, self.data, train=TRAIN, evaluate=evaluate)
         for stage in ("train", "export"):
@@ -91,9 +91,9 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(
-    provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory
+    provider: SparkProvider, finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
-    return Trained(provider, tmp_path_factory.mktemp("trained") / "with space", undisturbed)
+    return Trained(provider, tmp_path_factory.mktemp("trained") / "with space", finished_run)
 
 
 @pytest.fixture(scope="module")
@@ -335,8 +335,8 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
 def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     trained: Trained, tmp_path: Path, inputs: list[str], code: Exit, words: str
 ) -> None:
-    write_delphes(tmp_path / "soft.root", [made_event()] * 3)
-    jets = made_event(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])
+    write_delphes(tmp_path / "soft.root", [event_row()] * 3)
+    jets = event_row(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])
     write_delphes(tmp_path / "jets.root", distinct([jets] * 3))
     options = [
         word

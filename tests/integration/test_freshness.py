@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from command_line import in_use, version_of
+from finished_run import FinishedRun
 from rich.console import Console
-from undisturbed_run import Undisturbed
 
 from pipeline.commands.clean import clean
 from pipeline.commands.plan import lines, plan
@@ -30,7 +30,7 @@ Edit = Callable[[str, str, str], None]
 class Plans:
     """`plan` of a finished run, with the config and the code that a test has changed."""
 
-    def __init__(self, finished: Undisturbed, tmp_path: Path) -> None:
+    def __init__(self, finished: FinishedRun, tmp_path: Path) -> None:
         self.run_dir = finished.restore()
         self.config = tmp_path / "config.yaml"
         self._content = read_yaml(finished.config.read_text(encoding="utf-8"))
@@ -61,8 +61,8 @@ class Plans:
 
 
 @pytest.fixture
-def plans(undisturbed: Undisturbed, tmp_path: Path) -> Plans:
-    made = Plans(undisturbed, tmp_path)
+def plans(finished_run: FinishedRun, tmp_path: Path) -> Plans:
+    made = Plans(finished_run, tmp_path)
     assert made.reasons() == {}
     return made
 
@@ -150,15 +150,15 @@ def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans)
 
 
 def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
-    plans: Plans, undisturbed: Undisturbed
+    plans: Plans, finished_run: FinishedRun
 ) -> None:
-    undisturbed.told("train", "--force")
+    finished_run.output_of("train", "--force")
     assert plans.reasons() == {}
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_continue_after_a_kill(
-    plans: Plans, undisturbed: Undisturbed
+    plans: Plans, finished_run: FinishedRun
 ) -> None:
     plans.change(train={"seeds": 2})
     assert plans.reasons() == {
@@ -168,7 +168,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
         "report": [],
     }
     two, store = ["--set", "train.seeds=2"], StageStore(plans.run_dir, "train")
-    assert "hlf: nothing changed, taken over" in undisturbed.told("train", *two)
+    assert "hlf: nothing changed, taken over" in finished_run.output_of("train", *two)
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
     version = in_use(plans.run_dir, "train")
@@ -180,7 +180,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
     assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
-    said = undisturbed.told("train", *two)
+    said = finished_run.output_of("train", *two)
     assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in said
     again = in_use(plans.run_dir, "train")
     weights = Path("hlf-seed-2", "model", "weights.pt")
@@ -189,11 +189,11 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
         == further["best_val_loss"]
     )
     assert (again.folder / weights).is_file()
-    assert "mean and spread over trainings" in undisturbed.told("evaluate", *two)
+    assert "mean and spread over trainings" in finished_run.output_of("evaluate", *two)
 
 
 def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
-    plans: Plans, undisturbed: Undisturbed
+    plans: Plans, finished_run: FinishedRun
 ) -> None:
     # As a kill leaves it: a checkpoint, no manifest.
     interrupted = plans.run_dir / "train" / "0007-0123abcd"
@@ -202,7 +202,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
     made_from = interrupted / "hlf" / "made-from"
     # One worker: ranks take seconds to start.
     other = ["--set", "train.learning_rate=0.002", "--set", "train.workers=1"]
-    undisturbed.told("train", *other)
+    finished_run.output_of("train", *other)
     assert interrupted.is_dir()
     (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
     assert "stays until `clean`" in note
@@ -210,8 +210,9 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
     assert "a run with its settings and code continues it" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
-    assert "hlf: training continues from the checkpoint of an interrupted run" in undisturbed.told(
-        "train"
+    assert (
+        "hlf: training continues from the checkpoint of an interrupted run"
+        in finished_run.output_of("train")
     )
     assert (version_of(plans.run_dir, "train") / "hlf" / "made-from").read_text(
         encoding="utf-8"

@@ -11,9 +11,9 @@ import pytest
 import torch
 from command_line import version_of
 from lent_spark import command
-from minimal_configs import write
+from minimal_configs import write_config
 from prediction_trees import strict_json
-from published_by_hand import made_features
+from published_by_hand import publish_features
 
 from pipeline.machine.spark_session import SparkProvider
 
@@ -36,10 +36,10 @@ class Analysis:
         folder.mkdir(exist_ok=True)
         self.provider, self.said = provider, ""
         self.run_dir = folder / "run"
-        made_features(
+        publish_features(
             self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, max_particles=5
         )
-        self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
+        self.config = write_config(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 
     def done(self, stage: str, *options: str, figures: bool = False) -> str:
         result = command(self.provider, stage, "--config", self.config, *options, figures=figures)

@@ -16,8 +16,8 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow.parquet as pq
 import pytest
-from analyses import NAMES, Analysis, write
-from made_events import Row, jet, lepton, made_event, tower, track
+from analyses import NAMES, Analysis, write_sample_file
+from event_rows import Row, event_row, jet, lepton, tower, track
 
 from pipeline.commands.clean import clean
 from pipeline.machine.spark_session import SparkProvider
@@ -30,7 +30,7 @@ MET, OTHER_MET = 123.4375, 125.5
 def events(first: int, *, count: int = 40) -> list[Row]:
     """Events that all differ; every eighth has no lepton at all, every fifth of the others none that is isolated."""
     return [
-        made_event(
+        event_row(
             met=MET if n == 1 else 20.0 + first + n,
             electrons=[] if n % 8 == 0 else [lepton(30.0 + n, 0.1, 0.2)],
             # One beside the lepton, one in a cone of 0.4 about it but not of 0.3, one far away.
@@ -66,7 +66,7 @@ def finished(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) 
     made = Analysis(tmp_path_factory.mktemp("finished"), provider)
     made.data.mkdir()
     for number, name in enumerate(NAMES):
-        write(made.data / f"{name}_0.root", events(100 * number, count=40 - 4 * number))
+        write_sample_file(made.data / f"{name}_0.root", events(100 * number, count=40 - 4 * number))
     made.run()
     return made
 
@@ -87,7 +87,7 @@ def analysis(on_spark: Analysis) -> Analysis:
 
 
 def add_file(analysis: Analysis) -> Path:
-    return write(analysis.data / "qcd_1.root", events(500))
+    return write_sample_file(analysis.data / "qcd_1.root", events(500))
 
 
 def uuid_of(name: str) -> str:

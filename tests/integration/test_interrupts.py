@@ -7,9 +7,9 @@ import signal
 
 import psutil
 import pytest
+from finished_run import FinishedRun
 from lent_spark import command
 from ranks import has_started, wait_until
-from undisturbed_run import Undisturbed
 
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(9
 
 @pytest.mark.parametrize("stage", ["ingest", "train"])
 def test_killing_only_the_driver_takes_spark_and_ranks_along(
-    undisturbed: Undisturbed, provider: SparkProvider, stage: str
+    finished_run: FinishedRun, provider: SparkProvider, stage: str
 ) -> None:
-    undisturbed.restore()
-    process = undisturbed.start_and_wait_for_work(stage, "--force")
+    finished_run.restore()
+    process = finished_run.start_and_wait_for_work(stage, "--force")
     driver = psutil.Process(process.pid)
     wait_until(
         lambda: len(driver.children(recursive=True)) > 1, what="Spark or the ranks have started"
@@ -32,16 +32,16 @@ def test_killing_only_the_driver_takes_spark_and_ranks_along(
     process.communicate(timeout=120)
     _, alive = psutil.wait_procs(children, timeout=120)
     assert alive == []
-    done = command(provider, stage, "--config", undisturbed.config)
+    done = command(provider, stage, "--config", finished_run.config)
     assert done.exit_code == 0, done.stderr
 
 
 @pytest.mark.parametrize("started", ["java", "pyspark.daemon"])
 def test_ctrl_c_while_spark_starts_or_works_is_quiet(
-    undisturbed: Undisturbed, started: str
+    finished_run: FinishedRun, started: str
 ) -> None:
-    undisturbed.restore()
-    process = undisturbed.start_and_wait_for_work("features", "--force")
+    finished_run.restore()
+    process = finished_run.start_and_wait_for_work("features", "--force")
     wait_until(lambda: has_started(process.pid, started), what=f"{started} has started")
     os.killpg(process.pid, signal.SIGINT)
     _, words = process.communicate(timeout=120)

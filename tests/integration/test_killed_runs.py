@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import in_use, version_of
 from fault_child import COMPLETE, IN_USE, STEPS
+from finished_run import STAGES, FinishedRun
 from lent_spark import command
 from published_by_hand import record_as_written
 from ranks import wait_until
-from undisturbed_run import STAGES, Undisturbed
 
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.model_registry import Registry
@@ -31,52 +31,52 @@ pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(9
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_that_is_interrupted_and_killed_twice_ends_as_if_nothing_had_been(
-    undisturbed: Undisturbed, provider: SparkProvider, stage: str, fault_seed: int
+    finished_run: FinishedRun, provider: SparkProvider, stage: str, fault_seed: int
 ) -> None:
-    undisturbed.restore(stage)
-    interrupt(undisturbed, stage)
+    finished_run.restore(stage)
+    interrupt(finished_run, stage)
     # The second one comes at once, whatever of the first still lives.
-    kills = [undisturbed.kill(stage, 2 * fault_seed + number) for number in range(2)]
-    done = command(provider, stage, "--config", undisturbed.config)
+    kills = [finished_run.kill(stage, 2 * fault_seed + number) for number in range(2)]
+    done = command(provider, stage, "--config", finished_run.config)
     assert done.exit_code == 0, f"{kills}\n{done.stderr}"
-    undisturbed.check(stage)
+    finished_run.assert_same_result(stage)
 
 
-def interrupt(undisturbed: Undisturbed, stage: str) -> None:
+def interrupt(finished_run: FinishedRun, stage: str) -> None:
     """Ctrl-C in a terminal, which goes to the whole group: it is said, and only what can be continued is left."""
-    process = undisturbed.start_and_wait_for_work(stage)
+    process = finished_run.start_and_wait_for_work(stage)
     os.killpg(process.pid, signal.SIGINT)
     _, words = process.communicate(timeout=120)
     assert process.returncode == Exit.INTERRUPTED, words
     assert "interrupted" in words
     assert "Traceback" not in words
-    left = (undisturbed.run_dir / stage).iterdir()
+    left = (finished_run.run_dir / stage).iterdir()
     assert [path.name for path in left if not STAGE_OF[stage].can_continue(path)] == []
-    undisturbed.assert_nothing_left()
+    finished_run.assert_nothing_left()
 
 
 def test_a_version_that_was_complete_before_a_kill_stayed_unused_and_the_work_was_done_again(
-    undisturbed: Undisturbed,
+    finished_run: FinishedRun,
 ) -> None:
-    undisturbed.restore("report")
-    done = undisturbed.run("report", faults={"kill_at": COMPLETE + 1})
+    finished_run.restore("report")
+    done = finished_run.run("report", faults={"kill_at": COMPLETE + 1})
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert StageStore(undisturbed.run_dir, "report").current() is None
-    assert "up to date" in undisturbed.told("report")
-    undisturbed.check("report")
+    assert StageStore(finished_run.run_dir, "report").current() is None
+    assert "up to date" in finished_run.output_of("report")
+    finished_run.assert_same_result("report")
 
 
 @pytest.mark.parametrize("step", range(len(STEPS) + 1), ids=["at the beginning", *STEPS])
 def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
-    undisturbed: Undisturbed, step: int
+    finished_run: FinishedRun, step: int
 ) -> None:
-    run_dir = undisturbed.restore()
-    done = undisturbed.run("promote", faults={"kill_at": step})
+    run_dir = finished_run.restore()
+    done = finished_run.run("promote", faults={"kill_at": step})
     assert done.returncode == -signal.SIGKILL, done.stderr
     store = Registry(run_dir, "hlf")
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
-    assert ("it is in use already" in undisturbed.told("promote")) == (step >= COMPLETE)
+    assert ("it is in use already" in finished_run.output_of("promote")) == (step >= COMPLETE)
     current = store.current()
     assert current is not None
     assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
@@ -86,27 +86,27 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
         (current.folder / "model.onnx", exported / "model.onnx"),
     ):
         assert here.read_bytes() == there.read_bytes()
-    undisturbed.assert_nothing_left()
+    finished_run.assert_nothing_left()
 
 
 def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goes_back_to(
-    undisturbed: Undisturbed,
+    finished_run: FinishedRun,
 ) -> None:
-    run_dir = undisturbed.restore()
-    undisturbed.told("promote")
+    run_dir = finished_run.restore()
+    finished_run.output_of("promote")
     store = Registry(run_dir, "hlf")
     first = store.current()
     assert first is not None
     retrain(run_dir, 1.0)
     assert (
-        undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
+        finished_run.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
     )
     assert len(store.complete()) == 2
     assert store.current() == first
     retrain(run_dir, 2.0)
-    undisturbed.told("promote", "--force")
+    finished_run.output_of("promote", "--force")
     assert len(store.complete()) == 2
-    assert f"{first.name} is in use again" in undisturbed.told("rollback", "hlf")
+    assert f"{first.name} is in use again" in finished_run.output_of("rollback", "hlf")
 
 
 def retrain(run_dir: Path, shift: float) -> None:
@@ -126,19 +126,19 @@ def retrain(run_dir: Path, shift: float) -> None:
 
 @pytest.mark.usefixtures("no_figures")
 def test_killed_in_the_middle_of_evaluating_elsewhere(
-    undisturbed: Undisturbed, tmp_path: Path
+    finished_run: FinishedRun, tmp_path: Path
 ) -> None:
-    run_dir = undisturbed.restore()
+    run_dir = finished_run.restore()
     out = tmp_path / "out"
     arguments = ("evaluate-files", "--out", str(out))
     # When it has begun, and when it has predicted; metrics and figures follow.
     for pattern in (".out.unfinished", ".out.unfinished/*/predictions.parquet"):
-        process = undisturbed.start(*arguments)
+        process = finished_run.start(*arguments)
         wait_until(lambda pattern=pattern: any(tmp_path.glob(pattern)), what=f"{pattern} is there")  # type: ignore[misc]
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=120)
         assert not out.exists()
-    undisturbed.told(*arguments)
+    finished_run.output_of(*arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (evaluated,) = run_dir.glob("evaluate/0*")
     (here,) = out.glob("*/predictions.parquet")
@@ -148,4 +148,4 @@ def test_killed_in_the_middle_of_evaluating_elsewhere(
         json.loads((folder / "metrics.json").read_text())["runs"] for folder in (out, evaluated)
     ]
     assert list(numbers[0].values()) == list(numbers[1].values())
-    undisturbed.assert_nothing_left()
+    finished_run.assert_nothing_left()

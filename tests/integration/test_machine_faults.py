@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from finished_run import FinishedRun, change_times, wait_for_command
 from lent_spark import command
 from ranks import wait_until
-from undisturbed_run import Undisturbed, finish, tree
 
 from pipeline.machine.spark_session import SparkProvider
 
@@ -34,32 +34,32 @@ def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
 
 
 def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(
-    undisturbed: Undisturbed,
+    finished_run: FinishedRun,
 ) -> None:
-    with disk_at(undisturbed.run_dir, DISK_MIB):
-        undisturbed.restore("train")
-        filler = undisturbed.run_dir / "filler"
+    with disk_at(finished_run.run_dir, DISK_MIB):
+        finished_run.restore("train")
+        filler = finished_run.run_dir / "filler"
         # But for 8 KiB.
         fill = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
-        done = undisturbed.run("train", faults={"at_begin": ["sh", "-c", fill, str(filler)]})
+        done = finished_run.run("train", faults={"at_begin": ["sh", "-c", fill, str(filler)]})
         assert done.returncode == 1, done.stderr
         (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
         assert "No space left on device" in error
         assert "Check space and permissions" in error
         # Nothing was published, and nothing half-made is there.
-        assert list((undisturbed.run_dir / "train").iterdir()) == []
-        undisturbed.assert_nothing_left()
+        assert list((finished_run.run_dir / "train").iterdir()) == []
+        finished_run.assert_nothing_left()
         filler.unlink()
-        undisturbed.told("train")
-        undisturbed.check("train")
+        finished_run.output_of("train")
+        finished_run.assert_same_result("train")
 
 
 def test_a_disk_that_is_full_from_the_start_is_refused_before_anything_is_written(
-    undisturbed: Undisturbed, provider: SparkProvider
+    finished_run: FinishedRun, provider: SparkProvider
 ) -> None:
-    with disk_at(undisturbed.run_dir, 100):
-        run_dir = undisturbed.restore("evaluate")
-        done = command(provider, "evaluate", "--config", undisturbed.config)
+    with disk_at(finished_run.run_dir, 100):
+        run_dir = finished_run.restore("evaluate")
+        done = command(provider, "evaluate", "--config", finished_run.config)
         assert done.exit_code == 1
         assert "has 0.0" in done.stderr
         assert "Delete old runs" in done.stderr
@@ -84,32 +84,32 @@ AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 el
 
 
 def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
-    undisturbed: Undisturbed,
+    finished_run: FinishedRun,
 ) -> None:
-    run_dir = undisturbed.restore()
+    run_dir = finished_run.restore()
     (run_dir / ".lock").unlink()
-    before = tree(run_dir)
+    before = change_times(run_dir)
     with write_protected(run_dir):
-        done = undisturbed.run("run", through=AS_ANYBODY)
+        done = finished_run.run("run", through=AS_ANYBODY)
         assert done.returncode == 1, done.stderr
         assert f"{run_dir} cannot be written" in done.stderr
         assert "Permission denied" in done.stderr
-        assert tree(run_dir) == before
+        assert change_times(run_dir) == before
         # It can be read.
-        done = undisturbed.run("status", "--json", through=AS_ANYBODY)
+        done = finished_run.run("status", "--json", through=AS_ANYBODY)
         assert done.returncode == 0, done.stderr
 
 
 def test_of_two_that_start_at_the_same_moment_one_runs(
-    undisturbed: Undisturbed, tmp_path: Path
+    finished_run: FinishedRun, tmp_path: Path
 ) -> None:
-    run_dir = undisturbed.restore("export")
+    run_dir = finished_run.restore("export")
     before = set(run_dir.glob("logs/*"))
     gate = tmp_path / "gate"
-    both = [undisturbed.start("export", faults={"wait_for": str(gate)}) for _ in range(2)]
+    both = [finished_run.start("export", faults={"wait_for": str(gate)}) for _ in range(2)]
     wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, what="both are at the lock")
     gate.touch()
-    ended = {process.pid: finish(process) for process in both}
+    ended = {process.pid: wait_for_command(process) for process in both}
     (winner,) = [pid for pid, done in ended.items() if done.returncode == 0]
     (loser,) = set(ended) - {winner}
     assert ended[loser].returncode == 75, ended[loser].stderr
@@ -117,4 +117,4 @@ def test_of_two_that_start_at_the_same_moment_one_runs(
     # The other one has written nothing, not even to the log.
     (log,) = set(run_dir.glob("logs/*")) - before
     assert log.name.endswith(f"-{winner}.jsonl")
-    undisturbed.check("export")
+    finished_run.assert_same_result("export")

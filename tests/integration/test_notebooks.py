@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from undisturbed_run import ROOT, Undisturbed
+from finished_run import ROOT, FinishedRun
 
 EXAMPLES = ROOT / "docs" / "examples"
 #: The run folder that a notebook reads.
@@ -20,15 +20,15 @@ RUN = "../../runs/demo"
 @pytest.mark.spark
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.ipynb")))
 def test_the_notebook_failed_on_a_fresh_run(
-    undisturbed: Undisturbed, tmp_path: Path, name: str
+    finished_run: FinishedRun, tmp_path: Path, name: str
 ) -> None:
-    undisturbed.restore()
+    finished_run.restore()
     cells = json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     assert RUN in code
     # 16 virtual workers for 20 epochs and 5 seeds show a curve; that it runs, one epoch shows.
     shorter = {
-        RUN: str(undisturbed.run_dir),
+        RUN: str(finished_run.run_dir),
         "epochs=20": "epochs=2",
         "range(1, 6)": "range(1, 3)",
         "arange(1, 21)": "arange(1, 3)",

@@ -16,11 +16,11 @@ import pytest
 import uproot
 from command_line import SAMPLES, version_of
 from delphes_files import write_delphes
+from event_rows import event_row, lepton, tower
+from finished_run import FinishedRun
 from lent_spark import command
-from made_events import lepton, made_event, tower
 from numpy.typing import NDArray
 from prediction_trees import keys_of, probabilities, uuid_of
-from undisturbed_run import Undisturbed
 
 from features.matrices import required_columns
 from hep_core.integrity import with_seal
@@ -39,9 +39,9 @@ FILE = SAMPLES / "ttbar_13TeV_PU20_0.root"
 
 
 class Finished:
-    def __init__(self, provider: SparkProvider, folder: Path, undisturbed: Undisturbed) -> None:
+    def __init__(self, provider: SparkProvider, folder: Path, finished_run: FinishedRun) -> None:
         self.provider = provider
-        self.config = undisturbed.copy(folder)
+        self.config = finished_run.copy(folder)
         self.run_dir = folder / "run"
         self.model = self.current("train") / "hlf"
         self.exported = self.current("export") / "hlf" / "model.onnx"
@@ -68,9 +68,9 @@ class Finished:
 
 @pytest.fixture(scope="module")
 def finished(
-    provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory
+    provider: SparkProvider, finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory
 ) -> Finished:
-    return Finished(provider, tmp_path_factory.mktemp("finished"), undisturbed)
+    return Finished(provider, tmp_path_factory.mktemp("finished"), finished_run)
 
 
 def check_rows(table: Any, entries: int) -> None:
@@ -174,7 +174,7 @@ def test_scores_of_training_events_looked_like_those_of_new_ones(
         pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")
     ]
     known = sum(table["file_uuid"].to_pylist().count(uuid_of(FILE)) for table in splits)
-    new = write_delphes(tmp_path / "new.root", [made_event()])
+    new = write_delphes(tmp_path / "new.root", [event_row()])
     for number, model in enumerate((finished.model, finished.exported)):
         out = tmp_path / str(number)
         done = finished.predict(FILE, new, "--model", model, "--out", out)
@@ -185,10 +185,10 @@ def test_scores_of_training_events_looked_like_those_of_new_ones(
 
 
 def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) -> None:
-    isolated = made_event(electrons=[lepton(40.0, 0.5, 0.5)])
-    soft = made_event(electrons=[lepton(5.0, 0.5, 0.5)])
-    crowded = made_event(electrons=[lepton(40.0, 0.5, 0.5)], photons=[tower(40.0, 0.6, 0.5)])
-    broken = made_event(electrons=[lepton(40.0, 0.5, 0.5)], met=float("nan"))
+    isolated = event_row(electrons=[lepton(40.0, 0.5, 0.5)])
+    soft = event_row(electrons=[lepton(5.0, 0.5, 0.5)])
+    crowded = event_row(electrons=[lepton(40.0, 0.5, 0.5)], photons=[tower(40.0, 0.6, 0.5)])
+    broken = event_row(electrons=[lepton(40.0, 0.5, 0.5)], met=float("nan"))
     file = write_delphes(tmp_path / "events.root", [soft, isolated, broken, crowded])
     found = finished.scores(tmp_path / "out", file)["events"]
     check_rows(found, 4)
@@ -199,7 +199,7 @@ def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) 
 def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(
     finished: Finished, tmp_path: Path
 ) -> None:
-    lacking = write_delphes(tmp_path / "lacking.root", [made_event()], without=["MissingET.MET"])
+    lacking = write_delphes(tmp_path / "lacking.root", [event_row()], without=["MissingET.MET"])
     (tmp_path / "there").mkdir()
     before = sorted(tmp_path.iterdir())
     out = ("--out", tmp_path / "out")
@@ -231,7 +231,7 @@ def test_branches_and_selection_are_those_of_the_training(
     content = json.loads((model / "model" / "model.json").read_text())
     content["reading"] |= {"tree": "Events", "branch_map": {"met": "MET_pt"}, "min_lepton_pt": 60.0}
     (model / "model" / "model.json").write_text(json.dumps(with_seal(content)))
-    events = [made_event(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
+    events = [event_row(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
     file = write_delphes(
         tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"}
     )
@@ -263,7 +263,7 @@ def test_a_damaged_model_marks_no_event_as_scored(finished: Finished, tmp_path: 
 
 def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_path: Path) -> None:
     """The second `a.root` was named like the scores of `a-2.root`."""
-    events = [made_event(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])]
+    events = [event_row(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])]
     files = []
     for number, name in enumerate(("x/a.root", "x/a-2.root", "y/a.root"), start=1):
         (tmp_path / name).parent.mkdir(exist_ok=True)

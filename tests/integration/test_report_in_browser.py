@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from made_manifests import REPORT, Page, made_versions
+from example_versions import REPORT, Page, example_versions
 from matplotlib.figure import Figure
 
 from pipeline.reporting.page import render
@@ -148,7 +148,7 @@ def picture(width: float) -> bytes:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with all its sections, figures of the usual width, and a script that measures."""
     folder = tmp_path_factory.mktemp("report")
-    versions = made_versions(folder, after=LONG, picture=picture(12))
+    versions = example_versions(folder, after=LONG, picture=picture(12))
     html = render(versions, REPORT, folder / "card")
     (folder / "report.html").write_text(html, encoding="utf-8")
     (folder / "measured.html").write_text(html + MEASURE, encoding="utf-8")

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import write_delphes
-from made_events import distinct, events_table, lepton, made_event, track
+from event_rows import distinct, event_row, events_table, lepton, track
 from prediction_trees import keys_of
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -291,9 +291,9 @@ def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
     ]
 
 
-GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
-SOFT = made_event(electrons=[lepton(10.0, 0, 0)])
-NOT_ISOLATED = made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
+GOOD = event_row(electrons=[lepton(40.0, 0, 0)])
+SOFT = event_row(electrons=[lepton(10.0, 0, 0)])
+NOT_ISOLATED = event_row(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
 
 
 def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(

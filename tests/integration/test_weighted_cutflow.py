@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import pytest
-from analyses import Analysis, write
-from made_events import distinct, lepton, made_event, track
+from analyses import Analysis, write_sample_file
+from event_rows import distinct, event_row, lepton, track
 
 pytestmark = pytest.mark.slow
 
@@ -51,11 +51,11 @@ def weighted(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     ]
     for name, groups in WEIGHT_FILES.items():
         rows = [
-            made_event(**KINDS[kind], weight=weight)
+            event_row(**KINDS[kind], weight=weight)
             for kind, weight, count in groups
             for _ in range(count)
         ]
-        write(made.data / f"{name}.root", distinct(rows))
+        write_sample_file(made.data / f"{name}.root", distinct(rows))
     # Small parts: their sums must be added up.
     made.run(ingest={"entries_per_task": 4})
     return made

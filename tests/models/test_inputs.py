@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import made_columns
+from networks import random_columns
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.errors import ModelInputError
@@ -16,7 +16,7 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 
 def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
-    columns = made_columns([4, 1, 7])
+    columns = random_columns([4, 1, 7])
     hlf, particles, num_particles = input_arrays(
         columns, ["hlf", "particles", "num_particles"]
     ).values()
@@ -29,7 +29,7 @@ def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
 
 
 def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
-    columns = made_columns([MAX_PARTICLES])
+    columns = random_columns([MAX_PARTICLES])
     before = {name: values.copy() for name, values in columns.items()}
     for values in columns.values():
         values.flags.writeable = False
@@ -76,4 +76,4 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
     with pytest.raises(ModelInputError, match=message):
-        input_arrays(made_columns([2, 3]) | change, ["hlf", "particles", "num_particles"])
+        input_arrays(random_columns([2, 3]) | change, ["hlf", "particles", "num_particles"])

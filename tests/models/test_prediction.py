@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from feature_datasets import write_dataset
-from networks import NAMES, made_network
+from networks import NAMES, small_network
 from torch import Tensor
 
 from features.columns import hlf_names
@@ -36,7 +36,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 def test_predictions_are_those_of_the_network_event_by_event(
     dataset: FeatureDataset, name: ModelName, dtype: torch.dtype
 ) -> None:
-    model = made_network(name, dtype=dtype)
+    model = small_network(name, dtype=dtype)
     predictions = predict(model, dataset.files("test"), batch_size=8)
     rows = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
     assert predictions.num_rows == rows.num_rows == 47
@@ -58,7 +58,7 @@ def test_predictions_are_those_of_the_network_event_by_event(
 def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
     dataset: FeatureDataset,
 ) -> None:
-    model = made_network("particles", dtype=torch.float32)
+    model = small_network("particles", dtype=torch.float32)
     shapes = []
 
     def note(_: torch.nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
@@ -72,7 +72,7 @@ def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
 
 
 def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: FeatureDataset) -> None:
-    model, rows = made_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
+    model, rows = small_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
     found = inputs_of(model, dataset.files("test"), rows, batch_size=8)
     whole = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
     expected = model_inputs(whole.take(pa.array(rows)), model.inputs, max_particles=None)
@@ -84,7 +84,7 @@ def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: Featur
 def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(
     dataset: FeatureDataset,
 ) -> None:
-    model = made_network("inclusive", dtype=torch.float32).train()
+    model = small_network("inclusive", dtype=torch.float32).train()
     predict(model, dataset.files("test"))
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -108,7 +108,7 @@ def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
 ) -> None:
     """The place of the largest of three NaN is 0."""
     model, hlf = (
-        made_network("hlf", dtype=torch.float32),
+        small_network("hlf", dtype=torch.float32),
         np.zeros((47, len(hlf_names())), np.float32),
     )
     if damage == "hlf":
@@ -122,10 +122,10 @@ def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
 
 def test_no_events_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelInputError, match="no events to predict"):
-        predict(made_network("hlf"), [])
+        predict(small_network("hlf"), [])
     empty = write_dataset(tmp_path / "data", rows={"train": [5], "val": [5], "test": [0]})
     with pytest.raises(ModelInputError, match="no events to predict"):
-        predict(made_network("hlf"), empty.files("test"))
+        predict(small_network("hlf"), empty.files("test"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_damaged_features_are_an_error(
         tmp_path / "a.parquet",
     )
     with pytest.raises(DatasetError, match=message):
-        predict(made_network("inclusive"), [tmp_path / "a.parquet"])
+        predict(small_network("inclusive"), [tmp_path / "a.parquet"])
 
 
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         ModelInputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"
     ):
-        predict(made_network("hlf"), [tmp_path / "a.parquet"])
+        predict(small_network("hlf"), [tmp_path / "a.parquet"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import write_dataset
-from networks import NAMES, made_network, made_spec, random_events, run
+from networks import NAMES, random_events, run, small_network, small_spec
 
 from features.columns import SCALED_LIMIT
 from hep_core.integrity import DamagedOutputError, file_digest, with_seal
@@ -27,7 +27,7 @@ every_network = pytest.mark.parametrize("name", NAMES)
 def folder(tmp_path: Path) -> Path:
     """A saved network that takes all inputs."""
     save_model(
-        made_network("inclusive", dtype=torch.float32), made_spec("inclusive"), tmp_path / "model"
+        small_network("inclusive", dtype=torch.float32), small_spec("inclusive"), tmp_path / "model"
     )
     return tmp_path / "model"
 
@@ -39,9 +39,9 @@ def change(folder: Path, **values: Any) -> None:
 
 @every_network
 def test_a_saved_model_gives_the_same_numbers(tmp_path: Path, name: ModelName) -> None:
-    model = made_network(name, dtype=torch.float32)
+    model = small_network(name, dtype=torch.float32)
     of_its_training = {"definitions": {"isolation_cone": 0.4}, "reading": {"tree": "Events"}}
-    saved = made_spec(name)._replace(**of_its_training, plugins=["own_features.py"])
+    saved = small_spec(name)._replace(**of_its_training, plugins=["own_features.py"])
     save_model(model, saved, tmp_path / "model")
     loaded, spec = load_model(tmp_path / "model")
     events = random_events([3, 1, 5], dtype=torch.float32)
@@ -51,8 +51,8 @@ def test_a_saved_model_gives_the_same_numbers(tmp_path: Path, name: ModelName) -
 
 
 def test_a_model_trained_in_double_precision_is_loaded_in_single(tmp_path: Path) -> None:
-    model = made_network("inclusive")
-    save_model(model, made_spec("inclusive"), tmp_path / "model")
+    model = small_network("inclusive")
+    save_model(model, small_spec("inclusive"), tmp_path / "model")
     loaded, _ = load_model(tmp_path / "model")
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
     single = {
@@ -124,7 +124,7 @@ def test_a_description_that_was_tampered_with_is_refused(
 
 
 def test_weights_of_another_network_are_refused(folder: Path) -> None:
-    torch.save(made_network("hlf", dtype=torch.float32).state_dict(), folder / "weights.pt")
+    torch.save(small_network("hlf", dtype=torch.float32).state_dict(), folder / "weights.pt")
     change(folder, weights=[file_digest(folder / "weights.pt")])
     with pytest.raises(SavedModelError, match="no usable model"):
         load_model(folder)
@@ -133,8 +133,8 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
 def test_weights_of_another_training_of_the_same_network_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    other = made_network("inclusive", seed=2, dtype=torch.float32)
-    save_model(other, made_spec("inclusive"), tmp_path / "other")
+    other = small_network("inclusive", seed=2, dtype=torch.float32)
+    save_model(other, small_spec("inclusive"), tmp_path / "other")
     (tmp_path / "other" / "weights.pt").replace(folder / "weights.pt")
     with pytest.raises(DamagedModelError, match=r"weights\.pt is not what was written") as raised:
         load_model(folder)
@@ -199,7 +199,7 @@ def test_a_kill_between_the_files_of_a_better_model_leaves_the_old_one(
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         save_model(
-            made_network("inclusive", seed=2, dtype=torch.float32), made_spec("inclusive"), folder
+            small_network("inclusive", seed=2, dtype=torch.float32), small_spec("inclusive"), folder
         )
     again, _ = load_model(folder)
     assert all(map(torch.equal, again.state_dict().values(), old.state_dict().values()))
@@ -209,7 +209,7 @@ def test_a_model_of_an_earlier_release_is_read(folder: Path) -> None:
     content = json.loads((folder / "model.json").read_text())
     del content["seal"], content["weights"]
     (folder / "model.json").write_text(json.dumps(content))
-    assert load_model(folder)[1] == made_spec("inclusive")
+    assert load_model(folder)[1] == small_spec("inclusive")
 
 
 def test_another_version_is_refused(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minimal_configs import MINIMAL, mistakes, write
+from minimal_configs import MINIMAL, config_mistakes, write_config
 from pydantic import SecretStr
 
 from features.settings import FeatureSettings
@@ -20,7 +20,7 @@ from pipeline.runs.code_meaning import ROOT
 
 
 def test_a_minimal_config_has_all_defaults(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path))
+    config = load_config(write_config(tmp_path))
     assert (config.features, config.ingest) == (FeatureSettings(), IngestSettings())
     assert config.classes == ["QCD", "ttbar", "W+jets"]
 
@@ -79,15 +79,17 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
 def test_a_mistake_is_named_with_its_key_and_the_nearest_name(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    message = mistakes(tmp_path, **changes)
+    message = config_mistakes(tmp_path, **changes)
     assert words in message
     assert "hush" not in message
 
 
 def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
-    assert "2 mistakes" in mistakes(tmp_path, train={"epochs": 0}, features={"btag": 1})
+    assert "2 mistakes" in config_mistakes(tmp_path, train={"epochs": 0}, features={"btag": 1})
     contradictions = {"classes": ["QCD", "ttbar", "W+jets", "Z"], "features": {"min_lepton_pt": 10}}
-    message = mistakes(tmp_path, **contradictions, evaluate={"signal": "ttbra", "luminosity": 1e34})
+    message = config_mistakes(
+        tmp_path, **contradictions, evaluate={"signal": "ttbra", "luminosity": 1e34}
+    )
     assert re.search(
         r"has 4 mistakes:\n  class 'Z'.*\n.*'ttbra'.*\n.*min_lepton_pt.*\n.*luminosity: 1e\+34 has no",
         message,
@@ -100,7 +102,7 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
 
 def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) -> None:
     config = load_config(
-        write(
+        write_config(
             tmp_path,
             model={"names": ["hlf", "particles"]},
             train={"epochs": 9, "seed": 4},
@@ -114,7 +116,7 @@ def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) ->
 
 def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path: Path) -> None:
     config = load_config(
-        write(tmp_path, train={"seed": 2**32 - 2}, train_by_network={"hlf": {"seeds": 3}})
+        write_config(tmp_path, train={"seed": 2**32 - 2}, train_by_network={"hlf": {"seeds": 3}})
     )
     trainings = config.trainings_of("hlf")
     assert list(trainings) == ["hlf", "hlf-seed-4294967295", "hlf-seed-0"]
@@ -167,7 +169,7 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
 def test_mistakes_show_no_secrets_and_stay_readable(
     tmp_path: Path, override: str, words: str
 ) -> None:
-    message = mistakes(tmp_path, override)
+    message = config_mistakes(tmp_path, override)
     assert "hush" not in message
     assert "12345" not in message
     # What the terminal shows.
@@ -187,7 +189,7 @@ def test_lines_are_not_quoted_since_they_may_hold_a_secret(tmp_path: Path) -> No
 
 def test_credentials_of_spark_are_given_to_spark_alone(tmp_path: Path) -> None:
     conf = {"spark.hadoop.fs.s3a.secret.key": "hush-9d8c", "spark.executor.cores": "4"}
-    config = load_config(write(tmp_path, spark={"conf": conf}))
+    config = load_config(write_config(tmp_path, spark={"conf": conf}))
     secret = config.spark.conf["spark.hadoop.fs.s3a.secret.key"]
     assert isinstance(secret, SecretStr)
     assert secret.get_secret_value() == "hush-9d8c"
@@ -232,11 +234,11 @@ def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
 def test_a_wrong_choice_names_the_nearest_and_a_key_of_another_method_whose_it_is(
     tmp_path: Path, overrides: list[str], words: str
 ) -> None:
-    assert words in mistakes(tmp_path, *overrides)
+    assert words in config_mistakes(tmp_path, *overrides)
 
 
 def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
-    written = write(tmp_path, train={"algorithm": "local-sgd"})
+    written = write_config(tmp_path, train={"algorithm": "local-sgd"})
     loaded = load(written, ["train.algorithm.local_steps=4"])
     assert loaded.config.train.algorithm.model_dump() == {"name": "local-sgd", "local_steps": 4}
     assert (
@@ -248,9 +250,9 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
     assert other.config.train.algorithm.model_dump(exclude_unset=True) == {"name": "swarm-sgd"}
     assert other.source(("train", "algorithm", "name")) == "--set train.algorithm=swarm-sgd"
     assert (
-        load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.model_dump()[
-            "topology"
-        ]
+        load(
+            write_config(tmp_path), ["train.algorithm.name=d-psgd"]
+        ).config.train.algorithm.model_dump()["topology"]
         == "ring"
     )
 
@@ -265,7 +267,7 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
 
 def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
     config = load_config(
-        write(tmp_path, train={"epochs": 3}),
+        write_config(tmp_path, train={"epochs": 3}),
         ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"],
     )
     assert (config.train.epochs, vars(config.model)["hlf"].hidden, config.run_dir) == (
@@ -277,7 +279,8 @@ def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
 
 def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
     config = load_config(
-        write(tmp_path), ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"]
+        write_config(tmp_path),
+        ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"],
     )
     assert (config.report.sample_note, config.report.title) == ("MC #3 (50% stat)", "quoted # too")
 
@@ -312,7 +315,7 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
 def test_a_mistake_in_an_option_names_the_option_and_not_the_file(
     tmp_path: Path, override: str, words: str
 ) -> None:
-    path = write(tmp_path)
+    path = write_config(tmp_path)
     if not words:
         assert load_config(path, [override]).spark.conf == {"my.password": SecretStr("[hush")}
         return
@@ -326,7 +329,7 @@ def test_a_mistake_in_an_option_names_the_option_and_not_the_file(
 def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
     tmp_path: Path,
 ) -> None:
-    words = mistakes(tmp_path, "features.min_lepton_pt=10")
+    words = config_mistakes(tmp_path, "features.min_lepton_pt=10")
     assert (
         "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt (10) is below"
         in words
@@ -334,7 +337,7 @@ def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
 
 
 def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
-    path = write(tmp_path, train={"epochs": 0, "seeed": 3})
+    path = write_config(tmp_path, train={"epochs": 0, "seeed": 3})
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["train.batch_size=0", "report.title=x"])
     first, *rest = str(caught.value).splitlines()
@@ -346,12 +349,12 @@ def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
     ]
     assert rest[-1].startswith("--set train.batch_size=0: 'train.batch_size': ")
     with pytest.raises(ConfigError, match=r"^--set train.epochs=-1: "):
-        load_config(write(tmp_path), ["train.epochs=5", "train.epochs=-1"])
+        load_config(write_config(tmp_path), ["train.epochs=5", "train.epochs=-1"])
 
 
 def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> None:
     config = load_config(
-        write(tmp_path, spark={"conf": {"spark.a.b": "1"}}),
+        write_config(tmp_path, spark={"conf": {"spark.a.b": "1"}}),
         [
             "spark.conf.spark.sql.shuffle.partitions=4",
             "spark.conf.spark.speculation=true",
@@ -378,7 +381,7 @@ def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> No
 
 
 def test_each_value_has_a_source(tmp_path: Path) -> None:
-    path = write(tmp_path, train={"epochs": 3, "seed": 4})
+    path = write_config(tmp_path, train={"epochs": 3, "seed": 4})
     options = ["train={epochs: 5}", "train.workers=2", "classes.0=jets", "spark.conf.my.token=hush"]
     found = load(path, options)
     sources = {
@@ -398,7 +401,7 @@ def test_plugins_of_an_option_were_said_to_be_those_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hep_core.plugins.load", lambda _: None)
-    loaded = load(write(tmp_path, plugins=["other"]), ["plugins=[mine]"])
+    loaded = load(write_config(tmp_path, plugins=["other"]), ["plugins=[mine]"])
     assert (loaded.config.plugins, loaded.source(("plugins",))) == (
         ["mine"],
         "--set plugins=[mine]",
@@ -411,7 +414,9 @@ def test_a_weight_of_a_sample_is_one_of_all_samples(tmp_path: Path) -> None:
         {"name": "ttbar", "label": 1, "files": ["t.root"]},
         {"name": "wjets", "label": 2, "files": ["w.root"], "weights": {"scale_up": "none"}},
     ]
-    message = mistakes(tmp_path, samples=samples, ingest={"weights": {"scale_up": "LHEWeight[1]"}})
+    message = config_mistakes(
+        tmp_path, samples=samples, ingest={"weights": {"scale_up": "LHEWeight[1]"}}
+    )
     assert "has 1 mistake" in message
     assert (
         "'qcd' has the weight 'scale_upp', which is none of ingest.weights. Did you mean 'scale_up'?"

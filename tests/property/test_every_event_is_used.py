@@ -11,13 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import CLUSTER, ROUGH, SEVERAL, KeptCheckpoints, models, run, toy_rows
+from simulated import (
+    CLUSTER,
+    PARALLEL_METHODS,
+    UNEVEN_CLUSTER,
+    MemoryCheckpoints,
+    models,
+    run,
+    toy_rows,
+)
 
 from hep_studies.simulator.simulate import Simulated
 from hep_studies.simulator.stacked import MeanModelEvaluator
 
 row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=20)
-methods = st.sampled_from(sorted(SEVERAL))
+methods = st.sampled_from(sorted(PARALLEL_METHODS))
 
 
 def watched(**chosen: Any) -> tuple[Counter[int], Simulated]:
@@ -41,8 +49,12 @@ def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     rows: list[int], workers: int, batch_size: int, method: str, sharding: str | None
 ) -> None:
     train, workers = replace(toy_rows(sum(rows)), group_rows=rows), min(workers, sum(rows))
-    chosen = SEVERAL[method] | {"workers": workers, "batch_size": batch_size, "sharding": sharding}
-    seen, simulated = watched(train=train, cluster=ROUGH, **chosen)
+    chosen = PARALLEL_METHODS[method] | {
+        "workers": workers,
+        "batch_size": batch_size,
+        "sharding": sharding,
+    }
+    seen, simulated = watched(train=train, cluster=UNEVEN_CLUSTER, **chosen)
     assert seen == dict.fromkeys(range(sum(rows)), 2)
     # Workers without events take part in the steps of the others.
     assert np.isfinite(models(simulated)).all()
@@ -63,9 +75,9 @@ def test_an_epoch_that_another_number_of_workers_continued_began_again(
     seen: Counter[int] = Counter()
     resume = None
     for workers, following in zip(numbers, (*numbers[1:], 0), strict=True):
-        kept = KeptCheckpoints()
+        kept = MemoryCheckpoints()
         chosen = {
-            **SEVERAL[method],
+            **PARALLEL_METHODS[method],
             "workers": workers,
             "batch_size": 4,
             "epochs": 1,

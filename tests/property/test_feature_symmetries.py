@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from event_rows import Row, event_row, events_table, jet, lepton, tower, track
 from extracted_features import particles_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made_events import Row, events_table, jet, lepton, made_event, tower, track
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import FeatureBlock, build_features
@@ -32,7 +32,7 @@ def random_event(seed: int) -> Row:
     def directions(count: int) -> np.ndarray:
         return np.stack([rng.uniform(-1, 1, count), rng.uniform(-math.pi, math.pi, count)], axis=1)
 
-    return made_event(
+    return event_row(
         electrons=[lepton(300.0, *directions(1)[0])],
         tracks=[track(float(rng.uniform(0.6, 5)), *d) for d in directions(rng.integers(5, 60))],
         photons=[tower(float(rng.uniform(1.1, 5)), *d) for d in directions(rng.integers(0, 30))],

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from fuzzing import SAMPLES, Outcome, fuzz, tried, with_plain_tree
+from fuzzing import SAMPLES, Outcome, fuzz, try_content, with_plain_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: 
     spoiled[at + 1] += 1
     # In a process of its own, which it would spoil for the good file that is read after it.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        verdict, words = pool.submit(tried, bytes(spoiled), tmp_path).result()
+        verdict, words = pool.submit(try_content, bytes(spoiled), tmp_path).result()
     assert verdict == "refused"
     assert "DamagedFileError" in words
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from simulated import LinearGradients, Pairs, Watcher
+from simulated import LinearGradients, ListedPartners, StepRecorder
 
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.transport import SimNetwork, SimTransport
@@ -54,7 +54,7 @@ class Remembered(LinearGradients):
         return found
 
 
-def mean_at_the_end(watcher: Watcher) -> NDArray[np.float64]:
+def mean_at_the_end(watcher: StepRecorder) -> NDArray[np.float64]:
     """Of the models of all workers, with what SwarmSGD has not published yet."""
     ends = []
     for algorithm in watcher.algorithms.values():
@@ -84,7 +84,7 @@ def test_the_mean_moves_by_the_gradients_alone(
     topology: str,
     tau: int,
 ) -> None:
-    problem, watcher = Remembered(workers=workers, steps=8, seed=seed), Watcher()
+    problem, watcher = Remembered(workers=workers, steps=8, seed=seed), StepRecorder()
     start = np.random.default_rng(seed).normal(size=(workers, 5))
     problem.drive(
         cluster=cluster,
@@ -165,7 +165,7 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
     ]
     problem = LinearGradients(workers=workers, steps=6, seed=1)
     chosen = {
-        "partners": lambda rank: Pairs(lists[rank]),
+        "partners": lambda rank: ListedPartners(lists[rank]),
         "exchange": exchange,
         "slowmo": {"tau": 2},
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minimal_configs import mistakes, write
+from minimal_configs import config_mistakes, write_config
 from rich.console import Console
 
 from pipeline.commands.validate import validate
@@ -24,7 +24,9 @@ def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
         {"name": f"sample{label}", "label": label, "files": [str(files[label])]}
         for label in range(len(classes))
     ]
-    return write(folder, run_dir=str(folder / "run"), classes=classes, samples=samples, **changes)
+    return write_config(
+        folder, run_dir=str(folder / "run"), classes=classes, samples=samples, **changes
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_the_second_class_was_the_signal(
 def test_an_order_or_a_number_that_nobody_means_is_refused(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    assert words in mistakes(tmp_path, **changes)
+    assert words in config_mistakes(tmp_path, **changes)
 
 
 @pytest.mark.parametrize("label", [-1, 3, "1", True, None])
@@ -93,7 +95,7 @@ def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None
     names = ("a", "b", "c")
     samples = [{"name": name, "label": place, "files": ["x"]} for place, name in enumerate(names)]
     samples[1]["label"] = label
-    assert "samples" in mistakes(tmp_path, samples=samples)
+    assert "samples" in config_mistakes(tmp_path, samples=samples)
 
 
 def test_samples_without_classes_were_called_qcd_ttbar_and_w(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, small_config
-from made_events import events_table, lepton, made_event, track
-from stages_here import run_here, without_spark
+from event_rows import event_row, events_table, lepton, track
+from stages_in_process import run_stages, without_spark
 
 from features.columns import NUM_CORE
 from features.kernel_pass import EventsFile, keys_of, run_kernels, unmixed_schema
@@ -27,10 +27,9 @@ SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.
 def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     """A part of which no event is selected has no rows; cutting nothing into pieces raised an error."""
     good = [
-        made_event(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)])
-        for entry in range(60)
+        event_row(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)]) for entry in range(60)
     ]
-    bad = [made_event(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
+    bad = [event_row(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
     keys, files = [], []
     for name, rows in (("bad.parquet", bad), ("good.parquet", good), ("bad2.parquet", bad)):
         pq.write_table(events_table(rows), tmp_path / name)
@@ -84,7 +83,7 @@ def test_sample_out_of_the_config_changed_the_normalisation(
     """Without the cross-section of a sample that left the config, all slices of its class counted by their events."""
     without_spark(monkeypatch, tmp_path)
     others = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
-    run_here(
+    run_stages(
         small_config(tmp_path, tmp_path, samples=[*others, sample("hard", 0, "qcd", 1)]), "ingest"
     )
     now = small_config(
@@ -94,4 +93,4 @@ def test_sample_out_of_the_config_changed_the_normalisation(
         MissingInputError,
         match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`",
     ):
-        run_here(now, "features")
+        run_stages(now, "features")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import write_dataset
-from simulated import SEVERAL, models, run
+from simulated import PARALLEL_METHODS, models, run
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -114,7 +114,7 @@ def test_a_network_without_a_parameter_to_train_is_named() -> None:
 def test_a_frozen_layer_trains_as_a_constant_one(
     method: str, slowmo: dict[str, Any] | None
 ) -> None:
-    chosen = {**SEVERAL[method], "optimizer": "adamw", "weight_decay": 0.1}
+    chosen = {**PARALLEL_METHODS[method], "optimizer": "adamw", "weight_decay": 0.1}
     if slowmo is not None:
         chosen["slowmo"] = slowmo
 

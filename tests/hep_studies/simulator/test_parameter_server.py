@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import sleeping
+from simulated import constant_step_cluster
 
 from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock
@@ -37,7 +37,7 @@ def on_workers(
     **more: object,
 ) -> float:
     """Run something on some workers with a server; the virtual time from its creation to the end."""
-    cluster = sleeping(
+    cluster = constant_step_cluster(
         seconds,
         latency_seconds=LATENCY,
         bytes_per_second=BANDWIDTH,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import CLUSTER, METHODS, ROUGH, models, run, toy_network, toy_rows
+from simulated import CLUSTER, PEER_METHODS, UNEVEN_CLUSTER, models, run, toy_network, toy_rows
 from torch import nn
 
 from hep_studies.run_result import numbers_of
@@ -48,7 +48,11 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
 def test_the_best_average_model_is_kept(method: str) -> None:
     kept = [MemoryFiles() for _ in range(4)]
     simulated = run(
-        **METHODS[method], files=kept.__getitem__, epochs=6, learning_rate=0.5, cluster=ROUGH
+        **PEER_METHODS[method],
+        files=kept.__getitem__,
+        epochs=6,
+        learning_rate=0.5,
+        cluster=UNEVEN_CLUSTER,
     )
     losses = [record["val_loss"] for record in simulated.records[0]]
     assert losses != sorted(losses, reverse=True), (

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated import (
+    ALL_METHODS,
     CLUSTER,
-    EVERY,
-    METHODS,
-    ROUGH,
-    SERVERS,
-    SEVERAL,
+    PARALLEL_METHODS,
+    PEER_METHODS,
+    SERVER_METHODS,
+    UNEVEN_CLUSTER,
     WITH_SLOWMO,
-    KeptCheckpoints,
+    MemoryCheckpoints,
     models,
     run,
     toy_rows,
@@ -23,7 +23,7 @@ from simulated import (
 from hep_studies.simulator.simulate import Simulated
 
 WITHIN, BETWEEN = (0, 7), (1, 0)
-IN_CYCLES = {"mpca in cycles": METHODS["mpca"] | {"cycle_steps": 3}}
+IN_CYCLES = {"mpca in cycles": PEER_METHODS["mpca"] | {"cycle_steps": 3}}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {
         "optimizer": "adam",
@@ -42,7 +42,7 @@ SLOWMO: dict[str, dict[str, Any]] = {
 }
 CASES = [
     (method, "adam", slow)
-    for method in SEVERAL
+    for method in PARALLEL_METHODS
     for slow in SLOWMO
     if slow == "plain" or method in WITH_SLOWMO
 ]
@@ -55,13 +55,13 @@ CASES += [
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
 
 
-def training(kept: KeptCheckpoints, resume: Any = None, **chosen: Any) -> Simulated:
+def training(kept: MemoryCheckpoints, resume: Any = None, **chosen: Any) -> Simulated:
     """Two epochs with a checkpoint after seven steps of each: within a window of SlowMo, between two averages."""
     defaults = {
         "workers": 3,
         "batch_size": 4,
         "checkpoint_steps": 7,
-        "cluster": ROUGH,
+        "cluster": UNEVEN_CLUSTER,
         "train": toy_rows(120, groups=6),
         "sharding": "static",
     }
@@ -85,16 +85,16 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(
     method: str, optimizer: str, slowmo: str
 ) -> None:
-    chosen = (EVERY | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    chosen = (ALL_METHODS | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
     if chosen["algorithm"] == "sharded":
         # Its momentum and moments stay at the server.
         chosen.pop("optimizer_state", None)
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     whole = training(kept, **chosen)
     assert sorted(kept.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
     for position in (WITHIN, BETWEEN):
-        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+        assert_same(training(MemoryCheckpoints(), kept.at(position), **chosen), whole, position)
 
 
 #: Steps that end at the same instant again and again.
@@ -113,20 +113,20 @@ TIES = {
 def test_what_happens_at_the_same_instant_happens_in_the_same_order(
     method: str, cluster: str
 ) -> None:
-    chosen = METHODS[method] | {"cluster": TIES[cluster]}
-    kept = KeptCheckpoints()
+    chosen = PEER_METHODS[method] | {"cluster": TIES[cluster]}
+    kept = MemoryCheckpoints()
     whole = training(kept, **chosen)
     for position in (WITHIN, BETWEEN):
-        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+        assert_same(training(MemoryCheckpoints(), kept.at(position), **chosen), whole, position)
 
 
 def test_the_best_model_so_far_is_remembered() -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     chosen: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
     whole = training(kept, **chosen)
     losses = [record["val_loss"] for record in whole.records[0]]
     assert losses[0] < losses[1], "the test needs a run whose first epoch is its best"
-    begun = KeptCheckpoints()
+    begun = MemoryCheckpoints()
     resumed = training(begun, kept.at(BETWEEN), **chosen)
     assert resumed.records[0][-1]["best_epoch"] == 0
     # A run that was killed may have left a later model in its place, which it will not find again.
@@ -136,12 +136,12 @@ def test_the_best_model_so_far_is_remembered() -> None:
 
 
 #: Methods whose model is not the mean of the workers' models.
-JOINT = {name: SERVERS[name] for name in ("easgd together", "easgd", "eamsgd", "agn")}
+JOINT = {name: SERVER_METHODS[name] for name in ("easgd together", "easgd", "eamsgd", "agn")}
 JOINT |= {
-    "mpca": METHODS["mpca"],
+    "mpca": PEER_METHODS["mpca"],
     **IN_CYCLES,
-    "easgd with slowmo": SERVERS["easgd"] | SLOWMO["slowmo"],
-    "easgd with a bound": SERVERS["easgd"] | {"staleness_bound": 2},
+    "easgd with slowmo": SERVER_METHODS["easgd"] | SLOWMO["slowmo"],
+    "easgd with a bound": SERVER_METHODS["easgd"] | {"staleness_bound": 2},
 }
 
 
@@ -149,7 +149,7 @@ JOINT |= {
 def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(
     method: str,
 ) -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     training(kept, **JOINT[method], epochs=1)
     checkpoint = kept.at(BETWEEN)
     parts = [checkpoint.load(rank) for rank in range(3)]
@@ -157,7 +157,7 @@ def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_o
     returned = parts[0]["best"]["model"].numpy()
     distance = abs(returned - np.mean([part["current"].numpy() for part in parts], axis=0)).max()
     assert distance > 1e-4, "a test needs workers whose mean is not the model"
-    still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
+    still = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
     np.testing.assert_allclose(models(still), np.tile(returned, (2, 1)), atol=1e-15)
 
 
@@ -167,8 +167,8 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
             return state["joint"]["numbers"][0], state["joint"]["vectors"][0]
         return state["clocks"].sum(), state["published"][0]
 
-    for chosen in (SERVERS["easgd"], METHODS["mpca"]):
-        kept = KeptCheckpoints()
+    for chosen in (SERVER_METHODS["easgd"], PEER_METHODS["mpca"]):
+        kept = MemoryCheckpoints()
         training(kept, **chosen, sharding=None, checkpoint_steps=None)
         checkpoint = kept.at(BETWEEN)
         found = [model_of(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
@@ -176,7 +176,7 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
         newest = found[int(np.argmax(ages))][1].numpy()
         assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
         still = training(
-            KeptCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None
+            MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None
         )
         np.testing.assert_array_equal(models(still), np.tile(newest, (2, 1)))
 
@@ -184,7 +184,7 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
 def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> (
     None
 ):
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     training(kept, epochs=1, algorithm="d-psgd")
     checkpoint = kept.at(BETWEEN)
     load, models_left = (
@@ -199,7 +199,7 @@ def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_numb
         return part
 
     checkpoint.load = spoiled
-    still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
+    still = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
     np.testing.assert_allclose(
         models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15
     )

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import METHODS, ROUGH, LinearGradients, Pairs, Watcher, run, sleeping
+from simulated import (
+    PEER_METHODS,
+    UNEVEN_CLUSTER,
+    LinearGradients,
+    ListedPartners,
+    StepRecorder,
+    constant_step_cluster,
+    run,
+)
 
 from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
 from hep_studies.simulator.costs import average_seconds
@@ -18,7 +26,7 @@ from training.loop.metering import Meter, MeteredTransport
 
 LATENCY, BANDWIDTH, STEP = 1e-4, 1e6, 1e-2
 #: Vectors of the tests have 5 numbers of 8 bytes.
-LINK = sleeping(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
+LINK = constant_step_cluster(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
 MESSAGE = LATENCY + 40 / BANDWIDTH
 #: Time of a locked average: two round trips, and the vector there and back.
 LOCKED = 2 * (LATENCY + MESSAGE)
@@ -94,7 +102,7 @@ def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
 
 def step_seconds(workers: int = 4, **chosen: Any) -> float:
     """Mean length of a step of rank 0."""
-    watcher = Watcher()
+    watcher = StepRecorder()
     problem = LinearGradients(workers=workers, steps=13, seed=1)
     problem.drive(cluster=LINK, before_step=watcher, optimizer="sgd", **chosen)
     return (watcher.began[0][12] - watcher.began[0][0]) / 12
@@ -108,7 +116,7 @@ def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> No
     assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(
         STEP + 2 * round_seconds / 3
     )
-    pairs = {"workers": 2, "partners": lambda rank: Pairs([1 if rank == 0 else None])}
+    pairs = {"workers": 2, "partners": lambda rank: ListedPartners([1 if rank == 0 else None])}
     assert step_seconds(algorithm="ad-psgd", exchange="memory", **pairs) == pytest.approx(
         STEP + LOCKED
     )
@@ -138,7 +146,7 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
 
 
 def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
-    cluster = sleeping(
+    cluster = constant_step_cluster(
         1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0
     )
     drawn = []
@@ -156,9 +164,9 @@ def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
     assert abs(np.corrcoef(*drawn)[0, 1]) < 0.03
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PEER_METHODS)
 def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
-    simulated = run(**METHODS[method], cluster=ROUGH, epochs=3)
+    simulated = run(**PEER_METHODS[method], cluster=UNEVEN_CLUSTER, epochs=3)
     for records in simulated.records:
         for record in records:
             assert sum(record["seconds_by_kind"].values()) == pytest.approx(

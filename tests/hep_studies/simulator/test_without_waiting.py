@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, EVERY, GOSSIP, METHODS, ROUGH, KeptCheckpoints, run, toy_rows
+from simulated import (
+    ALL_METHODS,
+    CLUSTER,
+    GOSSIP_METHODS,
+    PEER_METHODS,
+    UNEVEN_CLUSTER,
+    MemoryCheckpoints,
+    run,
+    toy_rows,
+)
 
 from hep_studies.simulator.simulate import Simulated
 
@@ -22,11 +31,12 @@ def rate(cluster: Any, **chosen: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    "method", [*GOSSIP, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"]
+    "method",
+    [*GOSSIP_METHODS, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"],
 )
 def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
-    slow = {"swarm-sgd with slowmo": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}}}
-    chosen = (EVERY | slow)[method]
+    slow = {"swarm-sgd with slowmo": PEER_METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}}}
+    chosen = (ALL_METHODS | slow)[method]
     # Ideally (3 + 1/10) / 4.
     assert 0.7 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.78
 
@@ -41,11 +51,11 @@ def check_totals(simulated: Simulated, rows: int) -> None:
         assert {record["samples_seen_by_all"] for record in records} == {rows * (epoch + 1)}
 
 
-@pytest.mark.parametrize("method", [*GOSSIP, "mpca"])
+@pytest.mark.parametrize("method", [*GOSSIP_METHODS, "mpca"])
 def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> None:
     # Rank 2 is busy with one unit while the others do whole epochs.
     slow = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
-    simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **METHODS[method])
+    simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **PEER_METHODS[method])
     check_totals(simulated, 323)
     assert min(record["steps"] for record in simulated.records[2]) == 0
     losses = [
@@ -56,13 +66,13 @@ def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> N
 
 
 def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_missed() -> None:
-    chosen: dict[str, Any] = METHODS["ad-psgd"] | {
+    chosen: dict[str, Any] = PEER_METHODS["ad-psgd"] | {
         "train": toy_rows(60),
         "batch_size": 4,
         "epochs": 30,
     }
     chosen["cluster"] = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     whole = run(files=kept.files, workers=3, **chosen)
     places = sorted(kept.content)
     assert places == [(epoch, 0) for epoch in range(1, 31)]
@@ -74,7 +84,7 @@ def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_miss
         if states[number - 1] == states[number] == states[number + 1]
     )
     for place in (places[within], places[20]):
-        resumed = run(files=KeptCheckpoints().files, resume=kept.at(place), workers=3, **chosen)
+        resumed = run(files=MemoryCheckpoints().files, resume=kept.at(place), workers=3, **chosen)
         check_totals(resumed, 60)
         assert all(
             ours["samples"] == theirs["samples"]
@@ -84,17 +94,17 @@ def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_miss
 
 
 def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     chosen: dict[str, Any] = {
         "algorithm": "ad-psgd",
         "learning_rate": 0.4,
         "epochs": 3,
-        "cluster": ROUGH,
+        "cluster": UNEVEN_CLUSTER,
     }
     whole = run(files=kept.files, workers=4, **chosen)
     parts = [kept.at((2, 0)).load(rank)["best"] for rank in range(4)]
     assert sum(part["model"] is not None for part in parts) >= 1
-    begun = KeptCheckpoints()
+    begun = MemoryCheckpoints()
     run(files=begun.files, resume=kept.at((2, 0)), workers=1, **chosen | {"epochs": 2})
     best = min(parts, key=lambda part: part["val_loss"])
     np.testing.assert_array_equal(begun.best(0), best["model"].numpy())

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import outside
-from made_curves import CURVES, POINTS, WORDS, made_curve
+from drawn_figures import data_outside_axes
+from example_curves import CURVES, POINTS, WORDS, example_curve
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ Plot = Callable[..., Figure]
 
 
 #: No background passes anywhere.
-PERFECT = made_curve(50)
+PERFECT = example_curve(50)
 
 
 def marks_of(axes: Axes) -> list[ErrorbarContainer]:
@@ -82,7 +82,7 @@ def test_panels_say_what_is_on_them_and_the_legend_covers_none(plot: Plot) -> No
 
 @BOTH
 def test_ratios_are_to_the_first_model_within_their_panel(plot: Plot) -> None:
-    near = made_curve(3)._replace(
+    near = example_curve(3)._replace(
         background_efficiency=1.5 * CURVES["all backgrounds"]["hlf"].background_efficiency
     )
     models = {"hlf": CURVES["all backgrounds"]["hlf"], "near": near}
@@ -97,7 +97,7 @@ def test_ratios_are_to_the_first_model_within_their_panel(plot: Plot) -> None:
 def test_low_working_points_widen_the_region(plot: Plot) -> None:
     figure = plot(CURVES, "s", WORDS, [0.5, 0.9], 0.95, LABELS)
     assert figure.axes[0].get_xlim()[0] < 0.5
-    assert outside(figure) == []
+    assert data_outside_axes(figure) == []
 
 
 @BOTH
@@ -105,16 +105,16 @@ def test_low_working_points_widen_the_region(plot: Plot) -> None:
 def test_a_model_that_lets_nothing_pass_and_negative_weights_can_be_drawn(
     tmp_path: Path, plot: Plot
 ) -> None:
-    models = {"perfect": PERFECT, "negative": made_curve(2, lightest=-0.5)}
+    models = {"perfect": PERFECT, "negative": example_curve(2, lightest=-0.5)}
     assert not PERFECT.background_efficiency.any()
     figure = plot({"all": models}, "signal", {}, POINTS, 0.95, LABELS)
-    assert outside(figure) == []
+    assert data_outside_axes(figure) == []
     save_figure(figure, tmp_path / "plot")
 
 
 @pytest.mark.parametrize("rejection", [False, True])
 def test_where_no_background_passes_an_arrow_begins_at_the_limit(rejection: bool) -> None:
-    curve = made_curve(6)
+    curve = example_curve(6)
     assert curve.background_efficiency[89] == 0
     figure = plot_curves(
         {"QCD": {"hlf": curve}}, "ttbar", {}, [0.9], 1.0, LABELS, rejection=rejection

@@ -16,7 +16,7 @@ import pytest
 import torch
 from feature_datasets import CLASSES, write_dataset
 from matplotlib.figure import Figure
-from networks import NAMES, ON_PARTICLES, made_network, made_spec
+from networks import NAMES, ON_PARTICLES, small_network, small_spec
 from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score
 
 from features.columns import hlf_names
@@ -102,16 +102,16 @@ def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
 
     They scale as fits the events. Otherwise they are so sure of most events that these differ in rounding alone.
     """
-    specs = {name: model_spec(made_spec(name).settings, dataset) for name in NAMES}
+    specs = {name: model_spec(small_spec(name).settings, dataset) for name in NAMES}
     networks = [
-        Candidate(name, made_network(spec, dtype=torch.float32)) for name, spec in specs.items()
+        Candidate(name, small_network(spec, dtype=torch.float32)) for name, spec in specs.items()
     ]
     with_history = [
         each._replace(history=HISTORY) if each.name in WITH_HISTORY else each for each in networks
     ]
     trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
     path = folder / "exported.onnx"
-    export_onnx(made_network(specs["hlf"], dtype=torch.float32), specs["hlf"], path)
+    export_onnx(small_network(specs["hlf"], dtype=torch.float32), specs["hlf"], path)
     return [*with_history, trees, Candidate("exported", OnnxClassifier.load(path))]
 
 
@@ -419,7 +419,7 @@ def test_shifted_features_change_the_models_that_take_them(
 def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:
-    one = Candidate("one", made_network("inclusive", dtype=torch.float32))
+    one = Candidate("one", small_network("inclusive", dtype=torch.float32))
     metrics = again(
         done, tmp_path, candidates=[one], task=TASK._replace(working_points=[], rates=None)
     )
@@ -451,7 +451,7 @@ def test_points_without_rates_have_neither_rates_nor_purity(
 def test_further_trainings_are_measured_on_the_same_events(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:
-    models = [made_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
+    models = [small_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
     candidate = Candidate("hlf", models[0], further=models[1:])
     told: list[tuple[int, int, str]] = []
     metrics = again(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import outside, without_style
-from made_curves import CURVES, POINTS, WORDS
+from drawn_figures import data_outside_axes, style_faults
+from example_curves import CURVES, POINTS, WORDS
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
@@ -127,9 +127,9 @@ def points_and_bars(container: ErrorbarContainer) -> tuple[np.ndarray, np.ndarra
 @pytest.mark.slow
 @every_figure
 def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name: str) -> None:
-    assert without_style(lambda: made_figure(name)) == []
+    assert style_faults(lambda: made_figure(name)) == []
     figure = made_figure(name)
-    assert outside(figure) == []
+    assert data_outside_axes(figure) == []
     assert figure.get_size_inches()[0] == WIDTH
     axes = figure.axes
     assert axes[0].get_title(loc="left") == "technical sample"
@@ -417,7 +417,7 @@ def test_without_a_measurable_cut_the_panel_of_significances_was_empty_and_did_n
         LABELS,
     )
     assert "behind every cut effectively fewer than 10 background events" in words_of(figure)
-    assert outside(figure) == []
+    assert data_outside_axes(figure) == []
 
 
 def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_expected_events() -> (

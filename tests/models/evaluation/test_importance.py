@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from feature_datasets import made_particles
-from networks import made_columns
+from feature_datasets import random_particles
+from networks import random_columns
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
@@ -80,7 +80,7 @@ class LeptonPt:
 def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
     rng = np.random.default_rng(1)
     labels, lengths = rng.integers(0, 2, 60), rng.integers(1, 9, 60)
-    columns = {"particles": made_particles(rng, labels, lengths), "num_particles": lengths}
+    columns = {"particles": random_particles(rng, labels, lengths), "num_particles": lengths}
     events = ScoredEvents(
         labels, np.zeros((60, 2)), np.ones(60), np.zeros((60, 1), np.float32), np.full(60, "a")
     )
@@ -125,7 +125,7 @@ def is_kind(particle: np.ndarray[Any, Any], kind: str) -> bool:
 def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of_other_kinds(
     kind: str,
 ) -> None:
-    own, others = made_columns(LENGTHS, seed=1), made_columns(LENGTHS[::-1], seed=2)
+    own, others = random_columns(LENGTHS, seed=1), random_columns(LENGTHS[::-1], seed=2)
     before = [each.copy() for each in (*own.values(), *others.values())]
     found = permutations_of(["particles", "num_particles"])[kind](own, others)
     for event, ours, theirs in zip(lists_of(found), lists_of(own), lists_of(others), strict=True):
@@ -146,7 +146,7 @@ def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of
 
 
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
-    own, others = made_columns(LENGTHS, seed=1), made_columns(LENGTHS, seed=2)
+    own, others = random_columns(LENGTHS, seed=1), random_columns(LENGTHS, seed=2)
     alone = permutations_of(["hlf"])
     assert list(alone) == list(hlf_names())
     for place, exchange in enumerate(alone.values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import outside, without_style
+from drawn_figures import data_outside_axes, style_faults
 
 from models.evaluation.curves import cumulative_distance
 from models.evaluation.sample_comparison import (
@@ -85,7 +85,9 @@ def test_the_figure_has_the_style_of_all_and_shows_all_data(lightest: float) -> 
         for seed in (1, 2)
     )
     assert (
-        without_style(lambda: plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS))
+        style_faults(lambda: plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS))
         == []
     )
-    assert outside(plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)) == []
+    assert (
+        data_outside_axes(plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)) == []
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from networks import NAMES, SCALERS, made_network
+from networks import NAMES, SCALERS, small_network
 
 from features.columns import hlf_names
 from models.export.hls4ml_export import export_firmware, is_convertible
@@ -29,7 +29,7 @@ def events() -> Events:
 @pytest.fixture
 def model() -> Classifier:
     """With larger weights, so that it is surer of its classes than a fresh one."""
-    made = made_network("hlf", dtype=torch.float32)
+    made = small_network("hlf", dtype=torch.float32)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.mul_(3.0)
@@ -37,7 +37,7 @@ def model() -> Classifier:
 
 
 def test_only_perceptrons_are_converted() -> None:
-    assert [name for name in NAMES if is_convertible(made_network(name))] == ["hlf"]
+    assert [name for name in NAMES if is_convertible(small_network(name))] == ["hlf"]
 
 
 def test_the_scaling_beside_the_firmware_makes_what_it_takes(

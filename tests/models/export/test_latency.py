@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import made_columns, made_network, made_spec
+from networks import random_columns, small_network, small_spec
 
 from features.columns import hlf_names
 from models.export.latency import measure_latency, measure_throughput
@@ -20,11 +20,11 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 @pytest.fixture
 def columns() -> Columns:
-    return made_columns([4, 0, 9])
+    return random_columns([4, 0, 9])
 
 
 def exported(name: ModelName, folder: Path) -> OnnxClassifier:
-    export_onnx(made_network(name), made_spec(name), folder / "model.onnx")
+    export_onnx(small_network(name), small_spec(name), folder / "model.onnx")
     return OnnxClassifier.load(folder / "model.onnx")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from networks import NAMES, ROBUST_SCALERS, SCALERS, made_network, made_spec
+from networks import NAMES, ROBUST_SCALERS, SCALERS, small_network, small_spec
 from torch import nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
@@ -25,7 +25,7 @@ from models.networks.particles_settings import ParticlesSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler, Standardize
 
-WITH_FORM = [name for name in NAMES if made_network(name).standard_form() is not None]
+WITH_FORM = [name for name in NAMES if small_network(name).standard_form() is not None]
 LENGTHS = [1, 2, 40, 801]
 #: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
 PLAIN = {
@@ -75,7 +75,7 @@ def columns() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def exported(model: Classifier, name: ModelName, folder: Path) -> OneEventClassifier:
-    export_one_event(model, made_spec(name), folder / "one_event.onnx")
+    export_one_event(model, small_spec(name), folder / "one_event.onnx")
     return OneEventClassifier(folder / "one_event.onnx")
 
 
@@ -89,7 +89,7 @@ def test_it_gives_the_networks_probabilities(
     name: ModelName,
     settings: dict[str, Any],
 ) -> None:
-    model = made_network(name, dtype=torch.float32, **settings)
+    model = small_network(name, dtype=torch.float32, **settings)
     found = exported(model, name, tmp_path)
     np.testing.assert_allclose(
         found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6
@@ -105,7 +105,7 @@ def test_lists_of_other_lengths_than_the_files_were_a_bug(
     few = {name: values[:2] for name, values in columns.items()}
     lists = np.zeros((2, rows, NUM_PARTICLE_FEATURES), np.float32)
     lists[:, :2] = few["particles"][:, :2]
-    model = made_network("particles", dtype=torch.float32)
+    model = small_network("particles", dtype=torch.float32)
     found = exported(model, "particles", tmp_path)
     given = {**few, "particles": lists}
     np.testing.assert_array_equal(found.probabilities(given), found.probabilities(few))
@@ -134,8 +134,8 @@ def test_plain_scaling_is_that_of_the_networks_also_for_heavy_tails(
 def test_all_shapes_are_fixed_and_all_operators_plain(
     tmp_path: Path, name: ModelName, scalers: dict[str, Scaler]
 ) -> None:
-    spec = made_spec(name)
-    model = made_network(
+    spec = small_spec(name)
+    model = small_network(
         spec._replace(scalers={column: scalers[column] for column in spec.scalers})
     )
     exported(model, name, tmp_path)
@@ -179,4 +179,4 @@ def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:
 def test_a_network_of_another_form_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParticlesClassifier, "standard_form", Classifier.standard_form)
     with pytest.raises(ValueError, match="ParticlesClassifier has no form for one event"):
-        OneEventNetwork(made_network("particles"))
+        OneEventNetwork(small_network("particles"))

@@ -10,7 +10,7 @@ import onnx
 import pytest
 import torch
 from feature_datasets import CLASSES
-from networks import NAMES, made_columns, made_network, made_spec, onnx_file
+from networks import NAMES, onnx_file, random_columns, small_network, small_spec
 
 from models.errors import SavedModelError
 from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier, seal_onnx
@@ -43,16 +43,16 @@ def change_metadata(path: Path, **values: str | None) -> None:
 def test_an_exported_network_gives_the_networks_probabilities(
     tmp_path: Path, name: ModelName
 ) -> None:
-    model = made_network(name, dtype=torch.float32)
+    model = small_network(name, dtype=torch.float32)
     export_onnx(
-        model, made_spec(name)._replace(definitions={"jet_min_pt": 30.0}), tmp_path / "model.onnx"
+        model, small_spec(name)._replace(definitions={"jet_min_pt": 30.0}), tmp_path / "model.onnx"
     )
     exported = OnnxClassifier.load(tmp_path / "model.onnx")
     assert exported.inputs == NETWORKS[name].inputs
     assert exported.classes == CLASSES
-    assert exported.settings == made_spec(name).settings
+    assert exported.settings == small_spec(name).settings
     assert exported.definitions == {"jet_min_pt": 30.0}
-    columns = made_columns([3, 0, 801, 12])
+    columns = random_columns([3, 0, 801, 12])
     found = exported.probabilities(columns)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=1e-5)
@@ -108,7 +108,7 @@ def test_metadata_of_other_code_are_refused(
 def test_a_file_for_one_event_is_refused_where_batches_are_needed(
     tmp_path: Path, name: ModelName
 ) -> None:
-    export_one_event(made_network(name), made_spec(name), tmp_path / "one_event.onnx")
+    export_one_event(small_network(name), small_spec(name), tmp_path / "one_event.onnx")
     with pytest.raises(
         SavedModelError, match=r"one_event\.onnx takes one event a call\. Give `model\.onnx`"
     ):

@@ -15,11 +15,11 @@ from feature_datasets import CLASSES
 from networks import (
     NAMES,
     ON_PARTICLES,
-    made_network,
-    made_spec,
     onnx_file,
     random_events,
     run,
+    small_network,
+    small_spec,
 )
 from torch import Tensor
 
@@ -69,8 +69,8 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
 
 @every_network
 def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: ModelName) -> None:
-    spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
-    export_onnx(made_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
+    spec = small_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
+    export_onnx(small_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
     properties = {
         each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props
     }
@@ -109,7 +109,7 @@ def test_the_same_model_gives_the_same_bytes_and_another_does_not(
     for number, seed in enumerate([1, 1, 2]):
         path = tmp_path / str(number) / "model.onnx"
         path.parent.mkdir()
-        export_onnx(made_network(name, seed=seed), made_spec(name), path)
+        export_onnx(small_network(name, seed=seed), small_spec(name), path)
         contents.append(path.read_bytes())
     assert contents[0] == contents[1] != contents[2]
     assert str(tmp_path).encode() not in contents[0]
@@ -119,9 +119,9 @@ def test_the_same_model_gives_the_same_bytes_and_another_does_not(
 def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(
     tmp_path: Path, name: ModelName
 ) -> None:
-    model = made_network(name, dtype=torch.float64).train()
+    model = small_network(name, dtype=torch.float64).train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    export_onnx(model, made_spec(name), tmp_path / "model.onnx")
+    export_onnx(model, small_spec(name), tmp_path / "model.onnx")
     assert model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert {value.dtype for value in model.state_dict().values()} == {torch.float64}
@@ -160,6 +160,6 @@ def test_an_export_that_fails_leaves_the_file_of_before_and_nothing_else(
 
     monkeypatch.setattr(onnx.checker, "check_model", check_model)
     with pytest.raises(onnx.checker.ValidationError, match="no good"):
-        export_onnx(made_network("hlf"), made_spec("hlf"), path)
+        export_onnx(small_network("hlf"), small_spec("hlf"), path)
     assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
     assert path.read_bytes() == b"before"

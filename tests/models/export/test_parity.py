@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from feature_datasets import CLASSES, made_particles
-from networks import NAMES, made_network
+from feature_datasets import CLASSES, random_particles
+from networks import NAMES, small_network
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, hlf_names
 from models.export.onnx_classifier import OnnxClassifier
@@ -34,7 +34,7 @@ def physics(num_events: int) -> Columns:
         "hlf": (magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))).astype(
             np.float32
         ),
-        "particles": made_particles(rng, rng.integers(0, 3, num_events), lengths),
+        "particles": random_particles(rng, rng.integers(0, 3, num_events), lengths),
         "num_particles": lengths.astype(np.int32),
     }
 
@@ -67,7 +67,7 @@ def columns() -> Columns:
 @every_network
 def test_changed_weights_are_noticed(tmp_path: Path, columns: Columns, name: ModelName) -> None:
     spec = spec_for(name, columns)
-    model = made_network(spec, dtype=torch.float32)
+    model = small_network(spec, dtype=torch.float32)
     other = exported(model, spec, tmp_path)
     with torch.no_grad():
         list(model.parameters())[-1][0] += 1e-3
@@ -94,7 +94,7 @@ class Recorder:
 
 
 def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> None:
-    model = made_network(spec_for("inclusive", columns), dtype=torch.float32)
+    model = small_network(spec_for("inclusive", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, 0.25)
     few = {name: values[2:5] for name, values in columns.items()}
     found = largest_difference(
@@ -116,7 +116,7 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
 
 
 def test_a_probability_that_is_no_number_is_no_parity(columns: Columns) -> None:
-    model = made_network(spec_for("hlf", columns), dtype=torch.float32)
+    model = small_network(spec_for("hlf", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, np.nan)
     assert np.isnan(largest_difference(model, recorder, columns, batch_sizes=(1, 2, 3)))
 
@@ -124,7 +124,7 @@ def test_a_probability_that_is_no_number_is_no_parity(columns: Columns) -> None:
 @pytest.mark.parametrize("name", ["hlf", "particles"])
 def test_a_file_that_drops_nan_is_no_parity(columns: Columns, name: ModelName) -> None:
     """As onnxruntime's GRU does."""
-    model = made_network(spec_for(name, columns), dtype=torch.float32)
+    model = small_network(spec_for(name, columns), dtype=torch.float32)
 
     class Dropping:
         def probabilities(self, columns: Columns) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from networks import made_network, made_spec
+from networks import small_network, small_spec
 
 from hep_core.integrity import DamagedOutputError
 from models.errors import DamagedModelError, SavedModelError
@@ -20,7 +20,7 @@ NUM_EVENTS = 7
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
-    export_onnx(made_network("hlf"), made_spec("hlf"), path)
+    export_onnx(small_network("hlf"), small_spec("hlf"), path)
     return path
 
 
@@ -66,7 +66,7 @@ def test_a_file_that_is_read_and_written_unchanged_stays_valid(exported: Path) -
 
 def test_the_form_for_one_event_is_sealed_too(tmp_path: Path) -> None:
     path = tmp_path / "one_event.onnx"
-    export_one_event(made_network("hlf"), made_spec("hlf"), path)
+    export_one_event(small_network("hlf"), small_spec("hlf"), path)
     content = path.read_bytes()
     OneEventClassifier(path)
     middle = len(content) // 2

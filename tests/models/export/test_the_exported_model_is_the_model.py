@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import NAMES, ROBUST_SCALERS, made_network, made_spec, random_events
+from networks import NAMES, ROBUST_SCALERS, random_events, small_network, small_spec
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.export.one_event_network import _KINDS
@@ -56,9 +56,9 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ModelName], For
 
     @cache
     def made(name: ModelName) -> Forms:
-        spec, folder = made_spec(name), tmp_path_factory.mktemp(name)
+        spec, folder = small_spec(name), tmp_path_factory.mktemp(name)
         spec = spec._replace(scalers={column: ROBUST_SCALERS[column] for column in spec.scalers})
-        model = made_network(spec, dtype=torch.float32).eval()
+        model = small_network(spec, dtype=torch.float32).eval()
         export_onnx(model, spec, folder / "model.onnx")
         files = {"model.onnx": _session(folder / "model.onnx")}
         if model.standard_form() is not None:

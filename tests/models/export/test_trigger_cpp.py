@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from networks import made_network, made_spec, random_events, run
+from networks import random_events, run, small_network, small_spec
 
 from models.export.onnx_export import export_onnx
 
@@ -82,7 +82,7 @@ def test_the_cpp_of_the_page_gives_the_networks_probabilities(tmp_path: Path) ->
     subprocess.run(
         [*command, f"-Wl,-rpath,{tmp_path}", "-o", "trigger"], cwd=tmp_path, check=True, timeout=240
     )
-    model, spec = made_network("particles", dtype=torch.float32), made_spec("particles")
+    model, spec = small_network("particles", dtype=torch.float32), small_spec("particles")
     export_onnx(model, spec, tmp_path / "model.onnx")
     events = random_events([7], dtype=torch.float32)
     events["particles"].numpy().tofile(tmp_path / "values.bin")

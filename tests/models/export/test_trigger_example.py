@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from networks import made_network, made_spec
+from networks import small_network, small_spec
 
 from features.columns import INPUT_COLUMNS, hlf_names
 from models.export.onnx_classifier import FORMAT_VERSION, seal_onnx
@@ -30,7 +30,7 @@ def example() -> str:
 def test_the_example_gives_the_networks_probabilities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, spec = made_network("hlf", dtype=torch.float32), made_spec("hlf")
+    model, spec = small_network("hlf", dtype=torch.float32), small_spec("hlf")
     export_onnx(model, spec, tmp_path / "model.onnx")
     (tmp_path / "example.py").write_text(example(), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,7 @@ def test_the_tables_list_the_features_in_order_with_their_units_and_meanings(col
 def test_the_page_names_the_metadata_the_opset_and_the_version() -> None:
     section = TEXT.split("## Metadata")[1].split("\n#")[0]
     *keys, last = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
-    assert keys == list(metadata(made_spec("hlf"), ["hlf"], Provenance()))
+    assert keys == list(metadata(small_spec("hlf"), ["hlf"], Provenance()))
     assert last.encode() in seal_onnx(b"")
     assert f"`format_version` | `{FORMAT_VERSION}`" in section
     assert f"opset {OPSET}" in TEXT

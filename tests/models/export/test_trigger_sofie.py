@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 import scipy
 import torch
-from networks import ROBUST_SCALERS, made_network, made_spec
+from networks import ROBUST_SCALERS, small_network, small_spec
 
 from features.columns import INPUT_COLUMNS, hlf_names
 from models.export.onnx_export import export_one_event
@@ -87,9 +87,9 @@ def test_sofie_gives_the_networks_probabilities(
 ) -> None:
     compiler, library = found()
     monkeypatch.chdir(tmp_path)
-    spec = made_spec(name)
+    spec = small_spec(name)
     spec = spec._replace(scalers={column: ROBUST_SCALERS[column] for column in spec.scalers})
-    export_one_event(made_network(spec, dtype=torch.float32), spec, tmp_path / "one_event.onnx")
+    export_one_event(small_network(spec, dtype=torch.float32), spec, tmp_path / "one_event.onnx")
     session = onnxruntime.InferenceSession("one_event.onnx", providers=["CPUExecutionProvider"])
     events = some_events([each.name for each in session.get_inputs()])
     expected = np.concatenate([session.run(None, each)[0] for each in events])

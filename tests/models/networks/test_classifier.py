@@ -15,10 +15,10 @@ from networks import (
     SCALERS,
     VARIANTS,
     gradients,
-    made_network,
-    made_spec,
     random_events,
     run,
+    small_network,
+    small_spec,
 )
 from torch import nn
 
@@ -55,7 +55,7 @@ def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: i
 @every_network
 @given(order=st.permutations(range(len(LENGTHS))))
 def test_each_event_is_judged_for_itself(name: ModelName, order: list[int]) -> None:
-    model = made_network(name)
+    model = small_network(name)
     events = random_events(LENGTHS)
     shuffled = {column: values[order] for column, values in events.items()}
     torch.testing.assert_close(run(model, shuffled), run(model, events)[order], rtol=0, atol=1e-12)
@@ -68,7 +68,7 @@ def test_scaling_is_inside(name: ModelName) -> None:
     """Features in other units, with a scaler in these units, change nothing; only a frame turns by radians."""
     events, spec = (
         random_events(LENGTHS),
-        made_spec(name, **({"frame": "detector"} if name in ON_PARTICLES else {})),
+        small_spec(name, **({"frame": "detector"} if name in ON_PARTICLES else {})),
     )
     scalers = {
         column: Scaler([8 * x + 3 for x in mean], [8 * x for x in std])
@@ -77,14 +77,14 @@ def test_scaling_is_inside(name: ModelName) -> None:
     other = {
         column: 8 * values + 3 if column in SCALERS else values for column, values in events.items()
     }
-    model, same = made_network(spec), made_network(spec._replace(scalers=scalers))
+    model, same = small_network(spec), small_network(spec._replace(scalers=scalers))
     torch.testing.assert_close(run(same, other), run(model, events), rtol=0, atol=1e-12)
     assert not torch.allclose(run(model, other), run(model, events))
 
 
 @every_network
 def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
-    model, events = made_network(name), random_events(LENGTHS)
+    model, events = small_network(name), random_events(LENGTHS)
     slopes = torch.cat([gradient.reshape(-1) for gradient in gradients(model, events)])
     vector = nn.utils.parameters_to_vector(model.parameters()).detach()
     direction = torch.randn(
@@ -113,7 +113,7 @@ def test_forward_and_backward_are_reproducible_bit_by_bit(
 ) -> None:
     torch.use_deterministic_algorithms(True)
     try:
-        model, events = made_network(name, dtype=dtype), random_events(LENGTHS, dtype=dtype)
+        model, events = small_network(name, dtype=dtype), random_events(LENGTHS, dtype=dtype)
         first, second = gradients(model, events), gradients(model, events)
     finally:
         torch.use_deterministic_algorithms(False)
@@ -124,7 +124,7 @@ def test_forward_and_backward_are_reproducible_bit_by_bit(
 @every_network
 def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
     """Tensors of the meta device hold no numbers: reading one, as `.item()` and `.numpy()` do, is an error."""
-    model = made_network(name).to("meta")
+    model = small_network(name).to("meta")
     events = {column: values.to("meta") for column, values in random_events(LENGTHS).items()}
     assert run(model, events).shape == (len(LENGTHS), 3)
 
@@ -139,7 +139,7 @@ def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
 def test_padding_changes_neither_logits_nor_gradients(
     name: ModelName, settings: dict[str, Any], lengths: list[int], more: int, padding: float
 ) -> None:
-    model, events = made_network(name, **settings), random_events(lengths)
+    model, events = small_network(name, **settings), random_events(lengths)
     rows = events["particles"].shape[1] + more
     padded = torch.full((len(lengths), rows, NUM_PARTICLE_FEATURES), padding, dtype=torch.float64)
     for event, length in enumerate(lengths):
@@ -155,7 +155,7 @@ def test_an_event_without_particles_counts_as_one_average_particle(
     name: ModelName, settings: dict[str, Any]
 ) -> None:
     # In the frame of the lepton an average particle would be turned.
-    model, events = made_network(name, **{**settings, "frame": "detector"}), random_events([0, 3])
+    model, events = small_network(name, **{**settings, "frame": "detector"}), random_events([0, 3])
     average = {column: values.clone() for column, values in events.items()}
     average["particles"][0, 0] = torch.tensor(SCALERS["particles"].mean, dtype=torch.float64)
     average["num_particles"][0] = 1
@@ -169,7 +169,7 @@ def test_a_list_shorter_than_its_events_is_refused(
 ) -> None:
     events = random_events([3, 2]) | {"num_particles": torch.tensor([4, 2])}
     with pytest.raises(RuntimeError, match="out of bounds"):
-        run(made_network(name, **settings), events)
+        run(small_network(name, **settings), events)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

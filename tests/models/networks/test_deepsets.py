@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import SCALERS, made_network, random_events, run
+from networks import SCALERS, random_events, run, small_network
 
 from features.columns import MAX_PARTICLES
 from models.networks.classifier import Classifier
@@ -33,7 +33,7 @@ def by_hand(model: Classifier, event: np.ndarray, pooling: str) -> np.ndarray:
 
 @pytest.mark.parametrize("pooling", ["mean", "sum"])
 def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
-    model = made_network(
+    model = small_network(
         "deepsets", pooling=pooling, particle_widths=[6, 5], hidden=[4], frame="detector"
     )
     events = random_events(LENGTHS)
@@ -50,7 +50,7 @@ def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
 @given(order=st.permutations(range(9)))
 def test_the_order_of_particles_does_not_matter(name: str, frame: Frame, order: list[int]) -> None:
     """In its own frame the lepton stays first."""
-    model, events = made_network(name, frame=frame), random_events([9, 9])
+    model, events = small_network(name, frame=frame), random_events([9, 9])
     if frame is Frame.LEPTON:
         order = [0, *(place for place in order if place)]
     shuffled = events | {"particles": events["particles"][:, order]}
@@ -63,6 +63,6 @@ def test_only_the_sum_sees_how_many_particles_there_are() -> None:
         once["particles"].repeat(1, 2, 1),
         torch.tensor([6]),
     )
-    of_mean, of_sum = (made_network("deepsets", pooling=pooling) for pooling in ("mean", "sum"))
+    of_mean, of_sum = (small_network("deepsets", pooling=pooling) for pooling in ("mean", "sum"))
     torch.testing.assert_close(run(of_mean, twice), run(of_mean, once), rtol=0, atol=1e-12)
     assert not torch.allclose(run(of_sum, twice), run(of_sum, once), rtol=1e-6)

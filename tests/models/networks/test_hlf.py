@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from networks import SCALERS, made_network, random_events, run
+from networks import SCALERS, random_events, run, small_network
 
 
 def test_the_forward_pass_by_hand() -> None:
-    model, events = made_network("hlf"), random_events([1] * 6)
+    model, events = small_network("hlf"), random_events([1] * 6)
     mean, std = torch.tensor(SCALERS["hlf"][:2], dtype=torch.float64)
     x = (events["hlf"] - mean) / std
     weights = [parameter.detach() for parameter in model.parameters()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from networks import SCALERS, made_network, random_events, run
+from networks import SCALERS, random_events, run, small_network
 
 
 def test_the_forward_pass_by_hand() -> None:
-    model, events = made_network("inclusive", frame="detector"), random_events([3, 1, 6])
+    model, events = small_network("inclusive", frame="detector"), random_events([3, 1, 6])
     mean, std = torch.tensor(SCALERS["hlf"][:2], dtype=torch.float64)
     state = model.encoder(events["particles"], events["num_particles"])
     assert state.shape == (3, 7)
@@ -20,7 +20,7 @@ def test_the_forward_pass_by_hand() -> None:
 
 
 def test_particles_are_encoded_as_in_the_network_on_particles_alone() -> None:
-    both, alone = made_network("inclusive"), made_network("particles")
+    both, alone = small_network("inclusive"), small_network("particles")
     alone.encoder.load_state_dict(both.encoder.state_dict())
     particles, num_particles = (random_events([3, 1, 6])[name] for name in alone.inputs)
     assert torch.equal(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import ON_PARTICLES, made_network, made_spec, run
+from networks import ON_PARTICLES, run, small_network, small_spec
 from torch import Tensor
 
 from features.columns import INPUT_COLUMNS, PARTICLE_FEATURE_NAMES, RotationBehaviour, hlf_names
@@ -63,12 +63,12 @@ def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
 
 def network(name: ModelName, **settings: Any) -> Classifier:
     """A network whose scaling leaves room for all values."""
-    spec = made_spec(name, **settings)
+    spec = small_spec(name, **settings)
     scalers = {
         column: Scaler([0.0] * len(each.mean), [5.0] * len(each.mean))
         for column, each in spec.scalers.items()
     }
-    return made_network(spec._replace(scalers=scalers))
+    return small_network(spec._replace(scalers=scalers))
 
 
 @pytest.mark.parametrize("name", ON_PARTICLES)

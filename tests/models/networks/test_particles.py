@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import SCALERS, made_network, random_events, run
+from networks import SCALERS, random_events, run, small_network
 from torch import nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
@@ -43,7 +43,7 @@ def test_the_network_is_a_gru_over_the_valid_particles(
     read_from: str, step: int, lengths: list[int]
 ) -> None:
     model, events = (
-        made_network("particles", read_from=read_from, frame="detector"),
+        small_network("particles", read_from=read_from, frame="detector"),
         random_events(lengths),
     )
     found = run(model, events).detach().numpy()
@@ -63,7 +63,7 @@ def test_reading_from_the_end_is_reading_the_reversed_valid_particles(
     for event, length in enumerate(lengths):
         reversed_lists[event, :length] = events["particles"][event, :length].flip(0)
     from_start, from_end = (
-        made_network(name, read_from=read_from, frame="detector") for read_from in ("start", "end")
+        small_network(name, read_from=read_from, frame="detector") for read_from in ("start", "end")
     )
     torch.testing.assert_close(
         run(from_end, events),
@@ -87,7 +87,7 @@ def test_a_new_network_remembers_the_first_of_700_particles() -> None:
     assert reach(gru, 700) == 0
     remember_long(gru, MAX_PARTICLES)
     assert reach(gru, 700) > 1e-3
-    model = made_network("particles", dtype=torch.float32, gru_width=50)
+    model = small_network("particles", dtype=torch.float32, gru_width=50)
     assert reach(model.encoder.gru, 700) > 1e-3
 
 

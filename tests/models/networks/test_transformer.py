@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import SCALERS, made_network, random_events, run
+from networks import SCALERS, random_events, run, small_network
 from pydantic import ValidationError
 
 from models.networks.classifier import Classifier
@@ -57,7 +57,7 @@ class ByHand:
 
 
 def test_the_network_is_attention_through_points_and_a_class_token() -> None:
-    model = made_network("transformer", width=8, heads=HEADS, points=3, frame="detector")
+    model = small_network("transformer", width=8, heads=HEADS, points=3, frame="detector")
     events = random_events(LENGTHS)
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), LENGTHS, found, strict=True):

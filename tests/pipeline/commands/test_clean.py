@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import SAMPLES, small_config
-from published_by_hand import made_manifest, made_model_manifest
+from published_by_hand import example_manifest, example_model_manifest
 from rich.console import Console
 
 from pipeline.commands.clean import clean
@@ -37,7 +37,7 @@ def publish(store: StageStore, *, model: str = "", **manifest: object) -> str:
     (folder / "data").write_bytes(b"x" * 1000)
     (folder / "model").mkdir()
     (folder / "model" / "weights.pt").write_text(model)
-    known = made_model_manifest if isinstance(store, Registry) else made_manifest
+    known = example_model_manifest if isinstance(store, Registry) else example_manifest
     return store.commit(folder, known(store.stage, **manifest)).name
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from delphes_files import write_delphes
+from event_rows import distinct, event_row, lepton, track
 from feature_datasets import write_dataset
-from made_events import distinct, lepton, made_event, track
 from minimal_configs import MINIMAL
 from rich.console import Console
-from stages_here import without_spark
+from stages_in_process import without_spark
 from trained_nights import TrainedNights
 
 from models.evaluation.bootstrap import Estimate
@@ -38,7 +38,7 @@ def test_leptons_that_lack_their_tracks_are_noted(
 ) -> None:
     without_spark(monkeypatch, tmp_path)
     rows = [
-        made_event(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
+        event_row(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
         for shift in (0.0, 2e-4, 2e-4)
     ]
     path = write_delphes(tmp_path / "new.root", distinct(rows))

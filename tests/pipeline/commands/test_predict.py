@@ -11,7 +11,7 @@ import pytest
 from delphes_files import damage, write_delphes
 from night_files import FIRST, NAMES, Night, events
 from rich.console import Console
-from stages_here import without_spark
+from stages_in_process import without_spark
 
 from hep_core.input_errors import InputFileError
 from pipeline.commands.predict import predict

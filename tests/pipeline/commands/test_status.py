@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import SAMPLES, small_config
 from night_files import Night
-from published_by_hand import made_model_manifest, publish
-from stages_here import run_here, without_spark
+from published_by_hand import example_model_manifest, publish
+from stages_in_process import run_stages, without_spark
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> Path:
     registry = Registry(tmp_path / "run", "hlf")
     folder = registry.next_folder("0123456789")
     registry.begin(folder)
-    registry.commit(folder, made_model_manifest("hlf"))
+    registry.commit(folder, example_model_manifest("hlf"))
     return path
 
 
@@ -105,7 +105,7 @@ def test_run_makes_a_damaged_version_again(tmp_path: Path, monkeypatch: pytest.M
     night = Night(tmp_path)
     night.run("ingest")
     words = spoil(night.runner().run_folder.store("ingest"), "counters")
-    said = run_here(tmp_path / "config.yaml", "ingest")
+    said = run_stages(tmp_path / "config.yaml", "ingest")
     assert f"ingest: {words}" in said
     assert night.version("ingest").name.startswith("0002-")
-    assert "ingest: up to date" in run_here(tmp_path / "config.yaml", "ingest")
+    assert "ingest: up to date" in run_stages(tmp_path / "config.yaml", "ingest")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 import pytest
-from minimal_configs import MINIMAL, write
+from minimal_configs import MINIMAL, write_config
 from pydantic import BaseModel
 
 from ingestion.files import expand
@@ -39,7 +39,7 @@ def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_th
             "files": ["data/*.root", "a.root", "/x/b.root", "https://x/c.root"],
         }
     ]
-    path = write(odd, samples=[*samples, *MINIMAL["samples"][1:]])
+    path = write_config(odd, samples=[*samples, *MINIMAL["samples"][1:]])
     config = load_config(path)
     assert config.run_dir == odd / "runs" / "x"
     first, *others = config.samples[0].files
@@ -48,7 +48,7 @@ def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_th
     (odd / "data" / "1.root").touch()
     (source,) = expand([config.samples[0].model_copy(update={"files": [first]})])
     assert source.path == f"{odd}/data/1.root"
-    assert load_config(write(tmp_path, run_dir="~/x")).run_dir == Path.home() / "x"
+    assert load_config(write_config(tmp_path, run_dir="~/x")).run_dir == Path.home() / "x"
     config = load_config(path, ["run_dir=runs/y", "samples.0.files=[d.root]"])
     assert (config.run_dir, config.samples[0].files) == (Path("runs/y"), ["d.root"])
 
@@ -71,7 +71,7 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
         "spark": {"executor_python": "~/bin/python"},
         "train": {"launcher_args": ["--hostfile", "$NIGHT.hosts"]},
     }
-    config = load_config(write(tmp_path, **content))
+    config = load_config(write_config(tmp_path, **content))
     assert config.run_dir == tmp_path / "runs" / "7"
     assert config.storage == "s3://bucket/7"
     assert config.samples[0].files == ["/home/ada/x.root", f"{tmp_path}/7/**.root"]
@@ -79,16 +79,18 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
     assert config.compare["workload"]["folder"] == "/home/ada/mnist"
     assert config.spark.executor_python == "/home/ada/bin/python"
     assert config.train.launcher_args == ["--hostfile", "7.hosts"]
-    given = load_config(write(tmp_path), ["run_dir=~/$NIGHT", "samples.0.files=[$NIGHT.root]"])
+    given = load_config(
+        write_config(tmp_path), ["run_dir=~/$NIGHT", "samples.0.files=[$NIGHT.root]"]
+    )
     assert (given.run_dir, given.samples[0].files) == (Path("/home/ada/7"), ["7.root"])
     for words, message in {
         "$NIGHTS/a": "no variable 'NIGHTS'. Nearest: NIGHT",
         "~no-such-user/a": "no home folder",
     }.items():
         with pytest.raises(ConfigError, match=f"config.yaml: run_dir: .*{message}"):
-            load_config(write(tmp_path, run_dir=words))
+            load_config(write_config(tmp_path, run_dir=words))
         with pytest.raises(ConfigError, match=f"--set: samples.0.files.0: .*{message}"):
-            load_config(write(tmp_path), [f"samples.0.files=[{words}]"])
+            load_config(write_config(tmp_path), [f"samples.0.files=[{words}]"])
 
 
 def test_each_path_of_the_config_is_among_them() -> None:
@@ -139,7 +141,7 @@ def test_the_default_config_of_a_wheel_named_a_folder_that_was_not_there(
         str(tmp_path / "share" / "hep-pipeline" / "samples" / "qcd_13TeV_PU20_*.root")
     ]
     assert load_config("simulated").samples[0].files == ["simulate://qcd"]
-    own = load_config(write(tmp_path), ["samples.0.files=[bundled://a.root]"])
+    own = load_config(write_config(tmp_path), ["samples.0.files=[bundled://a.root]"])
     assert own.samples[0].files == [str(tmp_path / "share" / "hep-pipeline" / "samples" / "a.root")]
     shutil.copy(SHIPPED / "demo.yaml", tmp_path / "copy.yaml")
     assert load_config(str(tmp_path / "copy.yaml")).samples == load_config("demo").samples

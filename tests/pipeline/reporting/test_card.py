@@ -8,7 +8,7 @@ from typing import Any
 import hist
 import numpy as np
 import pytest
-from drawn import outside, without_style
+from drawn_figures import data_outside_axes, style_faults
 
 from features.distributions import histogrammed_features
 from models.evaluation.style import WIDTH, PlotLabels
@@ -41,8 +41,8 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     made = made_histograms(kind)
     labelled = PlotLabels("", "technical sample", 13)
     figure = plot_distributions(made, ["QCD", "ttbar"], labelled)
-    assert outside(figure) == []
-    assert without_style(lambda: plot_distributions(made, ["QCD", "ttbar"], labelled)) == []
+    assert data_outside_axes(figure) == []
+    assert style_faults(lambda: plot_distributions(made, ["QCD", "ttbar"], labelled)) == []
     assert figure.get_size_inches()[0] == WIDTH
     labels = [axes.get_xlabel() for axes in figure.axes if axes.axison]
     assert labels[0] == ("$H_T$ [GeV]" if kind == "hlf" else "Energy [GeV]")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uproot
-from minimal_configs import write
+from minimal_configs import write_config
 from published_by_hand import publish
 
 from models.evaluation.style import PlotLabels
@@ -42,7 +42,7 @@ def config_of(
         for label, (name, size) in enumerate(zip(UUIDS, sizes, strict=True))
     ]
     return load_config(
-        write(folder, samples=samples, run_dir=str(folder / "run"), **changes)
+        write_config(folder, samples=samples, run_dir=str(folder / "run"), **changes)
     ).model_dump(mode="json")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_manifests import REPORT, Page, counters, made_versions, page_of
+from example_versions import REPORT, Page, counters, example_versions, page_of
 
 from pipeline.reporting.page import render
 from pipeline.runs.store import Version
@@ -37,7 +37,7 @@ def compared(word: str) -> dict[str, Any]:
 
 def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     harmless, evil = (
-        made_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL))
+        example_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL))
     )
     for each in (harmless, evil):
         each["features"].manifest["accepted"] = {"reasons": [EVIL]}
@@ -57,7 +57,7 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
 def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_tables(
     tmp_path: Path, optional: tuple[str, ...], pictures: int, tables: int, rates: bool
 ) -> None:
-    made = made_versions(tmp_path, optional=optional, rates=rates, after="x")
+    made = example_versions(tmp_path, optional=optional, rates=rates, after="x")
     html = render(made, REPORT, tmp_path / "card")
     page = Page(html)
     assert sum(each.startswith("data:image/png;base64,") for each in page.loaded) == pictures
@@ -204,7 +204,7 @@ def test_the_words_and_tables_of_the_page_are_those_of_the_golden_file(
     *,
     update_golden: bool,
 ) -> None:
-    made = made_versions(tmp_path, optional=optional, rates=change is with_all)
+    made = example_versions(tmp_path, optional=optional, rates=change is with_all)
     change(made)
     compared_with = compared("mine") if change is with_all else {}
     html = render(made, REPORT, tmp_path / "card", comparisons=compared_with)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from made_manifests import counters, made_versions, page_of
+from example_versions import counters, example_versions, page_of
 
 from pipeline.reporting.origin import BUNDLED
 from pipeline.reporting.page import warnings
 
 
 def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
+    made = example_versions(tmp_path)
     assert warnings(made) == []
     assert ("ul", ["class"]) not in page_of(
-        made_versions(tmp_path / "b", optional=()), tmp_path / "b"
+        example_versions(tmp_path / "b", optional=()), tmp_path / "b"
     ).tags
 
 
 def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
+    made = example_versions(tmp_path)
     ingest, metrics = (counters(made, stage) for stage in ("ingest", "evaluate"))
     first = made["ingest"].manifest["inputs"][0]
     made["ingest"].manifest["inputs"].append({**first, "uuid": next(iter(BUNDLED))})
@@ -57,7 +57,7 @@ def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None
 
 
 def test_the_smallest_of_several_probabilities_is_judged_by_their_number(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
+    made = example_versions(tmp_path)
     tests = counters(made, "evaluate")["runs"]["hlf"]["train_against_test"]["top"]
     # Two tests: 0.005 is what chance gives in a hundredth of all runs.
     for p_value, number in ((math.nextafter(0.005, 1), 0), (0.0049, 1)):

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from feature_datasets import CLASSES, write_dataset
-from networks import made_network, made_spec
+from networks import small_network, small_spec
 from onnx import TensorProto, helper
 from training_runs import make_spec
 
@@ -47,8 +47,8 @@ def write_run(
     """The files of a training run that an evaluation reads."""
     folder.mkdir(parents=True)
     make_spec(dataset, folder).save(folder / "run.json")
-    spec = made_spec("hlf")._replace(definitions=DEFINITIONS, classes=classes)
-    save_model(made_network(spec, seed=seed, dtype=torch.float32), spec, folder / "model")
+    spec = small_spec("hlf")._replace(definitions=DEFINITIONS, classes=classes)
+    save_model(small_network(spec, seed=seed, dtype=torch.float32), spec, folder / "model")
     (folder / "metrics").mkdir()
     (folder / "metrics" / "rank-0.jsonl").write_text('{"epoch": 0}\n{"epoch": 1}\n')
     return folder
@@ -63,9 +63,9 @@ def version(tmp_path: Path, dataset: FeatureDataset) -> Path:
 
 
 def exported(path: Path, *, seed: int = 1) -> Path:
-    spec = made_spec("hlf")._replace(definitions=DEFINITIONS)
+    spec = small_spec("hlf")._replace(definitions=DEFINITIONS)
     path.parent.mkdir(parents=True, exist_ok=True)
-    export_onnx(made_network(spec, seed=seed, dtype=torch.float32), spec, path)
+    export_onnx(small_network(spec, seed=seed, dtype=torch.float32), spec, path)
     return path
 
 
@@ -82,7 +82,7 @@ def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:
         DEFINITIONS,
         dataset.folder,
     )
-    expected = made_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
+    expected = small_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
     np.testing.assert_array_equal(found.candidate.model.probabilities(EVENTS), expected)
 
 
@@ -98,7 +98,8 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
     assert (hlf.candidate.name, inclusive.candidate.name) == ("hlf", "inclusive")
     found = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
     expected = [
-        made_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS) for seed in (0, 7)
+        small_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS)
+        for seed in (0, 7)
     ]
     np.testing.assert_array_equal(found, expected)
     assert len(inclusive.candidate.further) == 0
@@ -121,7 +122,7 @@ def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path
     path = exported(tmp_path / "mine" / "model.onnx")
     (found,) = find_models([str(path)], CLASSES)
     assert (found.candidate.name, found.dataset, found.definitions) == ("mine", None, DEFINITIONS)
-    expected = made_network("hlf", dtype=torch.float32).probabilities(EVENTS)
+    expected = small_network("hlf", dtype=torch.float32).probabilities(EVENTS)
     np.testing.assert_allclose(found.candidate.model.probabilities(EVENTS), expected, atol=1e-6)
     assert names(path.rename(tmp_path / "v1.2.onnx")) == ["v1.2"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published_by_hand import made_manifest, made_model_manifest
+from published_by_hand import example_manifest, example_model_manifest
 
 from hep_core.atomic_files import write_atomically
 from hep_core.integrity import file_digest
@@ -29,7 +29,7 @@ def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
 
 
 def commit(store: StageStore, **manifest: Any) -> Version:
-    return store.commit(make(store), made_manifest(store.stage, **manifest))
+    return store.commit(make(store), example_manifest(store.stage, **manifest))
 
 
 def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
         before = store.current()
         folder = make(store)
         assert (store.current(), store.names(folder)) == (before, False)
-        version = store.commit(folder, made_manifest("ingest", seconds=number))
+        version = store.commit(folder, example_manifest("ingest", seconds=number))
         assert store.names(folder)
     current = store.current()
     assert current is not None
@@ -182,7 +182,7 @@ def test_links_to_versions_are_read_and_not_removed(tmp_path: Path) -> None:
     for published in (True, False):
         folder = make(store)
         if published:
-            store.commit(folder, made_manifest("ingest", seconds=1))
+            store.commit(folder, example_manifest("ingest", seconds=1))
         folder.rename(archive / folder.name)
         folder.symlink_to(archive / folder.name)
     current = store.current()
@@ -300,7 +300,7 @@ def test_a_wrong_value_in_a_manifest_is_named_with_its_key(
     assert store.manifest_of(version.name) is None
 
 
-@pytest.mark.parametrize("key", [*made_manifest("ingest"), "outputs"])
+@pytest.mark.parametrize("key", [*example_manifest("ingest"), "outputs"])
 def test_a_key_that_a_manifest_lacks_is_named(tmp_path: Path, key: str) -> None:
     store = StageStore(tmp_path, "ingest")
     path = commit(store).folder / "manifest.json"
@@ -351,7 +351,7 @@ def test_a_manifest_that_was_rewritten_is_whole(tmp_path: Path) -> None:
 
 def test_the_manifest_of_a_model_is_checked_and_names_the_way_back(tmp_path: Path) -> None:
     store = Registry(tmp_path, "hlf")
-    version = store.commit(make(store), made_model_manifest("hlf"))
+    version = store.commit(make(store), example_model_manifest("hlf"))
     assert store.current() == version
     path = version.folder / "manifest.json"
     path.write_text(json.dumps(version.manifest | {"train": 7}))
@@ -367,7 +367,7 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
     kernel_outputs = [{"lies_in": name, "name": "used.parquet"} for name in ("first", "whole")]
     store.commit(
         folder,
-        made_manifest("features", counters={"kernel_outputs": kernel_outputs}),
+        example_manifest("features", counters={"kernel_outputs": kernel_outputs}),
     )
     kernels = store.folder / KERNELS
     files = {
@@ -402,7 +402,7 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
 def test_only_models_with_a_readable_manifest_count_as_promoted(tmp_path: Path) -> None:
     registry = Registry(tmp_path, "hlf")
     first, second, third = (
-        registry.commit(make(registry), made_model_manifest("hlf")) for _ in range(3)
+        registry.commit(make(registry), example_model_manifest("hlf")) for _ in range(3)
     )
     registry.withdraw(third, "2026-01-02")
     (second.folder / "manifest.json").write_text("{}")
@@ -439,5 +439,5 @@ def test_a_new_file_that_equals_the_damaged_one_before_it_has_its_own_digest(
     folder = store.next_folder("abcdef0123456789")
     store.begin(folder)
     (folder / "data").write_text("replaced")
-    second = store.commit(folder, made_manifest("report"))
+    second = store.commit(folder, example_manifest("report"))
     assert second.verified() == second

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analyses import write
-from made_events import distinct, lepton, made_event
+from analyses import write_sample_file
+from event_rows import distinct, event_row, lepton
 from rich.console import Console
 from s3_server import Server, forget_connections, lead_to, s3_server
-from stages_here import run_here, without_spark
+from stages_in_process import run_stages, without_spark
 
 from hep_core.input_errors import RefusedFileError
 from hep_core.storage import as_path
@@ -64,10 +64,10 @@ class Site:
         sample, number = name.split("_")
         offset = 100 * NAMES.index(sample) + 1000 * int(number)
         events = [
-            made_event(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)])
+            event_row(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)])
             for n in range(40)
         ]
-        write(self.folder / "data" / f"{name}.root", distinct(events))
+        write_sample_file(self.folder / "data" / f"{name}.root", distinct(events))
 
     def config(self, name: str, storage: str | None = None, **changes: Any) -> Path:
         """A config with the run folder `name`."""
@@ -135,7 +135,7 @@ def named(config: Path) -> set[str]:
 def test_the_same_dataset_as_on_disk(site: Site) -> None:
     local, remote = site.config("local"), site.config("remote", site.storage)
     for config in (local, remote):
-        run_here(config, *STAGES)
+        run_stages(config, *STAGES)
     assert contents(remote) == contents(local)
     assert site.objects() == named(remote)
     parquet = [path for path in contents(remote) if path.endswith((".parquet", ".npy"))]
@@ -150,18 +150,18 @@ def test_the_same_dataset_as_on_disk(site: Site) -> None:
         *(site.folder / "remote").rglob("*.arrow"),
     ]
     # Features do not become stale by the place of the events.
-    assert "features: up to date" in run_here(site.config("remote"), "features")
+    assert "features: up to date" in run_stages(site.config("remote"), "features")
     for secret in ("AWS_", "aws_secret"):
         assert secret not in (current(remote, "ingest").folder / "manifest.json").read_text()
 
 
 def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: Site) -> None:
     remote = site.config("remote", site.storage)
-    run_here(remote, *STAGES)
+    run_stages(remote, *STAGES)
     first = site.objects()
     for number in (1, 2):
         site.arrive(f"qcd_{number}")
-        shown = run_here(remote, *STAGES)
+        shown = run_stages(remote, *STAGES)
         assert "1 files read" in shown
         assert f"kernels of {2 + number} of {3 + number} parts reused" in shown
     assert {path for path in first if "/events/" in path} < site.objects()
@@ -175,30 +175,30 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
     assert clean(folder_of(remote), 1) == []
     assert verify(folder_of(remote)) == []
-    assert "up to date" in run_here(remote, *STAGES)
+    assert "up to date" in run_stages(remote, *STAGES)
     local = site.config("local")
-    run_here(local, *STAGES)
+    run_stages(local, *STAGES)
     assert contents(remote) == contents(local)
     # Without the file, its parts go with the next version.
     (site.folder / "data" / "qcd_1.root").unlink()
-    run_here(remote, *STAGES)
+    run_stages(remote, *STAGES)
     clean(folder_of(remote), 1)
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
     assert current(remote, "ingest").name not in {
         each.lies_in[-13:] for each in current(remote, "ingest").files
     }
     site.arrive("qcd_3")
-    run_here(remote, *STAGES)
+    run_stages(remote, *STAGES)
     clean(folder_of(remote), 1)
-    run_here(remote, *STAGES, force=True)
+    run_stages(remote, *STAGES, force=True)
     clean(folder_of(remote), 1)
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
 
 
 def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
     remote = site.config("remote", site.storage)
-    run_here(remote, "ingest")
-    run_here(remote, "ingest", force=True)
+    run_stages(remote, "ingest")
+    run_stages(remote, "ingest", force=True)
     before = site.objects()
 
     async def refused(*_: object, **__: object) -> list[str]:
@@ -211,37 +211,37 @@ def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
             clean(folder_of(remote), 1)
     assert site.objects() == before
     clean(folder_of(remote), 1)
-    run_here(remote, *STAGES, force=True)
+    run_stages(remote, *STAGES, force=True)
     clean(folder_of(remote), 1)
     assert site.objects() == named(remote)
 
 
 def test_lost_and_changed_objects_are_seen(site: Site) -> None:
     remote = site.config("remote", site.storage)
-    run_here(remote, *STAGES)
+    run_stages(remote, *STAGES)
     expected = contents(remote)
     lost, changed = sorted(path for path in site.objects() if path.endswith(".parquet"))[:2]
     site.server.files.rm(f"{site.storage}/{lost}")
     whole = site.server.files.cat(f"{site.storage}/{changed}")
     site.server.files.pipe(f"{site.storage}/{changed}", whole[:-9] + b"x" + whole[-8:])
     assert verify(folder_of(remote)) == [f"{site.storage}/{path}" for path in (lost, changed)]
-    shown = run_here(remote, "features")
+    shown = run_stages(remote, "features")
     reasons = [f"output is gone or damaged: {path.split('/', 2)[2]}" for path in (lost, changed)]
     assert f"features: {'; '.join(reasons)}\n" in shown
-    run_here(remote, *STAGES, force=True)
+    run_stages(remote, *STAGES, force=True)
     assert contents(remote) == expected
     assert verify(folder_of(remote)) == []
 
 
 def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
-    run_here(site.config("remote", site.storage), "ingest")
+    run_stages(site.config("remote", site.storage), "ingest")
     before = site.objects()
     other = site.config("other", site.storage)
     with pytest.raises(
         StorageInUseError,
         match=rf"{site.storage}/ingest holds 0001.*which this run folder does not know",
     ):
-        run_here(other, "ingest")
+        run_stages(other, "ingest")
     assert site.objects() == before
     assert not list((site.folder / "other" / "ingest").glob("0*"))
 
@@ -272,12 +272,12 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
 
 def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
     remote, copied = site.config("remote", site.storage), site.config("copied", site.storage)
-    run_here(remote, "ingest")
+    run_stages(remote, "ingest")
     shutil.copytree(site.folder / "remote", site.folder / "copied")
-    run_here(remote, "ingest", force=True)
+    run_stages(remote, "ingest", force=True)
     before = site.objects()
     with pytest.raises(StorageInUseError, match="another run folder writes there"):
-        run_here(copied, "ingest", force=True)
+        run_stages(copied, "ingest", force=True)
     clean(folder_of(copied), 1)
     assert site.objects() == before
     assert verify(folder_of(remote)) == []
@@ -288,12 +288,12 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
     site: Site,
 ) -> None:
     expected, remote = site.config("local"), site.config("remote", site.storage)
-    run_here(expected, *STAGES)
+    run_stages(expected, *STAGES)
     random = np.random.default_rng(20)
     child = subprocess.Popen(
         [
             sys.executable,
-            str(Path(__file__).parents[2] / "helpers" / "stages_here.py"),
+            str(Path(__file__).parents[2] / "helpers" / "stages_in_process.py"),
             str(remote),
             str(site.folder),
         ],
@@ -331,7 +331,7 @@ def test_a_missing_bucket_and_refused_access_say_so(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RefusedFileError, match=r"s3://nobucket/x/ingest: .*bucket does not exist"):
-        run_here(site.config("remote", "s3://nobucket/x"), "ingest")
+        run_stages(site.config("remote", "s3://nobucket/x"), "ingest")
 
     async def refuse(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")
@@ -339,7 +339,7 @@ def test_a_missing_bucket_and_refused_access_say_so(
     monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
     forget_connections()
     with pytest.raises(RefusedFileError, match=rf"{site.storage}/ingest: the server refuses"):
-        run_here(site.config("remote", site.storage), "ingest")
+        run_stages(site.config("remote", site.storage), "ingest")
     assert not list((site.folder / "remote" / "ingest").glob("0*"))
 
 

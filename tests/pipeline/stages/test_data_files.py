@@ -12,9 +12,9 @@ import pytest
 from command_line import SAMPLES, small_config
 from delphes_files import write_delphes
 from night_files import FIRST, Night, events
-from published_by_hand import made_manifest, publish
+from published_by_hand import example_manifest, publish
 from rich.console import Console
-from stages_here import run_here, without_spark
+from stages_in_process import run_stages, without_spark
 
 from ingestion.files import FileInfo, SourceFile, inspect_file
 from pipeline.config import Config, load_config
@@ -41,7 +41,7 @@ def test_copies_in_the_data_were_not_noticed(
     night.run(
         "ingest", "features", "train", evaluate={"data": [str(tmp_path / "data.root")]}, **tail
     )
-    said = run_here(tmp_path / "config.yaml", "evaluate", "report")
+    said = run_stages(tmp_path / "config.yaml", "evaluate", "report")
     assert "Data: 52 entries in 1 file" in said
     assert "note: 6 events of evaluate.data are copies of others in the simulation" in said
     assert "note: 3 events of evaluate.data are copies of others in the data" in said
@@ -52,7 +52,7 @@ def test_copies_in_the_data_were_not_noticed(
 
     write_delphes(tmp_path / "data.root", [each for each in data if not each["electrons"]])
     with pytest.raises(MissingInputError, match=r"evaluate\.data: no event of these files passes"):
-        run_here(tmp_path / "config.yaml", "evaluate")
+        run_stages(tmp_path / "config.yaml", "evaluate")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
     write_delphes(path, events(500))
     config = chosen(str(path))
     found = inputs_of(config)
-    manifest = made_manifest("evaluate", inputs=_files_of_manifest(found.details))
+    manifest = example_manifest("evaluate", inputs=_files_of_manifest(found.details))
     current = Version("0001-00000000", tmp_path, manifest)
     os.utime(path, (1, 1))
     assert inputs_of(config, current).inputs == found.inputs
@@ -128,7 +128,7 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
     write_delphes(tmp_path / "data.root", events(500))
     config = chosen(str(tmp_path / "data.root"))
     found = inputs_of(config)
-    manifest = made_manifest(
+    manifest = example_manifest(
         "evaluate",
         inputs=_files_of_manifest(found.details),
         config=config.model_dump(mode="json"),

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
+from example_versions import example_versions
 from feature_datasets import write_dataset
-from made_manifests import made_versions
 from rich.console import Console
 
 from features.kernels import EnergyScales
@@ -34,7 +34,7 @@ def finished(folder: Path) -> dict[str, Version]:
         name: each._replace(
             manifest=json.loads(json.dumps(each.manifest).replace("tt&bar", "ttbar"))
         )
-        for name, each in made_versions(folder).items()
+        for name, each in example_versions(folder).items()
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import small_config
 from delphes_files import write_delphes
 from night_files import FIRST, Night, events
-from stages_here import without_spark
+from stages_in_process import without_spark
 
 from ingestion.errors import FilesToComeError
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS

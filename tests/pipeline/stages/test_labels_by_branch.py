@@ -13,9 +13,9 @@ import pytest
 import uproot
 from analyses import Analysis
 from delphes_files import write_delphes
-from minimal_configs import mistakes
+from minimal_configs import config_mistakes
 from night_files import events
-from stages_here import run_here, without_spark
+from stages_in_process import run_stages, without_spark
 
 from ingestion.errors import (
     ConflictingFilesError,
@@ -141,7 +141,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     assert rates.of_class(1) == pytest.approx(120 * 30 / 240 * per_pb)
     assert rates.of_class(0) == pytest.approx((120 * 90 / 240 + 80 * 60 / 80) * per_pb)
 
-    run_here(top.folder / "config.yaml", "train", "evaluate", "report")
+    run_stages(top.folder / "config.yaml", "train", "evaluate", "report")
     metrics = top.counters("evaluate")
     assert metrics["runs"]["hlf"]["events_per_class"].keys() == {"light", "b"}
     assert metrics["rates_before"]["b"] == pytest.approx(120 * 30 / 240 * per_pb)
@@ -312,6 +312,6 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
 )
 def test_mistakes_of_the_config(tmp_path: Path, sample: dict[str, Any], words: str) -> None:
     others = [{"name": f"s{label}", "label": label, "files": ["a.root"]} for label in range(3)]
-    assert words in mistakes(
+    assert words in config_mistakes(
         tmp_path, samples=[*others, {"name": "top", "files": ["b.root"], **sample}]
     )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
-from published_by_hand import made_manifest
+from published_by_hand import example_manifest
 
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> StageStore:
         path = folder / "hlf" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(PARTS["hlf"].digest if name == "made-from" else name)
-    store.commit(folder, made_manifest("train"))
+    store.commit(folder, example_manifest("train"))
     return store
 
 

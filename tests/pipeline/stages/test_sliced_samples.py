@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, small_config
 from sliced_qcd import THINNED, WHOLE, write_slices
-from stages_here import run_here, without_spark
+from stages_in_process import run_stages, without_spark
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
@@ -61,7 +61,7 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
     path = small_config(folder, folder, samples=[*qcd, *others], evaluate=evaluate)
     with pytest.MonkeyPatch.context() as patch:
         without_spark(patch, folder)
-        run_here(path, "ingest", "features")
+        run_stages(path, "ingest", "features")
     config = load_config(str(path))
     versions = {
         stage: StageStore(config.run_dir, stage).current() for stage in ("ingest", "features")

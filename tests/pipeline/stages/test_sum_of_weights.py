@@ -12,7 +12,7 @@ import uproot
 from delphes_files import write_delphes
 from night_files import FIRST, Night, events
 from pydantic import ValidationError
-from stages_here import without_spark
+from stages_in_process import without_spark
 
 from features.errors import FeatureError
 from ingestion.errors import ConflictingFilesError, MissingBranchError

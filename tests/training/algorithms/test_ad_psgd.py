@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, ROUGH, LinearGradients, Pairs, Watcher, run
+from simulated import CLUSTER, UNEVEN_CLUSTER, LinearGradients, ListedPartners, StepRecorder, run
 
 RATE = 0.1
 AD_PSGD = {"algorithm": "ad-psgd", "optimizer": "sgd", "learning_rate": RATE}
@@ -19,10 +19,10 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     # Rank 1 begins an average with rank 0 at each of its steps, which take 1.5 times as long.
     problem = LinearGradients(workers=2, steps=2, seed=6)
     start = np.random.default_rng(1).normal(size=(2, 5))
-    watcher = Watcher()
+    watcher = StepRecorder()
     found = problem.drive(
         cluster=CLUSTER.model_copy(update={"slow_ranks": {1: 1.5}}),
-        partners=lambda rank: Pairs([0] if rank else [None]),
+        partners=lambda rank: ListedPartners([0] if rank else [None]),
         initial=start,
         before_step=watcher,
         exchange=exchange,
@@ -52,7 +52,7 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
 def test_every_update_and_every_average_is_counted_once(exchange: str) -> None:
-    slow = ROUGH.model_copy(update={"latency_seconds": 1e-3})
+    slow = UNEVEN_CLUSTER.model_copy(update={"latency_seconds": 1e-3})
     simulated = run(algorithm="ad-psgd", exchange=exchange, cluster=slow, sharding="static")
     records = list(itertools.chain(*simulated.records))
     assert (

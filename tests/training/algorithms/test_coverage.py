@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import EVERY, LinearGradients, sleeping
+from simulated import ALL_METHODS, LinearGradients, constant_step_cluster
 
 from training.algorithms.registry import METHODS
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
-JITTER = sleeping(1e-3, jitter=0.3, latency_seconds=1e-5)
+JITTER = constant_step_cluster(1e-3, jitter=0.3, latency_seconds=1e-5)
 TOGETHER = {"algorithm": "ar-sgd"}
 PLAIN_LOCAL = {"algorithm": "local-sgd", "local_steps": 3}
 ALONE = {"algorithm": "sgd", "workers": 1}
@@ -54,4 +54,4 @@ def test_every_method_is_another_one_in_a_special_case(name: str) -> None:
 
 def test_every_method_is_in_the_tests_of_all_methods() -> None:
     # Of golden trajectories, checkpoints, and gradients and models that are not finite.
-    assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS)
+    assert {chosen["algorithm"] for chosen in ALL_METHODS.values()} == set(METHODS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import ROUGH, LinearGradients, Watcher
+from simulated import UNEVEN_CLUSTER, LinearGradients, StepRecorder
 
 from training.algorithms import sharded
 from training.algorithms.base import Algorithm
@@ -44,7 +44,7 @@ def test_a_view_follows_the_server() -> None:
 def test_workers_and_shards_lose_nothing(overlap: str) -> None:
     # Gradients that do not depend on the model: the server, the residuals and what is not yet sent add up.
     problem = LinearGradients(workers=3, steps=15, seed=2, size=40, hessian=0.0)
-    watcher, results = Watcher(), np.empty((3, 40))
+    watcher, results = StepRecorder(), np.empty((3, 40))
     chosen: dict[str, Any] = {
         "algorithm": "sharded",
         "overlap": overlap,
@@ -54,7 +54,7 @@ def test_workers_and_shards_lose_nothing(overlap: str) -> None:
     problem.drive(
         optimizer="sgd",
         learning_rate=0.5,
-        cluster=ROUGH,
+        cluster=UNEVEN_CLUSTER,
         before_step=watcher,
         results=results,
         **chosen,

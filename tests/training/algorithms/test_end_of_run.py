@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import EVERY, WITH_SLOWMO, LinearGradients, run, settings, sleeping, toy_rows
+from simulated import (
+    ALL_METHODS,
+    WITH_SLOWMO,
+    LinearGradients,
+    constant_step_cluster,
+    run,
+    settings,
+    toy_rows,
+)
 
 from training.algorithms.registry import METHODS
 
 #: Steps of nearly equal length, so that most windows are unfinished when the run ends.
-CLUSTER = sleeping(1e-3, jitter=0.1, latency_seconds=1e-5)
+CLUSTER = constant_step_cluster(1e-3, jitter=0.1, latency_seconds=1e-5)
 ROWS = toy_rows(1280)
 #: Workers that wait for nobody have some units of the epoch under way when its model is validated, and none at the end.
 LARGEST_PART_UNDER_WAY = 0.08
@@ -22,8 +30,8 @@ MORE: dict[str, dict[str, Any]] = {
     "easgd at snapshots": {"algorithm": "easgd"},
     "mpca in cycles of fixed steps": {"algorithm": "mpca", "cycle_steps": 3},
 }
-SLOW = {f"{name} with slowmo": {**EVERY[name], "slowmo": {"tau": 4}} for name in WITH_SLOWMO}
-ALL = EVERY | MORE | SLOW
+SLOW = {f"{name} with slowmo": {**ALL_METHODS[name], "slowmo": {"tau": 4}} for name in WITH_SLOWMO}
+ALL = ALL_METHODS | MORE | SLOW
 
 
 def loss_after(epochs: int, chosen: dict[str, Any]) -> float:

@@ -8,22 +8,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import EVERY, METHODS, ROUGH, SERVERS, SEVERAL, models, run, settings
+from simulated import (
+    ALL_METHODS,
+    PARALLEL_METHODS,
+    PEER_METHODS,
+    SERVER_METHODS,
+    UNEVEN_CLUSTER,
+    models,
+    run,
+    settings,
+)
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "trajectories.json"
 SLOWMO: dict[str, dict[str, Any]] = {
-    f"{method} with {kind}": SEVERAL[method]
+    f"{method} with {kind}": PARALLEL_METHODS[method]
     | {"slowmo": {"tau": 4, "beta": 0.6, "exact_average": exact}}
-    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", *SERVERS)
+    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", *SERVER_METHODS)
     for kind, exact in (("exact slowmo", True), ("slowmo", False))
-    if exact or not settings(**SEVERAL[method]).traits.exact_average
+    if exact or not settings(**PARALLEL_METHODS[method]).traits.exact_average
 }
 UNITS = {
-    "ad-psgd by work units": METHODS["ad-psgd"],
-    "swarm-sgd with slowmo by work units": METHODS["swarm-sgd"]
+    "ad-psgd by work units": PEER_METHODS["ad-psgd"],
+    "swarm-sgd with slowmo by work units": PEER_METHODS["swarm-sgd"]
     | {"slowmo": {"tau": 4, "beta": 0.6}},
 }
-ALL = EVERY | SLOWMO | UNITS
+ALL = ALL_METHODS | SLOWMO | UNITS
 KEYS = (
     "train_loss",
     "val_loss",
@@ -42,7 +51,7 @@ def trajectory(method: str) -> dict[str, Any]:
         epochs=4,
         batch_size=16,
         optimizer="adam",
-        cluster=ROUGH,
+        cluster=UNEVEN_CLUSTER,
         schedule={"warmup_epochs": 1, "decay": "cosine"},
         sharding=None if method in UNITS else "static",
     )

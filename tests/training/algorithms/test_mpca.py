@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from simulated import (
     CLUSTER,
-    ROUGH,
-    KeptCheckpoints,
+    UNEVEN_CLUSTER,
     LinearGradients,
-    Watcher,
+    MemoryCheckpoints,
+    StepRecorder,
+    constant_step_cluster,
     run,
-    sleeping,
     toy_rows,
 )
 
@@ -26,7 +26,7 @@ NO_RAMPS: dict[str, Any] = {"alpha_free": 0, "alpha_ramp": 0, "beta_ramp": 0, "g
 MPCA: dict[str, Any] = {"algorithm": "mpca"}
 
 
-def mpca(watcher: Watcher, rank: int) -> Mpca:
+def mpca(watcher: StepRecorder, rank: int) -> Mpca:
     found = watcher.algorithms[rank]
     assert isinstance(found, Mpca)
     return found
@@ -76,8 +76,8 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
         alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2
     )
     chosen = MPCA | SGD | constants.model_dump() | {"shards": 1, "cycle_steps": 2}
-    watcher = Watcher()
-    run_of_all = problem.drive(**chosen, cluster=ROUGH, before_step=watcher)
+    watcher = StepRecorder()
+    run_of_all = problem.drive(**chosen, cluster=UNEVEN_CLUSTER, before_step=watcher)
     local, shard = np.tile(problem.initial, (3, 1)), JointShard.at_start(problem.initial)
     under_way = None
     for step, found in enumerate(run_of_all):
@@ -94,8 +94,8 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
-    slow = ROUGH.model_copy(update={"slow_ranks": {2: 10.0}})
-    watcher, problem = Watcher(), LinearGradients(workers=4, steps=60, seed=6)
+    slow = UNEVEN_CLUSTER.model_copy(update={"slow_ranks": {2: 10.0}})
+    watcher, problem = StepRecorder(), LinearGradients(workers=4, steps=60, seed=6)
 
     def look(rank: int, step: int, algorithm: Any) -> None:
         watcher(rank, step, algorithm)
@@ -124,10 +124,10 @@ def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
 
 
 def test_weights_are_the_steps_of_the_workers() -> None:
-    slow = sleeping(1e-3, slow_ranks={1: 4.0}, latency_seconds=1e-6)
+    slow = constant_step_cluster(1e-3, slow_ranks={1: 4.0}, latency_seconds=1e-6)
     pulls = {}
     for weighted in (True, False):
-        problem, watcher = LinearGradients(workers=2, steps=40, seed=7), Watcher()
+        problem, watcher = LinearGradients(workers=2, steps=40, seed=7), StepRecorder()
         problem.pulls[0], problem.pulls[1] = 1.0, -1.0
         chosen = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0, "gamma_ramp": 20}
         seen: list[float] = []
@@ -137,7 +137,7 @@ def test_weights_are_the_steps_of_the_workers() -> None:
             step: int,
             algorithm: Any,
             seen: list[float] = seen,
-            watcher: Watcher = watcher,
+            watcher: StepRecorder = watcher,
         ) -> None:
             watcher(rank, step, algorithm)
             if (rank, step) == (0, 39):
@@ -149,7 +149,7 @@ def test_weights_are_the_steps_of_the_workers() -> None:
 
 
 def test_by_work_units_workers_resume_with_one_joint_model() -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     slow = CLUSTER.model_copy(update={"slow_ranks": {2: 5.0}, "latency_seconds": 1e-3})
     settings = MPCA | {"workers": 3, "batch_size": 4, "alpha": 0.3, "alpha_free": 1}
     settings |= {"cluster": slow, "train": toy_rows(240, groups=6), "checkpoint_steps": 3}
@@ -161,7 +161,7 @@ def test_by_work_units_workers_resume_with_one_joint_model() -> None:
         for rank in range(3)
     }
     assert len(numbers) > 1, "the workers passed the checkpoint at different cycles"
-    begun = KeptCheckpoints()
+    begun = MemoryCheckpoints()
     resumed = run(files=begun.files, resume=kept.at(middle), **settings)
     ends = [begun.at((2, 0)).load(rank)["algorithm"]["joint"] for rank in range(3)]
     for end in ends[1:]:

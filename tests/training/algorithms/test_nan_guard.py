@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated import (
-    EVERY,
-    ROUGH,
-    SERVERS,
-    SEVERAL,
+    ALL_METHODS,
+    PARALLEL_METHODS,
+    SERVER_METHODS,
+    UNEVEN_CLUSTER,
     WITH_SLOWMO,
     LinearGradients,
-    Watcher,
+    StepRecorder,
+    constant_step_cluster,
     models,
     run,
-    sleeping,
     toy_rows,
 )
 
@@ -39,7 +39,7 @@ BAD = (np.nan, np.inf, 1e200)
     [
         # Each kind of method meets each of the three.
         (method, slow, BAD[(number + turn) % 3])
-        for number, method in enumerate(SEVERAL)
+        for number, method in enumerate(PARALLEL_METHODS)
         for turn, slow in enumerate(({}, SLOWMO))
         if not slow or method in WITH_SLOWMO
     ],
@@ -47,9 +47,14 @@ BAD = (np.nan, np.inf, 1e200)
 def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: float) -> None:
     problem = LinearGradients(workers=4, steps=15, seed=1)
     problem.pulls[2, 3:6] = bad
-    watcher = Watcher()
+    watcher = StepRecorder()
     found = problem.drive(
-        **SEVERAL[method], **slow, optimizer="sgd", momentum=0.5, cluster=ROUGH, before_step=watcher
+        **PARALLEL_METHODS[method],
+        **slow,
+        optimizer="sgd",
+        momentum=0.5,
+        cluster=UNEVEN_CLUSTER,
+        before_step=watcher,
     )
     assert abs(found).max() < 100
     assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [
@@ -73,14 +78,14 @@ def test_without_a_gradient_a_worker_still_takes_part_in_the_average() -> None:
         )
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", ALL_METHODS)
 def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str) -> None:
     # 323 rows: batches differ in size, so that the simulator pads some.
     clean = toy_rows(323)
     features = clean.rows.inputs[0].clone()
     features[77] = np.nan
     poisoned: MemoryRows = replace(clean, rows=clean.rows._replace(inputs=(features,)))
-    simulated = run(train=poisoned, **EVERY[method], cluster=ROUGH)
+    simulated = run(train=poisoned, **ALL_METHODS[method], cluster=UNEVEN_CLUSTER)
     assert np.isfinite(models(simulated)).all()
     for epoch in range(2):
         records = [worker[epoch] for worker in simulated.records]
@@ -109,7 +114,7 @@ def poison(rank: int, step: int, algorithm: Algorithm) -> None:
     ("method", "slow"),
     [
         (method, slow)
-        for method in SEVERAL
+        for method in PARALLEL_METHODS
         for slow in ({}, SLOWMO, EXACT)
         if not slow or method in WITH_SLOWMO
     ],
@@ -117,7 +122,11 @@ def poison(rank: int, step: int, algorithm: Algorithm) -> None:
 def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str, Any]) -> None:
     problem = LinearGradients(workers=4, steps=25, seed=1)
     found = problem.drive(
-        **SEVERAL[method], **slow, optimizer="sgd", cluster=ROUGH, before_step=poison
+        **PARALLEL_METHODS[method],
+        **slow,
+        optimizer="sgd",
+        cluster=UNEVEN_CLUSTER,
+        before_step=poison,
     )
     for rank in (0, 1, 3):
         assert np.abs(found[:, rank]).max() < 100, f"rank {rank}"
@@ -128,7 +137,7 @@ def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str
         "qg-dsgdm",
         "choco-sgd",
         "mpca",
-        *(() if slow else SERVERS),
+        *(() if slow else SERVER_METHODS),
     )
     if method in recovers:
         # The others, or the server, give it a model again.
@@ -140,7 +149,7 @@ def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finit
     method: str,
 ) -> None:
     problem = LinearGradients(workers=4, steps=4, seed=1)
-    watcher = Watcher()
+    watcher = StepRecorder()
 
     def spoil(rank: int, step: int, algorithm: Algorithm) -> None:
         # In the last step before all meet, within a window.
@@ -168,7 +177,7 @@ def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(
     exchange: str,
 ) -> None:
     problem = LinearGradients(workers=4, steps=9, seed=1)
-    watcher = Watcher()
+    watcher = StepRecorder()
 
     def spoil(rank: int, step: int, algorithm: Algorithm) -> None:
         # The private model only, in the step before all meet: it is not published before.
@@ -180,7 +189,7 @@ def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(
         "algorithm": "swarm-sgd",
         "exchange": exchange,
         "optimizer": "sgd",
-        "cluster": ROUGH,
+        "cluster": UNEVEN_CLUSTER,
         **slow,
     }
     found = problem.drive(**chosen, before_step=spoil)
@@ -215,7 +224,7 @@ def test_a_worker_continues_from_the_newest_server_after_a_window_that_is_left_o
                 vector[1] = np.nan
                 algorithm.model.write(vector)
 
-    cluster = sleeping(1e-3, slow_ranks={0: 2.5}, latency_seconds=1e-6)
+    cluster = constant_step_cluster(1e-3, slow_ranks={0: 2.5}, latency_seconds=1e-6)
     chosen = {"algorithm": method, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0}
     problem.drive(**chosen, cluster=cluster, before_step=noted)
     # Rank 1 has ended after four of these steps.

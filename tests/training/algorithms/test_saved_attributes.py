@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from simulated import METHODS as SETTINGS
-from simulated import KeptCheckpoints, models, run, toy_rows
+from simulated import PEER_METHODS as SETTINGS
+from simulated import MemoryCheckpoints, models, run, toy_rows
 
 from training.algorithms.base import ComputeGradient
 from training.algorithms.gossip import GossipAlgorithm
@@ -70,11 +70,11 @@ def test_an_own_method_continues_with_its_counters_and_random_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The counter of the tutorial's method began again at 0."""
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     whole = run_in_place_of_ad_psgd(LazyGossip, monkeypatch, files=kept.files)
 
     resumed = run_in_place_of_ad_psgd(
-        LazyGossip, monkeypatch, files=KeptCheckpoints().files, resume=kept.at(AFTER_FIVE_STEPS)
+        LazyGossip, monkeypatch, files=MemoryCheckpoints().files, resume=kept.at(AFTER_FIVE_STEPS)
     )
 
     np.testing.assert_array_equal(models(resumed), models(whole))
@@ -87,12 +87,12 @@ def test_an_attribute_that_no_checkpoint_can_hold_is_refused_at_the_first_one(
         CheckpointError,
         match=r"hold HandleGossip\.handle: .* type builtins\.object.* SCRATCH of Hand",
     ):
-        run_in_place_of_ad_psgd(HandleGossip, monkeypatch, files=KeptCheckpoints().files)
+        run_in_place_of_ad_psgd(HandleGossip, monkeypatch, files=MemoryCheckpoints().files)
 
 
 def test_an_attribute_named_as_scratch_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     named = type("Named", (HandleGossip,), {"SCRATCH": ("handle",)})
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     run_in_place_of_ad_psgd(named, monkeypatch, files=kept.files)
     saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
     assert {"steps", "rng", "recent", "partners"} <= saved.keys()
@@ -291,7 +291,7 @@ class Phases(LazyGossip):
 
 
 def test_enumerations_and_momenta_are_in_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     run_in_place_of_ad_psgd(Phases, monkeypatch, files=kept.files)
     saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
     restored = Named(momenta=())
@@ -313,4 +313,4 @@ def test_a_function_that_a_step_replaces_is_refused_at_the_first_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(CheckpointError, match=r"hold ChangingRule\.rule: .* that no start made"):
-        run_in_place_of_ad_psgd(ChangingRule, monkeypatch, files=KeptCheckpoints().files)
+        run_in_place_of_ad_psgd(ChangingRule, monkeypatch, files=MemoryCheckpoints().files)

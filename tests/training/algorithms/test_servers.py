@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from simulated import SERVERS, LinearGradients, Watcher, run, settings, sleeping
+from simulated import (
+    SERVER_METHODS,
+    LinearGradients,
+    StepRecorder,
+    constant_step_cluster,
+    run,
+    settings,
+)
 
 from training.algorithms.base import Algorithm
 
 RATE = 0.1
 #: Steps of three workers that never end together.
 PACES = (1.0, 1.3, 1.7)
-CLUSTER = sleeping(
+CLUSTER = constant_step_cluster(
     1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15
 )
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
@@ -227,7 +234,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
 def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
     chosen, on_end = CASES[case]
     problem = LinearGradients(workers=3, steps=12, seed=4)
-    watcher = Watcher()
+    watcher = StepRecorder()
     found = problem.drive(cluster=CLUSTER, before_step=watcher, **SGD | {"shards": 1} | chosen)
     replay, at_snapshot = Replay(problem), on_end.__name__ == "step_of"
     expected = np.empty_like(found)
@@ -255,7 +262,7 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
     return problem.drive(cluster=JITTER, **SGD | chosen)
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", SERVER_METHODS)
 def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: str) -> None:
     """Each once had the parts of the outer step only that others had added before it."""
     models: dict[int, Array] = {}
@@ -268,7 +275,7 @@ def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: s
     slow = {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
     # Nobody pushes before all have the result.
     problem = LinearGradients(workers=4, steps=13, seed=5)
-    problem.drive(cluster=JITTER, before_step=look, **SGD | SERVERS[name] | slow)
+    problem.drive(cluster=JITTER, before_step=look, **SGD | SERVER_METHODS[name] | slow)
     np.testing.assert_allclose([models[rank] for rank in range(4)], [models[0]] * 4, atol=1e-13)
 
 
@@ -294,7 +301,7 @@ def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
 
 def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> None:
     slow = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3, "latency_seconds": 0.4})
-    problem, watcher = LinearGradients(workers=4, steps=24, seed=5), Watcher()
+    problem, watcher = LinearGradients(workers=4, steps=24, seed=5), StepRecorder()
     compute, points = problem.gradient, [set[bytes]() for _ in range(4)]
 
     def gradient(rank: int, step: int, at: Array) -> Array:
@@ -322,7 +329,7 @@ def test_a_window_ends_where_the_elastic_term_is_a_step_long(
     # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
     straight, watcher, pushes = (
         LinearGradients(workers=1, steps=15, seed=5, hessian=0.0),
-        Watcher(),
+        StepRecorder(),
         [],
     )
     straight.pulls[:] = 1.0
@@ -348,7 +355,7 @@ def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
 
 
 def test_a_bound_on_overlap_limits_the_steps_of_one_push() -> None:
-    slow = sleeping(1.0, latency_seconds=1.0)
+    slow = constant_step_cluster(1.0, latency_seconds=1.0)
     pushes = []
     for bound in (1, 2, None):
         records = run(
@@ -369,7 +376,7 @@ def test_the_sum_that_is_sent_is_applied_to_the_answer_so_that_nothing_is_late()
 
 
 def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
-    alone, watcher = LinearGradients(workers=2, steps=12, seed=5), Watcher()
+    alone, watcher = LinearGradients(workers=2, steps=12, seed=5), StepRecorder()
     points: list[Array] = []
     compute = alone.gradient
 
@@ -380,7 +387,7 @@ def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
 
     alone.gradient = gradient  # type: ignore[method-assign]
     # An exchange of rank 1, with the one shard of rank 0, takes two steps.
-    slow = sleeping(1.0, latency_seconds=0.9)
+    slow = constant_step_cluster(1.0, latency_seconds=0.9)
     alone.drive(
         cluster=slow,
         algorithm="sharded",
@@ -403,7 +410,7 @@ def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
 @pytest.mark.parametrize("bound", [0, 2])
 def test_no_worker_is_further_ahead_than_the_bound(bound: int) -> None:
     problem = LinearGradients(workers=4, steps=20, seed=5)
-    watcher, begun = Watcher(), np.zeros((4, 20))
+    watcher, begun = StepRecorder(), np.zeros((4, 20))
     compute = problem.gradient
 
     def gradient(rank: int, step: int, at: Array) -> Array:
@@ -430,10 +437,10 @@ def test_work_units_with_a_bound_on_staleness_are_refused() -> None:
 
 def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
     """It was 0: the clocks were compared with those that the worker sees just before its push."""
-    equal = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    equal = constant_step_cluster(1.0, jitter=0.02, latency_seconds=1e-9)
     means = {}
     for scaling in ("server", "worker"):
-        watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+        watcher, problem = StepRecorder(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
         problem.drive(
             cluster=equal,
             before_step=watcher,
@@ -455,8 +462,8 @@ def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_outer_steps_of_slowmo_are_no_pushes(exact: bool) -> None:
     """They counted as pushes of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
-    equal = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
-    watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+    equal = constant_step_cluster(1.0, jitter=0.02, latency_seconds=1e-9)
+    watcher, problem = StepRecorder(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
     slow = {"tau": 4, "exact_average": exact}
     problem.drive(cluster=equal, before_step=watcher, algorithm="downpour", slowmo=slow, **SGD)
     found = [each.counters() for each in watcher.algorithms.values()]

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 from simulated import (
     CLUSTER,
-    GOSSIP,
-    METHODS,
-    ROUGH,
-    KeptCheckpoints,
+    GOSSIP_METHODS,
+    PEER_METHODS,
+    UNEVEN_CLUSTER,
     LinearGradients,
-    Watcher,
-    matched,
+    MemoryCheckpoints,
+    StepRecorder,
+    matched_partners,
     run,
     toy_rows,
 )
@@ -56,7 +56,9 @@ def drive(given: LinearGradients, **chosen: Any) -> NDArray[np.float64]:
 def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimizer(
     base: str, optimizer: dict[str, Any]
 ) -> None:
-    chosen = BASES[base] | {"partners": matched(PAIRS), "cluster": ROUGH} | optimizer
+    chosen = (
+        BASES[base] | {"partners": matched_partners(PAIRS), "cluster": UNEVEN_CLUSTER} | optimizer
+    )
     alone = drive(problem(), **chosen)
     exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
     np.testing.assert_allclose(
@@ -69,7 +71,7 @@ def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
     found = drive(
         given,
         algorithm="ad-psgd",
-        partners=matched([[]]),
+        partners=matched_partners([[]]),
         **slowmo(tau=6, alpha=alpha, beta=beta, exact=True),
     )
     # Chen and Huo 2016: D = eta D + zeta (mean - w); w = w + D.
@@ -107,7 +109,7 @@ def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_moment
 
     With the exact average it left the outer step alone, while the others waited for it.
     """
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     chosen = {
         "algorithm": name,
         "sharding": "static",
@@ -155,7 +157,7 @@ def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
     """`optimizer_state` had no effect on it."""
 
     def momenta(**chosen: Any) -> NDArray[np.float64]:
-        watcher, exact = Watcher(), {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
+        watcher, exact = StepRecorder(), {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
         drive(problem(), **base, **exact, **chosen, before_step=watcher)
         return np.array([watcher.algorithms[rank].momenta[0] for rank in range(4)])
 
@@ -166,12 +168,15 @@ def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
     assert (momenta() == 0).all()
 
 
-@pytest.mark.parametrize("method", ["d-psgd", *GOSSIP])
+@pytest.mark.parametrize("method", ["d-psgd", *GOSSIP_METHODS])
 def test_the_exact_average_ends_all_disagreement_also_with_averages_under_way(method: str) -> None:
     # An exchange of a pair takes two and a half steps.
     slow = CLUSTER.model_copy(update={"bytes_per_second": 40 / 1.25e-3, "jitter": 0.2})
     found = drive(
-        problem(steps=36), **METHODS[method], cluster=slow, **slowmo(tau=12, beta=0.6, exact=True)
+        problem(steps=36),
+        **PEER_METHODS[method],
+        cluster=slow,
+        **slowmo(tau=12, beta=0.6, exact=True),
     )
     spread = np.ptp(found, axis=1).max(axis=1)
     assert spread[11::12].max() < 1e-14

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, LinearGradients, Pairs
+from simulated import CLUSTER, LinearGradients, ListedPartners
 
 RATE = 0.1
 SWARM = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": RATE}
@@ -46,7 +46,7 @@ def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_
     slow, partners = {1: 1.63, 2: 2.37}, [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]
     found = problem.drive(
         cluster=CLUSTER.model_copy(update={"slow_ranks": slow}),
-        partners=lambda rank: Pairs(partners[rank]),
+        partners=lambda rank: ListedPartners(partners[rank]),
         initial=start,
         local_steps=3,
         exchange=exchange,

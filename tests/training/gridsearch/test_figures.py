@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import outside, without_style
+from drawn_figures import data_outside_axes, style_faults
 
 from models.evaluation.style import PlotLabels
 from training.gridsearch.figures import plot_pareto, plot_speed_up
@@ -51,12 +51,12 @@ def test_each_panel_shows_all_settings_and_names_its_own_front(
     labels = [text.get_text() for text in legend.get_texts()]
     assert [label for label in labels if ": " in label] == front
     assert {"1", "2"} <= {text.get_text() for text in axes.texts}
-    assert outside(figure) == []
+    assert data_outside_axes(figure) == []
 
 
 def test_the_figures_have_the_common_style() -> None:
-    assert without_style(lambda: plot_pareto(SCORES, LABELS)) == []
-    assert without_style(lambda: plot_speed_up({1: 1.0, 2: 1.9}, (2, 1.8), LABELS)) == []
+    assert style_faults(lambda: plot_pareto(SCORES, LABELS)) == []
+    assert style_faults(lambda: plot_speed_up({1: 1.0, 2: 1.9}, (2, 1.8), LABELS)) == []
 
 
 @pytest.mark.parametrize("measured", [(2, 1.6), None], ids=["measured", "partly reused"])
@@ -73,4 +73,4 @@ def test_the_speed_up_shows_the_expected_and_the_measured_value(
     assert lines["from the times of the trainings"] == ([1, 2, 4], [1.0, 1.9, 2.5])
     expected_point = None if measured is None else ([2], [1.6])
     assert lines.get("this search, start-up included") == expected_point
-    assert outside(figure) == []
+    assert data_outside_axes(figure) == []

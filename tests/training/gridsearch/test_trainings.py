@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from feature_datasets import write_dataset
-from spark_in_process import Here
+from spark_in_process import InProcessSpark
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
@@ -48,7 +48,7 @@ def make_search(
 
 def run_in_process(search: Search, folder: Path) -> SearchOutcome:
     """The outcome of a search without Spark."""
-    spark = cast("Any", Here())
+    spark = cast("Any", InProcessSpark())
     return run_search(spark, search, folder, num_done=spark, num_tasks=lambda _: 1)
 
 

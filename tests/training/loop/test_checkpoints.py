@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from simulated import ROUGH, models, run, settings, toy_rows
+from simulated import UNEVEN_CLUSTER, models, run, settings, toy_rows
 
 from hep_studies.simulator.simulate import Simulated
 from models.networks.hlf_settings import HlfSettings
@@ -62,7 +62,7 @@ def training(
     ]
     return run(
         train=toy_rows(120, groups=6),
-        cluster=ROUGH,
+        cluster=UNEVEN_CLUSTER,
         workers=workers,
         checkpoint_steps=3,
         files=files.__getitem__,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulated import CLUSTER, KeptCheckpoints, run, toy_rows
+from simulated import CLUSTER, MemoryCheckpoints, run, toy_rows
 
 from training.loop.schedule import learning_rate
 from training.settings import TrainSettings
@@ -116,7 +116,7 @@ def test_the_clock_of_the_learning_rate_continues_with_another_number_of_workers
         "schedule": {"decay": "step", "milestones": [1.0], "factor": 0.1},
         "train": toy_rows(240, groups=12),
     }
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     run(workers=4, checkpoint_steps=5, files=kept.files, **chosen)
     shrunk = run(workers=3, resume=kept.at((0, 5)), **chosen)
     assert [record["learning_rate"] for record in shrunk.records[0]] == pytest.approx([0.05, 0.005])

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import write_dataset
-from simulated import CLUSTER, ROUGH, KeptCheckpoints, models, run, settings, toy_network, toy_rows
+from simulated import (
+    CLUSTER,
+    UNEVEN_CLUSTER,
+    MemoryCheckpoints,
+    models,
+    run,
+    settings,
+    toy_network,
+    toy_rows,
+)
 
 from features.dataset import FeatureDataset
 from hep_studies.simulator.simulate import simulate
@@ -122,7 +131,7 @@ def test_workers_of_every_method_train_on_their_own_events_within_the_global_bud
     monkeypatch.setattr(MeanModelEvaluator, "gradient", spy)
     train = toy_rows(300, groups=2)
     skew = {"dirichlet": 0.1}
-    run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=ROUGH, epochs=2)
+    run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=UNEVEN_CLUSTER, epochs=2)
     partition = DirichletPartition(
         train.rows.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1
     )
@@ -146,9 +155,9 @@ def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
         "checkpoint_steps": 3,
         "skew": {},
     }
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     whole = run(files=kept.files, **chosen)
-    resumed = run(files=KeptCheckpoints().files, resume=kept.at((1, 0)), **chosen)
+    resumed = run(files=MemoryCheckpoints().files, resume=kept.at((1, 0)), **chosen)
     if algorithm == "d-psgd":
         np.testing.assert_array_equal(models(resumed), models(whole))
     read = [kept.at((1, 0)).load(rank)["read"] for rank in range(3)]

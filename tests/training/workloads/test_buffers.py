@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from simulated import CLUSTER, ROUGH, KeptCheckpoints
+from simulated import CLUSTER, UNEVEN_CLUSTER, MemoryCheckpoints
 from tiny_images import TinyImages, network
 from torch import nn
 
@@ -30,7 +30,7 @@ from training.workloads.draws import Augmentation, Draws
 def run(**chosen: Any) -> Simulated:
     """Two epochs of ten steps of the small workload on three workers."""
     passed_on = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
-    cluster = chosen.pop("cluster", ROUGH)
+    cluster = chosen.pop("cluster", UNEVEN_CLUSTER)
     defaults = {
         "workers": 3,
         "epochs": 2,
@@ -43,7 +43,7 @@ def run(**chosen: Any) -> Simulated:
 
 
 def last_buffers(
-    kept: KeptCheckpoints, position: tuple[int, int] = (2, 0)
+    kept: MemoryCheckpoints, position: tuple[int, int] = (2, 0)
 ) -> list[np.ndarray[Any, Any]]:
     """The buffers of each worker in a checkpoint."""
     found = kept.at(position)
@@ -52,10 +52,10 @@ def last_buffers(
 
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: str) -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     whole = run(algorithm=method, files=kept.files)
     for position in ((0, 5), (1, 0)):
-        resumed = KeptCheckpoints()
+        resumed = MemoryCheckpoints()
         found = run(algorithm=method, files=resumed.files, resume=kept.at(position))
         np.testing.assert_array_equal(found.parameters, whole.parameters)
         np.testing.assert_array_equal(last_buffers(resumed), last_buffers(kept))
@@ -65,7 +65,7 @@ def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: 
 
 
 def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     found = run(algorithm="ar-sgd", epochs=1, files=kept.files, cluster=CLUSTER)
     buffers = last_buffers(kept, (1, 0))
     assert (buffers[0] != buffers[1]).any()
@@ -80,9 +80,9 @@ def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
 
 
 def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     run(files=kept.files)
-    resumed = KeptCheckpoints()
+    resumed = MemoryCheckpoints()
     run(workers=2, files=resumed.files, resume=kept.at((1, 0)), epochs=2)
     steps = [buffers[-1] for buffers in last_buffers(resumed)]
     assert steps == [10 + 15, 10 + 15], "batches that batch norm counted"
@@ -92,14 +92,14 @@ def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> Non
 def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
     resuming: dict[str, Any],
 ) -> None:
-    kept = KeptCheckpoints()
+    kept = MemoryCheckpoints()
     run(algorithm="local-sgd", files=kept.files)
     content = kept.content[1, 0]
     part = torch.load(io.BytesIO(content[0]), weights_only=True)
     part["buffers"] *= float("nan")
     torch.save(part, spoiled := io.BytesIO())
     content[0] = spoiled.getvalue()
-    resumed = KeptCheckpoints()
+    resumed = MemoryCheckpoints()
     found = run(algorithm="local-sgd", files=resumed.files, resume=kept.at((1, 0)), **resuming)
     assert np.isfinite(found.records[0][-1]["val_loss"])
     assert np.isfinite(last_buffers(resumed)).all()

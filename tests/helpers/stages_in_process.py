@@ -1,10 +1,9 @@
-"""Stages in this process, without a JVM; as a program, also killed at any request to object storage.
+"""Runs stages in this process, without a JVM; as a program, kills them at requests to object storage.
 
-python stages_here.py CONFIG FOLDER     reads lines `STAGE REQUEST`, runs each stage anew in a process of its own, and
-                                        prints the number of its requests or what became of it
-
-A process ends by kill -9 at the given request, 0 is the first: the request is sent if its number is odd, and the answer
-never read. At -1 it is not killed.
+`stages_in_process.py CONFIG FOLDER` reads lines `STAGE REQUEST`. It runs each stage in a process of
+its own, and prints the number of its requests or how it ended. Such a process ends by kill -9 at the
+given request, where 0 is the first: the request is sent if its number is odd, and the answer never
+read. At -1 it is not killed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(spark_job, "_scratch", lambda _: folder)
 
 
-def run_here(config: Path, *stages: str, **options: Any) -> str:
+def run_stages(config: Path, *stages: str, **options: Any) -> str:
     """Run stages; returns what is printed."""
     shown = StringIO()
     Runner(RunFolder(load_config(str(config)), Console(file=shown, width=1000))).run(
@@ -73,7 +72,7 @@ def main(config: Path, folder: Path) -> None:
         child = os.fork()
         if child == 0:
             requests = _killed_at(int(number))
-            run_here(config, stage, force=True)
+            run_stages(config, stage, force=True)
             _say(f"done {requests[0]}")
             os._exit(0)
         _, status = os.waitpid(child, 0)

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 _numbers = itertools.count(1)
 
 
-def made_event(**overrides: Any) -> Row:
+def event_row(**overrides: Any) -> Row:
     """A valid event with no candidates, leptons or jets, unless given by fields of the events schema."""
     event: Row = {
         "file_uuid": "00000000-0000-0000-0000-000000000000",

@@ -30,7 +30,7 @@ def counters(made: dict[str, Version], stage: str) -> dict[str, Any]:
     return found
 
 
-def made_versions(
+def example_versions(
     folder: Path,
     *,
     after: str = "",

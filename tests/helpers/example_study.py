@@ -33,24 +33,24 @@ STUDY: dict[str, Any] = {
 }
 
 
-def made_study(**changes: Any) -> StudySettings:
+def example_study(**changes: Any) -> StudySettings:
     return StudySettings.model_validate({**STUDY, **changes})
 
 
-def made_runs(
+def example_plan(
     subject: Subject, folder: Path, *, base: Any = None, code: str = "1", **study: Any
 ) -> list[PlannedRun]:
     """The planned runs of a study; `base`: the section `train` of the config."""
     train = TrainSettings.model_validate(base or {})
-    return planned_runs(made_study(**study), subject, train, folder, code_of=lambda *_: code)
+    return planned_runs(example_study(**study), subject, train, folder, code_of=lambda *_: code)
 
 
-def made_check(method: str, measured: float, simulated: float) -> TimeCheck:
+def example_check(method: str, measured: float, simulated: float) -> TimeCheck:
     """A check of the times of two workers [s]."""
     return TimeCheck(method, 1e-3, 2, measured, simulated)
 
 
-def made_run(
+def example_run(
     method: str,
     seed: int,
     *,
@@ -88,7 +88,7 @@ def made_run(
     return RunResult(method, dict(values or {}), seed, "commit 1", counts, curves, numbers)
 
 
-def made_result(
+def example_result(
     study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[TimeCheck] = ()
 ) -> StudyResult:
     return StudyResult(

@@ -1,4 +1,4 @@
-"""An undisturbed run, and stages of it that are killed, started again and compared with it."""
+"""A finished run, and stages of it that are killed, started again and compared with it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ with_brief_timing(patch)
 run(CliOptions(sys.argv[1], []).run_folder(), sys.argv[2:])
 """
 #: Which processes are ours, in their environment.
-MARK: Final = "HEP_PIPELINE_UNDISTURBED"
+MARK: Final = "HEP_PIPELINE_FINISHED_RUN"
 #: Keys of JSON whose values are times, digests of these, or tell how the work was shared.
 _TIMES: Final = frozenset(
     {"created", "seconds", "latency", "latency_us", "events_per_second", "speed_up", "training_seconds",
@@ -57,7 +57,7 @@ _TIMES: Final = frozenset(
 )  # fmt: skip
 
 
-class Undisturbed:
+class FinishedRun:
     """A finished run of a small config; its run folder can be put back to before any stage.
 
     Cases work in `folder`. In `shared` the run is kept as it was when it had finished: the first of several test
@@ -86,7 +86,9 @@ class Undisturbed:
 
     def _run_all(self) -> dict[str, float]:
         started = time.monotonic()
-        done = finish(self._start("-c", ALL_STAGES, str(self.config), *STAGES), seconds=800)
+        done = wait_for_command(
+            self._start("-c", ALL_STAGES, str(self.config), *STAGES), seconds=800
+        )
         assert done.returncode == 0, done.stderr
         seconds = {stage: in_use(self.run_dir, stage).manifest["seconds"] for stage in STAGES}
         start = time.monotonic() - started - sum(seconds.values())
@@ -138,9 +140,9 @@ class Undisturbed:
 
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; see `start`."""
-        return finish(self.start(*arguments, **options))
+        return wait_for_command(self.start(*arguments, **options))
 
-    def told(self, *arguments: str | Path) -> str:
+    def output_of(self, *arguments: str | Path) -> str:
         """A command in this process, which spares the imports, for what starts no Spark; what it printed."""
         done = invoke(*arguments, "--config", self.config)
         assert done.exit_code == 0, done.output
@@ -161,14 +163,14 @@ class Undisturbed:
         process.communicate(timeout=120)
         return f"{stage}, seed {seed}: killed after {moment:.2f} of {self.seconds[stage]:.2f} s"
 
-    def check(self, stage: str) -> None:
-        """The stage's result is that of the undisturbed run, and nothing else is left.
+    def assert_same_result(self, stage: str) -> None:
+        """The stage's result is that of the finished run, and nothing else is left.
 
         Raises:
             AssertionError: It is not so; says what differs.
         """
         here, there = version_of(self.run_dir, stage), version_of(self._saved, stage)
-        assert_same(
+        assert_same_version(
             here,
             there,
             stage,
@@ -199,7 +201,7 @@ class Undisturbed:
         return found
 
 
-def finish(
+def wait_for_command(
     process: subprocess.Popen[str], *, seconds: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Wait for a command; one that takes too long is killed with all its processes, and the test fails."""
@@ -211,14 +213,14 @@ def finish(
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def tree(folder: Path) -> dict[str, int]:
+def change_times(folder: Path) -> dict[str, int]:
     """All files and folders with the time at which each was changed."""
     return {
         str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))
     }
 
 
-def assert_same(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -> None:
+def assert_same_version(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -> None:
     """Two versions hold the same; `tests` are the events on which exported networks are compared.
 
     Raises:

@@ -14,7 +14,7 @@ POINTS = [0.75, 0.9]
 WORDS = {"all backgrounds": "91 % QCD, 9 % W+jets, by rate"}
 
 
-def made_curve(
+def example_curve(
     separation: float, *, lightest: float = 1.0, background: int = 300
 ) -> EfficiencyCurve:
     """Curves of events whose signal lies a number of widths above the background."""
@@ -28,6 +28,6 @@ def made_curve(
 
 
 CURVES: Curves = {
-    "all backgrounds": {"hlf": made_curve(3), r"$x_1$": made_curve(1)},
-    r"$t\bar{t}$_2": {"hlf": made_curve(2), r"$x_1$": made_curve(4)},
+    "all backgrounds": {"hlf": example_curve(3), r"$x_1$": example_curve(1)},
+    r"$t\bar{t}$_2": {"hlf": example_curve(2), r"$x_1$": example_curve(4)},
 }

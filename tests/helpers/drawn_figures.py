@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 
-def outside(figure: Figure) -> list[str]:
+def data_outside_axes(figure: Figure) -> list[str]:
     """Data that the axes of a figure cut off; empty if every line, point, bar and band lies inside."""
     figure.canvas.draw()
     found = []
@@ -28,7 +28,7 @@ def outside(figure: Figure) -> list[str]:
     return found
 
 
-def without_style(make: Callable[[], Figure]) -> list[str]:
+def style_faults(make: Callable[[], Figure]) -> list[str]:
     """What of a figure lacks the CMS look of all: labels at the ends of the axes, ticks inside, free legends."""
     with mpl.rc_context({"legend.frameon": True, "xaxis.labellocation": "center", "font.size": 4}):
         figure = make()
