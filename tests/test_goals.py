@@ -104,8 +104,8 @@ def test_numbers_in_the_readme_are_those_of_the_demo() -> None:
         stage: in_use(ROOT / "runs" / "demo", stage).manifest["counters"] for stage in STAGES
     }
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    entries = sum(each["entries"] for each in counters["ingest"]["samples"].values())
-    selected = sum(each["selected"] for each in counters["features"]["samples"].values())
+    entries = sum(counter["entries"] for counter in counters["ingest"]["samples"].values())
+    selected = sum(counter["selected"] for counter in counters["features"]["samples"].values())
     tested = counters["evaluate"]["num_events"]
     words = " ".join(readme.split())
     assert (

@@ -99,7 +99,8 @@ def test_full_yaml_is_generated_from_the_settings(
 def test_every_command_and_its_own_options(reference: ModuleType) -> None:
     page = reference.commands_page()
     names = {
-        each.name or each.callback.__name__.replace("_", "-") for each in app.registered_commands
+        command.name or command.callback.__name__.replace("_", "-")
+        for command in app.registered_commands
     }
     assert {
         line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")

@@ -57,7 +57,7 @@ def answer(path: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "catchup": dag.catchup,
         "schedule": str(getattr(dag.timetable, "expression", None)),
         "params": dag.params.dump(),
-        "ends": [end_of(dag, **each) for each in runs],
+        "ends": [end_of(dag, **run) for run in runs],
     }
 
 
@@ -74,8 +74,8 @@ def about(task: Any) -> dict[str, Any]:
         "together": task.max_active_tis_per_dag,
         "owner": task.owner,
         "doc": task.doc_md,
-        "outlets": [each.name for each in task.outlets],
-        "links": [each.name for each in task.operator_extra_links],
+        "outlets": [outlet.name for outlet in task.outlets],
+        "links": [link.name for link in task.operator_extra_links],
     }
 
 
@@ -139,7 +139,7 @@ def end_of(
         words = "done"
     except Exception as error:  # noqa: BLE001 - what it is, is asked for
         words = f"{type(error).__name__}: {error}"
-    links = [each.get_link(operator, ti_key=None) for each in operator.operator_extra_links]
+    links = [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links]
     assets = {alias.name: events.uris for alias, events in announced.items()}
     return {"end": words, "assets": assets, "links": links}
 

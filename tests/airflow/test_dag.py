@@ -215,7 +215,7 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
     given = {"until": "2025-03-01T12:00:00+02:00"}
     types = ("scheduled", "manual", "asset_triggered", "backfill")
     found = site.dag(
-        *({"task": "ingest", "run_type": each} for each in types),
+        *({"task": "ingest", "run_type": type_} for type_ in types),
         {"task": "ingest", "run_type": "manual", "params": given},
         *({"task": each, "run_type": "backfill"} for each in ("simulate", "promote", "track")),
         {"task": "promote", "run_type": "manual", "params": given},
@@ -258,7 +258,7 @@ def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
         {"task": "train", "params": hours, "waited": 3700},
         {"task": "train", "params": hours, "waited": 7300},
     )
-    assert [each.split(":")[0] for each in ends] == [
+    assert [end.split(":")[0] for end in ends] == [
         "AirflowSkipException",
         "AirflowRescheduleException",
         "AirflowSkipException",

@@ -127,7 +127,7 @@ class Site:
         self._wait_until(
             lambda: any(self.run_dir.glob("train/0*")), seconds=300, what="the training has begun"
         )
-        (training,) = [each for each in self._commands() if "train" in each.cmdline()]
+        (training,) = [command for command in self._commands() if "train" in command.cmdline()]
         os.kill(training.ppid(), signal.SIGTERM)
 
     def states(self, task: str) -> list[tuple[Any, ...]]:
@@ -228,7 +228,7 @@ def test_assets_and_the_link_say_where_the_results_of_the_run_folder_are(site: S
         )
     ]
     folders = ("ingest", "features", "train", "export", "report", "registry")
-    assert sorted(uris) == sorted((site.run_dir / each).as_uri() for each in folders)
+    assert sorted(uris) == sorted((site.run_dir / folder).as_uri() for folder in folders)
     ((link,),) = site.home.rows(
         "select value from xcom where key like '_link%' and run_id = 'click'"
     )

@@ -154,11 +154,11 @@ def main(argv: list[str]) -> None:
         "classes": config.classes,
         "samples": [
             {
-                "name": each.name,
-                "label": each.label,
-                "files": [path.name for path in files[each.name]],
+                "name": sample.name,
+                "label": sample.label,
+                "files": [path.name for path in files[sample.name]],
             }
-            for each in config.samples
+            for sample in config.samples
         ],
         "ingest": {"tree": TREE, "branch_map": branch_map()},
     }

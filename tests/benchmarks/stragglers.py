@@ -33,10 +33,10 @@ STOPPED, PERIOD = 0.18, 0.2
 def ranks_of(process: psutil.Process) -> list[psutil.Process]:
     """The ranks below a process, in the order of their start."""
     found = []
-    for each in process.children(recursive=True):
+    for child in process.children(recursive=True):
         with suppress(psutil.Error):
-            if "python" in each.name() and "training.launching.rank_process" in each.cmdline():
-                found.append(each)
+            if "python" in child.name() and "training.launching.rank_process" in child.cmdline():
+                found.append(child)
     return sorted(found, key=lambda each: each.pid)
 
 

@@ -95,8 +95,8 @@ class FileServer:
 
     def kill(self) -> None:
         """End it as kill -9 does."""
-        for each in self.processes():
-            each.kill()
+        for process in self.processes():
+            process.kill()
         wait_until(lambda: not self.processes(), what=f"{self._command[0]} is gone", seconds=10)
 
 

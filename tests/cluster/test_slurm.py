@@ -98,7 +98,9 @@ def test_a_killed_rank_under_srun(
     script = script_of(tmp_path, runs.command("train", sets=LONG))
     job = slurm.submit(script)
     runs.await_checkpoint()
-    next(each for each in hosts.processes(1, "rank_process") if "python" in each.name()).kill()
+    next(
+        process for process in hosts.processes(1, "rank_process") if "python" in process.name()
+    ).kill()
     assert slurm.wait(job) == "COMPLETED", said(script)
     assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(
         said(script).split()

@@ -74,14 +74,14 @@ def test_methods_over_two_and_four_hosts(
     ours, theirs = summary(here), summary(there)
     assert ours["samples"] == theirs["samples"]
     epochs = int(overrides[-1].partition("=")[2])
-    assert [len(each) for each in records(here)] == [epochs] * count
+    assert [len(record) for record in records(here)] == [epochs] * count
     if "ar-sgd" in overrides[0]:
         # The order of the sums may differ.
         np.testing.assert_allclose(flat_weights(here), flat_weights(there), rtol=1e-3, atol=1e-4)
         result = "the same weights within rounding"
     else:
         assert all(
-            each["averages_begun"] + each["averages_received"] > 0 for each in ours["per_rank"]
+            rank["averages_begun"] + rank["averages_received"] > 0 for rank in ours["per_rank"]
         )
         close = 0.3 if SLOWMO in overrides else 0.1
         assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=close)

@@ -83,7 +83,7 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_
             wanted[-1]["worker_val_loss"], rel=1e-9, abs=1e-11
         )
     told = summary(run.out_dir)["acted"]
-    assert told == count_actions(run.train, [summarize_rank(each) for each in expected.records])
+    assert told == count_actions(run.train, [summarize_rank(record) for record in expected.records])
     assert min(told.values()) > 0
 
 

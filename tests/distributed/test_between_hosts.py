@@ -97,6 +97,6 @@ def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(
         assert pushed["lost"] == 0
         assert pushed["clocks_are_right"]
     counts = [averaged["counts"] for averaged, _ in results]
-    assert sum(each["begun"] for each in counts) == sum(each["received"] for each in counts)
+    assert sum(count["begun"] for count in counts) == sum(count["received"] for count in counts)
     # Each rank talks to shards of the other host.
     assert all(pushed["counts"]["bytes"] > 0 for _, pushed in results)

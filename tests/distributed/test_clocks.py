@@ -31,7 +31,7 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
         # to meet is no waiting; it is long on a busy machine.
         spans = [early[meeting]["spans"], late[meeting]["spans"]]
         alone = sum(max(0.0, there[0] - here[0]) for here, there in zip(*spans, strict=True))
-        longest, met = (sum(end - begun for begun, end in each) for each in spans)
+        longest, met = (sum(end - begun for begun, end in span) for span in spans)
         assert alone > 0.3 * slept
         assert 0.9 * alone - met <= waited <= longest, meeting
     for kinds in (early["nobody"]["kinds"], late["nobody"]["kinds"]):

@@ -131,7 +131,7 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
     job, is_over = folder / "job", threading.Event()
 
     def note_list() -> None:
-        made.left.append([each["number"] for each in json.loads((job / "runs.json").read_text())])
+        made.left.append([load["number"] for load in json.loads((job / "runs.json").read_text())])
 
     def kill() -> None:
         for run in runs.values():

@@ -111,7 +111,7 @@ def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
                 key,
             )
     told = summary(run.out_dir)["acted"]
-    assert told == count_actions(run.train, [summarize_rank(each) for each in expected.records])
+    assert told == count_actions(run.train, [summarize_rank(record) for record in expected.records])
     assert min(told.values()) > 0
 
 

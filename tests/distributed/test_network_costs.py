@@ -46,7 +46,7 @@ def all_reduces(between: Network, kind: str) -> list[Measurement]:
     """All-reduces by plain sockets."""
     size, medians = len(between.addresses), between.messages(kind, SIZES)
     return [
-        Measurement(ALL_REDUCE, size, nbytes, max(each[str(nbytes)] for each in medians))
+        Measurement(ALL_REDUCE, size, nbytes, max(median[str(nbytes)] for median in medians))
         for nbytes in SIZES
     ]
 

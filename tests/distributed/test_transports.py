@@ -109,7 +109,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
 def check_counts(results: list[dict[str, Any]]) -> None:
     """Every average that was begun was received; every rank saw all of its own and of others'."""
     counts = [result["counts"] for result in results]
-    assert sum(each["begun"] for each in counts) == sum(each["received"] for each in counts)
+    assert sum(count["begun"] for count in counts) == sum(count["received"] for count in counts)
     for result, each in zip(results, counts, strict=True):
         assert result["versions_grow"]
         assert result["last_version"] == each["begun"] + each["received"]
@@ -213,7 +213,8 @@ def test_neighbours_get_each_others_vectors_round_by_round(
             step = 1 + number % (ranks - 1)
             neighbours = [(rank + step) % ranks, (rank - step) % ranks]
             assert came == [
-                [each, 100.0 * each + number, 100.0 * each + number] for each in neighbours
+                [neighbour, 100.0 * neighbour + number, 100.0 * neighbour + number]
+                for neighbour in neighbours
             ]
 
 

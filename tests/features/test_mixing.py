@@ -102,7 +102,7 @@ def test_a_split_of_fewer_events_than_workers_was_refused() -> None:
         np.ones(24),
     )
     plan = plan_mixing([keys], FeatureSettings(feed_workers=8), ["a", "b"])
-    assert [len(each.events) for each in plan.groups if each.split == 2] == [1] * 4
+    assert [len(group.events) for group in plan.groups if group.split == 2] == [1] * 4
 
 
 def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_grows() -> None:

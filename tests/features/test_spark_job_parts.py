@@ -73,7 +73,7 @@ def run_tasks(
         pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=70)
         blocks.append(kernels_of(folder / f"part-{index}.parquet", settings, unmixed))
     keys = [keys_of(block.path(folder), settings) for block in blocks]
-    first_events = np.cumsum([0, *(len(each.split) for each in keys)])
+    first_events = np.cumsum([0, *(len(key.split) for key in keys)])
     files = [
         KernelFile(str(block.path(folder)), first, 1.0)
         for block, first in zip(blocks, first_events, strict=False)

@@ -92,8 +92,8 @@ class Analysis:
         outputs = self.counters("features")["kernel_outputs"]
         folder = self.run_dir / "features" / "kernels"
         return {
-            each["name"]: folder / each["lies_in"] / Path(each["name"]).with_suffix(".arrow")
-            for each in outputs
+            output["name"]: folder / output["lies_in"] / Path(output["name"]).with_suffix(".arrow")
+            for output in outputs
         }
 
     def dataset(self) -> dict[str, list[dict[str, Any]]]:

@@ -55,7 +55,7 @@ class LocalResults:
 
     def train(self, all_overrides: Sequence[tuple[str, ...]]) -> None:
         """Train with some overrides each, in ranks that start only once."""
-        missing = [each for each in all_overrides if each not in self._trained]
+        missing = [override for override in all_overrides if override not in self._trained]
         specs = []
         for number, overrides in enumerate(missing, len(self._trained)):
             config = load_config(str(self.config), list(overrides))

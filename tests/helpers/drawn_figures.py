@@ -48,7 +48,7 @@ def style_faults(make: Callable[[], Figure]) -> list[str]:
                 [] if float(label.get_fontsize()) >= 10 else [f"panel {number}: the label is small"]
             )
             found += [] if tick.get_tickdir() == "in" else [f"panel {number}: ticks are outside"]
-    legends = [*figure.legends, *(each.get_legend() for each in figure.axes)]
+    legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
     for legend in filter(None, legends):
         is_small = any(float(text.get_fontsize()) < 10 for text in legend.get_texts())
         found += ["a legend has a frame"] * legend.get_frame_on() + ["a legend is small"] * is_small
@@ -60,11 +60,11 @@ def _data(axes: Axes) -> list[tuple[str, np.ndarray]]:
     found: list[tuple[str, Any]] = [
         ("line", line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData
     ]
-    for each in axes.collections:
-        if isinstance(each, LineCollection):
-            found += [("bar", segment) for segment in each.get_segments()]
-        elif isinstance(each, PolyCollection):
-            found += [("band", path.vertices) for path in each.get_paths()]
+    for collection in axes.collections:
+        if isinstance(collection, LineCollection):
+            found += [("bar", segment) for segment in collection.get_segments()]
+        elif isinstance(collection, PolyCollection):
+            found += [("band", path.vertices) for path in collection.get_paths()]
     for patch in axes.patches:
         if isinstance(patch, StepPatch):
             values, edges, _ = patch.get_data()

@@ -76,7 +76,7 @@ def example_versions(
             (place / f"{name}.png").write_bytes(picture)
     models = counters["evaluate"]["runs"]
     first = next(iter(models))
-    curves = {classes[0]: {each: _curve(each == first) for each in models}}
+    curves = {classes[0]: {model: _curve(model == first) for model in models}}
     (folder / "evaluate" / "curves.json").write_text(json.dumps(curves), encoding="utf-8")
     return versions
 

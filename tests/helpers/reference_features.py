@@ -60,7 +60,7 @@ def reference_event(
         return None
     rows = [lepton, *ordered(kept(lepton, candidates, settings), lepton, settings.ordering)]
     return high_level(event, lepton, candidates, settings), [
-        particle_row(each, isolation(each, candidates, settings)) for each in rows
+        particle_row(row, isolation(row, candidates, settings)) for row in rows
     ]
 
 
@@ -170,9 +170,9 @@ def kept(lepton: Particle, candidates: Candidates, settings: ReferenceSettings) 
     found = []
     for name, (most, *_) in CANDIDATES.items():
         foreign = [
-            each
-            for each in candidates[name]
-            if name != "tracks" or delta_r(lepton, each) >= settings.own_track_dr
+            candidate
+            for candidate in candidates[name]
+            if name != "tracks" or delta_r(lepton, candidate) >= settings.own_track_dr
         ]
         by_pt = sorted(foreign, key=lambda each: (-each.pt, each.eta, each.phi))
         found += sorted(by_pt[:most], key=lambda each: each.place)

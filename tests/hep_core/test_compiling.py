@@ -55,7 +55,7 @@ def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_cha
 ) -> None:
     package = tmp_path / "kernels"
     assert result(package, "x + 1") == (4, 1)
-    assert [each.name[:8] for each in (package / "__pycache__").iterdir()] == ["kernels-"]
+    assert [path.name[:8] for path in (package / "__pycache__").iterdir()] == ["kernels-"]
     assert result(package, "x + 1") == (4, 0)
     assert result(package, "x + 2") == (5, 1)
 

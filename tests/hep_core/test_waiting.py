@@ -43,7 +43,7 @@ def age(path: Path, seconds: float) -> None:
 
 def names(found: Inventory) -> dict[str, list[str]]:
     return {
-        "read": [Path(each.path).name for each in found.infos],
+        "read": [Path(info.path).name for info in found.infos],
         "bad": [Path(each.path).name for each in found.bad],
         "waiting": [Path(each.path).name for each in found.waiting],
     }

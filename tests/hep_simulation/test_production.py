@@ -116,7 +116,7 @@ class TestWithTheGenerator:
         sample = SampleSettings(name="wjets", label=0, files=[str(folder / "wjets" / "*.root")])
         infos = inventory(expand([sample]), IngestSettings()).infos
         assert [(info.entries, info.uuid) for info in infos] == [
-            (each["events"], each["uuid"]) for each in records
+            (record["events"], record["uuid"]) for record in records
         ]
         assert [info.missing_optional for info in infos] == [(), ()]
         for info in infos:

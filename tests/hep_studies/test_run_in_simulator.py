@@ -114,7 +114,7 @@ def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
         simulate_all([broken, *runs[1:]], cores=2, code="", on_progress=lambda *_: None)
     # Where the pool's thread waits for a process at the same moment, multiprocessing takes the dead one for alive.
     assert not [
-        each for each in multiprocessing.active_children() if psutil.pid_exists(each.pid or 0)
+        child for child in multiprocessing.active_children() if psutil.pid_exists(child.pid or 0)
     ]
 
 

@@ -232,8 +232,12 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     study = example_study(methods=methods, vary=vary)
     assert len(list(study.combinations("ar-sgd"))) == 4
     # A method that sets a key itself does not vary it.
-    assert [list(each) for each in study.combinations("sgd")] == [["cluster.slow_ranks"]] * 2
-    assert [list(each) for each in study.combinations("fixed")] == [["train.workers"]] * 2
+    assert [list(combination) for combination in study.combinations("sgd")] == [
+        ["cluster.slow_ranks"]
+    ] * 2
+    assert [list(combination) for combination in study.combinations("fixed")] == [
+        ["train.workers"]
+    ] * 2
     values = {"train.workers": 2, "cluster.slow_ranks": {0: 10.0}}
     settings = study.train_settings("ar-sgd", values, 7)
     assert (settings.workers, settings.seed) == (2, 7)

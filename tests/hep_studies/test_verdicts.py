@@ -154,7 +154,9 @@ def test_more_data_turned_a_refuted_claim_into_a_confirmed_one(of_equals: bool) 
         for before, after in pairwise(np.linspace(3, 0.01, 30)):
             for centre in (value + shift * (before - after) for shift in (-1, 0, 1)):
                 intervals = ((value, before), (centre, after))
-                old, new = (verdict_of(*each, 1.0, of_equals=of_equals) for each in intervals)
+                old, new = (
+                    verdict_of(*interval, 1.0, of_equals=of_equals) for interval in intervals
+                )
                 assert old in OPEN or old is new or (old in FAILS and order[old] < order[new]), (
                     intervals
                 )

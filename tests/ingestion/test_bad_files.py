@@ -91,7 +91,8 @@ def three_bad(analysis: Incoming) -> Incoming:
 
 def bad_of(counters: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
-        (each["sample"], Path(each["path"]).name, each["reason"]) for each in counters["bad_files"]
+        (counter["sample"], Path(counter["path"]).name, counter["reason"])
+        for counter in counters["bad_files"]
     ]
 
 
@@ -179,9 +180,9 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     three_bad.ingest(on_bad_file="skip")
     before = three_bad.folder_of("ingest")
     bad = {
-        each["path"]
-        for each in three_bad.counters("ingest")["bad_files"]
-        if not each["found_while_reading"]
+        counter["path"]
+        for counter in three_bad.counters("ingest")["bad_files"]
+        if not counter["found_while_reading"]
     }
     assert len(bad) == 2
 

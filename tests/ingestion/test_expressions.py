@@ -98,7 +98,7 @@ def test_each_branch_and_number_of_a_list_is_read_once() -> None:
     rule = LabelRule.of(
         {"Top.n[1] == 1": 1, "Top.n[1] == 0 and Event.n > 2": 0, "Top.n[1] < 0": None}
     )
-    assert [each.words for each in rule.sources.values()] == ["Top.n[1]", "Event.n"]
+    assert [source.words for source in rule.sources.values()] == ["Top.n[1]", "Event.n"]
     columns = {
         "_label_by_0": np.array([1.0, 0, 0, -1, np.nan]),
         "_label_by_1": np.array([3, 3, 2, 3, 3]),

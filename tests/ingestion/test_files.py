@@ -71,7 +71,7 @@ def test_what_matches_nothing_is_named_with_the_nearest_that_is_there(
     told: list[str] = []
     samples = [
         SampleSettings(name="other", label=1, files=[str(tmp_path / "a.root")]),
-        *qcd(*(tmp_path / each for each in patterns)),
+        *qcd(*(tmp_path / pattern for pattern in patterns)),
     ]
     with pytest.raises(NoFilesError, match=words):
         expand(samples, on_unmatched=told.append if is_listening else None)

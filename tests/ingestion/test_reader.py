@@ -228,7 +228,9 @@ def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(
 
     azimuths = [(1.0, 2.0), (-1.0, 0.5), (1.5, -3.0), (-3.125, -0.25)]
     plain, turned = (
-        select(write_delphes(tmp_path / f"{turn}.root", [row(*each, turn) for each in azimuths]))
+        select(
+            write_delphes(tmp_path / f"{turn}.root", [row(*azimuth, turn) for azimuth in azimuths])
+        )
         for turn in (0.0, 2 * math.pi)
     )
     assert plain.tally().counts["events_with_wrapped_azimuths"] == 0

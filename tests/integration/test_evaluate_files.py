@@ -340,8 +340,8 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     write_delphes(tmp_path / "jets.root", distinct([jets] * 3))
     options = [
         word
-        for each in inputs
-        for word in ("--inputs", each.format(tmp=tmp_path, new=NEW["ttbar"]))
+        for input_ in inputs
+        for word in ("--inputs", input_.format(tmp=tmp_path, new=NEW["ttbar"]))
     ]
     out = tmp_path / "out"
     assert words in trained.refused(code, *options, "--out", out)

@@ -75,7 +75,7 @@ def test_a_search_leaves_its_result_in_files(searched: Analysis) -> None:
     folder, found = searched.current("gridsearch"), searched.found()
     best, scores = strict_json(folder / "best.json"), found["scores"]
     assert best == scores[0]["trial"]
-    assert scores[0]["accuracy"] == max(each["accuracy"] for each in scores) > 0.6
+    assert scores[0]["accuracy"] == max(score["accuracy"] for score in scores) > 0.6
     # Half of the settings cannot work; those that differ in epochs only are one training.
     assert (len(scores), len(found["failed"]), found["trainings"]) == (16, 16, 16)
     assert len(list((folder / "trainings").glob("*.json"))) == 16
@@ -85,7 +85,7 @@ def test_a_search_leaves_its_result_in_files(searched: Analysis) -> None:
     assert strict_json(folder / "manifest.json")["counters"] == found
     assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
     assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
-    times = {(tuple(each["trial"]["hidden"]), each["latency"]["value"]) for each in scores}
+    times = {(tuple(score["trial"]["hidden"]), score["latency"]["value"]) for score in scores}
     assert len(times) == len({hidden for hidden, _ in times}) == 4
 
 

@@ -69,7 +69,7 @@ def finished(
     for stage in ("ingest", "features", "evaluate"):
         files = in_use(folder / "run", stage).files
         contents |= {
-            f"{stage}/{each.path}": each.content for each in files if each.path not in left_out
+            f"{stage}/{file.path}": file.content for file in files if file.path not in left_out
         }
     return Finished(contents, weights, folder / "run")
 

@@ -140,7 +140,7 @@ def test_files_and_cross_sections_reach_the_samples(
     assert "4 files, 8 entries" in run("ingest")
     run("simulate", "--force")
     # The same events again, in new files.
-    plans = {each["stage"]: each for each in json.loads(run("plan", "--json"))}
+    plans = {load["stage"]: load for load in json.loads(run("plan", "--json"))}
     assert not plans["simulate"]["would_run"]
     assert [
         reason for reason in plans["ingest"]["reasons"] if "code" in reason or "output" in reason

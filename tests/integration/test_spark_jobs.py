@@ -230,7 +230,7 @@ def test_every_event_has_unsplit_what_the_normal_job_gives_it(made: Made, unmixe
     expected = by_event([file for split in SPLITS for file in dataset.files(split)])
     assert len(expected) == 665
     assert by_event(unmixed.result.files) == expected
-    assert unmixed.num_done == sum(each.counts["events"] for each in unmixed.result.outputs)
+    assert unmixed.num_done == sum(output.counts["events"] for output in unmixed.result.outputs)
 
 
 def test_the_order_of_unsplit_events_is_that_of_the_input(
@@ -279,7 +279,7 @@ def test_unsplit_parts_without_selected_events_are_fine(
     unmixed = Unmixed(provider, parts, tmp_path / "made")
     assert unmixed.keys() == selected
     assert len(unmixed.result.files) == (1 if selected else 0)
-    assert sum(each.counts["selected"] for each in unmixed.result.outputs) == len(selected)
+    assert sum(output.counts["selected"] for output in unmixed.result.outputs) == len(selected)
 
 
 def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:

@@ -43,7 +43,7 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
         for node in tree.body
         if isinstance(node, ast.AnnAssign)
     }
-    tasks = [[ast.literal_eval(each) for each in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
+    tasks = [[ast.literal_eval(arg) for arg in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
     assert [name for name, _ in tasks[: len(STAGES)]] == [stage.name for stage in STAGES]
     assert {name for name, _ in tasks} <= set(COMMANDS)
     optional = {name for name, words in tasks if "--if-wanted" in words}

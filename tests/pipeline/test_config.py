@@ -260,9 +260,11 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
 def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples_page() -> None:
     page = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
     demo = load_config("demo")
-    found = {demo.classes[each.label]: f"{each.cross_section_pb:,.0f}" for each in demo.samples}
+    found = {
+        demo.classes[sample.label]: f"{sample.cross_section_pb:,.0f}" for sample in demo.samples
+    }
     assert found == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
-    assert {each.cross_section_pb for each in demo.samples} == set(BUNDLED.values())
+    assert {sample.cross_section_pb for sample in demo.samples} == set(BUNDLED.values())
 
 
 def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:

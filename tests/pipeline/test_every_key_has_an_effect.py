@@ -80,9 +80,9 @@ def leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, Any
 #: Sections of commands that are no stages.
 OF_COMMANDS = ("compare", "promote", "mlflow", "spark")
 LEAVES = [
-    each
-    for each in leaves(Config.model_validate(BASE))
-    if each[0].split(".")[0] not in ("classes", "samples", *OF_COMMANDS)
+    leaf
+    for leaf in leaves(Config.model_validate(BASE))
+    if leaf[0].split(".")[0] not in ("classes", "samples", *OF_COMMANDS)
 ]
 
 
@@ -98,12 +98,16 @@ def others(key: str, value: Any, kind: Any) -> Iterator[Any]:
         yield from (value + 1, value * 0.9)
     elif isinstance(value, list):
         yield value[:-1]
-    for each in typing.get_args(kind):
-        inner = typing.get_args(each)
-        yield from (each for each in (*inner, each) if isinstance(each, str) and each != value)
+    for argument in typing.get_args(kind):
+        inner = typing.get_args(argument)
         yield from (
-            [name.value for name in each]
-            if isinstance(each, type) and issubclass(each, Enum)
+            argument
+            for argument in (*inner, argument)
+            if isinstance(argument, str) and argument != value
+        )
+        yield from (
+            [name.value for name in argument]
+            if isinstance(argument, type) and issubclass(argument, Enum)
             else []
         )
     yield from (7, 0.05, "zzz")

@@ -66,9 +66,9 @@ def locked(lock: Path, python: str) -> dict[str, str]:
     }
     requirements = [Requirement(entry) for entry in entries]
     return {
-        each.name: str(each.specifier).removeprefix("==")
-        for each in requirements
-        if each.marker is None or each.marker.evaluate(marks)
+        requirement.name: str(requirement.specifier).removeprefix("==")
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate(marks)
     }
 
 

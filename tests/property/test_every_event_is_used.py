@@ -59,7 +59,7 @@ def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     # Workers without events take part in the steps of the others.
     assert np.isfinite(models(simulated)).all()
     for records in zip(*simulated.records, strict=True):
-        assert {(each["samples_all_ranks"], each["train_rows"]) for each in records} == {
+        assert {(record["samples_all_ranks"], record["train_rows"]) for record in records} == {
             (sum(rows), sum(rows))
         }
 

@@ -69,8 +69,8 @@ def far_from_every_edge(event: Row) -> bool:
         *event["photons"],
         *event["neutral_hadrons"],
     ]
-    eta = np.array([each["eta"] for each in particles])
-    phi = np.array([each["phi"] for each in particles])
+    eta = np.array([particle["eta"] for particle in particles])
+    phi = np.array([particle["phi"] for particle in particles])
     distances = np.sqrt(delta_r2(eta[:, None], phi[:, None], eta, phi))
     from_lepton = np.sort(distances[0, 1:])
     on_edge = (abs(distances - SETTINGS.isolation_cone) < EDGE).any()

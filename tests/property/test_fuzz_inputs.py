@@ -23,7 +23,11 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def assert_none_failed(outcomes: list[Outcome]) -> None:
-    failed = [f"seed {each.seed}: {each.words}" for each in outcomes if each.verdict == "failed"]
+    failed = [
+        f"seed {outcome.seed}: {outcome.words}"
+        for outcome in outcomes
+        if outcome.verdict == "failed"
+    ]
     assert not failed, "\n\n".join(failed)
 
 
@@ -31,7 +35,7 @@ def assert_none_failed(outcomes: list[Outcome]) -> None:
 def test_spoiled_root_files_are_read_or_refused(tmp_path: Path, fault_seed: int) -> None:
     outcomes = fuzz(60 * fault_seed, 60, tmp_path, seconds=500)
     assert_none_failed(outcomes)
-    found = Counter(each.verdict for each in outcomes)
+    found = Counter(outcome.verdict for outcome in outcomes)
     # Both happen, or the mutations are too tame or too wild to tell anything.
     assert found["refused"] >= 20
     assert found["accepted"] >= 5

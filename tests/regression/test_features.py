@@ -35,9 +35,9 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
         pq.write_table(events_table(rows), tmp_path / name)
         output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
         path = output.path(tmp_path.parent)
-        files.append(KernelFile(str(path), sum(len(each.label) for each in keys), 1.0))
+        files.append(KernelFile(str(path), sum(len(key.label) for key in keys), 1.0))
         keys.append(keys_of(path, SETTINGS))
-    assert [len(each.label) for each in keys] == [0, 60, 0]
+    assert [len(key.label) for key in keys] == [0, 60, 0]
     plan = plan_mixing(keys, SETTINGS, ["QCD", "ttbar"])
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()

@@ -80,11 +80,11 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
     run_now(transport.barrier())
     if transport.rank:
         heads, begun = vector._inner.memory.heads.values(), time.monotonic()
-        for each in heads:
-            kernels.lock(each)
+        for head in heads:
+            kernels.lock(head)
         time.sleep(nap)
-        for each in heads:
-            kernels.unlock(each)
+        for head in heads:
+            kernels.unlock(head)
         return begun, time.monotonic()
     time.sleep(nap / 10)
     begun = time.monotonic()

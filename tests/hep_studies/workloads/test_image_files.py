@@ -64,7 +64,7 @@ def test_cifar_is_read_from_the_folder_of_its_archive(
     inner = tmp_path / "cifar-10-batches-bin"
     inner.mkdir()
     # Images whose pixel (y, x) has red y, green x, blue its label.
-    planes = b"".join(each.tobytes() for each in np.indices((32, 32), dtype=np.uint8))
+    planes = b"".join(index.tobytes() for index in np.indices((32, 32), dtype=np.uint8))
     for number, name in enumerate(CIFAR10):
         content = b"".join(bytes([label]) + planes + bytes([label]) * 1024 for label in (number, 9))
         (inner / name).write_bytes(content)

@@ -33,7 +33,7 @@ def test_networks_have_the_published_sizes_and_take_the_rows(name: str) -> None:
     settings, num_parameters = NETWORKS[name]
     workload = settings.open()
     network, rows = workload.network().eval(), workload.rows("val", TrainSettings()).rows
-    assert sum(each.numel() for each in network.parameters()) == num_parameters
+    assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
     assert network(*rows.batch(np.arange(3)).inputs).shape == (3, 10)
     # Of scaled pixels, as the network sees them.
     first = next(iter(network.children()))
@@ -60,10 +60,10 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
         for split in ("train", "val", "test")
         for seed in (1, 2)
     ]
-    assert [len(each) for each in rows[::2]] == [1150, 288, 359]
+    assert [len(row) for row in rows[::2]] == [1150, 288, 359]
     for one, other in zip(rows[::2], rows[1::2], strict=True):
         assert torch.equal(one.rows.inputs[0], other.rows.inputs[0])
-    whole = torch.cat([each.rows.inputs[0] for each in rows[::2]]).flatten(1)
+    whole = torch.cat([row.rows.inputs[0] for row in rows[::2]]).flatten(1)
     small = whole.view(-1, 28, 28)[:, 2:-2:3, 2:-2:3].flatten(1).numpy()
     from sklearn.datasets import load_digits
 

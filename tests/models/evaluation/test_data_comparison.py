@@ -117,7 +117,7 @@ def test_the_simulation_vanished_with_the_blinded_data() -> None:
     (points,) = (line.get_xydata() for line in main.lines if line.get_marker() not in {"None", ""})
     assert np.nanmax(points[:, 0][np.isfinite(points[:, 1])]) < score.blind_from
     signal = score.classes[1].values()[score.data.axes[0].edges[:-1] >= score.blind_from]
-    drawn = [each.get_data() for each in main.patches if isinstance(each, StepPatch)]
+    drawn = [patch.get_data() for patch in main.patches if isinstance(patch, StepPatch)]
     assert any(
         np.allclose(values[-len(signal) :] - base[-len(signal) :], signal)
         for values, _, base in drawn

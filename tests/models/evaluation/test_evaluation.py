@@ -107,7 +107,8 @@ def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
         Candidate(name, small_network(spec, dtype=torch.float32)) for name, spec in specs.items()
     ]
     with_history = [
-        each._replace(history=HISTORY) if each.name in WITH_HISTORY else each for each in networks
+        network._replace(history=HISTORY) if network.name in WITH_HISTORY else network
+        for network in networks
     ]
     trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
     path = folder / "exported.onnx"
@@ -162,7 +163,7 @@ def again(done: Done, out: Path, names: Sequence[str] = ("hlf",), **changes: Any
     """Some models once more, without training events."""
     chosen = {
         "task": TASK,
-        "candidates": [each for each in done.candidates if each.name in names],
+        "candidates": [candidate for candidate in done.candidates if candidate.name in names],
     } | changes
     return evaluate(
         test_files=done.dataset.files("test"), train_files=[], out_dir=out, train_events=5, **chosen
@@ -325,7 +326,7 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
     assert list(counts) == sorted(counts)
     assert (counts[-1], words[-1]) == (total, "drawing all")
     for candidate in done.candidates:
-        steps = [each for each in dict.fromkeys(words) if each.endswith(f" {candidate.name}")]
+        steps = [word for word in dict.fromkeys(words) if word.endswith(f" {candidate.name}")]
         verbs = ("predicting with", "measuring", "shuffling inputs of", "drawing")
         assert steps == [f"{verb} {candidate.name}" for verb in verbs]
 
@@ -364,7 +365,9 @@ def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> 
     hlf, labels = hlf_array(rows), rows["label"].to_numpy()
     weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
     trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
-    found = next(each.model for each in done.candidates if each.name == "boosted-trees")
+    found = next(
+        candidate.model for candidate in done.candidates if candidate.name == "boosted-trees"
+    )
     np.testing.assert_array_equal(
         found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf})
     )
@@ -397,7 +400,7 @@ def test_shifted_features_change_the_models_that_take_them(
     run = again(done, tmp_path, shifted=shifted)["runs"]["hlf"]
     assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
     labels, _, weights = predictions_of(done, "hlf")
-    (hlf_alone,) = (each for each in done.candidates if each.name == "hlf")
+    (hlf_alone,) = (candidate for candidate in done.candidates if candidate.name == "hlf")
     wrong = hlf_alone.model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
     shares = [
         np.average(wrong[labels == label] == label, weights=weights[labels == label])
@@ -408,7 +411,9 @@ def test_shifted_features_change_the_models_that_take_them(
     # A shift of 0 would say that the energy scale does not matter to a network on particles, which are not shifted.
     metrics = again(done, Path(tempfile.mkdtemp(dir=tmp_path)), ON_PARTICLES, shifted=shifted)
     assert (
-        [each["systematics"] for each in metrics["runs"].values()] == [{}] * len(ON_PARTICLES) != []
+        [metric["systematics"] for metric in metrics["runs"].values()]
+        == [{}] * len(ON_PARTICLES)
+        != []
     )
     assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(
         TASK.working_points

@@ -108,9 +108,12 @@ every_figure = pytest.mark.parametrize("name", ["background_efficiency", "reject
 
 def words_of(figure: Figure) -> list[str]:
     """Words of the legends as they are drawn."""
-    legends = [*figure.legends, *(each.get_legend() for each in figure.axes)]
+    legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
     return [
-        text.get_text().replace(r"\$", "$") for each in legends if each for text in each.get_texts()
+        text.get_text().replace(r"\$", "$")
+        for legend in legends
+        if legend
+        for text in legend.get_texts()
     ]
 
 
@@ -133,19 +136,20 @@ def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name:
     assert figure.get_size_inches()[0] == WIDTH
     axes = figure.axes
     assert axes[0].get_title(loc="left") == "technical sample"
-    assert any(each.get_title(loc="right") == "hlf, 13 TeV" for each in axes)
-    panels = [each for each in axes if each.axison]
+    assert any(axis.get_title(loc="right") == "hlf, 13 TeV" for axis in axes)
+    panels = [axis for axis in axes if axis.axison]
     is_twin = name == "learning_curve"
     has_ratios = name in {"background_efficiency", "rejection", "discriminant"}
     assert all(
-        each.get_xlabel() for each in panels[len(panels) // 2 * has_ratios : 1 if is_twin else None]
+        panel.get_xlabel()
+        for panel in panels[len(panels) // 2 * has_ratios : 1 if is_twin else None]
     )
     # Panels of a row have their common label on the left; feature names need none.
     lefts = (
-        panels if is_twin else [each for each in panels if each.get_subplotspec().is_first_col()]
+        panels if is_twin else [panel for panel in panels if panel.get_subplotspec().is_first_col()]
     )
     if name != "importance":
-        assert all(each.get_ylabel() for each in lefts)
+        assert all(axis.get_ylabel() for axis in lefts)
 
 
 def test_a_feature_of_a_plugin_has_the_label_that_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +435,7 @@ def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_exp
     ).axes
     steps = [patch for patch in main.patches if isinstance(patch, StepPatch)]
     # Backgrounds first, then the signal.
-    assert [float(np.nansum(each.get_data()[0])) for each in steps] == pytest.approx(
+    assert [float(np.nansum(step.get_data()[0])) for step in steps] == pytest.approx(
         [50.0, 20.0, 5.0]
     )
     assert main.get_yscale() == "log"

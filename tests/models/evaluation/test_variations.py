@@ -183,6 +183,6 @@ def test_the_errors_are_the_spread_over_repeated_experiments() -> None:
             for each in found
             for one in (each["auc"], each["working_points"][0]["efficiencies"]["QCD"])
         ]
-        shifts.append([each["shift"] for each in numbers])
-        errors.append([each["error"] for each in numbers])
+        shifts.append([shift["shift"] for shift in numbers])
+        errors.append([shift["error"] for shift in numbers])
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)

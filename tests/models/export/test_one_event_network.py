@@ -148,11 +148,11 @@ def test_all_shapes_are_fixed_and_all_operators_plain(
         "hlf": [1, len(hlf_names())],
         "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES],
     }
-    given = [each for each in NETWORKS[name].inputs if each != "num_particles"]
+    given = [input_ for input_ in NETWORKS[name].inputs if input_ != "num_particles"]
     assert shapes == {**{each: expected[each] for each in given}, "probability": [1, 3]}
     assert {node.op_type for node in content.graph.node} <= PLAIN
     assert content.opset_import[0].version == OPSET
-    properties = {each.key: each.value for each in content.metadata_props}
+    properties = {entry.key: entry.value for entry in content.metadata_props}
     assert list(json.loads(properties["inputs"])) == given
 
 

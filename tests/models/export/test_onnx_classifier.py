@@ -32,7 +32,9 @@ def path(tmp_path: Path) -> Path:
 def change_metadata(path: Path, **values: str | None) -> None:
     """Give entries other values, or take them away, as if the file had been exported so."""
     model = onnx.load(path)
-    properties = {each.key: each.value for each in model.metadata_props} | values | {"seal": None}
+    properties = (
+        {entry.key: entry.value for entry in model.metadata_props} | values | {"seal": None}
+    )
     onnx.helper.set_model_props(
         model, {key: value for key, value in properties.items() if value is not None}
     )

@@ -48,7 +48,9 @@ def exported(name: ModelName, **settings: Any) -> onnxruntime.InferenceSession:
 
 def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> np.ndarray:
     """Probabilities of events, of which the file is given what it asks for."""
-    feeds = {each.name: events[each.name].numpy() for each in session.get_inputs()}
+    feeds = {
+        model_input.name: events[model_input.name].numpy() for model_input in session.get_inputs()
+    }
     return session.run(["probability"], feeds)[0]
 
 
@@ -60,9 +62,12 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
         "particles": ("tensor(float)", ["batch", "num_rows", 19]),
         "num_particles": ("tensor(int64)", ["batch"]),
     }
-    found = {each.name: (each.type, each.shape) for each in session.get_inputs()}
+    found = {
+        model_input.name: (model_input.type, model_input.shape)
+        for model_input in session.get_inputs()
+    }
     assert found == {column: expected[column] for column in NETWORKS[name].inputs}
-    assert [(each.name, each.type, each.shape) for each in session.get_outputs()] == [
+    assert [(output.name, output.type, output.shape) for output in session.get_outputs()] == [
         ("probability", "tensor(float)", ["batch", 3])
     ]
 
@@ -72,7 +77,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
     spec = small_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
     export_onnx(small_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
     properties = {
-        each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props
+        entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props
     }
     assert properties.pop("format_version") == str(FORMAT_VERSION)
     assert len(properties.pop("seal")) == 32

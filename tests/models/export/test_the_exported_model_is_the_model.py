@@ -81,7 +81,7 @@ def _session(path: Path) -> Form:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_inputs()]
+    names = [model_input.name for model_input in session.get_inputs()]
     return lambda events: np.asarray(session.run(None, {name: events[name] for name in names})[0])
 
 

@@ -91,11 +91,11 @@ def test_sofie_gives_the_networks_probabilities(
     spec = spec._replace(scalers={column: ROBUST_SCALERS[column] for column in spec.scalers})
     export_one_event(small_network(spec, dtype=torch.float32), spec, tmp_path / "one_event.onnx")
     session = onnxruntime.InferenceSession("one_event.onnx", providers=["CPUExecutionProvider"])
-    events = some_events([each.name for each in session.get_inputs()])
-    expected = np.concatenate([session.run(None, each)[0] for each in events])
+    events = some_events([model_input.name for model_input in session.get_inputs()])
+    expected = np.concatenate([session.run(None, event)[0] for event in events])
     with Path("values.bin").open("wb") as file:
-        for each in events:
-            for values in each.values():
+        for event in events:
+            for values in event.values():
                 values.tofile(file)
     Path("generate.py").write_text(code_of("python"), encoding="utf-8")
     runpy.run_path("generate.py")

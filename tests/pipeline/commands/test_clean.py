@@ -46,7 +46,7 @@ def night(run_dir: Path) -> dict[str, str]:
     made: dict[str, str] = {}
     for stage, sources in CHAIN.items():
         made[stage] = publish(
-            StageStore(run_dir, stage), upstream={each: made[each] for each in sources}
+            StageStore(run_dir, stage), upstream={source: made[source] for source in sources}
         )
     return made
 

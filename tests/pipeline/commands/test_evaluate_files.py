@@ -153,7 +153,7 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
 def test_inputs_are_files_of_a_class_or_a_sample() -> None:
     config = Config.model_validate({**MINIMAL, "classes": ["QCD", "ttbar", "W/Z"]})
     samples = _samples(["W/Z=data/run=3/w.root", "qcd=/data/run=3/q.root"], config)
-    assert [(each.label, each.files) for each in samples] == [
+    assert [(sample.label, sample.files) for sample in samples] == [
         (2, ["data/run=3/w.root"]),
         (0, ["/data/run=3/q.root"]),
     ]
@@ -181,7 +181,7 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
         {"name": "ttbar", "label": 1, "files": ["c"], "weight": "none", "sum_of_weights": 70.5},
         {"name": "W", "label": 2, "files": ["d"], "weight": "genWeight"},
     ]
-    samples = [{**each, "cross_section_pb": 10.0} for each in of_slices]
+    samples = [{**slice_sample, "cross_section_pb": 10.0} for slice_sample in of_slices]
     config = Config.model_validate({**MINIMAL, "samples": samples})
     found = _samples(["low=x", "high=y", "ttbar=z"], config)
     assert [

@@ -321,7 +321,7 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(
     verdicts = []
     with pytest.raises(PromotionError, match=r"^inclusive: "):
         verdicts.extend(promote(nights.run_folder))
-    assert [each.network for each in verdicts] == ["hlf"]
+    assert [verdict.network for verdict in verdicts] == ["hlf"]
     assert nights.in_use() == nights.made["train"]
     metrics = (nights.run_dir / METRICS).read_text()
     run = f'run_dir="{nights.run_dir}"'

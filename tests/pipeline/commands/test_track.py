@@ -204,7 +204,7 @@ def test_what_was_measured_and_drawn_goes_along(client: MlflowClient, runs: dict
         0.01,
     )
     assert run.data.tags["code_version"] == "commit abc"
-    assert [each.path for each in client.list_artifacts(run.info.run_id, "evaluate")] == [
+    assert [artifact.path for artifact in client.list_artifacts(run.info.run_id, "evaluate")] == [
         "evaluate/metrics.json"
     ]
 

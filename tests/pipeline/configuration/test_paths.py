@@ -110,7 +110,10 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
     """All keys of a section with their types, those of lists of sections with a star."""
     for name, field in model.model_fields.items():
         (kind, *_), many = (
-            (*(each for each in get_args(field.annotation) if get_origin(each)), field.annotation),
+            (
+                *(argument for argument in get_args(field.annotation) if get_origin(argument)),
+                field.annotation,
+            ),
             "",
         )
         if get_origin(kind) is list:

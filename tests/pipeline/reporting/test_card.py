@@ -52,7 +52,7 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
     # Axes of jets and charges had ticks between whole numbers.
-    ticks = {each.get_xlabel(): each.get_xticks() for each in figure.axes if each.axison}
+    ticks = {axis.get_xlabel(): axis.get_xticks() for axis in figure.axes if axis.axison}
     assert all(
         tick % 1 == 0
         for label in ticks

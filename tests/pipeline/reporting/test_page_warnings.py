@@ -53,7 +53,7 @@ def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None
     words = page_of(made, tmp_path).words
     assert all(each in words for each in found)
     tests["QCD"]["p_value"] = 0.0
-    assert any("(p = 0): overtrained." in each for each in warnings(made))
+    assert any("(p = 0): overtrained." in warning for warning in warnings(made))
 
 
 def test_the_smallest_of_several_probabilities_is_judged_by_their_number(tmp_path: Path) -> None:

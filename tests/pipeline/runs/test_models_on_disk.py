@@ -70,7 +70,7 @@ def exported(path: Path, *, seed: int = 1) -> Path:
 
 
 def names(*words: str | Path) -> list[str]:
-    return [each.candidate.name for each in find_models([str(word) for word in words], CLASSES)]
+    return [model.candidate.name for model in find_models([str(word) for word in words], CLASSES)]
 
 
 def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:

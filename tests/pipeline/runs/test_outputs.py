@@ -69,7 +69,7 @@ def test_a_sample_or_class_named_like_a_time_was_no_content(name: str) -> None:
         for events in (1, 2)
     ]
     for patterns in (["counters/samples"], ["counters/runs"]):
-        first, second = (content_digest([], each, patterns) for each in counters)
+        first, second = (content_digest([], counter, patterns) for counter in counters)
         assert first != second
     for file in ("cutflow.json", "metrics.json", "curves.json", "model.json"):
         assert digest_of({name: 1}, file) != digest_of({name: 2}, file)

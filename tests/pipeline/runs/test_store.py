@@ -44,7 +44,7 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
     assert current is not None
     assert (current.name, current.manifest["seconds"]) == ("0002-abcdef01", 2)
     # The marker is no output.
-    assert [each.path for each in version.files] == ["data"]
+    assert [file.path for file in version.files] == ["data"]
     assert json.loads(store.pointer.read_text()) == {"version": version.name}
     assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
 

@@ -185,7 +185,7 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     clean(folder_of(remote), 1)
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
     assert current(remote, "ingest").name not in {
-        each.lies_in[-13:] for each in current(remote, "ingest").files
+        file.lies_in[-13:] for file in current(remote, "ingest").files
     }
     site.arrive("qcd_3")
     run_stages(remote, *STAGES)

@@ -174,7 +174,7 @@ def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
 def test_the_efficiency_of_a_sample_was_looked_up_under_the_label_of_today(tmp_path: Path) -> None:
     """Its test events have the label that it had when they were ingested."""
     config = made_config(tmp_path, (1e5, 800.0))
-    swapped = [each.model_copy(update={"label": 1 - each.label}) for each in config.samples]
+    swapped = [sample.model_copy(update={"label": 1 - sample.label}) for sample in config.samples]
     rates = rates_before(config.model_copy(update={"samples": swapped}), finished(tmp_path))
     assert rates is not None
     assert rates.labels == {"qcd": 0, "ttbar": 1}
@@ -198,8 +198,8 @@ def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
 def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Path) -> None:
     stages = finished(tmp_path)
     config = made_config(tmp_path, (1e5, 800.0))
-    for each in stages.values():
-        each.manifest["config"]["samples"].append(
+    for stage in stages.values():
+        stage.manifest["config"]["samples"].append(
             {"name": "gone", "label": 0, "cross_section_pb": 7.0}
         )
     # Its test events are mixed by rates, and it has none.

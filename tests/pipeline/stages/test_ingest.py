@@ -138,7 +138,7 @@ def test_a_stage_depends_on_the_counters_that_it_reads(
     other = version._replace(manifest={**version.manifest, "counters": counters})
     stages: list[Stage] = [Features(), Evaluate(), Report()]
     assert [
-        each.name for each in stages if each.content_read(other) != each.content_read(version)
+        stage.name for stage in stages if stage.content_read(other) != stage.content_read(version)
     ] == stale
 
 
@@ -157,9 +157,9 @@ def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
 ) -> None:
     monkeypatch.delattr("ingestion.spark_job.file_digest")
     night.run()
-    published = {each.path: each.digest for each in night.version("ingest").files}
+    published = {file.path: file.digest for file in night.version("ingest").files}
     outputs = night.counters("features")["kernel_outputs"]
     assert len(outputs) == 3
     assert {
-        f"events/{each['name']}": each["digest"] for each in outputs
+        f"events/{output['name']}": output["digest"] for output in outputs
     }.items() <= published.items()

@@ -36,7 +36,7 @@ def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_re
     assert inputs[0].inputs.keys() == {"compare/mine"}
     assert inputs[0].inputs["compare/mine"].name == "comparison mine"
     assert inputs[1].details == {"mine": {**content, "rows": [["sgd", "91 %"]]}}
-    first, second, same = (each.inputs for each in inputs)
+    first, second, same = (input_.inputs for input_ in inputs)
     assert first != second == same
 
 

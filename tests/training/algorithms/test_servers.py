@@ -249,7 +249,9 @@ def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-13)
     assert abs(found[-1] - found[-1].mean(axis=0)).max() > 1e-3, "workers that agree prove little"
     if chosen["algorithm"] == "adag":
-        counted = (each.counters()["scaling_percent"] for each in watcher.algorithms.values())
+        counted = (
+            algorithm.counters()["scaling_percent"] for algorithm in watcher.algorithms.values()
+        )
         assert sum(counted, Counter()) == replay.scaling
         assert len(replay.scaling) > 5, "as much for each push proves little"
 

@@ -59,8 +59,8 @@ def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: 
         found = run(algorithm=method, files=resumed.files, resume=kept.at(position))
         np.testing.assert_array_equal(found.parameters, whole.parameters)
         np.testing.assert_array_equal(last_buffers(resumed), last_buffers(kept))
-        assert [each["val_loss"] for each in found.records[0]] == [
-            each["val_loss"] for each in whole.records[0]
+        assert [record["val_loss"] for record in found.records[0]] == [
+            record["val_loss"] for record in whole.records[0]
         ]
 
 
