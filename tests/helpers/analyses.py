@@ -57,7 +57,7 @@ class Analysis:
         """What is printed, in long lines."""
         self.config(**changes)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.run_folder.SparkProvider", lambda _: LentSpark(self.provider))
+            patch.setattr("pipeline.run_folder.SparkProvider", lambda *_: LentSpark(self.provider))
             return run_stages(
                 self.folder / "config.yaml", *(stages or ("ingest", "features")), force=force
             )

@@ -32,7 +32,7 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the stages ingest and features run in this process, with copies of remote files in a folder."""
     patch.setattr(Ingest, "needs", ())
     patch.setattr(Features, "needs", ())
-    patch.setattr(run_folder, "SparkProvider", lambda _: WITHOUT_SPARK)
+    patch.setattr(run_folder, "SparkProvider", lambda *_: WITHOUT_SPARK)
     patch.setattr(spark_job, "_scratch", lambda _: folder)
 
 
