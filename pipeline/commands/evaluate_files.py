@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile, kernel_items
 from features.schema import identities
-from features.spark_job import make_unsplit, track_hint
+from features.spark_job import Unsplit, make_unsplit, track_hint
 from hep_core.atomic_files import write_atomically
 from hep_core.paths import expand_path
 from ingestion.copies import UInt64s
@@ -48,6 +48,9 @@ from pipeline.stages.features import generated_samples
 from pipeline.stages.ingest import Ingest
 from training.threads import use_threads
 
+if TYPE_CHECKING:
+    from features.normalisation import GeneratedSample
+
 _FOLDER: Final = "evaluations"
 
 
@@ -60,7 +63,7 @@ class _OfAnyModel(Evaluate):
 class _Events(NamedTuple):
     """The events of an evaluation."""
 
-    words: str
+    description: str
     files: list[Path]
     rates: Rates | None = None
     inputs: Files = ()
@@ -86,82 +89,77 @@ def evaluate_files(
     """
     config = run_folder.config
     use_threads(config.train.threads)
-    # One that is not known is asked for before any work.
+    # An unknown signal is an error before any work.
     _ = config.signals
     with run_folder.locked(_FOLDER):
         folder = _next_folder(config) if out is None else folder_of_option(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
-        found = _models(run_folder, models)
-        refuse_other_features(found, kernel_items(config.features))
+        found_models = _models(run_folder, models)
+        refuse_other_features(found_models, kernel_items(config.features))
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
                 events, train = _new_events(run_folder, inputs, unfinished), []
             else:
-                events = _Events("test split", dataset.files("test"), *_rates_of_split(run_folder))
+                rates, files = _rates_of_split(run_folder)
+                events = _Events("test split", dataset.files("test"), rates, files)
                 train = dataset.files("train")
-            for name in refuse_seen_events(found, events.files, events.keys):
-                run_folder.say(
-                    f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the "
-                    f"result means nothing"
-                )
-            if any(dict(config.evaluate.systematics).values()):
-                run_folder.say(
-                    "  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`"
-                )
+            _print_remarks(run_folder, found_models, events)
             metrics = evaluated(
                 config,
                 run_folder.console,
-                [each.candidate for each in found],
+                [model.candidate for model in found_models],
                 make_task(config, config.classes, events.rates, config.features, events.inputs),
                 events.files,
                 unfinished,
                 reference=_reference(run_folder, dataset, events),
                 train=train,
             )
-            for name, measured in metrics["runs"].items():
-                value = measured["accuracy"]["value"]
-                run_folder.results.add(f"accuracy of {name} on {events.words} {value:.3f}")
-            for each in ("features", "events", "keys"):
-                shutil.rmtree(unfinished / each, ignore_errors=True)
-            made = {
+            for name, run in metrics["runs"].items():
+                accuracy = run["accuracy"]["value"]
+                run_folder.results.add(f"accuracy of {name} on {events.description} {accuracy:.3f}")
+            for intermediate in ("features", "events", "keys"):
+                shutil.rmtree(unfinished / intermediate, ignore_errors=True)
+            record = {
                 "created": now(),
                 "code_version": code_version(),
                 "models": list(models),
-                "events": events.words,
+                "events": events.description,
+                "config": config.model_dump(mode="json"),
             }
-            write_atomically(
-                unfinished / "evaluation.json", {**made, "config": config.model_dump(mode="json")}
-            )
+            write_atomically(unfinished / "evaluation.json", record)
     return folder
 
 
-def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
-    """Rates of the samples, and their files, if the events that the features are of are still there."""
-    try:
-        upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
-    except MissingInputError as error:
-        run_folder.say(f"  no rates: {error}")
-        return None, ()
-    return rates_before(run_folder.config, upstream), upstream["ingest"].manifest["inputs"]
+def _next_folder(config: Config) -> Path:
+    """The folder of the next number."""
+    folder = config.run_dir / _FOLDER
+    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if they have the classes and settings of the config."""
+    """The features of the run folder, if they have the classes and settings of the config.
+
+    Raises:
+        MissingInputError: They are needed, and there are none, or only others.
+    """
     config, version = run_folder.config, run_folder.store("features").current()
-    dataset = None if version is None else FeatureDataset.load(version.verified().folder)
-    suits = dataset and (dataset.classes, dataset.definitions) == (
-        config.classes,
-        kernel_items(config.features),
-    )
-    if is_needed and not suits:
+    if version is not None:
+        dataset = FeatureDataset.load(version.verified().folder)
+        has_same_settings = dataset.definitions == kernel_items(config.features)
+        if has_same_settings and dataset.classes == config.classes:
+            return dataset
+    if not is_needed:
+        return None
+    if version is None:
         raise MissingInputError(
             f"there is no test split in {config.run_dir} yet. "
             f"Run `python -m pipeline features` first, or name ROOT files with --inputs."
-            if dataset is None
-            else "the features of this run folder were made with other settings than those of the config. "
-            "Run `python -m pipeline features` first."
         )
-    return dataset if suits else None
+    raise MissingInputError(
+        "the features of this run folder were made with other settings than those of the config. "
+        "Run `python -m pipeline features` first."
+    )
 
 
 def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
@@ -176,89 +174,28 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
     return trained_models(trained.verified(), run_folder.config.classes)
 
 
-def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files, and compute their features with the settings of the config."""
-    known = run_folder.config
-    samples = _samples(inputs, known)
-    config = known.model_copy(update={"samples": samples})
-    features_dir = folder.absolute() / "features"
-    features_dir.mkdir()
-    context = Context(
-        config=config,
-        upstream={},
-        current=None,
-        missing=frozenset(),
-        taken_over_parts=frozenset(),
-        found=Ingest().find_inputs(config, None, run_folder.console),
-        out_dir=folder,
-        data_dir=folder.absolute(),
-        spark=run_folder.spark,
-        console=run_folder.console,
-    )
+def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
+    """Rates of the samples, and their files, if the events that the features are of are still there."""
     try:
-        for words in _about_rates(samples, known):
-            context.say(f"note: {words}")
-        read = Ingest().run(context)
-        context.say(read.summary)
-        generated = generated_samples(samples, read.counters)
-        parts = [
-            EventsFile(
-                each["name"],
-                each["sample"],
-                each["digest"],
-                str(context.data_dir / "events" / each["name"]),
-            )
-            for each in read.counters["parts"]
-            if each["name"]
-        ]
-        kept = sum(each["events"] for each in read.counters["samples"].values())
-        spark = context.start_spark()
-        with context.bar("features", "events") as bar, counted(spark, bar, kept) as done:
-            made = make_unsplit(
-                spark, parts, generated, config.features, config.classes, features_dir,
-                done=done, num_tasks=context.spark.num_tasks,
-            )  # fmt: skip
-    finally:
-        run_folder.spark.stop()
-    selected = sums_by_sample(made.outputs)
-    for sample, counter in selected["samples"].items():
-        if words := track_hint(sample, counter):
-            context.say(f"note:{words}")
-    if not sum_counts(made.outputs).counts["selected"]:
-        raise FeatureError(
-            "--inputs: no event of these files passes the selection. Give more, or others."
-        )
-    rates = None
-    if {part.name for each in known.samples for part in each.by_label()} == generated.keys():
-        # Efficiencies of a sample are the same for any factor.
-        factors = {
-            name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in generated.items()
-        }
-        steps = cutflow(
-            read.counters, {**selected, "normalisation": factors}, known.model_dump(mode="json")
-        )
-        rates = rates_behind_cutflow(known, steps, known.features)
-    keys = distinct_keys(keys_folder(context.data_dir / "events"))
-    return _Events(", ".join(inputs), made.files, rates, read.inputs, keys)
+        upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
+    except MissingInputError as error:
+        run_folder.say(f"  no rates: {error}")
+        return None, ()
+    return rates_before(run_folder.config, upstream), upstream["ingest"].manifest["inputs"]
 
 
-def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
-    """What to know about the weights and rates of new samples, beside those of the config that is known."""
-    given = {each.name for each in samples}
-    missing = [each.name for each in known.samples if each.name not in given]
-    found = uncertain_mixtures(
-        known.model_copy(update={"samples": samples}).model_dump(mode="json")
-    )
-    if numbers := [each.name for each in known.samples if isinstance(each.sum_of_weights, float)]:
-        found.append(
-            f"sum_of_weights of {', '.join(numbers)} is a number of other files: new files count by their events, and "
-            f"there are no rates. A branch of the files (Runs.genEventSumw) would be summed over the new ones."
+def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: _Events) -> None:
+    """Print what limits the results; a model that was trained on these events is an error."""
+    for name in refuse_seen_events(models, events.files, events.keys):
+        run_folder.say(
+            f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the "
+            f"result means nothing"
         )
-    elif missing and all(each.cross_section_pb is not None for each in known.samples):
-        found.append(
-            f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB)."
+    systematics = run_folder.config.evaluate.systematics
+    if systematics.jet_scale or systematics.met_scale:
+        run_folder.say(
+            "  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`"
         )
-    return found
 
 
 def _reference(
@@ -270,44 +207,158 @@ def _reference(
     num_seen = count_seen(dataset, identities(events.files), events.keys)
     if num_seen == 0:
         return dataset
-    hold = "may hold copies" if num_seen is None else f"hold {num_seen}"
-    run_folder.say(f"  no boosted trees: the training and validation splits {hold} of these events")
+    overlap = "may hold copies" if num_seen is None else f"hold {num_seen}"
+    run_folder.say(
+        f"  no boosted trees: the training and validation splits {overlap} of these events"
+    )
     return None
 
 
-def _next_folder(config: Config) -> Path:
-    """The next number."""
-    folder = config.run_dir / _FOLDER
-    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-    return folder / f"{max(numbers, default=0) + 1:04d}"
+def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
+    """Ingest new files into a folder, and compute their features with the settings of the config."""
+    config = run_folder.config
+    samples = _samples(inputs, config)
+    new_config = config.model_copy(update={"samples": samples})
+    context = Context(
+        config=new_config,
+        upstream={},
+        current=None,
+        missing=frozenset(),
+        taken_over_parts=frozenset(),
+        found=Ingest().find_inputs(new_config, None, run_folder.console),
+        out_dir=folder,
+        data_dir=folder.absolute(),
+        spark=run_folder.spark,
+        console=run_folder.console,
+    )
+    try:
+        for note in _notes_about_rates(new_config, config):
+            context.say(f"note: {note}")
+        ingested = Ingest().run(context)
+        context.say(ingested.summary)
+        generated = generated_samples(samples, ingested.counters)
+        features = _make_features(context, ingested.counters, generated)
+    finally:
+        run_folder.spark.stop()
+    selected = sums_by_sample(features.outputs)
+    for sample, counter in selected["samples"].items():
+        if hint := track_hint(sample, counter):
+            context.say(f"note:{hint}")
+    if not sum_counts(features.outputs).counts["selected"]:
+        raise FeatureError(
+            "--inputs: no event of these files passes the selection. Give more, or others."
+        )
+    rates = _rates_of_new_events(config, generated, ingested.counters, selected)
+    keys = distinct_keys(keys_folder(context.data_dir / "events"))
+    return _Events(", ".join(inputs), features.files, rates, ingested.inputs, keys)
+
+
+def _make_features(
+    context: Context, ingested: Mapping[str, Any], generated: Mapping[str, GeneratedSample]
+) -> Unsplit:
+    """Features of all events that were ingested; `ingested` are the counters."""
+    features_dir = context.data_dir / "features"
+    features_dir.mkdir()
+    parts = []
+    for part in ingested["parts"]:
+        if part["name"]:
+            path = str(context.data_dir / "events" / part["name"])
+            parts.append(EventsFile(part["name"], part["sample"], part["digest"], path))
+    num_events = sum(counts["events"] for counts in ingested["samples"].values())
+    spark = context.start_spark()
+    with (
+        context.bar("features", "events") as bar,
+        counted(spark, bar, num_events) as num_events_done,
+    ):
+        return make_unsplit(
+            spark,
+            parts,
+            generated,
+            context.config.features,
+            context.config.classes,
+            features_dir,
+            done=num_events_done,
+            num_tasks=context.spark.num_tasks,
+        )
+
+
+def _rates_of_new_events(
+    config: Config,
+    generated: Mapping[str, GeneratedSample],
+    ingested: Mapping[str, Any],
+    selected: Mapping[str, Any],
+) -> Rates | None:
+    """Rates of the samples of the config; None unless there are new files of each.
+
+    `ingested` and `selected` are counters.
+    """
+    names = {part.name for sample in config.samples for part in sample.by_label()}
+    if names != generated.keys():
+        return None
+    # Efficiencies of a sample are the same for any factor.
+    normalisation = {
+        name: {"factor": 1.0, "stated_sum": sample.stated_sum} for name, sample in generated.items()
+    }
+    selected = {**selected, "normalisation": normalisation}
+    steps = cutflow(ingested, selected, config.model_dump(mode="json"))
+    return rates_behind_cutflow(config, steps, config.features)
+
+
+def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
+    """Notes about the weights and rates of new samples, beside those of the config."""
+    notes = uncertain_mixtures(new_config.model_dump(mode="json"))
+    new_names = {sample.name for sample in new_config.samples}
+    missing = [sample.name for sample in config.samples if sample.name not in new_names]
+    fixed_sums = [
+        sample.name for sample in config.samples if isinstance(sample.sum_of_weights, float)
+    ]
+    if fixed_sums:
+        notes.append(
+            f"sum_of_weights of {', '.join(fixed_sums)} is a number of other files: new files count by their events, "
+            f"and there are no rates. A branch of the files (Runs.genEventSumw) would be summed over the new ones."
+        )
+    elif missing and all(sample.cross_section_pb is not None for sample in config.samples):
+        notes.append(
+            f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB)."
+        )
+    return notes
 
 
 def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
-    """The new files as samples, with the cross-section of the sample that is named, or of the only one of the class."""
-    # A number is the sum of the config's own files: new ones count by their events.
-    unknown = {"cross_section_pb": None, "sum_of_weights": None}
-    known = [
-        each.model_copy(update=unknown) if isinstance(each.sum_of_weights, float) else each
-        for each in config.samples
-    ]
-    # The name of a class prevails over that of a sample. Files of `label_by` are of no single class.
-    named = {sample.name: sample for sample in known}
-    for label, name in enumerate(config.classes):
-        first, *others = (each for each in known if label in each.labels)
-        if not (others or first.label_by):
-            named[name] = first
-    found: dict[str, SampleSettings] = {}
-    for place, (name, separator, pattern) in enumerate(
-        (each.partition("=") for each in inputs), start=1
-    ):
-        if not separator or name not in named:
+    """The new files as samples, with the cross-section of the named sample, or of the only one of the named class."""
+    known_samples = _samples_by_name(config)
+    samples: dict[str, SampleSettings] = {}
+    for position, argument in enumerate(inputs, start=1):
+        name, separator, pattern = argument.partition("=")
+        if not separator or name not in known_samples:
             raise ConfigError(
-                f"--inputs: there is no sample '{name}', and no class of one sample.{nearest(name, list(named))} Write "
-                f"CLASS=GLOB or SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
+                f"--inputs: there is no sample '{name}', and no class of one sample.{nearest(name, known_samples)} "
+                f"Write CLASS=GLOB or SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
             )
-        sample, file = named[name], expand_path(pattern)
+        known_sample = known_samples[name]
         # Files of unknown cross-section count by their events, each on its own.
-        key = f"new-{place}" if sample.cross_section_pb is None else sample.name
-        files = [*found[key].files, file] if key in found else [file]
-        found[key] = sample.model_copy(update={"name": key, "files": files})
-    return list(found.values())
+        is_normalised = known_sample.cross_section_pb is not None
+        new_name = known_sample.name if is_normalised else f"new-{position}"
+        earlier_files = samples[new_name].files if new_name in samples else []
+        files = [*earlier_files, expand_path(pattern)]
+        samples[new_name] = known_sample.model_copy(update={"name": new_name, "files": files})
+    return list(samples.values())
+
+
+def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
+    """The samples of a config by their names, and by the name of a class that has no other sample."""
+    samples = [_without_fixed_sum(sample) for sample in config.samples]
+    by_name = {sample.name: sample for sample in samples}
+    # The name of a class prevails over that of a sample. Files of `label_by` are of no single class.
+    for label, class_name in enumerate(config.classes):
+        of_class = [sample for sample in samples if label in sample.labels]
+        if len(of_class) == 1 and not of_class[0].label_by:
+            by_name[class_name] = of_class[0]
+    return by_name
+
+
+def _without_fixed_sum(sample: SampleSettings) -> SampleSettings:
+    """The sample; if its sum of weights is a number, which is of the old files, events count instead."""
+    if isinstance(sample.sum_of_weights, float):
+        return sample.model_copy(update={"cross_section_pb": None, "sum_of_weights": None})
+    return sample

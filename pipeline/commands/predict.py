@@ -41,7 +41,7 @@ TREE: Final = "predictions"
 OWN_COLUMNS: Final = ("entry", "flag", "predicted")
 
 
-class FileDone(NamedTuple):
+class FileScores(NamedTuple):
     """The scores of one file."""
 
     path: str
@@ -56,19 +56,27 @@ class FileDone(NamedTuple):
 
     @property
     def reasons(self) -> str:
-        """Why the others have none, in words."""
-        others = [
-            f"{name.replace('_', ' ')} {count}"
-            for name, count in self.flags.items()
-            if name != FLAGS[0]
+        """Why the other entries have no scores, in words; empty if all have some."""
+        reasons = [
+            f"{flag.replace('_', ' ')} {num_entries}"
+            for flag, num_entries in self.flags.items()
+            if flag != FLAGS[0]
         ]
-        return f" ({', '.join(others)})" if others else ""
+        return f" ({', '.join(reasons)})" if reasons else ""
 
 
-class Done(NamedTuple):
-    """All files, in the order of the inputs."""
+class FailedFile(NamedTuple):
+    """A file whose scores could not be made."""
 
-    files: list[FileDone]
+    name: str
+    """Path of the input that cannot be read, or name of the file of scores that cannot be written."""
+    error: InputFileError | OSError
+
+
+class Scores(NamedTuple):
+    """The scores of all files, in the order of the inputs."""
+
+    files: list[FileScores]
     events_per_second: float
 
 
@@ -81,7 +89,7 @@ def predict(
     network: str | None = None,
     parquet: bool = False,
     keep: Sequence[str] = (),
-) -> Done:
+) -> Scores:
     """Score all entries of some ROOT files, and write a file for each; several files are scored by Spark.
 
     A file of scores is a friend tree `predictions`, or Parquet. Its columns are `entry`, `flag` (a number of FLAGS),
@@ -96,105 +104,133 @@ def predict(
         parquet: Whether to write Parquet.
         keep: Branches of one number per event.
     """
-    place = (
-        expand_path(model)
-        if model
-        else str(Registry.in_use(run_folder.config.run_dir, network).folder)
-    )
-    classifier = load_classifier(place)
-    if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
+    model_path = _model_path(run_folder, model, network)
+    classifier = load_classifier(model_path)
+    score_columns = {*OWN_COLUMNS, *probability_branches(classifier.classes)}
+    if clashes := sorted(score_columns.intersection(keep)):
         raise ConfigError(
-            f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches."
+            f"--keep: {', '.join(clashes)} is a column of the scores themselves. Keep other branches."
         )
-    settings, infos = classifier.files(
-        [expand_path(path) for path in inputs], run_folder.say, keep=keep
-    )
-    # The samples of the training may have stated the tree themselves.
-    uuids = [
-        each for info in infos for each in (info.uuid, tree_identity(info.uuid, settings.tree_name))
-    ]
-    if classifier.dataset and (
-        seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)
-    ):
-        run_folder.say(
-            f"  warning: {classifier.name} was trained on {seen} events of these files; their scores are better than "
-            f"those of new events"
-        )
-    began = time.monotonic()
+    paths = [expand_path(path) for path in inputs]
+    settings, infos = classifier.files(paths, run_folder.say, keep=keep)
+    _warn_of_training_events(run_folder, classifier, infos, settings)
+
+    start = time.monotonic()
+    num_events = sum(info.entries for info in infos)
     with new_folder(folder_of_option(out, "--out")) as folder:
-        names = _names(infos, "parquet" if parquet else "root")
-        work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
-        total = sum(info.entries for info in infos)
-        if len(work) > 1 and find_spec("pyspark"):
-            found = _on_spark(run_folder, place, settings, keep, work, total)
+        names = _file_names(infos, "parquet" if parquet else "root")
+        jobs = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
+        if len(jobs) > 1 and find_spec("pyspark"):
+            results = _score_on_spark(run_folder, model_path, settings, keep, jobs, num_events)
         else:
-            with Bar(run_folder.console, "predict", "events", total) as bar:
-                found = [
-                    _score_file(classifier, settings, keep, *each, on_events=bar.add)
-                    for each in work
-                ]
-        failed = [result for result in found if not isinstance(result, FileDone)]
-        for name, error in failed:
-            if isinstance(error, OSError):
-                raise cannot_write(
-                    out / name, error, alternative="another folder with --out"
-                ) from error
-        BadFilesError.raise_any(
-            [(path, error) for path, error in failed if isinstance(error, InputFileError)]
-        )
+            results = []
+            with Bar(run_folder.console, "predict", "events", num_events) as bar:
+                for info, path in jobs:
+                    scores = _score_file(classifier, settings, keep, info, path, on_events=bar.add)
+                    results.append(scores)
+        _raise_failures(results, out)
+    seconds = max(time.monotonic() - start, 1e-9)
     files = [
-        each._replace(path=str(out / Path(each.path).name))
-        for each in found
-        if isinstance(each, FileDone)
+        scores._replace(path=str(out / name))
+        for scores, name in zip(results, names, strict=True)
+        if isinstance(scores, FileScores)
     ]
-    return Done(files, total / max(time.monotonic() - began, 1e-9))
+    return Scores(files, num_events / seconds)
 
 
-def _names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
+def _model_path(run_folder: RunFolder, model: str | None, network: str | None) -> str:
+    """The path that the user names, else that of the model in use."""
+    if model:
+        return expand_path(model)
+    return str(Registry.in_use(run_folder.config.run_dir, network).folder)
+
+
+def _warn_of_training_events(
+    run_folder: RunFolder,
+    classifier: EventClassifier,
+    infos: Sequence[FileInfo],
+    settings: IngestSettings,
+) -> None:
+    if classifier.dataset is None:
+        return
+    identities = []
+    for info in infos:
+        # The samples of the training may have stated the tree themselves.
+        identities += [info.uuid, tree_identity(info.uuid, settings.tree_name)]
+    num_seen = count_seen_of(FeatureDataset.load(classifier.dataset), identities)
+    if num_seen:
+        run_folder.say(
+            f"  warning: {classifier.name} was trained on {num_seen} events of these files; their scores are better "
+            f"than those of new events"
+        )
+
+
+def _raise_failures(results: Sequence[FileScores | FailedFile], out: Path) -> None:
+    """Raise the first error of writing, else one error that names all files that cannot be read."""
+    bad_files = []
+    for result in results:
+        if not isinstance(result, FailedFile):
+            continue
+        if isinstance(result.error, OSError):
+            path = out / result.name
+            raise cannot_write(
+                path, result.error, alternative="another folder with --out"
+            ) from result.error
+        bad_files.append((result.name, result.error))
+    BadFilesError.raise_any(bad_files)
+
+
+def _file_names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
     """Names of the files of scores: those of the inputs, with a number where two are the same."""
     names: list[str] = []
     for info in infos:
-        stem, number = Path(info.path).name.removesuffix(".root"), 1
-        while (name := f"{stem}{f'-{number}' if number > 1 else ''}.scores.{suffix}") in names:
+        stem = Path(info.path).name.removesuffix(".root")
+        name = f"{stem}.scores.{suffix}"
+        number = 2
+        while name in names:
+            name = f"{stem}-{number}.scores.{suffix}"
             number += 1
         names.append(name)
     return names
 
 
 @lru_cache(maxsize=1)
-def _loaded(place: str) -> EventClassifier:
+def _cached_classifier(path: str) -> EventClassifier:
     """The classifier, read once by a Python worker of Spark."""
     load_from_environment()
-    return load_classifier(place)
+    return load_classifier(path)
 
 
-def _on_spark(
+def _score_on_spark(
     run_folder: RunFolder,
-    place: str,
+    model_path: str,
     settings: IngestSettings,
     keep: Sequence[str],
-    work: Sequence[tuple[FileInfo, Path]],
-    total: int,
-) -> list[FileDone | tuple[str, InputFileError | OSError]]:
+    jobs: Sequence[tuple[FileInfo, Path]],
+    num_events: int,
+) -> list[FileScores | FailedFile]:
     """Score each file in a task."""
     with Bar(run_folder.console, "Spark", "") as bar:
         show = partial(bar, 0, 0)
         show("starting")
-        paths = [info.path for info, _ in work]
-        spark = run_folder.spark.context(folder=work[0][1].parent, inputs=paths, show=show)
-    absolute = str(Path(place).absolute())
+        inputs = [info.path for info, _ in jobs]
+        spark = run_folder.spark.context(folder=jobs[0][1].parent, inputs=inputs, show=show)
+    absolute_path = str(Path(model_path).absolute())
     try:
         with (
             Bar(run_folder.console, "predict", "events") as bar,
-            counted(spark, bar, total) as done,
+            counted(spark, bar, num_events) as num_events_done,
         ):
 
-            def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, InputFileError | OSError]:
-                return _score_file(_loaded(absolute), settings, keep, *each, on_events=done.add)
+            def run(job: tuple[FileInfo, Path]) -> FileScores | FailedFile:
+                info, path = job
+                classifier = _cached_classifier(absolute_path)
+                return _score_file(
+                    classifier, settings, keep, info, path, on_events=num_events_done.add
+                )
 
-            return list(
-                spark.parallelize(work, run_folder.spark.num_tasks(len(work))).map(run).collect()
-            )
+            num_tasks = run_folder.spark.num_tasks(len(jobs))
+            return list(spark.parallelize(jobs, num_tasks).map(run).collect())
     finally:
         run_folder.spark.stop()
 
@@ -207,47 +243,61 @@ def _score_file(
     path: Path,
     *,
     on_events: Callable[[int], object],
-) -> FileDone | tuple[str, InputFileError | OSError]:
-    """Write the scores of a file; an error of the file, or of the disk, is a result: Spark would try the task again."""
-    counts: Counter[int] = Counter()
+) -> FileScores | FailedFile:
+    """Write the scores of a file.
+
+    An error of the file, or of the disk, is a result: Spark would try the task again.
+    """
+    flag_counts: Counter[int] = Counter()
+    kept_branches = {name: info.pass_through[name] for name in keep}
     try:
-        with _writer(
-            path, classifier.classes, {name: info.pass_through[name] for name in keep}
-        ) as write:
+        with _writer(path, classifier.classes, kept_branches) as write:
             for raw, scored in classifier.entries(info, settings):
                 write(classifier.columns(raw, scored) | raw.pass_through)
-                counts.update(scored.flag.tolist())
+                flag_counts.update(scored.flag.tolist())
                 on_events(raw.num_events)
-    except InputFileError as problem:
-        return info.path, problem
+    except InputFileError as error:
+        return FailedFile(info.path, error)
     except Exception as error:
-        cause = full_disk_error(error)
-        if cause is None:
+        disk_error = full_disk_error(error)
+        if disk_error is None:
             raise
-        return path.name, cause
-    return FileDone(
-        str(path),
-        info.entries,
-        {name: counts[flag] for flag, name in enumerate(FLAGS) if counts[flag]},
-    )
+        return FailedFile(path.name, disk_error)
+    flags = {name: flag_counts[flag] for flag, name in enumerate(FLAGS) if flag_counts[flag]}
+    return FileScores(str(path), info.entries, flags)
+
+
+_Columns = Mapping[str, NDArray[Any]]
 
 
 @contextmanager
 def _writer(
-    path: Path, classes: Sequence[str], kept: Mapping[str, str]
-) -> Iterator[Callable[[Mapping[str, NDArray[Any]]], None]]:
-    """Writes columns to a new file; its metadata, or the title of the tree, say the classes and flags as JSON."""
+    path: Path, classes: Sequence[str], kept_branches: Mapping[str, str]
+) -> Iterator[Callable[[_Columns], None]]:
+    """A function that appends columns to a new file; `kept_branches` are names and types.
+
+    The metadata of Parquet, or the title of the tree, give the classes and flags as JSON.
+    """
     types = {"entry": "int64", "flag": "int8", "predicted": "int64"}
-    types |= dict.fromkeys(probability_branches(classes), "float32") | dict(kept)
-    words = {"classes": list(classes), "flags": list(FLAGS)}
+    types |= dict.fromkeys(probability_branches(classes), "float32")
+    types |= kept_branches
+    metadata = {"classes": list(classes), "flags": list(FLAGS)}
     if path.suffix == ".parquet":
-        schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in types.items()])
-        schema = schema.with_metadata({name: json.dumps(each) for name, each in words.items()})
+        fields = [(name, pa.from_numpy_dtype(dtype)) for name, dtype in types.items()]
+        json_metadata = {key: json.dumps(names) for key, names in metadata.items()}
+        schema = pa.schema(fields).with_metadata(json_metadata)
         with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as file:
-            yield lambda columns: file.write_table(
-                pa.table({name: columns[name] for name in types}, schema=schema)
-            )
+
+            def write_rows(columns: _Columns) -> None:
+                table = pa.table({name: columns[name] for name in types}, schema=schema)
+                file.write_table(table)
+
+            yield write_rows
         return
     with uproot.recreate(path) as file:
-        tree = file.mktree(TREE, types, title=json.dumps(words))
-        yield lambda columns: tree.extend({name: columns[name] for name in types})
+        tree = file.mktree(TREE, types, title=json.dumps(metadata))
+
+        def extend_tree(columns: _Columns) -> None:
+            tree.extend({name: columns[name] for name in types})
+
+        yield extend_tree

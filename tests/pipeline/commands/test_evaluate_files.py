@@ -21,9 +21,9 @@ from models.evaluation.bootstrap import Estimate
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.rates import Rates
 from pipeline.commands.evaluate_files import (
-    _about_rates,
     _Events,
     _new_events,
+    _notes_about_rates,
     _reference,
     _samples,
     evaluate_files,
@@ -193,7 +193,7 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
     ]
     assert any(
         "sum_of_weights of high, ttbar is a number of other files" in note
-        for note in _about_rates(found, config)
+        for note in _notes_about_rates(config.model_copy(update={"samples": found}), config)
     )
     with pytest.raises(ConfigError, match="no class of one sample"):
         _samples(["QCD=x"], config)

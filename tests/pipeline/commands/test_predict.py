@@ -14,7 +14,7 @@ from rich.console import Console
 from stages_in_process import without_spark
 
 from hep_core.input_errors import InputFileError
-from pipeline.commands.predict import predict
+from pipeline.commands.predict import FailedFile, predict
 from pipeline.config import load_config
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
@@ -87,8 +87,8 @@ def test_files_that_fail_while_they_are_scored_are_named_and_leave_no_scores(
 def test_scores_without_room_name_their_file(
     scoring: Scoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_room(*_: object, **__: object) -> tuple[str, OSError]:
-        return "qcd_0.scores.parquet", OSError(errno.EFBIG, "File too large")
+    def without_room(*_: object, **__: object) -> FailedFile:
+        return FailedFile("qcd_0.scores.parquet", OSError(errno.EFBIG, "File too large"))
 
     monkeypatch.setattr("pipeline.commands.predict._score_file", without_room)
     with pytest.raises(
