@@ -80,8 +80,7 @@ def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
 def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, train={"workers": 2, "slowmo": {"tau": 4}})
     found = {
-        check.method: check
-        for check in check_times(runs, tmp_path / "timing", cores=1, code="")
+        check.method: check for check in check_times(runs, tmp_path / "timing", cores=1, code="")
     }
     assert found.keys() == {"ar-sgd", "ad-psgd"}
     for each in found.values():
