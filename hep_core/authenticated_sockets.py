@@ -1,4 +1,4 @@
-"""Listening sockets of a run: whoever connects shows the token of the run first, and in time, or is sent away."""
+"""Listening sockets of a run, which admit only clients that show the token of the run in time."""
 
 from __future__ import annotations
 
@@ -7,78 +7,92 @@ import select
 import socket
 import time
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-#: Time for a stranger to show the token [s].
+#: Time for a client to show the token [s].
 _SECONDS: Final = 10.0
-#: Number of strangers that may wait at the same time; the oldest makes room.
-_MOST: Final = 64
+#: Number of clients that may wait at the same time; a new one replaces the oldest.
+_MAX_WAITING: Final = 64
+
+
+class _Handshake(NamedTuple):
+    received: bytes
+    """The bytes of the token that a client has sent."""
+    deadline: float
 
 
 class AuthenticatedListener:
-    """A listening socket. Nothing of a stranger is read but as many bytes as the token has.
+    """A listening socket that reads no more bytes of a client than the token has.
 
-    `server`: the socket, which listens; the door closes it. `most`: number of strangers that may wait; at least as many
-    as may come at once.
+    `server`: the listening socket, which `close` closes. `max_waiting`: number of clients that may
+    wait; at least as many as may come at once.
     """
 
-    def __init__(self, server: socket.socket, token: bytes, *, most: int = _MOST) -> None:
-        self._server, self._token, self._most = server, token, max(most, _MOST)
+    def __init__(
+        self, server: socket.socket, token: bytes, *, max_waiting: int = _MAX_WAITING
+    ) -> None:
+        self._server = server
         self._server.setblocking(False)
-        self._strangers: dict[socket.socket, tuple[bytes, float]] = {}
+        self._token = token
+        self._max_waiting = max(max_waiting, _MAX_WAITING)
+        self._handshakes: dict[socket.socket, _Handshake] = {}
         self.address: Any = server.getsockname()
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """What to select for reading."""
-        return [self._server, *self._strangers]
+        """The sockets to select for reading."""
+        return [self._server, *self._handshakes]
 
     def accept(self, seconds: float) -> list[socket.socket]:
-        """Wait for news up to some time; returns the connections that have shown the token."""
-        return self.accept_from(select.select(self.sockets, [], [], seconds)[0])
+        """Wait up to some time; returns the connections that have shown the token."""
+        ready, _, _ = select.select(self.sockets, [], [], seconds)
+        return self.accept_from(ready)
 
     def accept_from(self, ready: Collection[socket.socket]) -> list[socket.socket]:
-        """Read from some of the sockets; returns the connections that have shown the token."""
-        for stranger in self._strangers.keys() & set(ready):
-            self._read(stranger)
-        known = []
-        for stranger, (shown, deadline) in list(self._strangers.items()):
-            if hmac.compare_digest(shown, self._token):
-                stranger.setblocking(True)
-                known.append(stranger)
-            elif len(shown) < len(self._token) and time.monotonic() < deadline:
+        """Read from sockets that are ready; returns the connections that have shown the token."""
+        for client in self._handshakes.keys() & set(ready):
+            self._read(client)
+        accepted = []
+        for client, handshake in list(self._handshakes.items()):
+            if hmac.compare_digest(handshake.received, self._token):
+                client.setblocking(True)
+                accepted.append(client)
+                del self._handshakes[client]
                 continue
-            else:
-                stranger.close()
-            del self._strangers[stranger]
+            is_complete = len(handshake.received) == len(self._token)
+            if is_complete or time.monotonic() >= handshake.deadline:
+                client.close()
+                del self._handshakes[client]
         if self._server in ready:
-            self._admit()
-        return known
+            self._add_client()
+        return accepted
 
-    def _read(self, stranger: socket.socket) -> None:
-        """Take in more of the token; who has closed the connection is out of time."""
-        shown, deadline = self._strangers[stranger]
+    def _read(self, client: socket.socket) -> None:
+        """Read more of the token; the time of a client that has closed the connection is over."""
+        received, deadline = self._handshakes[client]
         try:
-            more = stranger.recv(len(self._token) - len(shown))
+            new_bytes = client.recv(len(self._token) - len(received))
         except OSError:
-            more = b""
-        self._strangers[stranger] = shown + more, deadline if more else 0.0
+            new_bytes = b""
+        if not new_bytes:
+            deadline = 0.0
+        self._handshakes[client] = _Handshake(received + new_bytes, deadline)
 
-    def _admit(self) -> None:
+    def _add_client(self) -> None:
         try:
-            stranger, _ = self._server.accept()
+            client, _ = self._server.accept()
         except OSError:
-            # It is gone already, or there are too many open files.
+            # The client is gone already, or there are too many open files.
             return
-        stranger.setblocking(False)
-        if len(self._strangers) >= self._most:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        client.setblocking(False)
+        if len(self._handshakes) >= self._max_waiting:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
             oldest.close()
-        self._strangers[stranger] = b"", time.monotonic() + _SECONDS
+        self._handshakes[client] = _Handshake(b"", time.monotonic() + _SECONDS)
 
     def close(self) -> None:
-        """Close the socket and send away who waits."""
-        for each in self.sockets:
-            each.close()
-        self._strangers.clear()
+        """Close the socket and the connections of waiting clients."""
+        for open_socket in self.sockets:
+            open_socket.close()
+        self._handshakes.clear()

@@ -1,4 +1,4 @@
-"""Reads the Parquet files that this pipeline wrote; no other code does, since damage is found here alone."""
+"""Reads the Parquet files that this pipeline wrote; all readers use it, so that damage is found."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from hep_core.storage import parquet_source
 class CheckedParquetFile:
     """A Parquet file whose pages and lists are checked when they are read.
 
-    The checksum of a page does not cover its header, which tells the number of its values: too low a number cuts the
-    last list of a page. The footer, whose digest is known, holds the numbers of whole columns.
+    The checksum of a page does not cover its header, which holds the number of its values: too low
+    a number cuts the last list of a page. The footer, whose digest is known, holds the numbers of
+    values of whole columns.
     """
 
     def __init__(self, file: Any) -> None:
@@ -34,13 +35,13 @@ class CheckedParquetFile:
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of some columns."""
         table = self._file.read(columns=columns)
-        self._refuse_short_lists(list_values(table), range(self.num_row_groups))
+        self._check_list_values(list_values(table), range(self.num_row_groups))
         return table
 
     def read_row_group(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a row group."""
         table = self._file.read_row_group(group, columns=columns)
-        self._refuse_short_lists(list_values(table), [group])
+        self._check_list_values(list_values(table), [group])
         return table
 
     def iter_batches(
@@ -48,20 +49,26 @@ class CheckedParquetFile:
     ) -> Iterator[pa.RecordBatch]:
         """All rows, batch by batch; the lengths of lists are checked at the end of the file."""
         counts: Counter[str] = Counter()
-        for batch in self._file.iter_batches(batch_size, columns=columns, use_threads=use_threads):
+        batches = self._file.iter_batches(batch_size, columns=columns, use_threads=use_threads)
+        for batch in batches:
             counts.update(list_values(batch))
             yield batch
-        self._refuse_short_lists(counts, range(self.num_row_groups))
+        self._check_list_values(counts, range(self.num_row_groups))
 
-    def _refuse_short_lists(self, counts: Mapping[str, int], groups: Sequence[int]) -> None:
+    def _check_list_values(self, counts: Mapping[str, int], groups: Sequence[int]) -> None:
+        """Compare the numbers of values of columns of lists with the footer."""
         if not counts:
             return
         schema = self._file.schema
-        paths = [schema.column(leaf).path.partition(".list.")[0] for leaf in range(len(schema))]
-        leaves = {path: leaf for leaf, path in enumerate(paths)}
+        leaf_of_column = {}
+        for leaf in range(len(schema)):
+            column_name = schema.column(leaf).path.partition(".list.")[0]
+            leaf_of_column[column_name] = leaf
         for name, count in counts.items():
-            columns = [self.metadata.row_group(group).column(leaves[name]) for group in groups]
-            expected = sum(column.num_values for column in columns)
+            expected = 0
+            for group in groups:
+                column = self.metadata.row_group(group).column(leaf_of_column[name])
+                expected += column.num_values
             if count != expected:
                 raise ValueError(
                     f"the lists of column {name} have {count} values, the footer says {expected}"
@@ -80,20 +87,23 @@ def list_values(rows: pa.Table | pa.RecordBatch) -> dict[str, int]:
 
 @contextmanager
 def open_parquet(path: Path, source: Any = None, **options: Any) -> Iterator[CheckedParquetFile]:
-    """Open a Parquet file of ours, also on object storage; `source` is the open file, if there is one.
+    """Open a Parquet file of ours, also on object storage.
+
+    `source` is the open file, if there is one; `options` are those of pyarrow.
 
     Raises:
-        DamagedOutputError: Something failed in the context, and the file cannot be read as it was written.
+        DamagedOutputError: Something failed in the context, and the file is damaged.
     """
     try:
-        opened = parquet_source(path) if source is None else source
-        with pq.ParquetFile(opened, page_checksum_verification=True, **options) as file:
+        if source is None:
+            source = parquet_source(path)
+        with pq.ParquetFile(source, page_checksum_verification=True, **options) as file:
             yield CheckedParquetFile(file)
     except (DamagedOutputError, InputFileError):
         raise
     except Exception as cause:
-        if why := damage_of_parquet(path):
-            raise DamagedOutputError(path, why) from cause
+        if damage := damage_of_parquet(path):
+            raise DamagedOutputError(path, damage) from cause
         raise
 
 
@@ -110,7 +120,7 @@ def num_rows(path: Path) -> int:
 
 
 def damage_of_parquet(path: Path) -> str:
-    """Why a Parquet file cannot be read as it was written; empty if it can, or if its server or disk is at fault."""
+    """Say why a Parquet file cannot be read; empty if it can, or if its server or disk is at fault."""
     try:
         with pq.ParquetFile(parquet_source(path), page_checksum_verification=True) as file:
             checked = CheckedParquetFile(file)
@@ -119,5 +129,6 @@ def damage_of_parquet(path: Path) -> str:
     except Exception as cause:  # noqa: BLE001 - damaged bytes raise errors of any type
         if is_system_error(cause) or remote_error(str(path), where="its content", cause=cause):
             return ""
-        return f"reading it fails ({type(cause).__name__}: {' '.join(str(cause).split())})"
+        message = " ".join(str(cause).split())
+        return f"reading it fails ({type(cause).__name__}: {message})"
     return ""

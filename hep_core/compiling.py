@@ -35,7 +35,7 @@ entrypoints._already_initialized = True
 config._config_fname = os.devnull
 config.reload_config()  # type: ignore[no-untyped-call]
 
-#: They set options too, and serve other packages.
+#: The source of this module: the decorators set options too, for functions of other packages.
 _DECORATORS: Final = inspect.getsource(sys.modules[__name__])
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
@@ -44,52 +44,55 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 def compiled(function: Kernel, **options: Any) -> Kernel:
     """Compile a loop over arrays at its first call, with options of `numba.njit`; its signature stays.
 
-    With `error_model="numpy"` a division by zero is infinite, and no error; with `nogil` other Python threads run
-    during a call; `fastmath` has LLVM's flags for transformations that are not exact.
+    With `error_model="numpy"` a division by zero is infinite, and no error. With `nogil` other
+    Python threads run during a call. `fastmath` has LLVM's flags for transformations that are not
+    exact.
     """
-    with _own_cache(options):
+    with _cached_by_source(options):
         return cast("Kernel", numba.njit(cache=True, **options)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:
-    """Compile a formula of scalars to a NumPy ufunc of scalars and arrays, which other kernels can call too."""
-    with _own_cache({}):
+    """Compile a formula of scalars to a NumPy ufunc, which other kernels can call too."""
+    with _cached_by_source({}):
         return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
 
 
-def cache_folder(name: str, places: Iterable[Path]) -> Path:
-    """A folder of a name in the first place that can be written, or else in a temporary folder of this user.
+def cache_folder(name: str, parents: Iterable[Path]) -> Path:
+    """A folder of a name in the first parent that is writable, or in a temporary folder of this user.
 
-    What lies there is run as it is, so a temporary folder that others can write to is not taken.
+    Machine code in it runs unchecked, so the folder is never one that other users can write to.
     """
-    for place in places:
-        if _is_ours(place / name):
-            return place / name
-    own = Path(tempfile.gettempdir()) / f"hep-pipeline-{os.getuid()}"
+    for parent in parents:
+        if _is_private(parent / name):
+            return parent / name
+    temporary = Path(tempfile.gettempdir()) / f"hep-pipeline-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
-        own.mkdir(mode=0o700)
-    status = own.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        own = Path(tempfile.mkdtemp(prefix="hep-pipeline-"))
-    return own / name
+        temporary.mkdir(mode=0o700)
+    status = temporary.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_ours or status.st_mode & 0o077:
+        temporary = Path(tempfile.mkdtemp(prefix="hep-pipeline-"))
+    return temporary / name
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether we can write to a folder, and none but its owner and us can change it or the one that holds it."""
+def _is_private(folder: Path) -> bool:
+    """Whether we can write to a folder, and no other user can change the folder or its parent."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
         return False
-    found = [each.stat() for each in (folder, folder.parent)]
-    return all(
-        each.st_uid in (os.getuid(), 0) and not each.st_mode & stat.S_IWOTH for each in found
-    )
+    for path in (folder, folder.parent):
+        status = path.stat()
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
+            return False
+    return True
 
 
 @contextlib.contextmanager
-def _own_cache(options: Mapping[str, Any]) -> Iterator[None]:
-    """Let numba cache the functions that are compiled within, with these options, in `KernelCache`."""
+def _cached_by_source(options: Mapping[str, Any]) -> Iterator[None]:
+    """Let numba cache the functions that are compiled in the context, with these options."""
     # A set has another order in each process.
     KernelCache.options = json.dumps(options, sort_keys=True, default=sorted)
     numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCache.__name__}"  # type: ignore[attr-defined]
@@ -100,16 +103,17 @@ def _own_cache(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 class KernelCache(UserProvidedCacheLocator):
-    """One folder per state of a package's source and options, whether the package is a folder or in an archive.
+    """One folder for each state of a package's source and options; the package may be an archive.
 
-    An archive that Spark ships has another path and time in each application; numba's own caches depend on these.
+    An archive that Spark ships has another path and time in each application, and numba's own
+    caches depend on these.
     """
 
     options: ClassVar[str] = ""
 
     def __init__(self, py_func: FunctionType, py_file: str) -> None:
         self._lineno = py_func.__code__.co_firstlineno
-        self._cache_path = str(_cache_of(Path(py_file).parent, self.options))
+        self._cache_path = str(_package_cache(Path(py_file).parent, self.options))
 
     @classmethod
     def from_function(cls, py_func: FunctionType, py_file: str) -> KernelCache:
@@ -122,24 +126,25 @@ class KernelCache(UserProvidedCacheLocator):
 
 
 @cache
-def _cache_of(package: Path, options: str) -> Path:
-    """The cache for this source: next to it, or elsewhere for an archive or a read-only checkout."""
-    source = hashlib.sha256(_DECORATORS.encode() + options.encode())
-    for name, content in sorted(_sources(package)):
-        source.update(name.encode())
-        source.update(content)
-    places = [package / "__pycache__"]
+def _package_cache(package: Path, options: str) -> Path:
+    """The cache of a package: beside its source, or elsewhere if that is an archive or read-only."""
+    digest = hashlib.sha256(_DECORATORS.encode() + options.encode())
+    for name, source in sorted(_source_files(package)):
+        digest.update(name.encode())
+        digest.update(source)
+    parents = [package / "__pycache__"]
+    # A user of a container may have no home.
     with contextlib.suppress(RuntimeError):
-        # A user of a container may have none.
-        places.append(Path.home() / ".cache" / "hep-pipeline")
-    return cache_folder(f"kernels-{source.hexdigest()[:16]}", places)
+        parents.append(Path.home() / ".cache" / "hep-pipeline")
+    return cache_folder(f"kernels-{digest.hexdigest()[:16]}", parents)
 
 
-def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
-    archive = next((parent for parent in package.parents if parent.is_file()), None)
-    root: Traversable = (
-        package if archive is None else zipfile.Path(archive, f"{package.relative_to(archive)}/")
-    )
-    for file in root.iterdir():
+def _source_files(package: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of the Python files of a package."""
+    folder: Traversable = package
+    for parent in package.parents:
+        if parent.is_file():
+            folder = zipfile.Path(parent, f"{package.relative_to(parent)}/")
+    for file in folder.iterdir():
         if file.name.endswith(".py"):
             yield file.name, file.read_bytes()

@@ -1,12 +1,13 @@
-"""What of the environment may influence a run: one table, applied where a process of ours starts.
+"""The variables of the environment that may influence a run, as one table.
 
-Variables of no row are left alone: HOME, PATH, TMPDIR, LD_LIBRARY_PATH, JAVA_HOME, TZ, proxies and certificates,
-credentials and settings of storage (AWS_*, XRD_*, KRB5CCNAME, FSSPEC_*, ~/.aws, ~/.config/fsspec, ~/.netrc),
-CUDA_VISIBLE_DEVICES, MLFLOW_*, and ours, HEP_PIPELINE_*. Those of MPI count where ranks run on several hosts.
+Variables of no row are left alone: HOME, PATH, TMPDIR, LD_LIBRARY_PATH, JAVA_HOME, TZ, proxies and
+certificates, credentials and settings of storage (AWS_*, XRD_*, KRB5CCNAME, FSSPEC_*, ~/.aws,
+~/.config/fsspec, ~/.netrc), CUDA_VISIBLE_DEVICES, MLFLOW_*, and ours, HEP_PIPELINE_*. Those of MPI
+count where ranks run on several hosts.
 
-`python -m pipeline` calls `enter_clean_environment` before its other imports.
-`python -m hep_core.environment MODULE ...` does so for a program that mpirun, srun or an executor starts, perhaps on
-another host. Spark's JVM: `pipeline.machine.spark_session`.
+`python -m pipeline` calls `enter_clean_environment` before its other imports. A program that mpirun,
+srun or an executor starts, perhaps on another host, runs as `python -m hep_core.environment MODULE`.
+Spark's JVM: `pipeline.machine.spark_session`.
 """
 
 from __future__ import annotations
@@ -19,40 +20,43 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 
-class Row(NamedTuple):
+class IgnoredVariables(NamedTuple):
     """Variables that a run ignores."""
 
-    names: tuple[str, ...]
+    patterns: tuple[str, ...]
     """Their names, with wildcards."""
-    kept: tuple[str, ...] = ()
-    """Those of them that count."""
+    exceptions: tuple[str, ...] = ()
+    """Names of these that count."""
 
 
-#: What every process of ours ignores, by what would read it.
+#: Variables that every process of ours ignores, by the program that would read them.
 IGNORED_EVERYWHERE: Final = {
-    # Modules of users and sites would replace ours and those that we need; -O, -W and other switches change libraries.
-    # No result depends on the seed of hashes, which executors of Spark must have in common.
-    "Python": Row(
+    # Modules of users and sites would replace ours and those that we need. -O, -W and other switches
+    # change libraries. No result depends on the seed of hashes, which executors of Spark must share.
+    "Python": IgnoredVariables(
         ("PYTHON*",),
-        kept=(
-            *(
-                "PYTHONHOME",
-                "PYTHONNOUSERSITE",
-                "PYTHONUSERBASE",
-                "PYTHONPLATLIBDIR",
-                "PYTHONHASHSEED",
-            ),
-            *("PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"),
-            *("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"),
+        exceptions=(
+            "PYTHONHOME",
+            "PYTHONNOUSERSITE",
+            "PYTHONUSERBASE",
+            "PYTHONPLATLIBDIR",
+            "PYTHONHASHSEED",
+            "PYTHONIOENCODING",
+            "PYTHONUNBUFFERED",
+            "PYTHONFAULTHANDLER",
+            "PYTHONDONTWRITEBYTECODE",
+            "PYTHONPYCACHEPREFIX",
         ),
     ),
-    "the shell": Row(("BASH_ENV", "ENV", "CDPATH", "SHELLOPTS", "BASHOPTS", "BASH_FUNC_*")),
+    "the shell": IgnoredVariables(
+        ("BASH_ENV", "ENV", "CDPATH", "SHELLOPTS", "BASHOPTS", "BASH_FUNC_*")
+    ),
     # Java names no file with letters that the locale lacks.
-    "the locale": Row(("LANG", "LANGUAGE", "LC_*")),
-    "matplotlib": Row(("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")),
-    # `train.threads` is the number of threads. A site that names the processor for OpenBLAS has a reason: some builds
-    # compute wrong numbers on processors that they take for others.
-    "OpenMP, BLAS": Row(
+    "the locale": IgnoredVariables(("LANG", "LANGUAGE", "LC_*")),
+    "matplotlib": IgnoredVariables(("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")),
+    # `train.threads` is the number of threads. A site that names the processor for OpenBLAS has a
+    # reason: some builds compute wrong numbers on processors that they mistake.
+    "OpenMP, BLAS": IgnoredVariables(
         (
             "OMP_*",
             "GOMP_*",
@@ -65,13 +69,13 @@ IGNORED_EVERYWHERE: Final = {
             "NUMEXPR_*",
             "LIBOMP*",
         ),
-        kept=("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
+        exceptions=("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
     ),
-    "numba": Row(("NUMBA_*",), kept=("NUMBA_CACHE_DIR",)),
-    "numpy, scipy, pandas": Row(
+    "numba": IgnoredVariables(("NUMBA_*",), exceptions=("NUMBA_CACHE_DIR",)),
+    "numpy, scipy, pandas": IgnoredVariables(
         ("NPY_*", "NUMPY_*", "SCIPY_*", "SKLEARN_*", "JOBLIB_*", "LOKY_*", "PANDAS_*")
     ),
-    "torch": Row(
+    "torch": IgnoredVariables(
         (
             "TORCH_*",
             "PYTORCH_*",
@@ -83,45 +87,48 @@ IGNORED_EVERYWHERE: Final = {
             "NVIDIA_TF32_*",
         )
     ),
-    "ONNX": Row(("ORT_*", "ONNX_*", "PROTOCOL_BUFFERS_*")),
-    "Keras": Row(("KERAS_*",)),
-    "Arrow": Row(("ARROW_*", "PYARROW_*", "HDF5_*"), kept=("ARROW_LIBHDFS_DIR",)),
-    "Pythia": Row(("PYTHIA8*",)),
-    "PySpark": Row(("PYSPARK_*",)),
+    "ONNX": IgnoredVariables(("ORT_*", "ONNX_*", "PROTOCOL_BUFFERS_*")),
+    "Keras": IgnoredVariables(("KERAS_*",)),
+    "Arrow": IgnoredVariables(
+        ("ARROW_*", "PYARROW_*", "HDF5_*"), exceptions=("ARROW_LIBHDFS_DIR",)
+    ),
+    "Pythia": IgnoredVariables(("PYTHIA8*",)),
+    "PySpark": IgnoredVariables(("PYSPARK_*",)),
     # The config says which there are.
-    "plugins": Row(("HEP_PIPELINE_PLUGINS",)),
+    "plugins": IgnoredVariables(("HEP_PIPELINE_PLUGINS",)),
     # Files, such as logs of ranks, get no colours.
-    "the command line": Row(
+    "the command line": IgnoredVariables(
         ("_TYPER_*", "TYPER_*", "PYDANTIC_*", "FORCE_COLOR", "PY_COLORS", "TTY_*"),
-        kept=("_TYPER_COMPLETE*",),
+        exceptions=("_TYPER_COMPLETE*",),
     ),
 }
-#: What Spark ignores where its master is `local`; on a cluster the settings of the site count.
+#: Variables that Spark ignores where its master is `local`; on a cluster those of the site count.
 IGNORED_BY_LOCAL_SPARK: Final = {
-    "Spark": Row(("SPARK_*", "PYSPARK_*")),
-    "Hadoop": Row(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
-    "Java": Row(
+    "Spark": IgnoredVariables(("SPARK_*", "PYSPARK_*")),
+    "Hadoop": IgnoredVariables(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
+    "Java": IgnoredVariables(
         ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "*_JAVA_OPTIONS", "CLASSPATH")
     ),
 }
-#: What MPI ignores where all ranks run on one host: sites set these for their network and their own MPI.
-ONE_HOST_MPI: Final = {
-    "MPI": Row(
+#: Variables that MPI ignores where all ranks run on one host: sites set these for their network and
+#: their own MPI.
+_IGNORED_BY_ONE_HOST_MPI: Final = {
+    "MPI": IgnoredVariables(
         ("OMPI_MCA_*", "PRTE_MCA_*", "PMIX_MCA_*", "UCX_*"),
-        kept=("OMPI_MCA_osc", "OMPI_MCA_*_sm_backing_directory"),
+        exceptions=("OMPI_MCA_osc", "OMPI_MCA_*_sm_backing_directory"),
     )
 }
-#: Where another Open MPI is.
-_OTHER_MPI: Final = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "OMPI_HOME")
-#: What a process of ours has instead.
-_SET: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
+#: Variables that say where another Open MPI is.
+_MPI_LOCATIONS: Final = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "OMPI_HOME")
+#: Variables that a process of ours has instead.
+_SETTINGS: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
 #: The folder with our packages.
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
 #: The start of a command line for a module of ours, with its arguments.
 MODULE_COMMAND: Final = (sys.executable, "-P", "-m", "hep_core.environment")
 _PLUGINS: Final = "HEP_PIPELINE_PLUGINS"
-#: What launchers set for the programs that they start.
-_OF_LAUNCHERS: Final = (
+#: Variables that launchers set for the programs that they start.
+_SET_BY_LAUNCHERS: Final = (
     _PLUGINS,
     "PYTHONPATH",
     "OMP_NUM_THREADS",
@@ -130,61 +137,80 @@ _OF_LAUNCHERS: Final = (
 )
 
 
-def ignored_names(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
-    """Those of some variables that rows of a table ignore."""
+def ignored_names(rows: Mapping[str, IgnoredVariables], names: Iterable[str]) -> Iterator[str]:
+    """The names of variables that rows of a table ignore."""
     for name in names:
-        if any(_matches(name, row.names) and not _matches(name, row.kept) for row in rows.values()):
-            yield name
+        for row in rows.values():
+            if _matches(name, row.patterns) and not _matches(name, row.exceptions):
+                yield name
+                break
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def clean_environment(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[str, str]:
-    """The environment of a process of ours."""
-    own = _SET if _is_installed() else {**_SET, "PYTHONPATH": _ROOT}
-    own = {name: value for name, value in own.items() if name not in kept}
-    without = {name for name in ignored_names(IGNORED_EVERYWHERE, before) if name not in kept}
-    return {name: value for name, value in before.items() if name not in without} | own
+def clean_environment(
+    environment: Mapping[str, str], *, keep: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment of a process of ours, made from another one; the variables in `keep` stay."""
+    settings = dict(_SETTINGS)
+    if not _is_installed():
+        settings["PYTHONPATH"] = _ROOT
+    ignored = {*ignored_names(IGNORED_EVERYWHERE, environment)}.difference(keep)
+    cleaned = {name: value for name, value in environment.items() if name not in ignored}
+    cleaned |= {name: value for name, value in settings.items() if name not in keep}
+    return cleaned
 
 
-def one_host_mpi_environment(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
+def one_host_mpi_environment(environment: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
     """The environment of an mpirun on one host, where parameters of users and sites do not count.
 
     `own_mpi` says that mpirun is that of this Python.
     """
-    without = {*ignored_names(ONE_HOST_MPI, before), *(_OTHER_MPI if own_mpi else ())}
-    files = {f"{layer}_MCA_mca_base_param_files": os.devnull for layer in ("OMPI", "PRTE", "PMIX")}
-    # MPI has shared memory here. mpirun also reads files below the home folder.
-    own = {"OMPI_MCA_btl": "^tcp", "HOME": os.devnull, **files}
-    return {name: value for name, value in before.items() if name not in without} | own
+    ignored = {*ignored_names(_IGNORED_BY_ONE_HOST_MPI, environment)}
+    if own_mpi:
+        ignored.update(_MPI_LOCATIONS)
+    cleaned = {name: value for name, value in environment.items() if name not in ignored}
+    # MPI has shared memory here.
+    cleaned["OMPI_MCA_btl"] = "^tcp"
+    # mpirun also reads files below the home folder.
+    cleaned["HOME"] = os.devnull
+    for layer in ("OMPI", "PRTE", "PMIX"):
+        cleaned[f"{layer}_MCA_mca_base_param_files"] = os.devnull
+    return cleaned
 
 
-def enter_clean_environment(*, kept: Collection[str] = ()) -> None:
-    """Clean the environment of this process; start Python again if it read what is ignored already.
+def enter_clean_environment(*, keep: Collection[str] = ()) -> None:
+    """Clean the environment of this process; start Python again if it has read an ignored variable.
 
-    The processes that it starts find our own modules and the installed ones, never those of the current folder.
+    The processes that it starts find our own modules and the installed ones, never those of the
+    current folder.
     """
-    after = clean_environment(os.environ, kept=kept)
-    has_read = {
-        name
-        for name in ignored_names({"Python": IGNORED_EVERYWHERE["Python"]}, os.environ)
-        if name not in kept
-    }
-    has_read = {
-        name for name in has_read if os.environ[name] and os.environ[name] != after.get(name)
-    }
-    if (has_read or sys.getfilesystemencoding() != "utf-8") and sys.executable:
+    cleaned = clean_environment(os.environ, keep=keep)
+    must_restart = _python_has_read_ignored(cleaned, keep) or (
+        sys.getfilesystemencoding() != "utf-8"
+    )
+    if must_restart and sys.executable:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], after)  # noqa: S606 - our own words
-    os.environ |= after
-    for name in os.environ.keys() - after.keys():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], cleaned)  # noqa: S606 - our own arguments
+    os.environ |= cleaned
+    for name in os.environ.keys() - cleaned.keys():
         del os.environ[name]
     # Files that their owner cannot read or write are of no use.
     os.umask(os.umask(0o022) & 0o077)
+
+
+def _python_has_read_ignored(cleaned: Mapping[str, str], keep: Collection[str]) -> bool:
+    """Whether Python has read another value of an ignored variable at its start."""
+    python_only = {"Python": IGNORED_EVERYWHERE["Python"]}
+    for name in ignored_names(python_only, os.environ):
+        value = os.environ[name]
+        if name not in keep and value and value != cleaned.get(name):
+            return True
+    return False
 
 
 def _is_installed() -> bool:
@@ -193,7 +219,7 @@ def _is_installed() -> bool:
 
 
 if __name__ == "__main__":
-    enter_clean_environment(kept=_OF_LAUNCHERS)
+    enter_clean_environment(keep=_SET_BY_LAUNCHERS)
     del sys.argv[0]
     if os.environ.get(_PLUGINS):
         from hep_core.plugins import load_from_environment

@@ -1,4 +1,4 @@
-"""Nothing of ours is used that is not what was written: digests and checksums of our files, and their checks.
+"""Digests and checksums by which every reader of our files notices damage.
 
 | file | what shows damage |
 |---|---|
@@ -27,45 +27,47 @@ _TAIL_BYTES: Final = 8
 _MAGIC: Final = b"PAR1"
 #: Key of the digest of a JSON file in that file.
 SEAL: Final = "seal"
-_WORDS: Final = re.compile(
-    r"(?P<path>.+?) is not what was written: (?P<what>.+?)\. Put the file back", re.DOTALL
+_MESSAGE: Final = re.compile(
+    r"(?P<path>.+?) is not what was written: (?P<damage>.+?)\. Put the file back", re.DOTALL
 )
 
 
 class DamagedOutputError(Exception):
-    """A file that this pipeline wrote holds something else now."""
+    """A file that this pipeline wrote has changed since."""
 
-    def __init__(self, path: Path | str, what: str, stage: str = "") -> None:
+    def __init__(self, path: Path | str, damage: str, stage: str = "") -> None:
         self.path = str(path)
-        self.what = what
+        self.damage = damage
         self.stage = stage
-        command = (
-            f"`python -m pipeline {stage or 'run'}` with the same options, which makes it again"
-        )
+        command = f"`python -m pipeline {stage or 'run'}` with the same options"
         writer = f" The stage {stage} wrote it." if stage else ""
         super().__init__(
-            f"{path} is not what was written: {what}. Put the file back from a copy, or run {command}.{writer}"
+            f"{path} is not what was written: {damage}. Put the file back from a copy, or run "
+            f"{command}, which makes it again.{writer}"
         )
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
-        return type(self), (self.path, self.what, self.stage)
+        return type(self), (self.path, self.damage, self.stage)
 
     @classmethod
-    def from_message(cls, words: str) -> Self | None:
-        """The error whose message begins the words of another process; None for other words."""
-        match = _WORDS.match(words)
-        return cls(match["path"], match["what"]) if match else None
+    def from_message(cls, text: str) -> Self | None:
+        """The error of another process, whose message begins a text; None for any other text."""
+        match = _MESSAGE.match(text)
+        return cls(match["path"], match["damage"]) if match else None
 
 
 def is_system_error(error: Exception) -> bool:
-    """Whether an error of a read is of the system, which may pass, and tells nothing of the bytes.
+    """Whether an error of a read is of the system: it may pass, and the bytes may be good.
 
     Examples:
         >>> import errno
-        >>> is_system_error(OSError(errno.ESTALE, "Stale file handle")), is_system_error(OSError("Not yet implemented"))
-        (True, False)
+        >>> is_system_error(OSError(errno.ESTALE, "Stale file handle"))
+        True
+        >>> is_system_error(OSError("Not yet implemented"))
+        False
     """
-    return (isinstance(error, OSError) and error.errno is not None) or bool(lack_of_memory(error))
+    has_number = isinstance(error, OSError) and error.errno is not None
+    return has_number or bool(lack_of_memory(error))
 
 
 def file_digest(path: Path) -> str:
@@ -88,16 +90,16 @@ def footer_digest(path: Path) -> str:
 
 
 def with_seal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Content for a JSON file, with a digest of itself."""
+    """The content of a JSON file, with a digest of itself."""
     return {**content, SEAL: seal_of(content)}
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
-    """Digest of content for a JSON file, without its seal."""
+    """Digest of the content of a JSON file, without its seal."""
     unsealed = {name: value for name, value in content.items() if name != SEAL}
     return xxhash.xxh3_128_hexdigest(json.dumps(unsealed, sort_keys=True).encode())
 
 
 def has_seal(content: Any) -> bool:
-    """Whether the content of a JSON file is what `with_seal` gave."""
+    """Whether the content of a JSON file has the seal that `with_seal` gives it."""
     return isinstance(content, dict) and content.get(SEAL) == seal_of(content)

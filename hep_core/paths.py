@@ -18,49 +18,50 @@ _BRACES: Final = re.compile(r"\{(?:(?P<choices>[^{}]*,[^{}]*)|(?P<first>\d+)\.\.
 
 
 class PathError(InputFileError):
-    """A path with an unknown variable or user, or with what no message can show."""
+    """A path with an unknown variable or user, or with characters that no message can show."""
 
 
 class ExpandedPath(str):
-    """A path without `~` and variables; signs in it are letters."""
+    """A path without `~` and variables; these characters stand for themselves in it."""
 
     __slots__ = ()
 
 
-def expand_path(words: str, folder: str | Path = "") -> ExpandedPath:
-    """A path or pattern with `~` and variables replaced, from a folder on if it is relative.
+def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
+    """Replace `~` and variables in a path or pattern; a relative one starts in `folder`.
 
-    A variable is `$NAME` or `${NAME}`. A name with a dollar sign that is there stands for itself. In a URL, `~` is a
-    letter.
+    A variable is `$NAME` or `${NAME}`. An existing name with a dollar sign stands for itself. In a
+    URL, `~` is a letter.
     """
-    if isinstance(words, ExpandedPath):
-        return words
-    path = words if os.path.lexists(os.path.join(folder, words)) else _VARIABLE.sub(_value, words)  # noqa: PTH118
+    if isinstance(text, ExpandedPath):
+        return text
+    path = text
+    if not os.path.lexists(os.path.join(folder, text)):  # noqa: PTH118 - patterns keep their signs
+        path = _VARIABLE.sub(_variable_value, text)
     if "://" in path:
         return ExpandedPath(path)
     if path.startswith("~"):
         path = os.path.expanduser(path)  # noqa: PTH111 - keeps `//` and `.`
         if path.startswith("~"):
-            raise PathError(
-                f"'{words}': there is no home folder of '{path.split('/')[0]}'; write the whole path"
-            )
-    # In a pattern the name of the folder is no pattern.
+            user = path.split("/")[0]
+            raise PathError(f"'{text}': there is no home folder of '{user}'; write the whole path")
+    # The name of the folder is no pattern.
     start = escape(str(folder)) if has_magic(path) else str(folder)
-    return ExpandedPath(os.path.join(start, path))  # noqa: PTH118 - patterns keep their signs
+    return ExpandedPath(os.path.join(start, path))  # noqa: PTH118 - as above
 
 
-def _value(variable: re.Match[str]) -> str:
+def _variable_value(variable: re.Match[str]) -> str:
     name = variable["name"] or variable["braced"]
     if name in os.environ:
         return os.environ[name]
     raise PathError(
-        f"'{variable.string}': the environment has no variable '{name}'.{nearest_names(name, list(os.environ))} A "
-        f"variable is $NAME or ${{NAME}}"
+        f"'{variable.string}': the environment has no variable '{name}'."
+        f"{nearest_names(name, list(os.environ))} A variable is $NAME or ${{NAME}}"
     )
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """The patterns that braces stand for, as in a shell; a name with braces that is there stands for itself.
+    """The patterns that braces stand for, as in a shell; an existing name stands for itself.
 
     Examples:
         >>> expand_braces("run{1..3}/{a,b}.root")[:3]
@@ -71,10 +72,7 @@ def expand_braces(pattern: str) -> list[str]:
         return [pattern]
     choices = (braces["choices"] or "").split(",")
     if braces["first"]:
-        first, last = int(braces["first"]), int(braces["last"])
-        step = 1 if first <= last else -1
-        width = len(braces["first"]) if braces["first"].startswith("0") else 0
-        choices = [f"{number:0{width}d}" for number in range(first, last + step, step)]
+        choices = _number_range(braces["first"], braces["last"])
     start, end = braces.span()
     patterns = []
     for choice in choices:
@@ -82,36 +80,54 @@ def expand_braces(pattern: str) -> list[str]:
     return list(dict.fromkeys(patterns))
 
 
+def _number_range(first: str, last: str) -> list[str]:
+    """Numbers from first to last, as wide as the first if that begins with 0.
+
+    Examples:
+        >>> _number_range("08", "10"), _number_range("2", "1")
+        (['08', '09', '10'], ['2', '1'])
+    """
+    step = 1 if int(first) <= int(last) else -1
+    width = len(first) if first.startswith("0") else 0
+    return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+
+
 def local_matches(pattern: str) -> list[str]:
     """Sorted local files that match a pattern as in a shell.
 
-    `**` as a whole name stands for any number of folders, links to folders are not followed there; hidden names match
-    only patterns that begin with a dot.
+    `**` as a whole name stands for any number of folders, without links to folders. Hidden names
+    match only patterns that begin with a dot.
     """
-    found = sorted({path for path in _matches(pattern) if not os.path.isdir(path)})  # noqa: PTH112
-    for path in found:
+    files = sorted({path for path in _matches(pattern) if not os.path.isdir(path)})  # noqa: PTH112
+    for path in files:
         if re.search("[\ud800-\udfff]", path):
             raise PathError(
-                f"{path!a} is no text in UTF-8, so no message or table can name it; rename the file."
+                f"{path!a} is no text in UTF-8, so no message or table can name it; rename the "
+                f"file."
             )
-    return found
+    return files
 
 
 def _matches(pattern: str) -> Iterator[str]:
+    """Paths that match; a path may come twice."""
     names = pattern.split("/")
     if _ANY_DEPTH not in names:
         yield from glob(pattern)  # noqa: PTH207 - the pattern may be absolute
         return
-    place = names.index(_ANY_DEPTH)
-    before, after = "/".join(names[:place]), "/".join(names[place + 1 :])
-    start = before or ("/" if place else ".")
-    for top in glob(start):  # noqa: PTH207 - as above
-        for folder, inside, _ in os.walk(top, onerror=_raise):
-            inside[:] = [name for name in inside if not name.startswith(".")]
-            below = (
-                "" if folder == "." else f"{escape(folder.removeprefix('./'))}/".replace("//", "/")
-            )
-            yield from _matches(f"{below}{after or '*'}")
+    depth = names.index(_ANY_DEPTH)
+    top_pattern = "/".join(names[:depth])
+    if not top_pattern:
+        top_pattern = "/" if depth else "."
+    pattern_below = "/".join(names[depth + 1 :]) or "*"
+    for top in glob(top_pattern):  # noqa: PTH207 - as above
+        for folder, subfolders, _ in os.walk(top, onerror=_raise):
+            # os.walk goes only to the folders that stay in this list.
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            if folder == ".":
+                yield from _matches(pattern_below)
+                continue
+            start = f"{escape(folder.removeprefix('./'))}/".replace("//", "/")
+            yield from _matches(start + pattern_below)
 
 
 def _raise(error: OSError) -> NoReturn:

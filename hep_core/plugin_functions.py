@@ -1,4 +1,4 @@
-"""What plugins register is callable in many ways: the Python function behind it says name, module and line."""
+"""Names and modules of the callables that plugins register: partial functions, objects and more."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from hep_core import plugins
 
-#: Where callables keep the function that they call, by their type.
+#: The attribute in which a callable of a type keeps the function that it calls.
 _INNER: Final = ((partial, "func"), (np.vectorize, "pyfunc"), (MethodType, "__func__"))
 #: Number of callables around a function; more call each other in a circle.
-_DEEPEST: Final = 20
-_registered: dict[int, tuple[Callable[..., Any], str]] = {}
-"""Callables by their address, and the modules of the plugins that register them."""
+_MAX_DEPTH: Final = 20
+_plugin_modules: dict[int, tuple[Callable[..., Any], str]] = {}
+"""Callables by their address, each with the module of the plugin that registers it."""
 
 
-def python_function(given: Callable[..., Any]) -> FunctionType:
+def python_function(function: Callable[..., Any]) -> FunctionType:
     """The Python function that a callable calls in the end.
 
     Raises:
@@ -35,35 +35,36 @@ def python_function(given: Callable[..., Any]) -> FunctionType:
         Traceback (most recent call last):
         ValueError: <built-in function len> is no Python function; write `def` around it
     """
-    inner: Any = given
-    for _ in range(_DEEPEST):
+    inner: Any = function
+    for _ in range(_MAX_DEPTH):
         if isinstance(inner, FunctionType):
-            found = inspect.unwrap(inner)
-            return found if isinstance(found, FunctionType) else inner
-        inner = _called_by(inner)
-    raise ValueError(f"{given!r} is no Python function; write `def` around it")
+            unwrapped = inspect.unwrap(inner)
+            return unwrapped if isinstance(unwrapped, FunctionType) else inner
+        inner = _inner_callable(inner)
+    raise ValueError(f"{function!r} is no Python function; write `def` around it")
 
 
-def _called_by(given: Any) -> Any:
-    for kind, name in _INNER:
-        if isinstance(given, kind):
-            return getattr(given, name)
-    if type(given).__module__.partition(".")[0] == "numba":
-        return getattr(given, "py_func", getattr(given, "__wrapped__", None))
-    called = getattr(type(given), "__call__", None)  # noqa: B004 - the function, also of a base class
-    return getattr(given, "__wrapped__", called)
+def _inner_callable(function: Any) -> Any:
+    """The callable that a callable calls."""
+    for callable_type, attribute in _INNER:
+        if isinstance(function, callable_type):
+            return getattr(function, attribute)
+    if type(function).__module__.partition(".")[0] == "numba":
+        return getattr(function, "py_func", getattr(function, "__wrapped__", None))
+    call_method = getattr(type(function), "__call__", None)  # noqa: B004 - also of a base class
+    return getattr(function, "__wrapped__", call_method)
 
 
-def callable_name(given: Callable[..., Any]) -> str:
-    """Its name: that of the function behind a partial one, and of the class for an object that is called.
+def callable_name(function: Callable[..., Any]) -> str:
+    """The name of a function, of the function in a partial one, or of the class of an object.
 
     Raises:
-        ValueError: It has none that can be the name of a column, as `<lambda>`.
+        ValueError: The name cannot be that of a column, as `<lambda>`.
     """
-    function = python_function(given)
-    name: str = getattr(given, "__name__", function.__name__)
+    inner = python_function(function)
+    name: str = getattr(function, "__name__", inner.__name__)
     if name == "__call__":
-        name = type(given).__name__
+        name = type(function).__name__
     if not name.isidentifier():
         raise ValueError(
             f"'{name}' is no name of letters, digits and _; write a function with `def`"
@@ -71,21 +72,23 @@ def callable_name(given: Callable[..., Any]) -> str:
     return name
 
 
-def remember_plugin(given: Callable[..., Any]) -> None:
-    """Remember the plugin that registers a callable, since the function behind it may be of another module.
+def remember_plugin(function: Callable[..., Any]) -> None:
+    """Remember which plugin registers a callable; its Python function may be of another module.
 
     Raises:
         ValueError: It calls no Python function.
     """
-    python_function(given)
-    if plugin := plugins.being_imported():
-        _registered[id(given)] = given, plugin
+    python_function(function)
+    if module := plugins.being_imported():
+        _plugin_modules[id(function)] = function, module
 
 
-def code_module(given: Callable[..., Any]) -> str:
-    """The module by which a stage knows its code: of the plugin that registers it, else of the function behind it.
+def code_module(function: Callable[..., Any]) -> str:
+    """The module whose code a stage depends on: that of the plugin, else that of the Python function.
 
-    What a plugin imports counts with it.
+    The modules that a plugin imports count with it.
     """
-    _, plugin = _registered.get(id(given), (given, None))
-    return plugin or python_function(given).__module__
+    if id(function) in _plugin_modules:
+        _, module = _plugin_modules[id(function)]
+        return module
+    return python_function(function).__module__

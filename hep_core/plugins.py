@@ -1,7 +1,8 @@
-"""Plugins: files, or installed modules, by which users register features, networks, methods and more of their own.
+"""Plugins: files, or installed modules, by which users register features, networks, methods and more.
 
-They use the decorators that our own code uses. Every process that validates a config, a run or a model loads them
-first: the command line from the config, ranks and agents from their specification, others from the environment.
+They use the decorators that our own code uses. Every process that validates a config, a run or a
+model loads them first. The command line knows them from the config, ranks and agents from their
+specification, other processes from the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-#: Plugins of this process, for those that it starts.
+#: Plugins of this process, for the processes that it starts.
 VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
 #: Entry points of this group name plugins that are installed.
 GROUP: Final = "hep_pipeline"
@@ -27,30 +28,32 @@ GROUP: Final = "hep_pipeline"
 _SLOW: Final = frozenset({"torch", "pyspark"})
 _loaded: dict[str, ModuleType] = {}
 _being_imported: list[str] = []
-_after_load: list[Callable[[], object]] = []
+_refresh_functions: list[Callable[[], object]] = []
 
 
 class PluginError(Exception):
-    """A plugin is missing, cannot be imported, or registers what is not possible; the message names file and line."""
+    """A plugin is missing, fails, or registers an impossible object; the message names file and line."""
 
 
 def after_loading(refresh: Callable[[], object]) -> None:
-    """Call a function after plugins were loaded: it makes a table anew from what is registered."""
-    _after_load.append(refresh)
+    """Call a function whenever plugins were loaded; it rebuilds a table from the registered objects."""
+    _refresh_functions.append(refresh)
 
 
-def name_validator(table: Mapping[str, Any], what: str) -> Callable[[str], str]:
-    """A validator of names in a table, which plugins may fill later; a mistake is named with what is near."""
+def name_validator(table: Mapping[str, Any], kind: str) -> Callable[[str], str]:
+    """A validator of the names in a table, which plugins may fill later.
 
-    def known(name: str) -> str:
-        if name not in table:
-            near = "".join(
-                f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, table, n=1)
-            )
-            raise ValueError(f"there is no {what} '{name}', only {', '.join(table)}.{near}")
-        return name
+    `kind` is the noun for messages, such as `network`.
+    """
 
-    return known
+    def require_name(name: str) -> str:
+        if name in table:
+            return name
+        nearest = difflib.get_close_matches(name, table, n=1)
+        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+        raise ValueError(f"there is no {kind} '{name}', only {', '.join(table)}.{hint}")
+
+    return require_name
 
 
 def loaded() -> list[str]:
@@ -59,21 +62,22 @@ def loaded() -> list[str]:
 
 
 def names() -> list[str]:
-    """The plugins of this process, files without their folders: what a model says it needs."""
-    return [Path(each).name if each.endswith(".py") else each for each in _loaded]
+    """The plugins of this process for the file of a model: names of modules, and of files without folder."""
+    return [Path(plugin).name if plugin.endswith(".py") else plugin for plugin in _loaded]
 
 
 def load(plugins: Iterable[str]) -> None:
-    """Import plugins that are not loaded yet: paths of Python files, names of modules or entry points of the group.
+    """Import plugins that are not loaded yet: Python files, modules or entry points of the group.
 
     Raises:
         PluginError: One cannot be imported.
     """
-    new = [name for name in dict.fromkeys(map(absolute_name, plugins)) if name not in _loaded]
-    for name in new:
-        _loaded[name] = _imported(name)
-    if new:
-        for refresh in _after_load:
+    plugin_names = dict.fromkeys(absolute_name(plugin) for plugin in plugins)
+    new_names = [name for name in plugin_names if name not in _loaded]
+    for name in new_names:
+        _loaded[name] = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
+    if new_names:
+        for refresh in _refresh_functions:
             refresh()
         os.environ[VARIABLE] = os.pathsep.join(_loaded)
 
@@ -84,7 +88,7 @@ def load_from_environment() -> None:
 
 
 def being_imported() -> str | None:
-    """The name of the module of the plugin that is imported at the moment."""
+    """Name of the module of the plugin that is being imported."""
     return _being_imported[-1] if _being_imported else None
 
 
@@ -99,46 +103,43 @@ def plugin_file(module: str) -> Path | None:
 
 def absolute_name(name: str, folder: Path | str = "") -> str:
     """The absolute path of a file; the name of a module stays."""
-    return (
-        str((Path(folder) / Path(name).expanduser()).absolute()) if name.endswith(".py") else name
-    )
+    if not name.endswith(".py"):
+        return name
+    path = Path(folder) / Path(name).expanduser()
+    return str(path.absolute())
 
 
 def plugin_error(error: BaseException) -> PluginError | None:
-    """The error with file and line of a plugin, if one raised it."""
-    files = {str(module.__file__): name for name, module in _loaded.items()}
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files
-    ]
-    if not frames or isinstance(error, PluginError):
+    """An error with file and line of the plugin that raised it; None if none did."""
+    if isinstance(error, PluginError):
         return None
-    where = f"plugin {frames[-1].filename}, line {frames[-1].lineno}"
-    return PluginError(f"{where}: {type(error).__name__}: {error}")
+    files = {module.__file__ for module in _loaded.values()}
+    frames = traceback.extract_tb(error.__traceback__)
+    plugin_frames = [frame for frame in frames if frame.filename in files]
+    if not plugin_frames:
+        return None
+    innermost = plugin_frames[-1]
+    return PluginError(
+        f"plugin {innermost.filename}, line {innermost.lineno}: {type(error).__name__}: {error}"
+    )
 
 
-def _imported(name: str) -> ModuleType:
-    if name.endswith(".py"):
-        return _from_file(Path(name))
+def _import_module(name: str) -> ModuleType:
+    """Import a module, by its name or that of its entry point."""
     points = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
     module = points.get(name, name)
     if find_spec(module.split(".")[0]) is None:
-        known = f" Installed plugins: {', '.join(points)}." if points else ""
+        installed = f" Installed plugins: {', '.join(points)}." if points else ""
         raise PluginError(
-            f"plugins: there is no module '{module}', and no file of that name.{known}"
+            f"plugins: there is no module '{module}', and no file of that name.{installed}"
         )
     with _importing(module, module):
         return importlib.import_module(module)
 
 
-def _from_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        # Spark brings the file to its executors, which do not see the folder.
-        found = [
-            folder / path.name for folder in map(Path, sys.path) if (folder / path.name).is_file()
-        ]
-        if not found:
-            raise PluginError(f"plugins: there is no file {path}")
-        path = found[0]
+        path = _file_from_spark(path)
     spec = spec_from_file_location(f"plugin_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise PluginError(f"plugins: {path} is no Python file")
@@ -156,11 +157,20 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-class _Slow:
-    """Refuses to import what is slow, while a plugin is imported."""
+def _file_from_spark(path: Path) -> Path:
+    """The copy of a file that Spark brings to its executors, which do not see its folder."""
+    for folder in sys.path:
+        copy = Path(folder) / path.name
+        if copy.is_file():
+            return copy
+    raise PluginError(f"plugins: there is no file {path}")
+
+
+class _SlowImports:
+    """An import hook that refuses slow modules, while a plugin is imported."""
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Called for each module that is not imported yet."""
+        """Refuse a slow module; Python calls this for each module that is not imported yet."""
         if name in _SLOW:
             raise ImportError(
                 f"{name} slows every command down; import it inside the function that uses it"
@@ -169,22 +179,25 @@ class _Slow:
 
 @contextmanager
 def _importing(name: str, module: str) -> Iterator[None]:
-    """An error names the line of the plugin."""
-    slow = _Slow()
-    sys.meta_path.insert(0, slow)
+    """Import a plugin in the context; an error names its line."""
+    hook = _SlowImports()
+    sys.meta_path.insert(0, hook)
     _being_imported.append(module)
     try:
         yield
     except (Exception, SystemExit) as cause:
-        frames = traceback.extract_tb(cause.__traceback__)
-        # Its file, or that of a module of its name.
-        own = [
-            frame
-            for frame in frames
-            if frame.filename.endswith((name, f"{name.replace('.', os.sep)}.py"))
-        ]
-        line = cause.lineno if isinstance(cause, SyntaxError) else (own or frames)[-1].lineno
+        line = _line_of_error(cause, name)
         raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
     finally:
         _being_imported.pop()
-        sys.meta_path.remove(slow)
+        sys.meta_path.remove(hook)
+
+
+def _line_of_error(error: BaseException, plugin: str) -> int | None:
+    """The line of a plugin at which an import of it failed."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    module_path = f"{plugin.replace('.', os.sep)}.py"
+    plugin_frames = [frame for frame in frames if frame.filename.endswith((plugin, module_path))]
+    return plugin_frames[-1].lineno if plugin_frames else frames[-1].lineno

@@ -1,4 +1,4 @@
-"""Where files lie: file systems by path or URL, globs, sizes, times, waits for silent servers."""
+"""Finds files by path or URL: file systems, globs, sizes, times, and patience with silent servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from glob import has_magic
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import fsspec
 import tenacity
@@ -20,21 +20,25 @@ from fsspec.implementations.local import LocalFileSystem
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError, remote_error
 from hep_core.paths import local_matches
 
-#: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
+#: Seconds until a server that does not answer counts as unreachable: for a connection, and for the
+#: next bytes.
 CONNECT_SECONDS: Final = 10
 READ_SECONDS: Final = 30
 #: Attempts at a read whose failure may pass, also of the S3 library at a request for our own files.
 ATTEMPTS: Final = 4
-#: The same for XRootD, whose own values make a run wait for minutes; its client reads them from the environment.
-_XROOTD: Final = {
+#: The limits for XRootD, whose own values make a run wait for minutes. Its client reads them from
+#: the environment.
+_XROOTD_LIMITS: Final = {
     "XRD_CONNECTIONWINDOW": "5",
     "XRD_CONNECTIONRETRY": "2",
     "XRD_STREAMERRORWINDOW": "10",
     "XRD_REQUESTTIMEOUT": "20",
 }
+#: What file systems call the time or the version of a file, the first that is there counts.
+_TIME_KEYS: Final = ("mtime", "ETag", "LastModified", "Last-Modified")
 
-#: Calls a function that reads a file, `retry_remote(read, path)`; again, after a growing pause, when it raises
-#: UnreachableFileError. The last one is raised as it is.
+#: Calls a function that reads a file, `retry_remote(read, path)`. It calls again, after a growing
+#: pause, when the function raises UnreachableFileError, and raises the last error as it is.
 retry_remote: Final = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(ATTEMPTS),
     wait=tenacity.wait_exponential(exp_base=3),
@@ -44,7 +48,7 @@ retry_remote: Final = tenacity.Retrying(
 
 
 def is_remote(path: Path | str) -> bool:
-    """Whether a path, also one from `as_path`, is a URL: of a server or a plug-in's file system."""
+    """Whether a path, also one from `as_path`, is a URL of a server or of a plug-in's file system."""
     return "://" in str(path)
 
 
@@ -59,76 +63,85 @@ def protocol_of(path: str) -> str:
 
 
 def url_to_fs(path: str) -> tuple[Any, str]:
-    """The file system of a path or URL, and the name on it."""
+    """The file system of a path or URL, and the name on it.
+
+    Raises:
+        UnreadableFileError: The URL is wrong, or the plug-in for its protocol is not installed.
+    """
     protocol = protocol_of(path)
     if not protocol:
         # fsspec's parser would read '::' in a name as a chain of file systems.
         return LocalFileSystem(), path
-    server, _, name = path.partition("://")[2].partition("/")
+    address = path.partition("://")[2]
+    server, _, name = address.partition("/")
     if protocol == "root" and name and not name.startswith("/"):
         raise UnreadableFileError(
-            f"{path} lacks a slash: XRootD wants a path that starts with one, after the slash behind the server. "
-            f"Write root://{server}//{name}"
+            f"{path} lacks a slash: XRootD wants a path that starts with one, after the slash "
+            f"behind the server. Write root://{server}//{name}"
         )
-    if "::" in path.partition("://")[2]:
+    if "::" in address:
         raise UnreadableFileError(
-            f"{path}: '::' in a URL stands for a chain of file systems, which is not read. Write %3A%3A in a web "
-            f"address, the name of a server instead of its IPv6 address, or rename the file."
+            f"{path}: '::' in a URL stands for a chain of file systems, which is not read. Write "
+            f"%3A%3A in a web address, the name of a server instead of its IPv6 address, or rename "
+            f"the file."
         )
     try:
         limit_waiting(protocol)
         with translate_fs_errors(path, "its server"):
             filesystem, name = fsspec.core.url_to_fs(path)
-    # Others want options, such as a token, which no URL holds.
+    # Some file systems want options, such as a token, which no URL holds.
     except (ImportError, ValueError, TypeError, OSError) as cause:
         raise UnreadableFileError(
-            f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip install -e '.[xrootd]' "
-            f"(fsspec-xrootd, for root://), '.[s3]' (s3fs) or '.[https]' (aiohttp). Or correct the URL."
+            f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip "
+            f"install -e '.[xrootd]' (fsspec-xrootd, for root://), '.[s3]' (s3fs) or '.[https]' "
+            f"(aiohttp). Or correct the URL."
         ) from cause
     return filesystem, name
 
 
 @cache
 def limit_waiting(protocol: str) -> None:
-    """Limit in this process how long a silent server is waited for, where the user's settings do not say it.
+    """Limit how long this process waits for a silent server, where the user does not set it.
 
-    Users say it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Further attempts
-    are those of `retry_remote`, not also those of the libraries. Local files have an empty protocol.
+    Users set it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`).
+    Only `retry_remote` retries, the libraries do not. Local files have an empty protocol.
 
     Raises:
         ImportError: The plug-in of the protocol is not installed.
     """
     if protocol == "root":
-        for name, value in _XROOTD.items():
+        for name, value in _XROOTD_LIMITS.items():
             os.environ.setdefault(name, value)
     elif protocol in {"http", "https"}:
         aiohttp = importlib.import_module("aiohttp")
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS
         )
-        _set_defaults("client_kwargs", ("http", "https"), timeout=timeout)
+        _set_fsspec_defaults(("http", "https"), "client_kwargs", {"timeout": timeout})
     elif protocol in {"s3", "s3a"}:
         limits = {
             "connect_timeout": CONNECT_SECONDS,
             "read_timeout": READ_SECONDS,
             "retries": {"total_max_attempts": 1},
         }
-        _set_defaults("config_kwargs", ("s3", "s3a"), **limits)
+        _set_fsspec_defaults(("s3", "s3a"), "config_kwargs", limits)
         importlib.import_module("s3fs").S3FileSystem.retries = 1
 
 
-def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None:
-    """Add to fsspec's settings for a file system what the user's own do not say; a later protocol's replace others."""
-    conf = fsspec.config.conf
-    given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
-    settings: dict[str, Any] = (
-        given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
-    )
+def _set_fsspec_defaults(protocols: tuple[str, ...], key: str, defaults: dict[str, Any]) -> None:
+    """Add defaults to a key of fsspec's settings, without overriding the user's values.
+
+    A file system has several protocols, and fsspec takes the settings of the last that has any.
+    """
+    config = fsspec.config.conf
+    configured = [name for name in protocols if key in config.get(name, {})]
+    protocol = configured[-1] if configured else protocols[0]
+    settings = config.setdefault(protocol, {}).setdefault(key, {})
     settings.update(defaults | settings)
 
 
 def size_and_time(path: str) -> tuple[int, str]:
-    """Size in bytes, and modification time in the words of the file system (empty if it has none)."""
+    """Size in bytes, and modification time as the file system writes it (empty if it has none)."""
     filesystem, name = url_to_fs(path)
     try:
         with translate_fs_errors(path, "its size"):
@@ -136,28 +149,27 @@ def size_and_time(path: str) -> tuple[int, str]:
     except (OSError, ValueError) as cause:
         if not is_remote(path) and Path(path).is_symlink():
             raise UnreadableFileError(
-                f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or remove the link."
+                f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or "
+                f"remove the link."
             ) from cause
         raise UnreadableFileError(
             f"{path} cannot be opened ({cause}). Check the path and its permissions."
         ) from cause
-    if info.get("type") == "directory":
+    file_type = info.get("type")
+    if file_type == "directory":
         raise UnreadableFileError(
             f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'."
         )
-    if info.get("type") != "file":
+    if file_type != "file":
         raise UnreadableFileError(
-            f"{path} is no ordinary file (a {info.get('type')}). Take it out of the sample's files."
+            f"{path} is no ordinary file (a {file_type}). Take it out of the sample's files."
         )
-    stamp = next(
-        (info[key] for key in ("mtime", "ETag", "LastModified", "Last-Modified") if info.get(key)),
-        "",
-    )
-    return int(info["size"] or 0), str(stamp)
+    times = [info[key] for key in _TIME_KEYS if info.get(key)]
+    return int(info["size"] or 0), str(times[0]) if times else ""
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Sorted paths or URLs that match; an existing path, also of a link to nothing, matches itself."""
+    """Sorted paths or URLs that match; an existing path, also of a dangling link, matches itself."""
     filesystem, name = url_to_fs(pattern)
     is_link = not is_remote(pattern) and Path(pattern).is_symlink()
     # An existing name is no pattern, even with wildcards in it.
@@ -170,55 +182,59 @@ def matching_files(pattern: str) -> list[str]:
     # Beside other letters two stars are one, as in a shell; fsspec refuses them.
     name = re.sub(r"(?<=[^/])\*{2,}|\*{2,}(?=[^/])", "*", name)
     with translate_fs_errors(pattern, "the list of its files"):
-        found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    return [filesystem.unstrip_protocol(path) for path in found]
+        matches = [str(path) for path in filesystem.glob(name) if not filesystem.isdir(path)]
+    return [filesystem.unstrip_protocol(path) for path in sorted(matches)]
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
-    """Like `filesystem.exists`, but raises when a server is down or refuses, where `exists` is False."""
+    """Like `filesystem.exists`, but raises when a server is down or refuses, where that is False."""
     try:
         filesystem.info(name)
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
-        # A server may not understand a name with wildcards; the list of the files tells then.
-        if problem and not (isinstance(problem, UnreachableFileError) and has_magic(name)):
+        # A server may not understand a name with wildcards; then the list of the files decides.
+        is_misunderstood = isinstance(problem, UnreachableFileError) and has_magic(name)
+        if problem and not is_misunderstood:
             raise problem from cause
         return False
     return True
 
 
 def as_path(path: str) -> Path:
-    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, with the same methods."""
+    """The path of a file or folder of ours; a URL gives a path of universal-pathlib."""
     if not is_remote(path):
         return Path(path)
+    # Checks the URL and limits the waiting.
     url_to_fs(path)
-    paths = importlib.import_module("upath")
-    config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
-    config = {**config, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
-    # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.
-    found = paths.UPath(
+    upath = importlib.import_module("upath")
+    config = dict(fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {}))
+    config["retries"] = {"mode": "standard", "total_max_attempts": ATTEMPTS}
+    # Other processes write there too, so no listing is remembered; readers of Parquet ask for the
+    # bytes that they need.
+    remote_path: Path = upath.UPath(
         path, use_listings_cache=False, default_cache_type="none", config_kwargs=config
     )
-    # Of reads that break off.
-    found.fs.retries = ATTEMPTS
-    return cast("Path", found)
+    # Attempts at reads that break off.
+    filesystem, _ = path_to_fs(remote_path)
+    filesystem.retries = ATTEMPTS
+    return remote_path
 
 
 def path_to_fs(path: Path) -> tuple[Any, str]:
     """The file system of a path from `as_path`, and the name on it."""
     if not is_remote(path):
         return LocalFileSystem(), str(path.absolute())
-    url: Any = path
-    return url.fs, url.path
+    remote_path: Any = path
+    return remote_path.fs, remote_path.path
 
 
 @contextmanager
-def translate_fs_errors(path: Path | str, what: str) -> Iterator[None]:
-    """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written."""
+def translate_fs_errors(path: Path | str, subject: str) -> Iterator[None]:
+    """Translate errors of a silent or refusing server or disk, while `subject` is read or written."""
     try:
         yield
     except Exception as cause:
-        if problem := remote_error(str(path), where=what, cause=cause):
+        if problem := remote_error(str(path), where=subject, cause=cause):
             raise problem from cause
         raise
 
@@ -230,25 +246,25 @@ def make_folder(folder: Path) -> None:
 
 
 def parquet_source(path: Path) -> Any:
-    """What pyarrow takes to read a file: a local path, or the open file of object storage."""
+    """The argument from which pyarrow reads a file: a local path, or an open file of object storage."""
     return path.open("rb") if is_remote(path) else path
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Sizes of all files below a folder, by path below it."""
+    """Sizes [bytes] of all files below a folder, by their paths below it."""
     if not is_remote(folder):
-        inside = (path for path in folder.rglob("*") if path.is_file())
-        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in inside}
-    system, name = path_to_fs(folder)
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+    filesystem, name = path_to_fs(folder)
     with translate_fs_errors(folder, "the list of its files"):
-        found: dict[str, dict[str, Any]] = system.find(name, detail=True)
-    return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in found.items()}
+        infos: dict[str, dict[str, Any]] = filesystem.find(name, detail=True)
+    return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in infos.items()}
 
 
 def read_footers(files: Iterable[Path]) -> list[Any]:
     """The footers of Parquet files, each a `pyarrow.parquet.FileMetaData`."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - planning does not load it
 
-    # On object storage, the wait for an answer takes longer than all else.
+    # On object storage, the wait for an answer takes longer than all other work.
     with ThreadPoolExecutor() as threads:
         return list(threads.map(lambda file: pq.read_metadata(parquet_source(file)), files))

@@ -231,7 +231,7 @@ class RunFolder:
             for file in version.files if version else ():
                 if version and store.holds(error.path, file):
                     suspect_files(version.folder, [file.path])
-                    return DamagedOutputError(error.path, error.what, version.writer)
+                    return DamagedOutputError(error.path, error.damage, version.writer)
         return error
 
     def refuse_missing_upstream(self, stages: Iterable[Stage], *, command: str = "") -> None:

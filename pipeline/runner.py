@@ -195,7 +195,9 @@ class Runner:
             raise damage from error
         repaired.add(repair)
         self.console.print(f"  note: {escape(str(damage))}", highlight=False)
-        self.log.event("output is damaged", stage=damage.stage, path=damage.path, what=damage.what)
+        self.log.event(
+            "output is damaged", stage=damage.stage, path=damage.path, what=damage.damage
+        )
         return names.index(damage.stage)
 
     def _log_end(self, running: Stage | None, error: BaseException | None) -> None:

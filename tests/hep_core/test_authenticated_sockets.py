@@ -92,7 +92,7 @@ def test_300_silent_strangers_make_room(door: AuthenticatedListener) -> None:
         for _ in range(300):
             stack.enter_context(come(door, b""))
             door.accept(5)
-        assert len(door.sockets) <= 1 + doors._MOST
+        assert len(door.sockets) <= 1 + doors._MAX_WAITING
         stack.enter_context(come(door, TOKEN))
         door.accept(5)
         (known,) = door.accept(5)

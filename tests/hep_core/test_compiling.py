@@ -40,7 +40,7 @@ def result(package: Path, inner: str) -> tuple[int, int]:
     package.mkdir(exist_ok=True)
     (package / "inner.py").write_text(f"def inner(x):\n    return {inner}\n")
     (package / "outer.py").write_text("def outer(x):\n    return inner(x)\n")
-    compiling._cache_of.cache_clear()
+    compiling._package_cache.cache_clear()
     # Without a name, numba would write all of `builtins` into its cache.
     found: dict[str, Any] = {"__name__": package.name}
     for name in ("inner", "outer"):

@@ -41,7 +41,7 @@ def test_what_counts_stays(name: str) -> None:
 
 
 def test_each_row_ignores_what_it_names() -> None:
-    names = {name.replace("*", "X") for row in IGNORED_EVERYWHERE.values() for name in row.names}
+    names = {name.replace("*", "X") for row in IGNORED_EVERYWHERE.values() for name in row.patterns}
     before = dict.fromkeys(names, "x")
     after = clean_environment(before)
     assert {name for name in names if after.get(name) == "x"} == set()

@@ -27,5 +27,5 @@ def test_the_error_keeps_file_and_cause_in_copies_and_words() -> None:
     same = copy.copy(error)
     told = DamagedOutputError.from_message(str(error))
     for other in (same, told):
-        assert (other.path, other.what, str(other)) == (error.path, error.what, str(error))
+        assert (other.path, other.damage, str(other)) == (error.path, error.damage, str(error))
     assert DamagedOutputError.from_message("a disk is full") is None

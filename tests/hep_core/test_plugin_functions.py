@@ -117,7 +117,7 @@ def test_a_callable_of_another_module_belongs_to_the_plugin_that_registers_it(
     lines += [f"registered = {callable_text}", "jets.remember_plugin(registered)"]
     (tmp_path / "registers.py").write_text("\n".join(lines))
 
-    module = plugins._from_file(tmp_path / "registers.py")
+    module = plugins._import_file(tmp_path / "registers.py")
 
     del sys.modules[module.__name__]
     assert code_module(module.registered) == "plugin_registers"

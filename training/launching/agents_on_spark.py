@@ -94,7 +94,7 @@ class _Agents:
         self._token = secrets.token_hex(32)
         bind, self._name = driver_address(spark)
         self._door = AuthenticatedListener(
-            socket.create_server((bind, 0)), self._token.encode(), most=self._workers
+            socket.create_server((bind, 0)), self._token.encode(), max_waiting=self._workers
         )
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []

@@ -140,7 +140,7 @@ def _try(
     expected = comm.size - process.host.size if comm.rank in servers else 0
     try:
         door = AuthenticatedListener(
-            socket.create_server((own, 0), backlog=max(expected, 1)), token, most=expected
+            socket.create_server((own, 0), backlog=max(expected, 1)), token, max_waiting=expected
         )
     except OSError as error:
         comm.allgather(None)

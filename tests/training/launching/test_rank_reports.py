@@ -207,7 +207,7 @@ def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
     """The words were those of the error alone, and the error counted as one of the pipeline."""
     plugin = tmp_path / "method.py"
     plugin.write_text("def step():\n    return {}['rate']\n")
-    module = plugins._from_file(plugin)
+    module = plugins._import_file(plugin)
     monkeypatch.setitem(plugins._loaded, str(plugin), module)
     del sys.modules[module.__name__]
     with pytest.raises(KeyError) as caught:
