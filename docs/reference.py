@@ -186,7 +186,7 @@ def algorithms_page() -> str:
         rows = [row for key, field in own.items() for row in _rows(key, field, schema)]
         traits = (trait for trait, value in asdict(method.traits).items() if value is True)
         parts += [
-            *_algorithm(name, method.kind),
+            *_algorithm(name, method.algorithm),
             f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.",
             "",
         ]
@@ -197,7 +197,7 @@ def algorithms_page() -> str:
 
 def _command(name: str, traits: Traits) -> str:
     """The command line that trains the networks of the demo with a method; keys that are so by default are left out."""
-    fields, keys = TrainSettings.model_fields, {"workers": 4} | traits.needed
+    fields, keys = TrainSettings.model_fields, {"workers": 4} | traits.required_values
     changed = {
         key: value
         for key, value in keys.items()

@@ -73,3 +73,8 @@ class SettingsSection(BaseModel):
     def _keys_have_effect(self) -> Self:
         check_keys_have_effect(self, self.NEEDS)
         return self
+
+    @classmethod
+    def variants(cls) -> list[type[BaseModel]]:
+        """Return the classes that a value of this section may have: this one, unless a key selects one."""
+        return [cls]

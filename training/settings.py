@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hep_core.plugins import after_loading
 from hep_core.settings_section import Needs, SettingsSection
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
-from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings, any_method
+from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.errors import IdleSettingError
 
 #: Number of seeds that there are.
@@ -194,7 +193,7 @@ class TrainSettings(SettingsSection):
             )
         missed = [
             f"train.{key}={value}"
-            for key, value in traits.needed.items()
+            for key, value in traits.required_values.items()
             if getattr(self, key) != value
         ]
         if missed and not problems:
@@ -324,12 +323,3 @@ class TrainSettings(SettingsSection):
         return (
             StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
         )
-
-
-def _add_methods() -> None:
-    """Every method is a kind of `train.algorithm`."""
-    TrainSettings.__pydantic_fields__["algorithm"].annotation = any_method()
-    TrainSettings.model_rebuild(force=True)
-
-
-after_loading(_add_methods)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from ruamel.yaml.error import YAMLError
 
+from hep_core.settings_section import SettingsSection
 from pipeline.configuration.credentials import hide_credentials
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, truncated
@@ -120,6 +121,8 @@ def _walk(model: type[BaseModel], path: Sequence[str]) -> Iterator[tuple[str | i
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
     """The sections that a value of this type may hold: several if they have kinds; also items of a list or mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, SettingsSection):
+        return annotation.variants()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for each in get_args(annotation) for section in sections_in(each)]

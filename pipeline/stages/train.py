@@ -127,7 +127,10 @@ _Planned = tuple[NetworkSettings, "TrainSettings"]
 
 def modules_of_method(settings: TrainSettings) -> list[str]:
     """The modules of a method, which the registry of methods imports for it."""
-    found = [type(settings.algorithm).__module__, METHODS[settings.algorithm.name].kind.__module__]
+    found = [
+        type(settings.algorithm).__module__,
+        METHODS[settings.algorithm.name].algorithm.__module__,
+    ]
     if topology := getattr(settings.algorithm, "topology", None):
         found.append(code_module(TOPOLOGIES[topology]))
     if settings.slowmo is not None:

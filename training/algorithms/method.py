@@ -1,4 +1,7 @@
-"""What the file of a method declares: settings, traits and name. No torch, so that the config is read without it."""
+"""The declarations in a method's file: name, settings and traits.
+
+It imports no torch, since the config reads them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
+from pydantic import BaseModel
 from typing_extensions import override
 
+from hep_core.registry import Registry
 from hep_core.settings_section import SettingsSection
 
 A = TypeVar("A", bound=type[Any])
@@ -15,14 +20,14 @@ A = TypeVar("A", bound=type[Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What other code asks about a method instead of its name."""
+    """Properties of a method; other code asks for these instead of its name."""
 
     title: str = ""
     """Name in tables and figures."""
     synchronous: bool = True
     """Whether all workers take each step together, so that the run does not depend on timing."""
     equal_steps: bool = True
-    """Whether all workers must take the same number of steps, since they meet now and then."""
+    """Whether all workers must take the same number of steps, since they synchronise now and then."""
     single_worker: bool = False
     """Whether it runs on one worker only."""
     pairs: bool = False
@@ -38,32 +43,34 @@ class Traits:
     own_momentum: bool = False
     """Whether it has a momentum of its own, in place of `train.momentum`."""
     server_optimizer: bool = False
-    """Whether the steps of the base optimiser are at the server, and so its momentum and moments, which stay there."""
+    """Whether the base optimiser makes its steps at the server, where its momentum and moments stay."""
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
     needs_others: bool = False
     """Whether one worker alone trains as with plain SGD: the method is what several do together."""
     joint_model: bool = False
-    """Whether the model is a joint one that pulls the workers: for agents of Spark too, and not within SlowMo."""
+    """Whether a joint model pulls the workers: it also trains by agents of Spark, and not within SlowMo."""
 
     @property
-    def needed(self) -> dict[str, str | int]:
-        """Keys of `train` that have one value only with this method.
+    def required_values(self) -> dict[str, str | int]:
+        """Return the keys of `train` that have one value only with this method.
 
         Examples:
-            >>> Traits(plain_sgd=True).needed, Traits(single_worker=True).needed
+            >>> Traits(plain_sgd=True).required_values, Traits(single_worker=True).required_values
             ({'optimizer': 'sgd', 'momentum': 0}, {'workers': 1})
         """
-        found: dict[str, str | int] = {"optimizer": "sgd"} if self.plain_sgd else {}
+        required: dict[str, str | int] = {}
+        if self.plain_sgd:
+            required["optimizer"] = "sgd"
         if self.plain_sgd or self.own_momentum:
-            found["momentum"] = 0
+            required["momentum"] = 0
         if self.single_worker:
-            found["workers"] = 1
-        return found
+            required["workers"] = 1
+        return required
 
 
 class TransportOptions(NamedTuple):
-    """How the transport connects the vectors that workers share."""
+    """Options of the transport between the workers of a method."""
 
     background: bool = False
     """Whether a thread communicates with other workers during the computation."""
@@ -73,7 +80,7 @@ class TransportOptions(NamedTuple):
 class MethodSettings(SettingsSection):
     """Settings of a method; the fields are the keys of `train.algorithm`."""
 
-    #: What the method does now and then, whatever its settings.
+    #: Names of the actions that the method counts, whatever its settings.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
     #: Keys that change the speed but not the result: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
@@ -81,29 +88,37 @@ class MethodSettings(SettingsSection):
     name: str
     """Name of the method."""
 
+    @classmethod
+    @override
+    def variants(cls) -> list[type[BaseModel]]:
+        """Return the settings of all methods where any of them may stand."""
+        if cls is not MethodSettings:
+            return [cls]
+        return [method.settings for method in METHODS.values()]
+
     @property
     def traits(self) -> Traits:
         """The traits of the method."""
         return METHODS[self.name].traits
 
     @property
-    def steps_apart(self) -> int:
-        """Number of steps from one average to the next: the key `local_steps` of the methods that have one."""
+    def steps_between_averages(self) -> int:
+        """Number of steps from one average to the next: the key `local_steps` where there is one."""
         return getattr(self, "local_steps", 1)
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """Names in `Algorithm.counters` of what the method does now and then with these settings."""
+        """Names in `Algorithm.counters` of the actions that the method counts with these settings."""
         return self.COUNTERS
 
     @property
     def transport_options(self) -> TransportOptions:
-        """How the transport connects shared vectors."""
+        """Options of the transport."""
         return TransportOptions()
 
 
 class HostNetworkSettings(MethodSettings):
-    """Settings of a method whose workers use memory of each other."""
+    """Settings of a method whose workers read and change vectors of each other."""
 
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
@@ -121,26 +136,28 @@ class Method(NamedTuple):
 
     settings: type[MethodSettings]
     traits: Traits
-    kind: type[Any]
-    """The `Algorithm`; it takes settings and a `Worker`."""
+    algorithm: type[Any]
+    """The class of the `Algorithm`; it takes settings and a `Worker`."""
+
+    def __str__(self) -> str:
+        return str(self.algorithm)
 
 
-#: The registered methods by name; `training.algorithms.registry` fills it.
-METHODS: Final[dict[str, Method]] = {}
+#: The methods; an import of `training.algorithms.registry` adds those of the package.
+METHODS: Final = Registry[Method]("method")
 
 
 def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Callable[[A], A]:
-    """Register a class as the method of this name, with settings that have the field `name: Literal[name]`."""
+    """Register a class as the method of this name.
+
+    Its settings have the field `name: Literal[name]`.
+    """
     if get_args(settings.model_fields["name"].annotation) != (name,):
         raise ValueError(f"{settings.__name__} needs the field `name: Literal[{name!r}]`.")
 
-    def register(kind: A) -> A:
-        if name in METHODS:
-            raise ValueError(
-                f"there are two methods '{name}': {METHODS[name].kind} and {kind}. Rename one of them."
-            )
-        kind.traits = traits
-        METHODS[name] = Method(settings, traits, kind)
-        return kind
+    def register(algorithm_class: A) -> A:
+        METHODS.register(name, Method(settings, traits, algorithm_class))
+        algorithm_class.traits = traits
+        return algorithm_class
 
     return register

@@ -1,41 +1,68 @@
-"""All methods: every module of this folder that has a class with `@algorithm`. No torch.
+"""All methods: each module of this folder that has a class with `@algorithm`. It imports no torch.
 
-To add a method, write its file: its settings, its traits, its class.
+To add a method, write its file with its settings, its traits and its class.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    TypeAdapter,
+)
+from pydantic_core import CoreSchema
 
 import training.algorithms
 from training.algorithms.method import METHODS, MethodSettings
 from training.algorithms.slowmo import SlowMo, SlowMoSettings
 from training.algorithms.stale_synchronous import StaleSynchronous
 
-#: Passed on to other modules: METHODS since it is complete after this import only; the others since whoever imports
-#: their modules depends on code that only some configs run (see `REGISTRIES` of `pipeline.runs.code_meaning`).
-__all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings", "StaleSynchronous", "any_method"]
+#: METHODS is complete only after this import. The other names are offered here, since importers of
+#: their modules would depend on code that only some configs run (`pipeline.runs.code_meaning`).
+__all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings", "StaleSynchronous"]
 
 for _module in pkgutil.iter_modules(training.algorithms.__path__, "training.algorithms."):
     if _module.name != __name__:
         importlib.import_module(_module.name)
 
 
-def _as_section(value: Any) -> Any:
-    """The name alone stands for the method with its defaults."""
-    return {"name": value} if isinstance(value, str) else value
+def _method_union() -> TypeAdapter[MethodSettings]:
+    """Return the union of the settings of all methods; the key `name` selects one of them."""
+    return _union_of_methods(tuple(METHODS))
 
 
-def any_method() -> Any:
-    """The settings of one of the methods, those of plugins too."""
-    return Union[tuple(method.settings for method in METHODS.values())]  # noqa: UP007 - a union of a list
+# Plugins add methods, and each union takes long to build.
+@lru_cache(maxsize=1)
+def _union_of_methods(names: tuple[str, ...]) -> TypeAdapter[MethodSettings]:
+    union: Any = reduce(or_, [METHODS[name].settings for name in names])
+    return TypeAdapter(Annotated[union, Field(discriminator="name")])
 
 
-if TYPE_CHECKING:
-    AnyMethod = MethodSettings
-else:
-    AnyMethod = Annotated[any_method(), Field(discriminator="name"), BeforeValidator(_as_section)]
+def _validate_method(section: Any) -> MethodSettings:
+    """Validate a section; a name alone stands for the method with its defaults."""
+    if isinstance(section, str):
+        section = {"name": section}
+    return _method_union().validate_python(section)
+
+
+class _UnionSchema:
+    """Gives the field the JSON schema of the union, with the methods of plugins."""
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(_method_union().core_schema)
+
+
+AnyMethod = Annotated[
+    SerializeAsAny[MethodSettings], BeforeValidator(_validate_method), _UnionSchema()
+]
+"""Settings of one of the methods."""
