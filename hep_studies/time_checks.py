@@ -208,7 +208,9 @@ def check_times(
 def _chosen(runs: Sequence[PlannedRun], *, most: int) -> list[Sleepers]:
     """Of each method and time of a step the run with the most workers and messages."""
     found: dict[tuple[str, float], Sleepers] = {}
-    for run in sorted(runs, key=lambda run: (-run.train.workers, run.train.algorithm.steps_apart)):
+    for run in sorted(
+        runs, key=lambda run: (-run.train.workers, run.train.algorithm.steps_between_averages)
+    ):
         if run.cluster is None or run.train.workers == 1:
             continue
         step = run.cluster.step_of(run.train.batch_size)
@@ -216,7 +218,7 @@ def _chosen(runs: Sequence[PlannedRun], *, most: int) -> list[Sleepers]:
             continue
         workers, steps = (
             min(run.train.workers, most),
-            max(_STEPS, math.ceil(run.train.algorithm.steps_apart)),
+            max(_STEPS, math.ceil(run.train.algorithm.steps_between_averages)),
         )
         epochs = min(max(math.ceil(_SECONDS / (steps * step)), _FEWEST), _MOST)
         changes = {**_PLAIN, "workers": workers, "epochs": epochs}

@@ -112,40 +112,42 @@ class SimServer(ParameterServer):
         return is_held
 
     @override
-    async def _change(
-        self, number: int, rule: Rule, indices: Vector | None, room: Vector
+    async def _apply_rule(
+        self, shard: int, rule: Rule, indices: Vector | None, buffer: Vector
     ) -> tuple[int, int, bool]:
         if self._push_seconds:
             await self._clock.sleep(self._push_seconds)
-        return await super()._change(number, rule, indices, room)
+        return await super()._apply_rule(shard, rule, indices, buffer)
 
     @override
-    async def _get(self, shard: int, out: Vector, within: Vector | None) -> int:
+    async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
         owner = self.layout.owners[shard]
         if owner != self.rank:
             # The answer to an empty request, or to indices.
-            if within is not None:
-                await self._wires.travel(self.rank, owner, within.nbytes)
+            if indices is not None:
+                await self._wires.travel(self.rank, owner, indices.nbytes)
             await self._wires.travel(
-                owner, self.rank, out.nbytes, round_trips=2 if within is None else 1
+                owner, self.rank, out.nbytes, round_trips=2 if indices is None else 1
             )
-        return await super()._get(shard, out, within)
+        return await super()._read_shard(shard, out, indices)
 
     @override
-    async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
+    async def _write_shard(
+        self, shard: int, rows: Vector, indices: Vector | None, clock: int
+    ) -> None:
         if not self._owns(shard):
             await self._wires.travel(
                 self.rank, self.layout.owners[shard], rows.nbytes, round_trips=2
             )
-        await super()._put(shard, rows, within, clock)
+        await super()._write_shard(shard, rows, indices, clock)
 
     @override
-    async def _tell(self, number: int, answer: Answer) -> None:
-        """The owner of the shard sends no more than what is taken."""
-        nbytes = answer(self.layout.parts[number], self._rows[number][0])
-        if not self._owns(number):
-            await self._wires.travel(self.layout.owners[number], self.rank, nbytes)
-        self._count_bytes(number, nbytes)
+    async def _send_answer(self, shard: int, answer: Answer) -> None:
+        """The owner of the shard sends only the bytes that the answer reads."""
+        nbytes = answer(self.layout.slices[shard], self._rows[shard][0])
+        if not self._owns(shard):
+            await self._wires.travel(self.layout.owners[shard], self.rank, nbytes)
+        self._count_bytes(shard, nbytes)
 
 
 class SimVector(SharedVector):
@@ -207,7 +209,7 @@ class SimVector(SharedVector):
         self._background.blocked_seconds += waited if is_in_background else 0.0
 
     @override
-    async def read_of(self, rank: int, out: Vector) -> None:
+    async def read_from_rank(self, rank: int, out: Vector) -> None:
         theirs = self._vectors[rank]
         if self._has_locks:
             await self._locked(theirs)

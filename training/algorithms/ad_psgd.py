@@ -25,12 +25,12 @@ class AdPsgdSettings(GossipSettings):
 class AdPsgd(GossipAlgorithm):
     """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.
 
-    The thesis drops the learning rate gamma from its formula; the paper (Lian et al. 2017) has it. The optimiser's
-    change at the snapshot is added to the shared vector as a difference, so that concurrent averages are kept. Their
-    number is the staleness of the step.
+    The thesis drops the learning rate gamma from its formula; the paper (Lian et al. 2017) has it.
+    The optimiser's change at the snapshot is added to the shared vector as a difference, so that
+    concurrent averages are kept. Their number is the staleness of the step.
 
-    An average with a worker of another host runs during the gradient, one on the same host before it. Both are
-    mathematically the same, since the gradient is taken at an earlier snapshot.
+    An average with a worker of another host runs during the gradient, one on the same host before
+    it. Both are mathematically the same, since the gradient is taken at an earlier snapshot.
     """
 
     @override

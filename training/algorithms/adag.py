@@ -1,7 +1,8 @@
-"""ADAG: each weight of a push shrinks with the way that the server has gone (Hermans 2017, chapter 4)."""
+"""ADAG: each weight of a push shrinks with the distance that the server has moved (Hermans 2017, chapter 4)."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Literal
 
@@ -18,13 +19,13 @@ from training.transports.parameter_server import Shard
 
 
 class AdagSettings(WindowSettings):
-    """Add the mean of some local steps; each weight of it shrinks with the way that the server has gone meanwhile."""
+    """Add the mean of some local steps, where each weight shrinks with the distance that the server moved meanwhile."""
 
     name: Literal["adag"]
     local_steps: int = Field(default=10, ge=1)
     """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a start."""
     gamma: float | None = Field(default=None, gt=0)
-    """Square of the way of a weight that halves its step, greater than 0, such as 1e-4 (equation 4.7); null: the
+    """Square of the distance of a weight that halves its step, greater than 0, such as 1e-4 (equation 4.7); null: the
     learning rate (equation 4.1)."""
     scaling: Literal["server", "worker"] = "server"
     """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the server that it sees before
@@ -38,46 +39,55 @@ class Adag(Agn):
     x_0 is the server from which the window started (equations 4.1, 4.7, 4.8).
     """
 
-    SCRATCH = ("_started_from",)
+    SCRATCH = ("_window_start",)
 
     def __init__(self, settings: AdagSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._gamma = settings.gamma
-        self._by_worker = settings.scaling == "worker"
-        self._started_from = self.model.empty()
+        self._worker_scales = settings.scaling == "worker"
+        self._window_start = self.model.empty()
         self.scaling: Counter[int] = Counter()
         """Number of pushes to a shard, or scaled by a worker, by the mean of 1 - s over their weights [%]."""
 
     @override
-    def weighed(self, change: Vector, shard: Shard) -> Vector:
-        mean = super().weighed(change, shard)
-        return mean if self._by_worker else self._scale(shard.vector - self.seen[shard.part]) * mean
+    def server_update(self, change: Vector, shard: Shard) -> Vector:
+        scale = self._scale(shard.vector - self.pulled[shard.elements])
+        if shard.counts:
+            self._count_scale(scale)
+        return scale * super().server_update(change, shard)
 
     @override
-    async def send(self, change: Vector, *, asks: bool) -> bool:
-        if not self._by_worker:
-            return await super().send(change, asks=asks)
-        np.copyto(self._started_from, self.seen)
-        clocks = self.clocks
-        await self.see()
-        change *= self._scale(self.seen - self._started_from)
-        mean = change / self.taken
+    async def send(self, change: Vector) -> bool:
+        if not self._worker_scales:
+            return await super().send(change)
+        np.copyto(self._window_start, self.pulled)
+        clocks_at_start = self.pulled_clocks
+        await self.pull()
+        scale = self._scale(self.pulled - self._window_start)
+        self._count_scale(scale)
+        change *= scale
+        update = change / self.gradients_in_window
 
         def add(shard: Shard) -> None:
-            shard.vector += mean[shard.part]
+            shard.vector += update[shard.elements]
 
-        made = await self.server.push(add)
-        self.staleness.update((made.before - clocks)[made.after > made.before].tolist())
-        # The worker continues from the server without its own push, which does not make the next one stale.
-        self.clocks += made.after - made.before
+        push = await self.server.push(add)
+        self.staleness.update(push.staleness(clocks_at_start))
+        # The worker continues from the server without its own push, which must not make the next one stale.
+        self.pulled_clocks += push.clocks_after - push.clocks_before
         return True
 
-    def _scale(self, way: Vector) -> Vector:
-        gamma = self.rate if self._gamma is None else self._gamma
-        scale: Vector = 1 / (np.square(way) / gamma + 1)
-        if np.isfinite(mean := float(scale.mean())):
-            self.scaling[round(100 * (1 - mean))] += 1
+    def _scale(self, distance: Vector) -> Vector:
+        """Return s for the distance of each weight."""
+        gamma = self.learning_rate if self._gamma is None else self._gamma
+        scale: Vector = 1 / (np.square(distance) / gamma + 1)
         return scale
+
+    def _count_scale(self, scale: Vector) -> None:
+        mean = float(scale.mean())
+        if math.isfinite(mean):
+            percent = round(100 * (1 - mean))
+            self.scaling[percent] += 1
 
     @override
     def counters(self) -> Counters:

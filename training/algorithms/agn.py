@@ -25,9 +25,9 @@ class AgnSettings(WindowSettings):
 class Agn(WindowAlgorithm):
     """Server <- server + 1/lambda sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equation 3.1).
 
-    A window in which some steps have no gradient is divided by the number of the others.
+    A window in which some steps have no gradient is divided by the number of those that have one.
     """
 
     @override
-    def weighed(self, change: Vector, shard: Shard) -> Vector:
-        return change / self.taken
+    def server_update(self, change: Vector, shard: Shard) -> Vector:
+        return change / self.gradients_in_window

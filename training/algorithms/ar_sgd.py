@@ -23,8 +23,8 @@ class ArSgdSettings(MethodSettings):
 class ArSgd(Algorithm):
     """x <- x - gamma * sum_i n_i g_i / sum_i n_i, where worker i has the gradient g_i over n_i samples.
 
-    With weights by samples, uneven batches are right too: the average is the gradient of one batch of all samples. A
-    worker with a gradient that is not finite counts as a worker without samples.
+    With weights by samples, uneven batches are right too: the average is the gradient of one batch
+    of all samples. A worker with a gradient that is not finite counts as one without samples.
     """
 
     SCRATCH = ("_message",)
@@ -32,7 +32,7 @@ class ArSgd(Algorithm):
     def __init__(self, settings: ArSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         gradient = self.model.empty()
-        # One message per step: the gradient, then the number of samples.
+        # One message a step: the gradient, then the number of samples.
         self._message = np.empty(gradient.size + 1, dtype=gradient.dtype)
 
     @override
@@ -45,8 +45,9 @@ class ArSgd(Algorithm):
         else:
             self._message.fill(0)
         await self.transport.all_reduce_sum(self._message)
-        self.acted["averages"] += 1
-        if self._message[-1]:
-            gradient /= self._message[-1]
+        self.actions["averages"] += 1
+        total_samples = self._message[-1]
+        if total_samples:
+            gradient /= total_samples
             self.model.write_gradient(gradient)
             self.optimizer.step()

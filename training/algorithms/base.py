@@ -1,4 +1,4 @@
-"""The base class of all algorithms. No torch, as in the files of the methods: the config reads their settings."""
+"""The base class of all algorithms. It imports no torch, since the config reads the settings of the methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from training.algorithms.method import MethodSettings, Traits
-from training.algorithms.saved_attributes import SavedAttributes
+from training.algorithms.stateful import Stateful
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import Transport
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class VectorModel(Protocol):
-    """An algorithm's view of a model: a vector of parameters and a vector of gradients, copied to and from the host."""
+    """A model as an algorithm sees it: a vector of parameters and one of gradients, copied to and from the host."""
 
     flat: nn.Parameter
-    """(num_parameters,) all that is trained, as the optimiser's only parameter."""
+    """(num_parameters,) all trained parameters, as the optimiser's only parameter."""
 
     def empty(self) -> Vector:
-        """A host vector of the model's size and type, as a target of copies."""
+        """Return a host vector of the model's size and type, as a target of copies."""
 
     def read(self, out: Vector) -> None:
         """Copy the parameters to the host."""
@@ -72,7 +72,7 @@ class Update(Protocol):
         gradient: Vector,
         moments: Iterable[Vector],
         *,
-        number: int,
+        step: int,
         rate: float,
     ) -> None:
         """Change parameters and moments by one step.
@@ -81,7 +81,7 @@ class Update(Protocol):
             parameters: (n,).
             gradient: (n,) stays as it is.
             moments: (n,) each, in the order of their names.
-            number: Number of the step, from 1.
+            step: Number of the step, from 1.
             rate: Learning rate.
         """
 
@@ -103,24 +103,28 @@ class Worker(NamedTuple):
     """`train.optimizer_state`."""
 
 
-class Algorithm(SavedAttributes, ABC):
-    """Turns local gradients into updates of the local model; a transport connects it to the other workers."""
+class Algorithm(Stateful, ABC):
+    """Turns local gradients into updates of the local model; a transport connects the workers."""
 
     traits: Traits = Traits()
     momenta: Sequence[Vector] = ()
-    """The method's own momentum, in place of the optimiser's: at exact averages it is treated likewise."""
+    """Momentum vectors of the method itself; exact averages treat them like the optimiser's."""
     SCRATCH: ClassVar[Sequence[str]] = ("model", "optimizer", "transport")
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:
-        self.model, self.optimizer, self.transport = (
-            worker.model,
-            worker.optimizer,
-            worker.transport,
-        )
-        self.acted: Counter[str] = Counter(dict.fromkeys(settings.counters, 0))
-        """How often the method did on this worker what it does now and then."""
-        self.skipped = 0
+        self.model = worker.model
+        self.optimizer = worker.optimizer
+        self.transport = worker.transport
+        self.actions: Counter[str] = Counter(dict.fromkeys(settings.counters, 0))
+        """How often this worker did each of the actions that `settings.counters` names."""
+        self.num_steps_not_finite = 0
         """Number of steps without an update because the gradient or the update was not finite."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
 
     async def start(self) -> None:
         """Share vectors with the other workers; all workers together, before the first step."""
@@ -131,7 +135,7 @@ class Algorithm(SavedAttributes, ABC):
 
         Args:
             compute_gradient: Fills the model's gradient.
-            num_samples: Size of the local batch; 0 if the worker has no data left and thus no gradient.
+            num_samples: Size of the local batch; 0 if the worker has no rows left, thus no gradient.
         """
 
     async def current(self, out: Vector) -> None:
@@ -145,22 +149,25 @@ class Algorithm(SavedAttributes, ABC):
         """
 
     async def result(self, out: Vector) -> None:
-        """Copy the model that the method returns into `out`, the mean over the workers; all together, after `flush`."""
+        """Copy the model that the method returns into `out`: the mean over the workers.
+
+        All workers call it together, after `flush`.
+        """
         await self.current(out)
         await mean_over_workers(out, self.transport)
 
     async def add(self, change: Vector) -> None:
         """Add to this worker's current model, and keep all concurrent changes by partners."""
-        present = self.model.empty()
-        self.model.read(present)
-        present += change
-        self.model.write(present)
+        parameters = self.model.empty()
+        self.model.read(parameters)
+        parameters += change
+        self.model.write(parameters)
 
     async def catch_up(self) -> None:
-        """Take over into the local model what others added to the model that the workers share."""
+        """Copy into the local model what other workers added to the model that all share."""
 
-    async def snapshot(self, out: Vector) -> float:  # noqa: ARG002 - most share nothing
-        """Copy the model that the method returns, as it is now, into `out`, without stopping anyone.
+    async def snapshot(self, out: Vector) -> float:  # noqa: ARG002 - most methods share nothing
+        """Copy the present state of the model that the method returns into `out`; nobody stops.
 
         Returns:
             The consensus distance of the workers' shared vectors; see `consensus_distance`.
@@ -168,99 +175,86 @@ class Algorithm(SavedAttributes, ABC):
         raise AssertionError(f"workers of {type(self).__name__} share no vectors")
 
     async def quiesce(self) -> None:
-        """Wait until no worker averages; none begins an average before its next step. All workers together."""
+        """Wait until no worker averages. None begins an average before its next step.
+
+        All workers call it together.
+        """
         await self.transport.barrier()
 
     async def close(self) -> None:
         """Release the shared vectors; all workers together."""
 
     def counters(self) -> Counters:
-        """What the algorithm counted since its start."""
-        return {**self.acted, "steps_not_finite": self.skipped}
+        """Return the counts since the start."""
+        return {**self.actions, "steps_not_finite": self.num_steps_not_finite}
 
     async def state(self) -> dict[str, Any]:
-        """All that the next steps depend on, besides the optimiser: arrays and plain values."""
+        """Return the arrays and plain values that the next steps depend on, without the optimiser's."""
         published = self.model.empty()
         self.model.read(published)
-        return {"published": published, "attributes": self.attributes()}
+        return {"published": published, "attributes": self.state_dict()}
 
     async def restore(self, state: dict[str, Any]) -> None:
-        """Start from what `state` gave, instead of `start`; all workers together."""
+        """Start from a result of `state`, in place of `start`; all workers together."""
         self.model.write(state["published"])
         await self.start()
-        self.restore_attributes(state["attributes"])
+        self.load_state_dict(state["attributes"])
 
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002 - most return the mean
-        """The model that the method returns, in what `state` gave, and its age; None: the mean over the workers."""
+        """Return age and vector of the method's own model in a result of `state`.
+
+        None: the method has none, and returns the mean over the workers.
+        """
         return None
 
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        """Compute the gradient. False if it is not finite: such a step is counted and does not reach other workers."""
+        """Compute the gradient; returns whether there is one that is finite.
+
+        A step whose gradient is not finite is counted, and does not reach other workers.
+        """
         if not num_samples:
             return False
         await compute_gradient()
         if self.model.gradient_is_finite():
             return True
-        self.skipped += 1
+        self.num_steps_not_finite += 1
         return False
 
 
 async def mean_over_workers(vector: Vector, transport: Transport) -> None:
-    """Replace a vector by its mean over the workers whose vector is finite, in place; NaN if there are none."""
+    """Replace a vector by its mean over the workers whose vector is finite, in place.
+
+    The mean is NaN if no vector is finite.
+    """
+    # One message: the vector, then the number of workers that contribute to the sum.
     message = np.zeros(vector.size + 1, dtype=vector.dtype)
     if is_finite(vector):
         message[:-1] = vector
         message[-1] = 1
     await transport.all_reduce_sum(message)
+    total, num_workers = message[:-1], message[-1]
     with np.errstate(invalid="ignore"):
-        np.divide(message[:-1], message[-1], out=vector)
+        np.divide(total, num_workers, out=vector)
 
 
-async def consensus_distance(own: Vector, mean: Vector, transport: Transport) -> float:
-    """sqrt(1/m sum_i |x_i - mean|^2), the distance of the workers from consensus (Kong et al. 2021, equation 2).
+async def consensus_distance(local: Vector, mean: Vector, transport: Transport) -> float:
+    """Return the distance of the workers from consensus (Kong et al. 2021, equation 2).
 
-    The thesis' Gamma_t (section 2.3) is m times its square.
+    It is sqrt(1/m sum_i |x_i - mean|^2). The thesis' Gamma_t (section 2.3) is m times its square.
     """
-    square = np.array([np.square(own.astype(np.float64) - mean).sum()])
-    await transport.all_reduce_sum(square)
-    return float(np.sqrt(square[0] / transport.world_size))
+    deviation = local.astype(np.float64) - mean
+    squares = np.array([np.square(deviation).sum()])
+    await transport.all_reduce_sum(squares)
+    return float(np.sqrt(squares[0] / transport.world_size))
 
 
 def reset_optimizer(optimizer: Optimizer, *, momenta: Sequence[Vector] = ()) -> None:
-    """Set the state of an optimiser, and a method's own momenta, to 0; Adam's bias correction restarts too."""
+    """Set the state of an optimiser, and a method's own momenta, to 0.
+
+    Adam's bias correction restarts too.
+    """
     for momentum in momenta:
         momentum.fill(0)
     for state in optimizer.state.values():
-        for value in state.values():
-            value.zero_()
-
-
-class Wrapper(SavedAttributes):
-    """Another method, with something around its steps."""
-
-    SCRATCH: ClassVar[Sequence[str]] = ("base",)
-
-    def __init__(self, base: Algorithm) -> None:
-        self.base = base
-
-    def note_constants(self) -> None:
-        """Those of the base method too."""
-        super().note_constants()
-        self.base.note_constants()
-
-    def __getattr__(self, name: str) -> Any:
-        """What only the base method has."""
-        return getattr(self.base, name)
-
-    async def state(self) -> dict[str, Any]:
-        """The base method's state, and that of the wrapper."""
-        return {"base": await self.base.state(), "attributes": self.attributes()}
-
-    async def restore(self, state: dict[str, Any]) -> None:
-        """Start from what `state` gave, instead of `start`; all workers together."""
-        await self.base.restore(state["base"])
-        self.restore_attributes(state["attributes"])
-
-    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:
-        """The base method's model in what `state` gave."""
-        return self.base.model_of(state["base"])
+        for tensor in state.values():
+            tensor.zero_()

@@ -26,17 +26,23 @@ class ChocoSgdSettings(NeighbourSettings):
 
 
 def compress(values: Vector, fraction: float) -> Vector:
-    """The message about the elements of largest magnitude: 4 bytes of index and one value each."""
-    kept = max(1, math.ceil(fraction * values.size))
-    rest = values.size - kept
-    places = np.sort(
-        np.argpartition(np.abs(values), rest)[rest:] if rest else np.arange(values.size)
-    )
-    return np.concatenate([places.astype(np.int32).view(np.uint8), values[places].view(np.uint8)])
+    """Return the message about the elements of largest magnitude: 4 bytes of index and one value each."""
+    num_sent = max(1, math.ceil(fraction * values.size))
+    num_dropped = values.size - num_sent
+    if num_dropped:
+        largest = np.argpartition(np.abs(values), num_dropped)[num_dropped:]
+        indices = np.sort(largest)
+    else:
+        indices = np.arange(values.size)
+    index_bytes = indices.astype(np.int32).view(np.uint8)
+    value_bytes = values[indices].view(np.uint8)
+    return np.concatenate([index_bytes, value_bytes])
 
 
 def expand(message: Vector, like: Vector) -> Vector:
-    """Q(v), which the message says: v at the elements of largest magnitude, and 0 elsewhere.
+    """Return Q(v) from its message: v at the elements of largest magnitude, and 0 elsewhere.
+
+    `like`: a vector of the size and type of v.
 
     Examples:
         >>> values = np.array([1, -3, 0, 2, -1], np.float32)
@@ -44,9 +50,11 @@ def expand(message: Vector, like: Vector) -> Vector:
         >>> message.nbytes, expand(message, values).tolist()
         (16, [0.0, -3.0, 0.0, 2.0, 0.0])
     """
-    indices, values = np.split(message, [message.size // (4 + like.itemsize) * 4])
+    bytes_per_element = 4 + like.itemsize
+    num_elements = message.size // bytes_per_element
+    index_bytes, value_bytes = np.split(message, [4 * num_elements])
     expanded = np.zeros_like(like)
-    expanded[indices.view(np.int32)] = values.view(like.dtype)
+    expanded[index_bytes.view(np.int32)] = value_bytes.view(like.dtype)
     return expanded
 
 
@@ -54,47 +62,60 @@ def expand(message: Vector, like: Vector) -> Vector:
 class ChocoSgd(NeighbourAlgorithm):
     """y_i = x_i - eta g_i; h_j <- h_j + Q(y_j - h_j) for all j; x_i+ = y_i + gamma sum_j w_ij (h_j - h_i).
 
-    h_j is what all neighbours know of worker j, so that the error of the compression Q stays in the next difference. A
-    worker keeps its own h_i and the sum of w_ij h_j. All h start as the first model of rank 0 instead of 0, since all
-    workers start from it. With the fraction 1, gamma 1 makes it D-PSGD in this order of steps (adapt, then combine).
+    h_j is the public copy: what all neighbours know of worker j. So the error of the compression Q
+    stays in the next difference. A worker keeps its own public copy h_i, and the mixed copies
+    sum_j w_ij h_j. All h start as the first model of rank 0 instead of 0, since all workers start
+    from it. With the fraction 1, gamma 1 makes it D-PSGD in this order of steps (adapt, then
+    combine).
 
     Q is a contraction: |Q(v) - v|^2 <= (1 - fraction) |v|^2.
 
-    A worker whose model is not finite sends the difference 0, and takes over the mean of what it knows of the others.
+    A worker whose model is not finite sends the difference 0, and takes over the mean of its
+    neighbours' public copies.
     """
 
-    SCRATCH = ("_vector",)
+    SCRATCH = ("_local",)
 
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._gamma, self._fraction, self._vector = (
-            settings.gamma,
-            settings.fraction,
-            self.model.empty(),
-        )
-        self._known, self._average = self.model.empty(), self.model.empty()
+        self._gamma = settings.gamma
+        self._fraction = settings.fraction
+        self._local = self.model.empty()
+        self._public_copy = self.model.empty()
+        self._mixed_copies = self.model.empty()
 
     @override
     async def start(self) -> None:
-        self.model.read(self._vector)
-        await self.transport.broadcast(self._vector)
-        self._known[:] = self._average[:] = self._vector
+        self.model.read(self._local)
+        await self.transport.broadcast(self._local)
+        self._public_copy[:] = self._local
+        self._mixed_copies[:] = self._local
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        known, average, (own, *given) = self._known, self._average, self.weights
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
-        self.model.read(self._vector)
-        finite = is_finite(self._vector)
-        message = compress(self._vector - known if finite else np.zeros_like(known), self._fraction)
+        self.model.read(self._local)
+        model_is_finite = is_finite(self._local)
+
+        # What the neighbours do not know of this model yet; a broken model tells them nothing.
+        difference = self._local - self._public_copy
+        if not model_is_finite:
+            difference.fill(0)
+        message = compress(difference, self._fraction)
         exchange = self.begin_exchange(message)
-        change = expand(message, known)
-        known += change
-        average += own * change
-        for weight, theirs in zip(given, await exchange, strict=True):
-            average += weight * expand(theirs, known)
-        if finite:
-            self.model.write(self._vector + self._gamma * (average - known))
+
+        # The neighbours change their copies of this model in the same way.
+        own_weight, *neighbour_weights = self.weights
+        own_change = expand(message, self._public_copy)
+        self._public_copy += own_change
+        self._mixed_copies += own_weight * own_change
+        for weight, neighbour_message in zip(neighbour_weights, await exchange, strict=True):
+            self._mixed_copies += weight * expand(neighbour_message, self._public_copy)
+
+        if model_is_finite:
+            consensus_step = self._gamma * (self._mixed_copies - self._public_copy)
+            self.model.write(self._local + consensus_step)
         elif self.neighbours:
-            self.model.write((average - own * known) / sum(given))
+            neighbour_sum = self._mixed_copies - own_weight * self._public_copy
+            self.model.write(neighbour_sum / sum(neighbour_weights))

@@ -27,35 +27,37 @@ class NeighbourAlgorithm(Algorithm):
 
     def __init__(self, settings: NeighbourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        rank, topology = (
-            self.transport.rank,
-            shared_topology(settings.topology, self.transport.world_size),
-        )
-        self.neighbours, self.weights = topology.neighbours[rank], topology.weights[rank]
+        rank = self.transport.rank
+        topology = shared_topology(settings.topology, self.transport.world_size)
+        self.neighbours = topology.neighbours[rank]
+        self.weights = topology.weights[rank]
+        """Weight of this worker, then those of its neighbours."""
 
     def begin_exchange(self, vector: Vector) -> Awaitable[list[Vector]]:
-        """Send the vector to all neighbours; the result gives theirs, for the weights behind the first."""
-        self.acted["exchanges"] += len(self.neighbours)
+        """Send the vector to all neighbours; the result gives their vectors, in the order of `neighbours`."""
+        self.actions["exchanges"] += len(self.neighbours)
         return self.transport.begin_exchange(vector, self.neighbours)
 
 
 def mix(weights: Sequence[float], vectors: Sequence[Vector], *, out: Vector) -> bool:
-    """sum_j w_j x_j into `out`; False, and no change, if no vector is finite.
+    """Write sum_j w_j x_j into `out`; returns False, and changes nothing, if no vector is finite.
 
-    A vector that is not finite counts with weight 0, and the other weights grow to the sum 1: so it stays with its
-    worker, which takes over the mean of its neighbours.
+    A vector that is not finite counts with weight 0, and the other weights grow to the sum 1. So it
+    stays with its worker, which takes over the mean of its neighbours.
     """
-    finite = [
+    finite_terms = [
         (weight, vector)
         for weight, vector in zip(weights, vectors, strict=True)
         if is_finite(vector)
     ]
-    total = sum(weight for weight, _ in finite) if len(finite) < len(vectors) else 1.0
-    if not total:
+    total_weight = 1.0
+    if len(finite_terms) < len(vectors):
+        total_weight = sum(weight for weight, _ in finite_terms)
+    if not total_weight:
         return False
     out.fill(0)
-    for weight, vector in finite:
-        out += weight / total * vector
+    for weight, vector in finite_terms:
+        out += weight / total_weight * vector
     return True
 
 
@@ -69,22 +71,24 @@ class DPsgdSettings(NeighbourSettings):
 class DPsgd(NeighbourAlgorithm):
     """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
 
-    The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay acts on the average,
-    since the base optimiser takes its step from there.
+    The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay
+    acts on the average, since the base optimiser takes its step from there.
     """
 
-    SCRATCH = ("_sent", "_mixed")
+    SCRATCH = ("_local", "_mixed")
 
     def __init__(self, settings: DPsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._sent, self._mixed = self.model.empty(), self.model.empty()
+        self._local = self.model.empty()
+        self._mixed = self.model.empty()
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        self.model.read(self._sent)
-        exchange = self.begin_exchange(self._sent)
+        self.model.read(self._local)
+        exchange = self.begin_exchange(self._local)
         has_gradient = await self.has_gradient(compute_gradient, num_samples)
-        if mix(self.weights, (self._sent, *await exchange), out=self._mixed):
+        neighbour_models = await exchange
+        if mix(self.weights, [self._local, *neighbour_models], out=self._mixed):
             self.model.write(self._mixed)
         if has_gradient:
             self.optimizer.step()

@@ -8,15 +8,15 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Worker
-from training.algorithms.local_sgd import LocalSgd, LocalSgdSettings
+from training.algorithms.local_sgd import LocalSgd, LocalStepsSettings
 from training.algorithms.method import Traits, algorithm
 from training.transports.basics import Vector, is_finite
 
 
-class DiLoCoSettings(LocalSgdSettings):
+class DiLoCoSettings(LocalStepsSettings):
     """Average parameters over all workers after many local steps, and move along these averages with momentum."""
 
-    name: Literal["diloco"]  # type: ignore[assignment]
+    name: Literal["diloco"]
     local_steps: int = Field(default=50, ge=1)
     """Number H of local steps between two averages, at least 1. The optimizer of the paper is `adamw`."""
     outer_rate: float = Field(default=0.7, gt=0)
@@ -31,26 +31,28 @@ class DiLoCoSettings(LocalSgdSettings):
 class DiLoCo(LocalSgd):
     """After H local steps: d = x_0 - sum_j x_j / m; u <- mu u + d; x_0 <- x_0 - alpha (d + mu u); x_j <- x_0.
 
-    x_0 is the model after the last outer step. The inner optimiser keeps its moments. With alpha 1 and mu 0 the method
-    is LocalSGD.
+    x_0 is the model after the last outer step. The inner optimiser keeps its moments. With alpha 1
+    and mu 0 the method is LocalSGD.
     """
 
     def __init__(self, settings: DiLoCoSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._rate, self._factor = settings.outer_rate, settings.outer_momentum
-        self._origin, self._momentum = self.model.empty(), self.model.empty()
-        self._momentum.fill(0)
+        self._alpha = settings.outer_rate
+        self._mu = settings.outer_momentum
+        self._outer_model = self.model.empty()
+        self._outer_momentum = self.model.empty()
+        self._outer_momentum.fill(0)
 
     @override
     async def start(self) -> None:
-        self.model.read(self._origin)
+        self.model.read(self._outer_model)
 
     @override
-    def after(self, mean: Vector) -> Vector:
-        """x_0 after the outer step; as it was, if no worker's model is finite."""
+    def next_model(self, mean: Vector) -> Vector:
+        """Return x_0 after the outer step; it stays as it was if no worker's model is finite."""
         if is_finite(mean):
-            difference = self._origin - mean
-            self._momentum *= self._factor
-            self._momentum += difference
-            self._origin -= self._rate * (difference + self._factor * self._momentum)
-        return self._origin
+            difference = self._outer_model - mean
+            self._outer_momentum *= self._mu
+            self._outer_momentum += difference
+            self._outer_model -= self._alpha * (difference + self._mu * self._outer_momentum)
+        return self._outer_model

@@ -22,7 +22,7 @@ class DownpourSettings(WindowSettings):
         Needs(
             "zealous",
             "local_steps above 1, the highest number between pushes",
-            lambda own: own.local_steps > 1,
+            lambda settings: settings.local_steps > 1,
         ),
     )
     zealous: bool = False
@@ -34,31 +34,39 @@ class DownpourSettings(WindowSettings):
 class Downpour(WindowAlgorithm):
     """Server <- server + sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equations 1.2, 1.3, 2.12).
 
-    With several local steps this is the accumulated gradient without normalisation (figure 3.2). Zealous: all u_i of a
-    window start from the same x, and their number is at most `local_steps`.
+    With several local steps this is the accumulated gradient without normalisation (figure 3.2).
+    Zealous: all u_i of a window start from the same x, and their number is at most `local_steps`.
     """
 
     def __init__(self, settings: DownpourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._zealous = settings.zealous
+        #: The sum of the steps of a zealous window, which the model does not contain.
         self._gathered = self.model.empty()
         self._gathered.fill(0)
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         await super().step(compute_gradient, num_samples)
-        if self._zealous and self._since:
-            self._gathered[:] = self.change(self._change)
-            self.model.write(self.seen)
-            await self.exchange(asks=True)
+        window_goes_on = self.steps_in_window > 0
+        if self._zealous and window_goes_on:
+            self._gathered[:] = self.window_change(self._change)
+            self.model.write(self.pulled)
+            await self.end_window()
 
     @override
-    def weighed(self, change: Vector, shard: Shard) -> Vector:
+    async def send(self, change: Vector) -> bool:
+        if self.steps_in_window < self._local_steps:
+            return await self.try_push(self.adding(change))
+        return await super().send(change)
+
+    @override
+    def server_update(self, change: Vector, shard: Shard) -> Vector:
         return change
 
     @override
-    def change(self, out: Vector) -> Vector:
-        super().change(out)
+    def window_change(self, out: Vector) -> Vector:
+        super().window_change(out)
         out += self._gathered
         return out
 

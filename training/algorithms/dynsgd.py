@@ -26,5 +26,6 @@ class DynSgd(WindowAlgorithm):
     """
 
     @override
-    def weighed(self, change: Vector, shard: Shard) -> Vector:
-        return change / (shard.clock - int(self.clocks[shard.number]) + 1)
+    def server_update(self, change: Vector, shard: Shard) -> Vector:
+        staleness = shard.clock - int(self.pulled_clocks[shard.index])
+        return change / (staleness + 1)

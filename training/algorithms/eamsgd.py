@@ -27,30 +27,34 @@ class EamsgdSettings(ElasticSettings):
 class Eamsgd(ElasticAlgorithm):
     """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
 
-    SCRATCH = ("_at",)
+    SCRATCH = ("_x",)
 
     def __init__(self, settings: EamsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._delta = settings.delta
-        self._velocity, self._at = self.model.empty(), self.model.empty()
+        self._velocity = self.model.empty()
         self._velocity.fill(0)
         self.momenta = (self._velocity,)
+        self._x = self.model.empty()
 
     @override
-    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        self.model.read(self._at)
+    async def local_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
+        # The gradient is taken at x + delta v.
+        self.model.read(self._x)
         np.multiply(self._velocity, self._delta, out=self._change)
-        self._change += self._at
+        self._change += self._x
         self.model.write(self._change)
         has_gradient = await self.has_gradient(compute_gradient, num_samples)
-        self.model.write(self._at)
+        self.model.write(self._x)
         if not has_gradient:
             return False
+
+        # u is the change by the optimiser's step from x.
         self.optimizer.step()
         self.model.read(self._change)
-        self._change -= self._at
+        self._change -= self._x
         self._velocity *= self._delta
         self._velocity += self._change
-        self._at += self._velocity
-        self.model.write(self._at)
+        self._x += self._velocity
+        self.model.write(self._x)
         return True

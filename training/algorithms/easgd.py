@@ -22,7 +22,7 @@ class ElasticSettings(ServerSettings):
     """Settings of elastic averaging."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("equilibrium_stop", "local_steps above 1", lambda chosen: chosen.local_steps > 1),
+        Needs("equilibrium_stop", "local_steps above 1", lambda settings: settings.local_steps > 1),
     )
 
     local_steps: int = Field(default=10, ge=1)
@@ -48,106 +48,145 @@ class ElasticSettings(ServerSettings):
     @property
     @override
     def counters(self) -> tuple[str, ...]:
-        return (
-            (*super().counters, "equilibrium_stops") if self.equilibrium_stop else super().counters
-        )
+        if self.equilibrium_stop:
+            return (*super().counters, "equilibrium_stops")
+        return super().counters
 
 
 class ElasticAlgorithm(ServerAlgorithm):
-    """Own steps of a model that stays the worker's; in an exchange, what it loses is what the server gains.
+    """Local steps of a model that stays the worker's; an exchange moves model and server together.
 
-    Every tau steps: e = alpha (x - server); x <- x - e; server <- server + e, all with the values before the exchange.
+    Every tau steps: e = alpha (x - server); x <- x - e; server <- server + e, all with the values
+    before the exchange.
     """
 
-    SCRATCH: ClassVar[Sequence[str]] = ("_own", "elastic")
+    SCRATCH: ClassVar[Sequence[str]] = ("_local", "elastic")
 
     def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._period, self._stops = settings.local_steps, settings.equilibrium_stop
-        self._alpha, self._rho = settings.alpha, settings.rho
-        self._at_snapshot = settings.gradient == "snapshot"
-        self._since = 0
-        #: The model in an exchange, and what it loses.
-        self._own, self.elastic = self.model.empty(), self.model.empty()
+        self._local_steps = settings.local_steps
+        self._alpha = settings.alpha
+        self._rho = settings.rho
+        self._takes_gradient_at_snapshot = settings.gradient == "snapshot"
+        self._stops_in_equilibrium = settings.equilibrium_stop
+        self._steps_in_window = 0
+        #: x before an exchange or a local step, and e.
+        self._local = self.model.empty()
+        self.elastic = self.model.empty()
 
     @property
     def alpha(self) -> float:
         """The moving rate now."""
         if self._alpha is not None:
             return self._alpha
-        return 0.9 / self.transport.world_size if self._rho is None else self.rate * self._rho
+        if self._rho is not None:
+            return self.learning_rate * self._rho
+        return 0.9 / self.transport.world_size
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        exchanges = self._at_snapshot and self._since == 0
+        if self._takes_gradient_at_snapshot:
+            await self._step_of_zhang(compute_gradient, num_samples)
+        else:
+            await self._step_of_hermans(compute_gradient, num_samples)
+
+    async def _step_of_zhang(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Exchange, step from the model before the exchange, then move (Zhang et al. 2015, Algorithm 1)."""
+        exchanges = self._steps_in_window == 0
         if exchanges:
             await self.exchange()
-        if self._stops:
-            self.model.read(self._own)
-        has_stepped = await self.own_step(compute_gradient, num_samples)
-        is_at_rest = (
-            has_stepped and self._stops and self._is_in_equilibrium(after_exchange=exchanges)
+        is_in_equilibrium = await self._step_locally(
+            compute_gradient, num_samples, after_exchange=exchanges
         )
-        self._since += 1
-        if await self.is_due(is_at_rest=is_at_rest):
-            if self._stops:
-                self.acted["equilibrium_stops"] += self._since < self._period
-            self._since = 0
-            if not self._at_snapshot:
-                await self.exchange()
-                exchanges = True
+        await self._end_step(is_in_equilibrium=is_in_equilibrium)
         if exchanges:
-            self.model.read(self._own)
-            self._own -= self.elastic
-            self.model.write(self._own)
+            self._move_by_elastic()
 
-    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        """Step without the server; False: there is no gradient."""
+    async def _step_of_hermans(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Step, then exchange and move, if the window ends (Hermans 2017, Algorithm 9)."""
+        is_in_equilibrium = await self._step_locally(
+            compute_gradient, num_samples, after_exchange=False
+        )
+        window_ended = await self._end_step(is_in_equilibrium=is_in_equilibrium)
+        if window_ended:
+            await self.exchange()
+            self._move_by_elastic()
+
+    async def _step_locally(
+        self, compute_gradient: ComputeGradient, num_samples: int, *, after_exchange: bool
+    ) -> bool:
+        """Step without the server; returns whether the worker stops since it is in equilibrium."""
+        if not self._stops_in_equilibrium:
+            await self.local_step(compute_gradient, num_samples)
+            return False
+        self.model.read(self._local)
+        has_stepped = await self.local_step(compute_gradient, num_samples)
+        return has_stepped and self._is_in_equilibrium(after_exchange=after_exchange)
+
+    async def local_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
+        """Step without the server; returns False if there is no gradient."""
         if not await self.has_gradient(compute_gradient, num_samples):
             return False
         self.optimizer.step()
         return True
 
-    async def is_due(self, *, is_at_rest: bool) -> bool:
-        """Whether the window ends."""
-        return is_at_rest or self._since == self._period
-
     def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
-        """Whether |step| <= |alpha (x - server)|, with x before the step but for its elastic part.
+        """Return whether |step| <= |alpha (x - server)|, with x before the step but for its elastic part.
 
-        This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - server)|
-        < eta, is always true of a gradient shorter than 1, so that each step would be an exchange.
+        This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| -
+        |alpha (x - server)| < eta, is always true of a gradient shorter than 1, so that each step
+        would be an exchange.
         """
         self.model.read(self._change)
-        self._change -= self._own
-        step = float(np.linalg.norm(self._change))
-        self._own -= self.seen
+        self._change -= self._local
+        step_length = float(np.linalg.norm(self._change))
+        self._local -= self.pulled
         if after_exchange:
-            self._own -= self.elastic
-        return step <= self.alpha * float(np.linalg.norm(self._own))
+            self._local -= self.elastic
+        return step_length <= self.alpha * float(np.linalg.norm(self._local))
+
+    async def _end_step(self, *, is_in_equilibrium: bool) -> bool:
+        """Count the step; returns whether the window has ended."""
+        self._steps_in_window += 1
+        if not await self.window_ends(is_in_equilibrium=is_in_equilibrium):
+            return False
+        if self._stops_in_equilibrium and self._steps_in_window < self._local_steps:
+            self.actions["equilibrium_stops"] += 1
+        self._steps_in_window = 0
+        return True
+
+    async def window_ends(self, *, is_in_equilibrium: bool) -> bool:
+        """Return whether the window ends with this step."""
+        return is_in_equilibrium or self._steps_in_window == self._local_steps
 
     async def exchange(self) -> None:
-        """Move the server by `elastic`; a model that is not finite is given up for the server."""
+        """Move the server by `elastic`; a model that is not finite is replaced by the server."""
         self.elastic.fill(0)
-        self.model.read(self._own)
-        if not is_finite(self._own):
-            self.skipped += 1
-            await self.see()
-            self.model.write(self.seen)
-            self._own[:] = self.seen
-        await self.meet(self._own)
+        self.model.read(self._local)
+        if not is_finite(self._local):
+            self.num_steps_not_finite += 1
+            await self.pull()
+            self.model.write(self.pulled)
+            self._local[:] = self.pulled
+        await self.move_server(self._local)
 
-    async def meet(self, own: Vector) -> None:
-        """Exchange with the server."""
+    async def move_server(self, local: Vector) -> None:
+        """Compute e of a worker's model, and add it to the server."""
         alpha = self.alpha
 
-        def attract(shard: Shard) -> None:
-            elastic = self.elastic[shard.part]
-            np.subtract(own[shard.part], shard.vector, out=elastic)
+        def elastic_update(shard: Shard) -> None:
+            elastic = self.elastic[shard.elements]
+            np.subtract(local[shard.elements], shard.vector, out=elastic)
             elastic *= alpha
             shard.vector += elastic
 
-        await self.push(attract)
+        await self.push(elastic_update)
+
+    def _move_by_elastic(self) -> None:
+        """X <- x - e."""
+        self.model.read(self._local)
+        self._local -= self.elastic
+        self.model.write(self._local)
 
     @override
     async def add(self, change: Vector) -> None:
@@ -156,7 +195,7 @@ class ElasticAlgorithm(ServerAlgorithm):
 
     @override
     async def catch_up(self) -> None:
-        """Nothing: the model of a worker is its own."""
+        """Do nothing: the model of a worker is its own."""
 
 
 class EasgdSettings(ElasticSettings):
@@ -169,13 +208,13 @@ class EasgdSettings(ElasticSettings):
             Needs(
                 key,
                 "synchronous: false, since else each worker has a copy of the server",
-                lambda own: not own.synchronous,
+                lambda settings: not settings.synchronous,
             )
             for key in ("shards", "network")
         ),
     )
     synchronous: bool = False
-    """Whether all workers meet the server together, by an all-reduce; else each when it is ready."""
+    """Whether all workers exchange with the server together, by an all-reduce; else each when it is ready."""
 
     @property
     @override
@@ -189,47 +228,50 @@ class EasgdSettings(ElasticSettings):
 class Easgd(ElasticAlgorithm):
     """x_i <- x_i - eta g_i - alpha (x_i - server); server <- server + alpha sum_i (x_i - server).
 
-    Asynchronous, a worker's term moves the server when the worker comes (equations 2.15, 2.16). Synchronous, all terms
-    use the same server (equations 2.4, 2.5), of which each worker has a copy. With the equilibrium stop the workers
-    then end a window together, once all are in equilibrium.
+    Asynchronous, a worker's term moves the server when the worker comes (equations 2.15, 2.16).
+    Synchronous, all terms use the same server (equations 2.4, 2.5), of which each worker has a
+    copy. With the equilibrium stop the workers then end a window together, once all are in
+    equilibrium.
     """
 
     def __init__(self, settings: EasgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._is_together = settings.synchronous
+        self._is_synchronous = settings.synchronous
 
     @override
     async def make_server(self, content: Vector) -> ParameterServer:
-        if not self._is_together:
+        if not self._is_synchronous:
             return await super().make_server(content)
-        await self.transport.broadcast(self.seen)
-        return ParameterServer(
-            Layout(self.seen.size, self.num_shards), self.seen, now=self.transport.now
-        )
+        await self.transport.broadcast(self.pulled)
+        layout = Layout(self.pulled.size, self.num_shards)
+        return ParameterServer(layout, self.pulled, now=self.transport.now)
 
     @override
-    async def meet(self, own: Vector) -> None:
-        if not self._is_together:
-            await super().meet(own)
+    async def move_server(self, local: Vector) -> None:
+        if not self._is_synchronous:
+            await super().move_server(local)
             return
-        np.subtract(own, self.seen, out=self.elastic)
+        np.subtract(local, self.pulled, out=self.elastic)
         self.elastic *= self.alpha
         self._change[:] = self.elastic
         await self.transport.all_reduce_sum(self._change)
 
-        def add(shard: Shard) -> None:
-            shard.vector += self._change[shard.part]
+        def add_sum(shard: Shard) -> None:
+            shard.vector += self._change[shard.elements]
 
-        await self.push(add)
+        await self.push(add_sum)
 
     @override
-    async def is_due(self, *, is_at_rest: bool) -> bool:
-        """Whether the window ends: together, the workers vote after each step but the last of `local_steps`.
+    async def window_ends(self, *, is_in_equilibrium: bool) -> bool:
+        """Return whether the window ends; synchronous workers vote after each step but the last.
 
-        Who is in equilibrium depends on the gradient of this step, and all must leave at the same one.
+        Who is in equilibrium depends on the gradient of this step, and all must leave at the same
+        step.
         """
-        if not (self._is_together and self._stops) or self._since == self._period:
-            return await super().is_due(is_at_rest=is_at_rest)
-        votes = np.array([float(is_at_rest)])
+        is_last_step = self._steps_in_window == self._local_steps
+        is_put_to_vote = self._is_synchronous and self._stops_in_equilibrium and not is_last_step
+        if not is_put_to_vote:
+            return await super().window_ends(is_in_equilibrium=is_in_equilibrium)
+        votes = np.array([float(is_in_equilibrium)])
         await self.transport.all_reduce_sum(votes)
         return bool(votes.item() == self.transport.world_size)

@@ -19,9 +19,9 @@ from training.transports.transport import SharedVector
 
 
 class RandomPartners:
-    """Neighbours drawn at random with equal probability, from one random stream per rank.
+    """Draws neighbours with equal probability, from one random stream per rank.
 
-    With one stream for all ranks, all would choose the same partner.
+    With one stream for all ranks, all would draw the same partner.
 
     `neighbours`: ranks to draw from; none for a single worker.
 
@@ -36,13 +36,14 @@ class RandomPartners:
         self._rng = random_stream(seed, "partners", rank)
 
     def next(self) -> int | None:
-        """The rank to average with next; None for no average now."""
+        """Return the rank to average with next; None for no average now."""
         if not self._neighbours:
             return None
-        return self._neighbours[int(self._rng.integers(len(self._neighbours)))]
+        index = int(self._rng.integers(len(self._neighbours)))
+        return self._neighbours[index]
 
     def state(self) -> dict[str, Any]:
-        """Position in the random stream."""
+        """Return the position in the random stream."""
         return dict(self._rng.bit_generator.state)
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -73,7 +74,9 @@ class GossipAlgorithm(Algorithm):
         self.partners = RandomPartners(topology.neighbours[rank], seed=worker.seed, rank=rank)
         self.staleness: Counter[int] = Counter()
         """Number of updates by the number of averages between the read and the change of the model."""
-        self._snapshot, self._change = self.model.empty(), self.model.empty()
+        #: The model when this worker last read it, and the change of a step.
+        self._snapshot = self.model.empty()
+        self._change = self.model.empty()
 
     @override
     async def start(self) -> None:
@@ -90,46 +93,57 @@ class GossipAlgorithm(Algorithm):
         await self.add_finite(change)
 
     async def add_finite(self, change: Vector) -> int | None:
-        """Add to the shared vector; returns the number of its averages. None: the change is not finite, and counted."""
+        """Add to the shared vector; returns the number of its averages.
+
+        A change that is not finite is only counted, and the result is None.
+        """
         if is_finite(change):
             return await self.shared.add(change)
-        self.skipped += 1
+        self.num_steps_not_finite += 1
         return None
 
     async def read(self) -> int:
         """Read the shared vector into the model, for the next step; returns the number of its averages."""
-        version = await self.shared.read(self._snapshot)
+        num_averages = await self.shared.read(self._snapshot)
         self.model.write(self._snapshot)
-        return version
+        return num_averages
 
     async def own_step(
         self, compute_gradient: ComputeGradient, num_samples: int, *, version: int
     ) -> None:
-        """Add the change of a step to the shared vector, so that averages since `read` are kept."""
+        """Add the change of a step to the shared vector, so that averages since `read` are kept.
+
+        `version`: the result of that `read`.
+        """
         if not await self.has_gradient(compute_gradient, num_samples):
             return
         self.optimizer.step()
         self.model.read(self._change)
         self._change -= self._snapshot
-        after = await self.add_finite(self._change)
-        if after is not None:
-            self.staleness[after - version] += 1
+        num_averages = await self.add_finite(self._change)
+        if num_averages is not None:
+            self.staleness[num_averages - version] += 1
 
     @override
     async def snapshot(self, out: Vector) -> float:
-        """Read one vector after the other; the mean and the distance are updated with each (Welford 1962)."""
-        theirs, mean = self.model.empty(), np.zeros(out.shape)
-        squares, count = 0.0, 0
+        """Read the workers' vectors one after the other; update mean and distance with each (Welford 1962)."""
+        vector = self.model.empty()
+        mean = np.zeros(out.shape)
+        sum_of_squares = 0.0
+        num_finite = 0
         for rank in range(self.transport.world_size):
-            await self.shared.read_of(rank, theirs)
-            if not is_finite(theirs):
+            await self.shared.read_from_rank(rank, vector)
+            if not is_finite(vector):
                 continue
-            count += 1
-            difference = theirs - mean
-            mean += difference / count
-            squares += float(np.dot(difference, theirs - mean))
-        out[:] = mean if count else np.nan
-        return math.sqrt(squares / count) if count else math.nan
+            num_finite += 1
+            difference = vector - mean
+            mean += difference / num_finite
+            sum_of_squares += float(np.dot(difference, vector - mean))
+        if not num_finite:
+            out.fill(np.nan)
+            return math.nan
+        out[:] = mean
+        return math.sqrt(sum_of_squares / num_finite)
 
     @override
     async def quiesce(self) -> None:
@@ -159,4 +173,4 @@ class GossipAlgorithm(Algorithm):
     async def state(self) -> dict[str, Any]:
         published = self.model.empty()
         await self.shared.read(published)
-        return {"published": published, "attributes": self.attributes()}
+        return {"published": published, "attributes": self.state_dict()}

@@ -20,14 +20,19 @@ from training.algorithms.method import MethodSettings, Traits, algorithm
 from training.transports.basics import Vector
 
 
-class LocalSgdSettings(MethodSettings):
-    """Average parameters over all workers after some local steps."""
+class LocalStepsSettings(MethodSettings):
+    """Settings of a method with local steps between exact averages."""
 
-    name: Literal["local-sgd"]
     local_steps: int = Field(default=3, ge=1)
     """Number H of local steps between two averages, at least 1."""
 
     COUNTERS: ClassVar[tuple[str, ...]] = ("averages",)
+
+
+class LocalSgdSettings(LocalStepsSettings):
+    """Average parameters over all workers after some local steps."""
+
+    name: Literal["local-sgd"]
 
 
 @algorithm(
@@ -38,30 +43,33 @@ class LocalSgdSettings(MethodSettings):
 class LocalSgd(Algorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m."""
 
-    SCRATCH: ClassVar[Sequence[str]] = ("_vector",)
+    SCRATCH: ClassVar[Sequence[str]] = ("_mean",)
 
-    def __init__(self, settings: LocalSgdSettings, worker: Worker) -> None:
+    def __init__(self, settings: LocalStepsSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._local_steps = settings.local_steps
         # SlowMo's default policy applies to its outer steps only; the averages in between have their own.
-        self._resets = worker.optimizer_state is StatePolicy.RESET
-        self._done = 0
-        self._vector = self.model.empty()
+        self._resets_optimizer = worker.optimizer_state is StatePolicy.RESET
+        self._steps_since_average = 0
+        self._mean = self.model.empty()
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
-        self._done += 1
-        if self._done == self._local_steps:
-            self._done = 0
-            self.model.read(self._vector)
-            await mean_over_workers(self._vector, self.transport)
-            self.acted["averages"] += 1
-            self.model.write(self.after(self._vector))
-            if self._resets:
-                reset_optimizer(self.optimizer)
+        self._steps_since_average += 1
+        if self._steps_since_average == self._local_steps:
+            await self._average()
+            self._steps_since_average = 0
 
-    def after(self, mean: Vector) -> Vector:
-        """The model of all workers after an average."""
+    async def _average(self) -> None:
+        self.model.read(self._mean)
+        await mean_over_workers(self._mean, self.transport)
+        self.actions["averages"] += 1
+        self.model.write(self.next_model(self._mean))
+        if self._resets_optimizer:
+            reset_optimizer(self.optimizer)
+
+    def next_model(self, mean: Vector) -> Vector:
+        """Return the model from which all workers continue after an average."""
         return mean

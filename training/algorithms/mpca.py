@@ -20,10 +20,10 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     """Pull workers towards the projected average of all at every step; averages travel in the background."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
-        Needs("beta_ramp", "beta below 1", lambda own: own.beta < 1),
+        Needs("alpha_peak", "alpha_ramp above 0", lambda settings: settings.alpha_ramp > 0),
+        Needs("beta_ramp", "beta below 1", lambda settings: settings.beta < 1),
         *(
-            Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0)
+            Needs(key, "gamma above 0, a projection", lambda settings: settings.gamma > 0)
             for key in ("gamma_ramp", "delta")
         ),
     )
@@ -63,10 +63,10 @@ class MpcaSettings(MpcaConstants, MethodSettings):
 class Mpca(Algorithm):
     """x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; meanwhile x~ <- (1 - beta) x~ + beta mean_tau(x_i).
 
-    x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in `mpca_joint`). At
-    the end of a step a worker sends a shard if it has the result of the one before; else it takes the next step with
-    the x~* that it has. So nobody waits, and an exchange takes as long as the slowest worker's step. The model of the
-    method is x~.
+    x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in
+    `mpca_joint`). At the end of a step a worker sends a shard if it has the result of the one
+    before; else it takes the next step with the x~* that it has. So nobody waits, and an exchange
+    takes as long as the slowest worker's step. The model of the method is x~.
     """
 
     SCRATCH = ("_local", "joint")
@@ -78,7 +78,7 @@ class Mpca(Algorithm):
         self.traits = settings.traits
         self._settings = settings
         self._local = self.model.empty()
-        self._since = 0
+        self._steps_since_sum = 0
         """Number of steps since this worker began the last sum."""
         self._steps_per_cycle: Counter[int] = Counter()
         self._staleness: Counter[int] = Counter()
@@ -89,20 +89,19 @@ class Mpca(Algorithm):
         await self.transport.broadcast(self._local)
         if not self._settings.is_fixed:
             await self.transport.open_counters()
-        chosen = self._settings
         self.joint = JointModel(
             self.transport,
             self._local,
-            shards=chosen.shards,
-            constants=chosen,
-            weighted=chosen.weighted,
+            shards=self._settings.shards,
+            constants=self._settings,
+            weighted=self._settings.weighted,
         )
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         alpha = self._settings.alpha_at(self.joint.cycles)
         if alpha:
-            self.acted["pulls"] += 1
+            self.actions["pulls"] += 1
             self.model.read(self._local)
             # Equation 7, before every gradient; the optimiser does not see it.
             self._local -= alpha * (self._local - self.joint.projected)
@@ -114,39 +113,44 @@ class Mpca(Algorithm):
 
     async def _exchange(self) -> None:
         """Finish a sum and begin the next, unless it is too early for either."""
+        self._steps_since_sum += 1
         cycle_steps = self._settings.cycle_steps
-        self._since += 1
-        if self._since < (cycle_steps or 1):
+        if cycle_steps is not None:
+            is_too_early = self._steps_since_sum < cycle_steps
+        else:
+            is_too_early = self.joint.is_under_way and not self.joint.is_done
+        if is_too_early:
             return
         if self.joint.is_under_way:
-            if cycle_steps is None and not self.joint.is_done:
-                return
-            await self._finish()
-        self._begin()
+            await self._finish_sum()
+        self._begin_sum()
 
-    def _begin(self, *, ending: bool = False) -> None:
-        """Contribute the shard whose turn it is; one that is not finite stays here, and gives way to the joint one."""
-        part = self.joint.part
+    def _begin_sum(self, *, ending: bool = False) -> None:
+        """Contribute the shard whose turn it is; one that is not finite is replaced by the joint model's."""
+        elements = self.joint.next_elements
         self.model.read(self._local)
-        steps = self.joint.begin(self._local, ending=ending)
-        if not is_finite(self._local[part]):
-            self._local[part] = self.joint.projected[part]
+        steps = self.joint.begin_sum(self._local, ending=ending)
+        if not is_finite(self._local[elements]):
+            self._local[elements] = self.joint.projected[elements]
             self.model.write(self._local)
-        self._since = 0
+        self._steps_since_sum = 0
         if steps:
             self._steps_per_cycle[steps] += 1
 
-    async def _finish(self) -> bool:
-        """Take over the result of the sum under way; returns whether no worker has more to contribute."""
-        is_end = await self.joint.finish()
-        self._staleness[self._since] += 1
-        return is_end
+    async def _finish_sum(self) -> bool:
+        """Update the joint model by the sum under way; returns whether no worker has more to contribute."""
+        all_have_ended = await self.joint.finish_sum()
+        self._staleness[self._steps_since_sum] += 1
+        return all_have_ended
 
     @override
     async def quiesce(self) -> None:
-        """Wait for the sum under way. Where all workers are at the same step, it is taken over when it is due."""
+        """Wait for the sum under way.
+
+        Where all workers are at the same step, the joint model is updated only when it is due.
+        """
         if self._settings.is_fixed:
-            await self.joint.arrive()
+            await self.joint.wait_for_sum()
         else:
             await self.flush()
 
@@ -154,14 +158,15 @@ class Mpca(Algorithm):
     async def flush(self) -> None:
         """Contribute all steps, and take part in sums until no worker has more to contribute.
 
-        A sum counts the workers that have nothing more, so all stop after the same one, and none is under way then.
-        Those that still train get what they need meanwhile. The joint model has all steps at the end.
+        A sum counts the workers that have nothing more, so all stop after the same one, and none is
+        under way then. Those that still train get what they need meanwhile. The joint model has all
+        steps at the end.
         """
-        is_end = False
-        while not is_end:
+        all_have_ended = False
+        while not all_have_ended:
             if not self.joint.is_under_way:
-                self._begin(ending=True)
-            is_end = await self._finish()
+                self._begin_sum(ending=True)
+            all_have_ended = await self._finish_sum()
 
     @override
     async def result(self, out: Vector) -> None:
@@ -175,7 +180,7 @@ class Mpca(Algorithm):
     def counters(self) -> Counters:
         return {
             **super().counters(),
-            "cycles": self.joint.sums,
+            "cycles": self.joint.num_sums,
             "steps_per_cycle": self._steps_per_cycle.copy(),
             "staleness": self._staleness.copy(),
         }
@@ -191,5 +196,6 @@ class Mpca(Algorithm):
 
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
-        """x~; its age is the number of sums."""
-        return int(state["joint"]["numbers"][0]), state["joint"]["vectors"][0]
+        """Return the number of sums, and x~."""
+        joint = state["joint"]
+        return int(joint["counts"][0]), joint["vectors"][0]

@@ -1,4 +1,4 @@
-"""The joint model of MPCA SGD on every worker: sums of shards in turn, and the driver's rule on each of them."""
+"""The joint model of MPCA SGD on every worker: sums of shards in turn, and the driver's rule for each sum."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MpcaConstants(SettingsSection):
     """Smoothing of the direction of the projection, at least 0 and below 1."""
 
     def alpha_at(self, cycle: int) -> float:
-        """The pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
+        """Return the pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
 
         Examples:
             >>> [round(MpcaConstants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
@@ -51,29 +51,28 @@ class MpcaConstants(SettingsSection):
         """
         if cycle < self.alpha_free:
             return 0.0
-        strength: float = (self.alpha / self.alpha_peak) ** _share(
-            cycle - self.alpha_free, self.alpha_ramp
-        )
-        return self.alpha_peak * strength
+        fraction = _ramp_fraction(cycle - self.alpha_free, self.alpha_ramp)
+        decay: float = (self.alpha / self.alpha_peak) ** fraction
+        return self.alpha_peak * decay
 
     def beta_at(self, cycle: int) -> float:
-        """The replacement rate of a cycle: from 1 to `beta` by a constant factor.
+        """Return the replacement rate of a cycle: from 1 to `beta` by a constant factor.
 
         Examples:
             >>> [round(MpcaConstants().beta_at(cycle), 3) for cycle in (0, 10, 20, 30)]
             [1.0, 0.949, 0.9, 0.9]
         """
-        rate: float = self.beta ** _share(cycle, self.beta_ramp)
+        rate: float = self.beta ** _ramp_fraction(cycle, self.beta_ramp)
         return rate
 
     def gamma_at(self, cycle: int) -> float:
-        """The length of the projection after a cycle: from 0 to `gamma` by equal amounts.
+        """Return the length of the projection after a cycle: from 0 to `gamma` by equal amounts.
 
         Examples:
             >>> [round(MpcaConstants().gamma_at(cycle), 3) for cycle in (0, 10, 20, 30)]
             [0.0, 0.35, 0.7, 0.7]
         """
-        return self.gamma * _share(cycle, self.gamma_ramp)
+        return self.gamma * _ramp_fraction(cycle, self.gamma_ramp)
 
 
 class JointShard(NamedTuple):
@@ -95,60 +94,64 @@ class JointShard(NamedTuple):
 
 
 def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
-    """What a worker adds to the sum of a cycle: tau_i x_i, then tau_i (equation 9).
+    """Return what a worker adds to the sum of a cycle: tau_i x_i, then tau_i (equation 9).
 
-    A worker without a step since its last contribution, or with a shard that is not finite, adds nothing.
+    A worker without a step since its last contribution, or with a shard that is not finite, adds
+    nothing.
 
-    `local`: (n,) the worker's shard. `weighted`: whether tau_i is the weight; else all workers with steps have the
-    weight 1.
+    `local`: (n,) the worker's shard. `weighted`: whether tau_i is the weight; else all workers with
+    steps have the weight 1.
 
     Returns:
         (n + 1,) of the same type.
     """
     message = np.zeros(local.size + 1, local.dtype)
     if steps and is_finite(local):
-        message[-1] = steps if weighted else 1
+        tau = steps if weighted else 1
+        message[-1] = tau
         np.multiply(local, message[-1], out=message[:-1])
     return message
 
 
 def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
-    """The driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
+    """Apply the driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
 
     `total`: (n + 1,) sum of the workers' contributions.
     """
     if not total[-1]:
         return shard
-    beta, gamma, delta = (
-        constants.beta_at(shard.cycle),
-        constants.gamma_at(shard.cycle),
-        constants.delta,
-    )
+    beta = constants.beta_at(shard.cycle)
+    gamma = constants.gamma_at(shard.cycle)
+    delta = constants.delta
     # R = sum_i tau_i x_i / sum_i tau_i (equation 9).
     aggregated = total[:-1] / total[-1]
     # x~_t = (1 - beta) x~_{t-1} + beta R (equation 8).
     model = (1 - beta) * shard.model + beta * aggregated
-    # v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); from joint models, not projections.
+    # v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); of models, not projections.
     trajectory = delta * shard.trajectory + (1 - delta) * (model - shard.model)
     # x~*_{t + gamma} = x~_t + gamma v~_t (equation 5).
-    return JointShard(model, trajectory, model + gamma * trajectory, shard.cycle + 1)
+    projected = model + gamma * trajectory
+    return JointShard(model, trajectory, projected, shard.cycle + 1)
 
 
-def _share(done: int, length: int) -> float:
-    """The share of a ramp that is done."""
-    return min(1.0, done / length) if length else 1.0
+def _ramp_fraction(cycle: int, length: int) -> float:
+    """Return the fraction of a ramp that lies before a cycle."""
+    if not length:
+        return 1.0
+    return min(1.0, cycle / length)
 
 
-#: Elements of a message behind the contribution: workers without more steps, squared distances from the joint model.
-_ENDED, _DISTANCE = -2, -1
+#: Elements of a message behind the contribution: the number of workers without more steps, and the
+#: sum of their squared distances from the joint model.
+_NUM_ENDED, _DISTANCE = -2, -1
 
 
 class JointModel:
     """One worker's replica of the joint model, and the sum that is under way, of one shard at a time.
 
-    All workers apply the driver's rule to the same sums, so their replicas are equal without a driver's broadcast.
-    Cycle c adds up shard c mod S. A worker begins a cycle only after the one before has ended, which all had begun: two
-    workers are never more than one cycle apart.
+    All workers apply the driver's rule to the same sums, so their replicas are equal without a
+    driver's broadcast. Cycle c adds up shard c mod S. A worker begins a cycle only after the one
+    before has ended, which all had begun: two workers are never more than one cycle apart.
     """
 
     def __init__(
@@ -161,17 +164,20 @@ class JointModel:
         weighted: bool,
     ) -> None:
         self._transport = transport
-        self._slices = Layout(model.size, shards).parts
-        self._shards = [JointShard.at_start(model[part]) for part in self._slices]
-        self._constants, self._weighted = constants, weighted
-        self._squares = np.zeros(shards)
-        #: The sum under way, its message and the steps that this worker contributed; no sum once it is there.
+        self._slices = Layout(model.size, shards).slices
+        self._shards = [JointShard.at_start(model[elements]) for elements in self._slices]
+        self._constants = constants
+        self._weighted = weighted
+        self._squared_distances = np.zeros(shards)
+        """Sum over the workers of their squared distance from each shard, at its last sum."""
+        #: The sum under way, until it has arrived; its message, until it is finished; and the steps
+        #: that this worker contributed to it.
         self._pending: PendingSum | None = None
         self._message: Vector | None = None
-        self._sent = 0
+        self._contributed_steps = 0
         self.projected = model.copy()
         """The newest projections of all shards, which pull the workers."""
-        self.sums = 0
+        self.num_sums = 0
         """Number of sums so far."""
         self.steps = np.zeros(shards, np.int64)
         """tau_i of each shard: the worker's steps since its last contribution."""
@@ -188,82 +194,116 @@ class JointModel:
 
     @property
     def is_done(self) -> bool:
-        """Whether the sum under way is there."""
+        """Whether the sum under way has arrived."""
         return self._pending is None or self._pending.is_done()
 
     @property
-    def part(self) -> slice:
-        """The shard whose turn it is."""
-        return self._slices[self.sums % len(self._slices)]
+    def _next_shard(self) -> int:
+        return self.num_sums % len(self._slices)
 
-    def begin(self, local: Vector, *, ending: bool) -> int:
-        """Begin the sum of the shard whose turn it is; returns the worker's steps since its last contribution."""
-        turn = self.sums % len(self._slices)
-        own, self._sent = local[self.part], int(self.steps[turn])
-        message = np.zeros(own.size + 3, local.dtype)
-        message[:_ENDED] = contribution(own, self._sent, weighted=self._weighted)
-        if is_finite(own):
-            message[_DISTANCE] = np.square(own - self._shards[turn].model).sum()
-        self.steps[turn] = 0
-        message[_ENDED] = ending and not self.steps.any()
-        self._pending, self._message = self._transport.begin_all_reduce(message), message
-        return self._sent
+    @property
+    def next_elements(self) -> slice:
+        """The elements of the shard whose turn it is."""
+        return self._slices[self._next_shard]
 
-    async def arrive(self) -> None:
-        """Wait for the sum under way, if there is one, without taking it over."""
+    def begin_sum(self, local: Vector, *, ending: bool) -> int:
+        """Begin the sum of the shard whose turn it is.
+
+        `ending`: whether the worker takes no more steps.
+
+        Returns:
+            The worker's steps since its last contribution.
+        """
+        index = self._next_shard
+        local_shard = local[self.next_elements]
+        self._contributed_steps = int(self.steps[index])
+        self.steps[index] = 0
+        has_ended = ending and not self.steps.any()
+
+        message = np.zeros(local_shard.size + 3, local.dtype)
+        message[:_NUM_ENDED] = contribution(
+            local_shard, self._contributed_steps, weighted=self._weighted
+        )
+        message[_NUM_ENDED] = has_ended
+        if is_finite(local_shard):
+            difference = local_shard - self._shards[index].model
+            message[_DISTANCE] = np.square(difference).sum()
+        self._message = message
+        self._pending = self._transport.begin_all_reduce(message)
+        return self._contributed_steps
+
+    async def wait_for_sum(self) -> None:
+        """Wait for the sum under way, if there is one; the joint model stays as it is."""
         if self._pending is not None:
             await self._pending
             self._pending = None
 
-    async def finish(self) -> bool:
-        """Wait for the sum, and apply the driver's rule; returns whether no worker has more steps to contribute."""
-        await self.arrive()
-        message, self._message = self._message, None
+    async def finish_sum(self) -> bool:
+        """Wait for the sum, and apply the driver's rule.
+
+        Returns:
+            Whether no worker has more steps to contribute.
+        """
+        await self.wait_for_sum()
+        message = self._message
+        self._message = None
         if message is None:
             raise AssertionError("no sum is under way")
-        turn, part = self.sums % len(self._slices), self.part
-        self._shards[turn] = driver_rule(self._shards[turn], message[:_ENDED], self._constants)
-        self.projected[part] = self._shards[turn].projected
-        self._squares[turn] = message[_DISTANCE]
-        self.sums += 1
-        return bool(message[_ENDED] == self._transport.world_size)
+        index, elements = self._next_shard, self.next_elements
+        shard = driver_rule(self._shards[index], message[:_NUM_ENDED], self._constants)
+        self._shards[index] = shard
+        self.projected[elements] = shard.projected
+        self._squared_distances[index] = message[_DISTANCE]
+        self.num_sums += 1
+        return bool(message[_NUM_ENDED] == self._transport.world_size)
 
     def read(self, out: Vector) -> float:
         """Copy the joint model; returns the workers' distance from it, each shard at its last sum."""
         np.concatenate([shard.model for shard in self._shards], out=out)
-        return math.sqrt(self._squares.sum() / self._transport.world_size)
+        return math.sqrt(self._squared_distances.sum() / self._transport.world_size)
 
     def state(self) -> dict[str, Any]:
-        """All of it; the contribution to a sum that is not there yet counts as not made."""
+        """Return all of it; the contribution to a sum that has not arrived counts as not made."""
         steps = self.steps.copy()
+        arrived = None
         if self._pending is not None:
-            steps[self.sums % len(steps)] += self._sent
-        arrived = self._message if self._pending is None else None
+            steps[self._next_shard] += self._contributed_steps
+        elif self._message is not None:
+            arrived = self._message.copy()
         return {
             "vectors": np.stack(
-                [np.concatenate([shard[field] for shard in self._shards]) for field in range(3)]
+                [
+                    np.concatenate([shard.model for shard in self._shards]),
+                    np.concatenate([shard.trajectory for shard in self._shards]),
+                    np.concatenate([shard.projected for shard in self._shards]),
+                ]
             ),
-            "numbers": np.array([self.sums, *(shard.cycle for shard in self._shards)]),
-            "squares": self._squares.copy(),
+            "counts": np.array([self.num_sums, *(shard.cycle for shard in self._shards)]),
+            "squared_distances": self._squared_distances.copy(),
             "steps": steps,
-            "arrived": None if arrived is None else arrived.copy(),
+            "arrived": arrived,
         }
 
     async def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave; all workers together.
+        """Continue from a result of `state`; all workers together.
 
-        With work units, the workers' checkpoints may be some cycles apart: the joint model of rank 0 holds.
+        With work units, the workers' checkpoints may be some cycles apart: the joint model of rank 0
+        holds.
         """
-        for each in (state["vectors"], state["numbers"], state["squares"]):
-            await self._transport.broadcast(each)
-        (model, trajectory, projected), (self.sums, *cycles) = (
-            state["vectors"],
-            state["numbers"].tolist(),
-        )
+        for array in (state["vectors"], state["counts"], state["squared_distances"]):
+            await self._transport.broadcast(array)
+        models, trajectories, projections = state["vectors"]
+        self.num_sums, *cycles = state["counts"].tolist()
         self._shards = [
-            JointShard(model[part].copy(), trajectory[part].copy(), projected[part].copy(), cycle)
-            for part, cycle in zip(self._slices, cycles, strict=True)
+            JointShard(
+                models[elements].copy(),
+                trajectories[elements].copy(),
+                projections[elements].copy(),
+                cycle,
+            )
+            for elements, cycle in zip(self._slices, cycles, strict=True)
         ]
-        self._squares[:], self.steps[:] = state["squares"], state["steps"]
-        self.projected[:] = projected
+        self._squared_distances[:] = state["squared_distances"]
+        self.projected[:] = projections
+        self.steps[:] = state["steps"]
         self._message = state["arrived"]

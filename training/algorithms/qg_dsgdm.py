@@ -25,33 +25,37 @@ class QgDsgdmSettings(NeighbourSettings):
 class QgDsgdm(NeighbourAlgorithm):
     """y_i = x_i - eta (g_i + beta m_i); x_i+ = sum_j w_ij y_j; m_i <- beta m_i + (1 - beta) (x_i - x_i+) / eta.
 
-    The momentum m follows the change of the averaged model, so that it points in the direction of all workers where
-    their data differ. The models travel after the gradient. With beta 0 the method is D-PSGD in this order of the steps
-    (adapt, then combine), and on the complete graph it is AR-SGD with plain SGD.
+    The momentum m follows the change of the averaged model, so that it points in the direction of
+    all workers where their data differ. The models travel after the gradient. With beta 0 the
+    method is D-PSGD in this order of the steps (adapt, then combine), and on the complete graph it
+    is AR-SGD with plain SGD.
     """
 
-    SCRATCH = ("_before", "_sent", "_mixed")
+    SCRATCH = ("_x", "_y", "_mixed")
 
     def __init__(self, settings: QgDsgdmSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._beta = settings.beta
-        self._before, self._sent, self._mixed = (self.model.empty() for _ in range(3))
+        #: x_i, y_i and sum_j w_ij y_j of a step.
+        self._x = self.model.empty()
+        self._y = self.model.empty()
+        self._mixed = self.model.empty()
         self._momentum = self.model.empty()
         self._momentum.fill(0)
         self.momenta = (self._momentum,)
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        rate = self.optimizer.param_groups[0]["lr"]
-        self.model.read(self._before)
+        eta = self.learning_rate
+        self.model.read(self._x)
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
-        self.model.read(self._sent)
-        self._sent -= rate * self._beta * self._momentum
-        theirs = await self.begin_exchange(self._sent)
-        if not mix(self.weights, (self._sent, *theirs), out=self._mixed):
+        self.model.read(self._y)
+        self._y -= eta * self._beta * self._momentum
+        neighbour_models = await self.begin_exchange(self._y)
+        if not mix(self.weights, [self._y, *neighbour_models], out=self._mixed):
             return
         self.model.write(self._mixed)
-        if is_finite(self._before):
+        if is_finite(self._x):
             self._momentum *= self._beta
-            self._momentum += (1 - self._beta) / rate * (self._before - self._mixed)
+            self._momentum += (1 - self._beta) / eta * (self._x - self._mixed)

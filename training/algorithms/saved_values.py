@@ -1,4 +1,7 @@
-"""Values of a method in plain types and arrays, with their types, as a checkpoint holds them. No torch."""
+"""Values of a method in plain types and arrays, with their types, as a checkpoint holds them.
+
+It imports no torch, since the config reads the settings of the methods.
+"""
 
 from __future__ import annotations
 
@@ -15,237 +18,274 @@ import numpy as np
 from training.errors import CheckpointError
 
 #: Types that torch reads without running code from a file.
-_PLAIN: Final = (bool, int, float, str, type(None))
-#: Kinds of numpy's types: truth values, integers, floating point and complex numbers.
-_NUMBERS: Final = "biufc"
-#: Types of numpy that torch does not have: floating point and complex numbers of more than eight bytes.
-_LONG: Final = "gG"
-_SEQUENCES: Final = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
-_DICTS: Final = {kind.__name__: kind for kind in (dict, Counter, OrderedDict, defaultdict)}
+_PLAIN_TYPES: Final = (bool, int, float, str, type(None))
+#: Type codes of numpy for truth values, integers, floating point and complex numbers.
+_NUMERIC_CODES: Final = "biufc"
+#: Types of numpy that torch lacks: floating point and complex numbers of more than eight bytes.
+_LONG_CODES: Final = "gG"
+_SEQUENCES: Final = {cls.__name__: cls for cls in (list, tuple, set, frozenset, deque)}
+_DICTS: Final = {cls.__name__: cls for cls in (dict, Counter, OrderedDict, defaultdict)}
+#: Factories of missing values that a defaultdict in a checkpoint may have.
 _FACTORIES: Final = {
-    kind.__name__: kind for kind in (int, float, bool, str, list, set, dict, Counter, deque)
+    cls.__name__: cls for cls in (int, float, bool, str, list, set, dict, Counter, deque)
 }
+#: Type tag of an object that was encoded before.
+_REFERENCE: Final = "again"
 
 
 class ValueEncoder:
-    """Makes `(kind, number, content)` of what is not plain; an object that is met again is only its number."""
+    """Encodes values as `(type tag, object id, payload)`; plain values stay as they are.
+
+    An object that comes again is encoded as a reference to its first occurrence.
+    """
 
     def __init__(self) -> None:
-        self._met: dict[int, tuple[int, Any]] = {}
-        """Number of each object by its address; the object, so that no other gets this address."""
+        self._seen: dict[int, tuple[int, Any]] = {}
+        """Id and object by address; the object is held so that no other object gets its address."""
 
-    def encoded(self, value: Any) -> Any:
-        """A copy of a value.
+    def encode(self, value: Any) -> Any:
+        """Return an encoded copy of a value.
 
         Raises:
-            TypeError: It is of a type that a checkpoint cannot hold.
+            TypeError: A checkpoint cannot hold a value of this type.
         """
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN_TYPES:
             return value
-        if id(value) in self._met:
-            return ("again", self._met[id(value)][0], None)
-        number = len(self._met)
-        self._met[id(value)] = number, value
-        kind, content = self._content(value)
-        return (kind, number, content)
+        if id(value) in self._seen:
+            object_id, _ = self._seen[id(value)]
+            return (_REFERENCE, object_id, None)
+        object_id = len(self._seen)
+        self._seen[id(value)] = object_id, value
+        tag, payload = self._encode_object(value)
+        return (tag, object_id, payload)
 
-    def _content(self, value: Any) -> tuple[str, Any]:
-        name = type(value).__name__
-        if type(value) is _SEQUENCES.get(name):
-            return name, [getattr(value, "maxlen", None), self._all_encoded(value)]
-        if type(value) is _DICTS.get(name):
-            keys, values = self._all_encoded(value), self._all_encoded(value.values())
-            return name, [_name_of_factory(value), keys, values]
+    def _encode_object(self, value: Any) -> tuple[str, Any]:
+        type_name = type(value).__name__
+        if type(value) is _SEQUENCES.get(type_name):
+            maxlen = getattr(value, "maxlen", None)
+            return type_name, [maxlen, self._encode_all(value)]
+        if type(value) is _DICTS.get(type_name):
+            factory = _factory_name(value)
+            return type_name, [factory, self._encode_all(value), self._encode_all(value.values())]
         if hasattr(value, "load_state"):
-            return "state", self.encoded(value.state())
-        return _leaf(value)
+            return "state", self.encode(value.state())
+        return _encode_leaf(value)
 
-    def _all_encoded(self, values: Iterable[Any]) -> list[Any]:
-        return [self.encoded(value) for value in values]
+    def _encode_all(self, values: Iterable[Any]) -> list[Any]:
+        return [self.encode(value) for value in values]
 
 
 class ValueDecoder:
-    """Makes values of what an encoder gave, in the objects that are there where these can change."""
+    """Decodes what an encoder gave; objects that are present and can change are reused."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Any] = {}
-        """Values by the numbers of the encoder."""
-        self._taken: set[int] = set()
-        """Addresses of the objects that have got their values: no second value goes there."""
+        self._decoded: dict[int, Any] = {}
+        """Decoded objects by their ids."""
+        self._filled: set[int] = set()
+        """Addresses of objects that are decoded already: no second value may overwrite them."""
 
-    def decoded(self, encoded: Any, present: Any = None) -> Any:
-        """The value.
+    def decode(self, encoded: Any, present: Any = None) -> Any:
+        """Return the value.
 
         Args:
-            encoded: What the encoder gave.
-            present: The object that holds the value, if it is there and can change.
+            encoded: A result of `ValueEncoder.encode`.
+            present: The object that holds the value now, if there is one.
 
         Raises:
-            CheckpointError: No object is there, and none can be made.
+            CheckpointError: The value needs an object that is not present and cannot be made.
         """
         if not isinstance(encoded, tuple):
             return encoded
-        kind, number, content = encoded
-        if kind == "again":
-            return self._made[number]
-        if id(present) in self._taken:
+        tag, object_id, payload = encoded
+        if tag == _REFERENCE:
+            return self._decoded[object_id]
+        if id(present) in self._filled:
             present = None
-        return self._made_of(kind, number, content, present)
+        if tag in _SEQUENCES:
+            return self._decode_sequence(_SEQUENCES[tag], object_id, payload, present)
+        if tag in _DICTS:
+            return self._decode_dict(_DICTS[tag], object_id, payload, present)
+        value = self._decode_leaf(tag, payload, present)
+        return self._remember(object_id, value)
 
-    def _made_of(self, kind: str, number: int, content: Any, present: Any) -> Any:
-        if kind in _SEQUENCES:
-            return self._sequence(_SEQUENCES[kind], number, content, present)
-        if kind in _DICTS:
-            return self._dict(_DICTS[kind], number, content, present)
-        if kind == "array":
-            value = self._array(content, present)
-        elif kind == "number":
-            value = content[()]
-        elif kind == "enum":
-            value = _member_named(*content)
-        elif kind == "random":
-            value = present if type(present) is random.Random else random.Random()  # noqa: S311 - no secret
-            value.setstate(content)
-        elif kind == "generator":
-            value = _generator(content, present)
+    def _decode_leaf(self, tag: str, payload: Any, present: Any) -> Any:
+        match tag:
+            case "array":
+                return _decode_array(payload, present)
+            case "number":
+                return payload[()]
+            case "enum":
+                return _decode_enum(*payload)
+            case "random":
+                return _decode_random(payload, present)
+            case "generator":
+                return _decode_generator(payload, present)
+        if not hasattr(present, "load_state"):
+            raise CheckpointError(
+                "the checkpoint has the state of an object with `load_state` that a new start "
+                "does not make. Make it in `__init__` or `start` of the method."
+            )
+        present.load_state(self.decode(payload))
+        return present
+
+    def _decode_sequence(self, cls: type, object_id: int, payload: Any, present: Any) -> Any:
+        maxlen, encoded_items = payload
+        is_ordered = cls in (list, tuple, deque)
+        has_same_type = type(present) is cls and getattr(present, "maxlen", None) == maxlen
+        present_items = list(present) if has_same_type and is_ordered else []
+        if cls in (tuple, frozenset):
+            items = self._decode_all(encoded_items, present_items)
+            return self._remember(object_id, cls(items))
+
+        sequence: Any = present
+        if not has_same_type:
+            sequence = deque(maxlen=maxlen) if cls is deque else cls()
+        # It is remembered before its items, since it may be an item of itself.
+        self._remember(object_id, sequence)
+        items = self._decode_all(encoded_items, present_items)
+        sequence.clear()
+        if cls is set:
+            sequence.update(items)
         else:
-            if not hasattr(present, "load_state"):
-                raise CheckpointError(
-                    "the checkpoint has the state of an object with `load_state` that a new start does not make. "
-                    "Make it in `__init__` or `start` of the method."
-                )
-            value = present
-            value.load_state(self.decoded(content))
-        return self._remember(number, value)
+            sequence.extend(items)
+        return sequence
 
-    def _remember(self, number: int, value: Any) -> Any:
-        self._made[number] = value
-        self._taken.add(id(value))
+    def _decode_dict(self, cls: type, object_id: int, payload: Any, present: Any) -> Any:
+        factory_name, encoded_keys, encoded_values = payload
+        mapping: Any = present
+        if type(present) is not cls:
+            mapping = cls()
+            if cls is defaultdict:
+                mapping.default_factory = _FACTORIES.get(factory_name)
+        self._remember(object_id, mapping)
+        keys = self._decode_all(encoded_keys, [])
+        present_values = [mapping.get(key) for key in keys]
+        values = self._decode_all(encoded_values, present_values)
+        mapping.clear()
+        for key, value in zip(keys, values, strict=True):
+            mapping[key] = value
+        return mapping
+
+    def _decode_all(self, encoded_items: list[Any], present_items: list[Any]) -> list[Any]:
+        """Decode items, each into the present item at its position as far as there are any."""
+        pairs = zip_longest(encoded_items, present_items[: len(encoded_items)])
+        return [self.decode(encoded, present) for encoded, present in pairs]
+
+    def _remember(self, object_id: int, value: Any) -> Any:
+        self._decoded[object_id] = value
+        self._filled.add(id(value))
         return value
 
-    def _array(self, content: Any, present: Any) -> Any:
-        is_like = isinstance(present, np.ndarray) and present.dtype == content.dtype
-        if is_like and present.shape == content.shape and present.flags.writeable:
-            present[...] = content
-            return present
-        return content
 
-    def _sequence(self, kind: type, number: int, content: Any, present: Any) -> Any:
-        maxlen, items = content
-        is_like = type(present) is kind and getattr(present, "maxlen", None) == maxlen
-        value: Any = present if is_like else (deque(maxlen=maxlen) if kind is deque else kind())
-        there = list(value) if kind in (list, tuple, deque) else []
-        if kind in (tuple, frozenset):
-            return self._remember(number, kind(self._all_decoded(items, there)))
-        # First: it may be an item of itself.
-        self._remember(number, value)
-        decoded = self._all_decoded(items, there)
-        value.clear()
-        if kind is set:
-            value.update(decoded)
-        else:
-            value.extend(decoded)
-        return value
-
-    def _dict(self, kind: type, number: int, content: Any, present: Any) -> Any:
-        factory, encoded_keys, encoded_values = content
-        value: Any = present
-        if type(present) is not kind:
-            value = defaultdict(_FACTORIES.get(factory)) if kind is defaultdict else kind()
-        self._remember(number, value)
-        keys = self._all_decoded(encoded_keys, [])
-        values = self._all_decoded(encoded_values, [value.get(key) for key in keys])
-        value.clear()
-        for key, item in zip(keys, values, strict=True):
-            value[key] = item
-        return value
-
-    def _all_decoded(self, items: list[Any], there: list[Any]) -> list[Any]:
-        pairs = zip_longest(items, there[: len(items)])
-        return [self.decoded(item, present) for item, present in pairs]
-
-
-def _leaf(value: Any) -> tuple[str, Any]:
-    """Kind and content of a value that holds no others."""
+def _encode_leaf(value: Any) -> tuple[str, Any]:
+    """Return type tag and payload of a value that holds no other values."""
     if type(value) is np.ndarray or isinstance(value, np.generic):
-        _refuse_other_numbers(value.dtype)
-        return ("array" if type(value) is np.ndarray else "number"), np.array(value)
+        _require_torch_dtype(value.dtype)
+        tag = "array" if type(value) is np.ndarray else "number"
+        return tag, np.array(value)
     if isinstance(value, Enum):
-        return "enum", _member(value)
+        return "enum", _encode_enum(value)
     if type(value) is random.Random:
         return "random", value.getstate()
     if type(value) is np.random.Generator:
-        return "generator", _state_of_generator(value)
+        return "generator", _encode_generator(value)
     raise TypeError(f"it has a value of the type {_full_name(type(value))}")
 
 
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _refuse_other_numbers(dtype: np.dtype[Any]) -> None:
-    if dtype.kind not in _NUMBERS or dtype.char in _LONG or not dtype.isnative:
+def _require_torch_dtype(dtype: np.dtype[Any]) -> None:
+    is_numeric = dtype.kind in _NUMERIC_CODES and dtype.char not in _LONG_CODES
+    if not (is_numeric and dtype.isnative):
         raise TypeError(f"it has numbers of the type {dtype}, which torch cannot read")
 
 
-def _name_of_factory(value: Any) -> str | None:
-    """The name of what makes the missing values of a dict; None without it."""
-    factory = getattr(value, "default_factory", None)
+def _factory_name(mapping: Any) -> str | None:
+    """Name of the factory of missing values; None for a dict without one."""
+    factory = getattr(mapping, "default_factory", None)
     if factory is None:
         return None
     name = getattr(factory, "__name__", "")
     if _FACTORIES.get(name) is not factory:
         raise TypeError(
-            f"it has a defaultdict of {factory}; of {', '.join(_FACTORIES)} it can be made again"
+            f"it has a defaultdict of {factory}; a checkpoint can hold one of "
+            f"{', '.join(_FACTORIES)}"
         )
     return str(name)
 
 
-def _member(value: Enum) -> list[Any]:
-    """Module and name of an enumeration, and the name of its member; flags have their number, as they add."""
-    kind = type(value)
-    name = value.value if isinstance(value, Flag) else value.name
-    if _enumeration(kind.__module__, kind.__qualname__) is not kind:
+def _decode_array(array: Any, present: Any) -> Any:
+    can_hold = (
+        isinstance(present, np.ndarray)
+        and present.dtype == array.dtype
+        and present.shape == array.shape
+        and present.flags.writeable
+    )
+    if not can_hold:
+        return array
+    present[...] = array
+    return present
+
+
+def _encode_enum(member: Enum) -> list[Any]:
+    """Module and class name of an enumeration, and the name of its member.
+
+    A flag has its number in place of the name, since sums of flags have no name.
+    """
+    cls = type(member)
+    if _find_enum(cls.__module__, cls.__qualname__) is not cls:
         raise TypeError(
-            f"it has a value of {_full_name(kind)}, which is not defined at the top of a module"
+            f"it has a value of {_full_name(cls)}, which is not defined at the top of a module"
         )
-    return [kind.__module__, kind.__qualname__, name]
+    member_name = member.value if isinstance(member, Flag) else member.name
+    return [cls.__module__, cls.__qualname__, member_name]
 
 
-def _member_named(module: str, qualified: str, name: Any) -> Any:
-    kind = _enumeration(module, qualified)
-    if kind is None:
+def _decode_enum(module: str, class_name: str, member_name: Any) -> Any:
+    cls = _find_enum(module, class_name)
+    if cls is None:
         raise CheckpointError(
-            f"the checkpoint has a value of {module}.{qualified}, which is no enumeration any more"
+            f"the checkpoint has a value of {module}.{class_name}, which is no enumeration any more"
         )
     try:
-        return kind(name) if issubclass(kind, Flag) else kind[name]
+        return cls(member_name) if issubclass(cls, Flag) else cls[member_name]
     except (KeyError, ValueError) as cause:
         raise CheckpointError(
-            f"the checkpoint has {module}.{qualified}.{name}, which is no member any more"
+            f"the checkpoint has {module}.{class_name}.{member_name}, which is no member any more"
         ) from cause
 
 
-def _enumeration(module: str, qualified: str) -> type[Enum] | None:
-    """An enumeration of a module that is imported: a checkpoint imports nothing."""
-    found: Any = sys.modules.get(module)
-    for name in qualified.split("."):
-        found = getattr(found, name, None)
-    return found if isinstance(found, type) and issubclass(found, Enum) else None
+def _find_enum(module: str, class_name: str) -> type[Enum] | None:
+    """An enumeration of an imported module; a checkpoint must not import anything."""
+    enum_class: Any = sys.modules.get(module)
+    for attribute in class_name.split("."):
+        enum_class = getattr(enum_class, attribute, None)
+    is_enum = isinstance(enum_class, type) and issubclass(enum_class, Enum)
+    return enum_class if is_enum else None
 
 
-def _state_of_generator(value: np.random.Generator) -> Any:
-    state = value.bit_generator.state
-    if type(value.bit_generator) is not getattr(np.random, state["bit_generator"], None):
-        raise TypeError(
-            f"it has random numbers of {_full_name(type(value.bit_generator))}, which is not of numpy"
-        )
+def _decode_random(state: Any, present: Any) -> random.Random:
+    rng = present if type(present) is random.Random else random.Random()  # noqa: S311 - no secret
+    rng.setstate(state)
+    return rng
+
+
+def _encode_generator(rng: np.random.Generator) -> Any:
+    bit_generator = rng.bit_generator
+    state = bit_generator.state
+    if type(bit_generator) is not getattr(np.random, state["bit_generator"], None):
+        name = _full_name(type(bit_generator))
+        raise TypeError(f"it has random numbers of {name}, which is not of numpy")
     return state
 
 
-def _generator(state: Any, present: Any) -> np.random.Generator:
-    kind = getattr(np.random, state["bit_generator"])
-    is_like = isinstance(present, np.random.Generator) and isinstance(present.bit_generator, kind)
-    value: np.random.Generator = present if is_like else np.random.Generator(kind())
-    value.bit_generator.state = state
-    return value
+def _decode_generator(state: Any, present: Any) -> np.random.Generator:
+    bit_generator = getattr(np.random, state["bit_generator"])
+    has_same_type = isinstance(present, np.random.Generator) and isinstance(
+        present.bit_generator, bit_generator
+    )
+    rng: np.random.Generator = present if has_same_type else np.random.Generator(bit_generator())
+    rng.bit_generator.state = state
+    return rng

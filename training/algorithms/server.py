@@ -1,14 +1,15 @@
 """The bases of the methods with a parameter server, whose vector is the model.
 
-No process is a server. A worker changes a shard itself, under its lock (`training.transports.parameter_server`), and
-takes the new content with it: push, answer and staleness belong to one moment.
+No process is a server. A worker changes a shard itself, under its lock
+(`training.transports.parameter_server`), and copies the new content at once: push, answer and
+staleness belong to one moment.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from training.transports.parameter_server import ParameterServer, Push, Rule, Sh
 
 
 def server_traits(title: str) -> Traits:
-    """The traits of a method with a server: a worker waits for nobody but at the lock of a shard."""
+    """Return the traits of a method with a server, whose workers wait only for the lock of a shard."""
     return Traits(title=title, synchronous=False, equal_steps=False, server=True)
 
 
@@ -40,7 +41,7 @@ class ServerAlgorithm(Algorithm):
 
     server: ParameterServer
     """The server; from `start` on."""
-    SCRATCH: ClassVar[Sequence[str]] = ("server", "clocks", "pushes_before", "_change")
+    SCRATCH: ClassVar[Sequence[str]] = ("server", "pulled_clocks", "pushes_before", "_change")
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -48,64 +49,62 @@ class ServerAlgorithm(Algorithm):
         self.num_shards = settings.shards or self.transport.world_size
         #: Number of further vectors of the server.
         self.num_moments = 0
-        #: The server when this worker last saw it, and the clocks of its shards then.
-        self.seen = self.model.empty()
-        self.clocks = np.zeros(self.num_shards, np.int64)
-        self.pushes_before = self.clocks.copy()
+        #: The server when this worker last copied it, and the clocks of its shards then.
+        self.pulled = self.model.empty()
+        self.pulled_clocks = np.zeros(self.num_shards, np.int64)
+        #: Pushes to each shard in the run that this one resumes.
+        self.pushes_before = self.pulled_clocks.copy()
         self._change = self.model.empty()
         self.staleness: Counter[int] = Counter()
-        """Number of pushes to a shard by the number of pushes of others since this worker last saw it."""
-
-    @property
-    def rate(self) -> float:
-        """The learning rate now."""
-        rate: float = self.optimizer.param_groups[0]["lr"]
-        return rate
+        """Number of pushes to a shard by the number of pushes of others since this worker's last copy."""
 
     @override
     async def start(self) -> None:
-        content = np.zeros((1 + self.num_moments, self.seen.size), self.seen.dtype)
+        content = np.zeros((1 + self.num_moments, self.pulled.size), self.pulled.dtype)
         self.model.read(content[0])
-        await self._begin(content)
+        await self._share(content)
 
-    async def _begin(self, content: Vector) -> None:
-        self.seen[:] = content[0]
+    async def _share(self, content: Vector) -> None:
+        self.pulled[:] = content[0]
         self.server = await self.make_server(content)
 
     async def make_server(self, content: Vector) -> ParameterServer:
-        """The server; all workers together."""
+        """Make the server; all workers together."""
         return await self.transport.parameter_server(content, shards=self.num_shards)
 
-    async def push(self, rule: Rule, *, asks: bool = False) -> bool:
-        """Change the server by a rule, and see what it is then.
+    async def pull(self) -> None:
+        """Copy the server as it is now."""
+        self.pulled_clocks = await self.server.pull(self.pulled)
 
-        `asks`: whether not to push, if another worker is at the server.
+    async def push(self, rule: Rule) -> None:
+        """Change the server by a rule, and copy the result.
 
-        Returns:
-            Whether the push was tried. Shards refuse what is not finite, which is counted.
+        Shards refuse a result that is not finite, which is counted.
         """
+        push = await self.server.push(self._and_copy(rule))
+        await self.record_staleness(push, since=self.pulled_clocks)
 
-        def and_see(shard: Shard) -> None:
-            rule(shard)
-            np.copyto(self.seen[shard.part], shard.vector)
-
-        made = await (self.server.try_push if asks else self.server.push)(and_see)
-        if made is None:
+    async def try_push(self, rule: Rule) -> bool:
+        """Push if no other worker is at the server; returns whether the push was tried."""
+        push = await self.server.try_push(self._and_copy(rule))
+        if push is None:
             return False
-        await self.see_after(made, since=self.clocks)
+        await self.record_staleness(push, since=self.pulled_clocks)
         return True
 
-    async def see_after(self, made: Push, *, since: Vector) -> None:
-        """Count the staleness of a push of changes since some clocks; see the server anew if it was refused."""
-        is_counted = made.after > made.before
-        self.staleness.update((made.before - since)[is_counted].tolist())
-        self.clocks = made.after
-        if not made.is_made:
-            await self.see()
+    def _and_copy(self, rule: Rule) -> Rule:
+        def apply_and_copy(shard: Shard) -> None:
+            rule(shard)
+            np.copyto(self.pulled[shard.elements], shard.vector)
 
-    async def see(self) -> None:
-        """See the server as it is."""
-        self.clocks = await self.server.pull(self.seen)
+        return apply_and_copy
+
+    async def record_staleness(self, push: Push, *, since: Vector) -> None:
+        """Count the staleness of a push of changes since some clocks; pull anew if it was refused."""
+        self.staleness.update(push.staleness(since))
+        self.pulled_clocks = push.clocks_after
+        if not push.is_accepted:
+            await self.pull()
 
     @override
     async def result(self, out: Vector) -> None:
@@ -117,30 +116,33 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def add(self, change: Vector) -> None:
-        """Add to the server; each of n workers adds a part of 1 / n, so that together they add the mean.
+        """Add to the server; each of n workers adds 1 / n of its change, so that together they add the mean.
 
         That is no step, so neither the clocks nor the counters count it.
         """
-        part = change / self.transport.world_size
+        share = change / self.transport.world_size
 
-        def add(shard: Shard) -> None:
-            shard.vector += part[shard.part]
+        def add_share(shard: Shard) -> None:
+            shard.vector += share[shard.elements]
             shard.counts = False
 
-        await self._see_by(self.push(add))
+        unsent = self._unsent_change()
+        await self.push(add_share)
+        self.model.write(self.pulled + unsent)
 
     @override
     async def catch_up(self) -> None:
-        await self._see_by(self.see())
+        """Pull the server, and keep the steps that this worker has not sent."""
+        unsent = self._unsent_change()
+        await self.pull()
+        self.model.write(self.pulled + unsent)
 
-    async def _see_by(self, seeing: Awaitable[object]) -> None:
-        """See the server anew, and keep what this worker has not sent."""
-        own = self.model.empty()
-        self.model.read(own)
-        own -= self.seen
-        await seeing
-        own += self.seen
-        self.model.write(own)
+    def _unsent_change(self) -> Vector:
+        """The difference of the local model to the server that this worker copied last."""
+        change = self.model.empty()
+        self.model.read(change)
+        change -= self.pulled
+        return change
 
     @override
     async def snapshot(self, out: Vector) -> float:
@@ -173,7 +175,7 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def state(self) -> dict[str, Any]:
-        """The server, and the model of this worker with what it last saw of the server."""
+        """Return the server, and the model of this worker with its last copy of the server."""
         private = self.model.empty()
         self.model.read(private)
         published = np.empty((1 + self.num_moments, private.size), private.dtype)
@@ -182,31 +184,40 @@ class ServerAlgorithm(Algorithm):
             "published": published,
             "clocks": clocks + self.pushes_before,
             "private": private,
-            "seen_clocks": self.clocks + self.pushes_before,
-            "attributes": self.attributes(),
+            "pulled_clocks": self.pulled_clocks + self.pushes_before,
+            "attributes": self.state_dict(),
         }
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:
-        """Workers that wait for nobody leave states of different times: the newest content of the server is the one."""
-        published, clocks, rank = state["published"], state["clocks"], self.transport.rank
+        """Start from the newest content of the server.
+
+        Workers that wait for nobody leave states of different times.
+        """
+        published, clocks = state["published"], state["clocks"]
+        await self._broadcast_newest(published, clocks)
+        await self._share(published)
+        # The clocks of a new server begin at 0.
+        self.pushes_before = clocks
+        self.pulled_clocks = state["pulled_clocks"] - self.pushes_before
+        self.model.write(state["private"])
+        self.load_state_dict(state["attributes"])
+
+    async def _broadcast_newest(self, published: Vector, clocks: Vector) -> None:
+        """Replace content and clocks of the server by those of the worker with the most pushes."""
+        rank = self.transport.rank
         ages = np.zeros(self.transport.world_size, np.int64)
         ages[rank] = clocks.sum()
         await self.transport.all_reduce_sum(ages)
-        for each in (published, clocks):
+        # The sum of zeros and of the newest content is the newest content.
+        for array in (published, clocks):
             if rank != ages.argmax():
-                each.fill(0)
-            await self.transport.all_reduce_sum(each)
-        await self._begin(published)
-        # The clocks of a new server begin anew.
-        self.pushes_before = clocks
-        self.clocks = state["seen_clocks"] - self.pushes_before
-        self.model.write(state["private"])
-        self.restore_attributes(state["attributes"])
+                array.fill(0)
+            await self.transport.all_reduce_sum(array)
 
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
-        """The server; its age is the number of pushes."""
+        """Return the number of pushes, and the server."""
         return int(state["clocks"].sum()), state["published"][0]
 
 
@@ -220,63 +231,71 @@ class WindowSettings(ServerSettings):
 class WindowAlgorithm(ServerAlgorithm):
     """Local steps from the server; their sum is pushed, and the worker continues from the new server.
 
-    The sum is the difference of the model to the server from which it started, so it exists for each base optimiser;
-    with SGD it is -eta sum_i g_i. A method says what the server adds for it. A sum that is not finite is left out.
-    A window that the end of the run cuts short is not pushed: a longer run would push it later, and whole.
+    The sum is the difference of the model to the server from which it started, so it exists for
+    each base optimiser; with SGD it is -eta sum_i g_i. A method defines what the server adds for
+    it. A sum that is not finite is left out. A window that the end of the run cuts short is not
+    pushed: a longer run would push it later, when it is complete.
     """
 
     def __init__(self, settings: WindowSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._period = settings.local_steps
-        #: Steps since the last push, and those of them with a gradient.
-        self._since = self.taken = 0
+        self._local_steps = settings.local_steps
+        #: Steps since the last push, and the number of them with a gradient.
+        self.steps_in_window = 0
+        self.gradients_in_window = 0
 
     @abstractmethod
-    def weighed(self, change: Vector, shard: Shard) -> Vector:
-        """What the server adds to a shard for this worker's change there."""
+    def server_update(self, change: Vector, shard: Shard) -> Vector:
+        """Return what the server adds to a shard for this worker's change of it."""
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
-            self.taken += 1
-        self._since += 1
-        if self._since == self._period:
-            await self.exchange()
+            self.gradients_in_window += 1
+        self.steps_in_window += 1
+        if self.steps_in_window == self._local_steps:
+            await self.end_window()
 
-    async def exchange(self, *, asks: bool = False) -> None:
-        """Push the change and continue from the server; `asks`: unless another worker is there."""
-        change = self.change(self._change)
+    async def end_window(self) -> None:
+        """Push the change, and continue from the server, unless the push is put off."""
+        change = self.window_change(self._change)
         if not is_finite(change):
-            self.skipped += 1
-            await self.see()
-        elif not self.taken:
-            await self.see()
-        elif not await self.send(change, asks=asks):
+            self.num_steps_not_finite += 1
+            await self.pull()
+        elif not self.gradients_in_window:
+            await self.pull()
+        elif not await self.send(change):
             return
-        self._since = self.taken = 0
         self.begin_window()
 
-    async def send(self, change: Vector, *, asks: bool) -> bool:
-        """Push a change; False: not now, since another worker is there."""
+    async def send(self, change: Vector) -> bool:
+        """Push a change; returns False if the push is put off, so that the window goes on."""
+        await self.push(self.adding(change))
+        return True
+
+    def adding(self, change: Vector) -> Rule:
+        """Return the rule that adds this worker's change to the server."""
 
         def add(shard: Shard) -> None:
-            shard.vector += self.weighed(change[shard.part], shard)
+            shard.vector += self.server_update(change[shard.elements], shard)
 
-        return await self.push(add, asks=asks)
+        return add
 
     def begin_window(self) -> None:
         """Continue from the server."""
-        self.model.write(self.seen)
+        self.steps_in_window = 0
+        self.gradients_in_window = 0
+        self.model.write(self.pulled)
 
-    def change(self, out: Vector) -> Vector:
-        """The sum of the steps since the last push, into `out`."""
+    def window_change(self, out: Vector) -> Vector:
+        """Write the sum of the steps since the last push into `out`, and return it."""
         self.model.read(out)
-        out -= self.seen
+        out -= self.pulled
         return out
 
     @override
     async def current(self, out: Vector) -> None:
-        """The server as it is, and the change of this worker."""
+        """Copy the server as it is, and add the change of this worker."""
         await self.server.pull(out)
-        out += self.change(self._change)
+        out += self.window_change(self._change)

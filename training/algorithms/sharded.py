@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,16 +17,23 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
 from training.transports.basics import Vector
-from training.transports.parameter_server import Layout, Push, Rule, Shard, Where
+from training.transports.parameter_server import (
+    ALL_SHARDS,
+    Layout,
+    Push,
+    Rule,
+    Selection,
+    Shard,
+)
 
-#: The threshold is that of a sample, since the exact one takes as long as a sort.
-_SAMPLED: Final = 100_000
-#: Of an index in a message.
+#: Number of elements in the sample that gives the threshold; the exact one takes as long as a sort.
+_SAMPLE_SIZE: Final = 100_000
+#: Size of an index in a message.
 INDEX_BYTES: Final = 4
 
 
 def largest(values: Vector, drop_rate: float) -> Vector:
-    """Indices of the elements of largest magnitude, in ascending order.
+    """Return the indices of the elements of largest magnitude, in ascending order.
 
     `values`: (n,).
 
@@ -36,7 +44,8 @@ def largest(values: Vector, drop_rate: float) -> Vector:
         [0, 1]
     """
     magnitudes = np.abs(values)
-    sample = magnitudes[:: -(-len(values) // _SAMPLED) or 1]
+    stride = max(1, math.ceil(len(values) / _SAMPLE_SIZE))
+    sample = magnitudes[::stride]
     last_dropped = int(len(sample) * drop_rate) - 1
     if last_dropped < 0:
         return np.arange(len(values), dtype=np.int32)
@@ -47,9 +56,11 @@ def largest(values: Vector, drop_rate: float) -> Vector:
 def take_large(
     residual: Vector, gradient: Vector, bounds: Sequence[int], drop_rate: float
 ) -> tuple[Vector, Vector]:
-    """Indices and values to send of a residual and a gradient; the rest stays in the residual, so that nothing is lost.
+    """Return indices and values of the largest elements of residual + gradient, which are sent.
 
-    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has a threshold of its own.
+    The other elements stay in the residual, so that nothing is lost.
+
+    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has its own threshold.
 
     Examples:
         >>> residual = np.zeros(4)
@@ -57,21 +68,24 @@ def take_large(
         ([1, 2], [1.0, 0.0, 0.0, 2.0])
     """
     residual += gradient
-    parts = pairwise(bounds)
-    indices = np.concatenate(
-        [largest(residual[start:stop], drop_rate) + start for start, stop in parts]
-    )
+    indices_by_shard = []
+    for start, stop in pairwise(bounds):
+        indices_by_shard.append(largest(residual[start:stop], drop_rate) + start)
+    indices = np.concatenate(indices_by_shard)
     values = residual[indices]
     residual[indices] = 0
     return indices, values
 
 
 def update_view(view: Vector, values: Vector, drop_rate: float) -> int:
-    """Bring a client's view of a shard nearer to its values, where the difference is large; returns how many elements.
+    """Bring a client's view of a shard nearer to its values, where the difference is large.
 
-    The view and what is not yet told, values - view, always add up to the values.
+    The view and the changes that were not sent yet, values - view, always add up to the values.
 
-    `view`: (n,) what the client has; gets the largest differences. `values`: (n,) the shard.
+    `view`: (n,) gets the largest differences. `values`: (n,) the shard.
+
+    Returns:
+        The number of elements that changed.
 
     Examples:
         >>> view = np.zeros(3)
@@ -91,7 +105,7 @@ class ShardedSettings(ServerSettings):
         Needs(
             key,
             "overlap: thread, since else a worker waits for each exchange",
-            lambda own: own.overlap == "thread",
+            lambda settings: settings.overlap == "thread",
         )
         for key in ("bound", "applies_sum", "local_optimizer")
     )
@@ -120,7 +134,9 @@ class ShardedSettings(ServerSettings):
     @property
     @override
     def counters(self) -> tuple[str, ...]:
-        return (*super().counters, "elements_dropped") if self.drop_rate else super().counters
+        if self.drop_rate:
+            return (*super().counters, "elements_dropped")
+        return super().counters
 
 
 @algorithm(
@@ -129,95 +145,117 @@ class ShardedSettings(ServerSettings):
 class Sharded(ServerAlgorithm):
     """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
 
-    Overlap: while a push is under way, the worker computes on, at the same x, and sums its gradients (Algorithms 5
-    and 6); it may make steps of its own from x meanwhile, and one with the sum it sends from the x that comes (section
-    3.4). Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others as they are;
-    the answer has the largest elements of server - x, since x is what the worker knows of the server (Algorithms 8 and
-    9, whose last answer and residual are x).
+    Overlap: while a push is under way, the worker computes on, at the same x, and sums its
+    gradients (Algorithms 5 and 6). It may make steps of its own from x meanwhile, and one with the
+    sum it sends from the x that comes (section 3.4).
+
+    Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others
+    as they are. The answer has the largest elements of server - x, since x is what the worker knows
+    of the server (Algorithms 8 and 9, whose last answer and residual are x).
     """
 
     SCRATCH = ("_update", "_clocks_of_sum")
 
     def __init__(self, settings: ShardedSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._update, self._bound = worker.update, settings.bound
-        self._overlaps = settings.overlap == "thread"
-        self._applies_sum, self._steps_alone = settings.applies_sum, settings.local_optimizer
+        self._update = worker.update
         self.num_moments = len(self._update.moments)
+        self._overlaps = settings.overlap == "thread"
+        self._bound = settings.bound
+        self._applies_sum = settings.applies_sum
+        self._has_local_optimizer = settings.local_optimizer
         self._drop_rate = settings.drop_rate
-        self._sum, self.residual = self.model.empty(), self.model.empty()
+        #: The sum of the gradients that are not sent yet, and the elements that were dropped.
+        self._sum = self.model.empty()
         self._sum.fill(0)
+        self.residual = self.model.empty()
         self.residual.fill(0)
         self._bounds = Layout(self._sum.size, self.num_shards).bounds
-        #: Steps since the last push began, and those of them with a gradient.
-        self._since = self._taken = 0
-        self._is_under_way = False
-        self._clocks_of_sum = self.clocks
+        #: Steps since the last push began, and the number of them with a gradient.
+        self._steps_in_sum = 0
+        self._gradients_in_sum = 0
+        self._push_is_under_way = False
+        self._clocks_of_sum = self.pulled_clocks
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         if await self.has_gradient(compute_gradient, num_samples):
             self.model.read_gradient(self._change)
             self._sum += self._change
-            self._taken += 1
-            if self._steps_alone:
+            self._gradients_in_sum += 1
+            if self._has_local_optimizer:
                 self.optimizer.step()
-        self._since += 1
-        may_compute_on = self._bound is None or self._since < self._bound
-        if self._is_under_way and self.server.is_under_way and may_compute_on:
-            return
-        await self._exchange(beside=self._overlaps)
+        self._steps_in_sum += 1
+        if not self._computes_on():
+            await self._exchange()
 
-    async def _exchange(self, *, beside: bool) -> None:
-        """Take over the answer that is there, and push the sum of the gradients, which are of the model before."""
-        clocks = self.clocks
-        await self._take_over()
-        if not self._taken:
-            await self.see()
-            self.model.write(self.seen)
+    def _computes_on(self) -> bool:
+        """Return whether the last push is still under way, and the bound allows another step."""
+        is_under_way = self._push_is_under_way and self.server.is_under_way
+        return is_under_way and (self._bound is None or self._steps_in_sum < self._bound)
+
+    async def _exchange(self) -> None:
+        """Continue from the last answer, and push the sum of the gradients, which are of the model before."""
+        clocks_of_sum = self.pulled_clocks
+        await self._finish_push()
+        if not self._gradients_in_sum:
+            await self.pull()
+            self.model.write(self.pulled)
             return
-        self._clocks_of_sum = clocks
-        if self._applies_sum and beside:
+        self._clocks_of_sum = clocks_of_sum
+        if self._applies_sum and self._overlaps:
             self.model.write_gradient(self._sum)
             self.optimizer.step()
-        rule, where = self._message()
-        self._since = self._taken = 0
-        if beside:
-            self._is_under_way = self.server.begin_push(rule, where)
-        else:
-            await self._see_answer(await self.server.push(rule, where))
 
-    def _message(self) -> tuple[Rule, Where]:
-        """What the server does with the sum, and what it does it to; the sum begins anew."""
-        rate, drop_rate = self.rate, self._drop_rate
-        indices, values = None, self._sum.copy()
-        if drop_rate:
-            indices, values = take_large(self.residual, self._sum, self._bounds, drop_rate)
-            self.acted["elements_dropped"] += self._sum.size - len(indices)
+        rule, selection = self._message()
         self._sum.fill(0)
+        self._steps_in_sum = 0
+        self._gradients_in_sum = 0
+        if self._overlaps:
+            self._push_is_under_way = self.server.begin_push(rule, selection)
+        else:
+            await self._continue_from(await self.server.push(rule, selection))
 
-        def optimise(shard: Shard) -> None:
-            number = int(shard.clock + self.pushes_before[shard.number]) + 1
-            self._update(shard.vector, values[shard.part], shard.moments, number=number, rate=rate)
-            if indices is None:
-                np.copyto(self.seen[shard.part], shard.vector)
+    def _message(self) -> tuple[Rule, Selection]:
+        """Return the rule that makes a step with the sum, and the elements that travel."""
+        if not self._drop_rate:
+            return self._optimizer_step(self._sum.copy(), copies_result=True), ALL_SHARDS
+        indices, values = take_large(self.residual, self._sum, self._bounds, self._drop_rate)
+        self.actions["elements_dropped"] += self._sum.size - len(indices)
 
-        def answer(part: slice, server: Vector) -> int:
-            return update_view(self.seen[part], server, drop_rate) * (server.itemsize + INDEX_BYTES)
+        def answer(elements: slice, server: Vector) -> int:
+            num_sent = update_view(self.pulled[elements], server, self._drop_rate)
+            return num_sent * (server.itemsize + INDEX_BYTES)
 
-        return optimise, Where(indices=indices, answer=None if indices is None else answer)
+        rule = self._optimizer_step(values, copies_result=False)
+        return rule, Selection(indices=indices, answer=answer)
 
-    async def _take_over(self) -> None:
+    def _optimizer_step(self, gradient: Vector, *, copies_result: bool) -> Rule:
+        """Return the rule that takes a step of the base optimiser with a gradient."""
+        rate = self.learning_rate
+
+        def optimize(shard: Shard) -> None:
+            step = int(shard.clock + self.pushes_before[shard.index]) + 1
+            self._update(
+                shard.vector, gradient[shard.elements], shard.moments, step=step, rate=rate
+            )
+            if copies_result:
+                np.copyto(self.pulled[shard.elements], shard.vector)
+
+        return optimize
+
+    async def _finish_push(self) -> None:
         """Wait for a push in the background, and continue from its answer."""
-        if self._is_under_way:
-            self._is_under_way = False
-            made = await self.server.drain()
-            if made is not None:
-                await self._see_answer(made)
+        if self._push_is_under_way:
+            self._push_is_under_way = False
+            push = await self.server.drain()
+            if push is not None:
+                await self._continue_from(push)
 
-    async def _see_answer(self, made: Push) -> None:
-        await self.see_after(made, since=self._clocks_of_sum)
-        self.model.write(self.seen)
+    async def _continue_from(self, push: Push) -> None:
+        """Continue from the server as the push left it."""
+        await self.record_staleness(push, since=self._clocks_of_sum)
+        self.model.write(self.pulled)
 
     @override
     async def current(self, out: Vector) -> None:
@@ -225,15 +263,15 @@ class Sharded(ServerAlgorithm):
 
     @override
     async def add(self, change: Vector) -> None:
-        await self._take_over()
+        await self._finish_push()
         await super().add(change)
 
     @override
     async def quiesce(self) -> None:
-        await self._take_over()
+        await self._finish_push()
         await super().quiesce()
 
     @override
     async def state(self) -> dict[str, Any]:
-        await self._take_over()
+        await self._finish_push()
         return await super().state()

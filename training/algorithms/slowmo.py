@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from hep_core.settings_section import SettingsSection
 from training.algorithms.base import (
@@ -13,10 +14,10 @@ from training.algorithms.base import (
     ComputeGradient,
     Counters,
     StatePolicy,
-    Wrapper,
     mean_over_workers,
     reset_optimizer,
 )
+from training.algorithms.wrapper import Wrapper
 from training.transports.basics import is_finite
 
 
@@ -37,17 +38,20 @@ class SlowMoSettings(SettingsSection):
 class SlowMo(Wrapper):
     """After every tau steps of the base method: u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
 
-    x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate at the start of the
-    window (the first above 0), so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact
-    average, x_tau and gamma are the means over the workers, and all workers get the same model, but for the steps that
-    they have not sent to a server. Without it, everything is per worker (equations 3.2.1, 3.2.2). The outer step is
-    applied as a difference, so that concurrent averages are kept. Where the server is the model, each of n workers adds
-    1 / n of it; with elastic averaging each changes its own model.
+    x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate
+    at the start of the window (the first above 0), so that a change of the rate does not change u
+    (equations 3.0.1, 3.0.2). With the exact average, x_tau and gamma are the means over the
+    workers, and all workers get the same model, but for the steps that they have not sent to a
+    server. Without it, everything is per worker (equations 3.2.1, 3.2.2).
+
+    The outer step is applied as a difference, so that concurrent averages are kept. Where the
+    server is the model, each of n workers adds 1 / n of it; with elastic averaging each changes its
+    own model.
 
     `settings`: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
     """
 
-    SCRATCH = ("_present", "_target")
+    SCRATCH = ("_current", "_end_of_window")
 
     def __init__(
         self,
@@ -59,61 +63,80 @@ class SlowMo(Wrapper):
     ) -> None:
         super().__init__(base)
         self.traits = replace(base.traits, equal_steps=base.traits.equal_steps or exact_average)
-        self._tau, self._alpha, self._beta = settings.tau, settings.alpha, settings.beta
-        self._exact = exact_average
-        self._policy = state_policy
-        self._done = self._made = 0
-        self._rate = 0.0
-        self._momentum, self._origin = base.model.empty(), base.model.empty()
-        self._momentum.fill(0)
-        self._present, self._target = base.model.empty(), base.model.empty()
+        self._tau = settings.tau
+        self._alpha = settings.alpha
+        self._beta = settings.beta
+        self._averages_exactly = exact_average
+        self._state_policy = state_policy
+        self._steps_in_window = 0
+        self._num_outer_steps = 0
+        #: gamma; 0 until the window has a step with a learning rate above 0.
+        self._gamma = 0.0
+        #: u and x_0.
+        self._slow_momentum = self.model.empty()
+        self._slow_momentum.fill(0)
+        self._start_of_window = self.model.empty()
+        #: This worker's model, and x_tau, which is their mean over the workers with the exact average.
+        self._current = self.model.empty()
+        self._end_of_window = self.model.empty()
 
+    @override
     async def start(self) -> None:
-        """See `Algorithm`."""
-        # Read the model before the base method shares it, since partners may average with it at once.
-        self.model.read(self._origin)
+        # The model is read before the base method shares it, since partners may average with it at once.
+        self.model.read(self._start_of_window)
         await self.base.start()
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take a step of the base method, and perhaps an outer step."""
-        if not self._rate:
-            self._rate = self.optimizer.param_groups[0]["lr"]
+        if not self._gamma:
+            self._gamma = self.learning_rate
         await self.base.step(compute_gradient, num_samples)
-        self._done += 1
-        if self._done == self._tau:
+        self._steps_in_window += 1
+        if self._steps_in_window == self._tau:
             await self._outer_step()
-            self._done, self._rate = 0, 0.0
+            self._steps_in_window = 0
+            self._gamma = 0.0
 
+    @override
     def counters(self) -> Counters:
-        """Those of the base method, and the number of outer steps."""
-        return {**self.base.counters(), "slowmo_steps": self._made}
+        """Return the base method's counts, and the number of outer steps."""
+        return {**self.base.counters(), "slowmo_steps": self._num_outer_steps}
 
     async def _outer_step(self) -> None:
-        if self._exact:
+        if self._averages_exactly:
             await self.base.quiesce()
-        await self.base.current(self._present)
-        self._target[:] = self._present
-        if self._exact:
-            await mean_over_workers(self._target, self.transport)
-            if not is_finite(self._present):
-                # A server gets 1 / n of the outer step from each of n workers: this one's part is that of the mean.
-                self._present[:] = self._target
-            if not self.base.traits.synchronous:
-                # Workers that do not wait have rates of their own, of which some may be 0; all must take the same step.
-                rate = np.array([self._rate or np.nan])
-                await mean_over_workers(rate, self.transport)
-                self._rate = float(np.nan_to_num(rate[0]))
-        if not (self._rate and is_finite(self._target)):
+        await self._read_end_of_window()
+        if not (self._gamma and is_finite(self._end_of_window)):
             return
+
         # u <- beta u + (x_0 - x_tau) / gamma
-        self._momentum *= self._beta
-        self._momentum += (self._origin - self._target) / self._rate
+        self._slow_momentum *= self._beta
+        self._slow_momentum += (self._start_of_window - self._end_of_window) / self._gamma
         # x_0 <- x_0 - alpha gamma u
-        self._origin -= self._alpha * self._rate * self._momentum
-        self._made += 1
-        await self.base.add(self._origin - self._present)
-        if self._exact:
+        self._start_of_window -= self._alpha * self._gamma * self._slow_momentum
+        self._num_outer_steps += 1
+
+        await self.base.add(self._start_of_window - self._current)
+        if self._averages_exactly:
             await self.base.quiesce()
             await self.base.catch_up()
-        if self._policy is StatePolicy.RESET:
+        if self._state_policy is StatePolicy.RESET:
             reset_optimizer(self.optimizer, momenta=self.momenta)
+
+    async def _read_end_of_window(self) -> None:
+        """Read this worker's model and x_tau; with the exact average, take the means over the workers."""
+        await self.base.current(self._current)
+        self._end_of_window[:] = self._current
+        if not self._averages_exactly:
+            return
+        await mean_over_workers(self._end_of_window, self.transport)
+        if not is_finite(self._current):
+            # A server gets 1 / n of the outer step from each of n workers. The part of a worker
+            # whose model is not finite is that of the mean.
+            self._current[:] = self._end_of_window
+        if not self.base.traits.synchronous:
+            # Workers that do not wait have learning rates of their own, of which some may be 0.
+            # All must take the same outer step.
+            gamma = np.array([self._gamma or np.nan])
+            await mean_over_workers(gamma, self.transport)
+            self._gamma = float(np.nan_to_num(gamma[0]))

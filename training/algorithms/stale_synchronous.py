@@ -7,46 +7,51 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 import numpy as np
+from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient, Counters, Wrapper
+from training.algorithms.base import Algorithm, ComputeGradient, Counters
+from training.algorithms.wrapper import Wrapper
 from training.transports.basics import Vector
 
 
 class StaleSynchronous(Wrapper):
-    """A worker may be at most s steps ahead of the slowest one; then it waits. With s = 0 they step together.
+    """A worker waits if it is more than s steps ahead of the slowest one; with s = 0 they step together.
 
-    After each step a worker sends an empty message to all others. Before the next one it waits for the messages of all
-    others that are s + 1 steps old.
+    After each step a worker sends an empty message to all others. Before the next step it waits
+    for the messages of all others that are s + 1 steps old.
     """
 
-    SCRATCH = ("_steps",)
+    SCRATCH = ("_open_messages",)
 
     def __init__(self, base: Algorithm, *, bound: int) -> None:
         super().__init__(base)
         self.traits = replace(base.traits, equal_steps=True)
         self._bound = bound
-        self._others = [
-            rank for rank in range(self.transport.world_size) if rank != self.transport.rank
-        ]
-        self._steps: deque[Awaitable[list[Vector]]] = deque()
-        self._bounded = 0
+        ranks = range(self.transport.world_size)
+        self._other_ranks = [rank for rank in ranks if rank != self.transport.rank]
+        #: Messages of the last steps, the oldest first, for which this worker has not waited yet.
+        self._open_messages: deque[Awaitable[list[Vector]]] = deque()
+        self._num_bounded_steps = 0
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take a step of the base method, when it may be taken."""
-        self._bounded += len(self._steps) > self._bound
-        await self._wait_for_others(self._bound)
+        if len(self._open_messages) > self._bound:
+            self._num_bounded_steps += 1
+        await self._wait_for_others(max_steps_ahead=self._bound)
         await self.base.step(compute_gradient, num_samples)
-        self._steps.append(self.transport.begin_exchange(np.zeros(1, np.int8), self._others))
+        message = np.zeros(1, np.int8)
+        self._open_messages.append(self.transport.begin_exchange(message, self._other_ranks))
 
+    @override
     def counters(self) -> Counters:
-        """Those of the base method, and the number of steps that needed the others' before."""
-        return {**self.base.counters(), "bounded_steps": self._bounded}
+        """Return the base method's counts, and the number of steps that needed the others' before."""
+        return {**self.base.counters(), "bounded_steps": self._num_bounded_steps}
 
+    @override
     async def quiesce(self) -> None:
-        """See `Algorithm`."""
-        await self._wait_for_others(0)
+        await self._wait_for_others(max_steps_ahead=0)
         await self.base.quiesce()
 
-    async def _wait_for_others(self, ahead: int) -> None:
-        while len(self._steps) > ahead:
-            await self._steps.popleft()
+    async def _wait_for_others(self, *, max_steps_ahead: int) -> None:
+        while len(self._open_messages) > max_steps_ahead:
+            await self._open_messages.popleft()

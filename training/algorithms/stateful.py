@@ -1,4 +1,7 @@
-"""What a checkpoint holds of a method: its attributes, so that no method can forget one. No torch."""
+"""The state of a method in a checkpoint: its attributes, so that no method can forget one.
+
+It imports no torch, since the config reads the settings of the methods.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +17,64 @@ from training.algorithms.saved_values import ValueDecoder, ValueEncoder
 from training.errors import CheckpointError
 
 #: Values of these types never change in place.
-_CONSTANT: Final = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
+_CONSTANT_TYPES: Final = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
 
 
-class SavedAttributes:
-    """Something whose attributes are its state, but for constants and for those that it names as scratch."""
+class Stateful:
+    """An object whose attributes are its state, without constants and scratch attributes."""
 
     SCRATCH: ClassVar[Sequence[str]] = ("_constants",)
-    """Attributes of this class that no next step depends on: connections, and arrays that a step overwrites."""
+    """Attributes of this class on which no next step depends.
+
+    These are connections, and arrays that each step overwrites.
+    """
     _constants: Mapping[str, Any] = {}
     """Functions, classes and frozen settings as they are after the start."""
 
     def note_constants(self) -> None:
-        """Take what cannot be saved and cannot change as made by each start alike; after the start."""
+        """Remember the constants after the start; every start makes the same ones."""
         self._constants = {name: value for name, value in vars(self).items() if _is_constant(value)}
 
-    def attributes(self) -> dict[str, Any]:
-        """Copies of all attributes that the next steps may depend on: plain values, and arrays.
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of all attributes that the next steps may depend on, as plain values and arrays.
 
         Raises:
-            CheckpointError: There is an attribute of which nobody knows whether it changes, and how to save it.
+            CheckpointError: No checkpoint can hold an attribute.
         """
-        scratch = {name for kind in type(self).__mro__ for name in vars(kind).get("SCRATCH", ())}
-        encoder, saved = ValueEncoder(), {}
+        scratch = self._scratch_names()
+        encoder = ValueEncoder()
+        encoded = {}
         for name, value in vars(self).items():
-            if name in scratch or (_is_constant(value) and self._constants.get(name) is value):
+            is_constant = _is_constant(value)
+            is_unchanged = is_constant and self._constants.get(name) is value
+            if name in scratch or is_unchanged:
                 continue
             try:
-                saved[name] = encoder.encoded(value)
+                encoded[name] = encoder.encode(value)
             except TypeError as cause:
-                since = " that no start made" if _is_constant(value) else ""
+                origin = " that no start made" if is_constant else ""
+                class_name = type(self).__name__
                 raise CheckpointError(
-                    f"no checkpoint can hold {type(self).__name__}.{name}: {cause}{since}. Make it of numbers, text, "
-                    f"arrays, lists, tuples and dicts; or give its class `state` and `load_state`; or name it in "
-                    f"SCRATCH of {type(self).__name__}, if no next step depends on it."
+                    f"no checkpoint can hold {class_name}.{name}: {cause}{origin}. Make it of "
+                    f"numbers, text, arrays, lists, tuples and dicts; or give its class `state` "
+                    f"and `load_state`; or name it in SCRATCH of {class_name}, if no next step "
+                    f"depends on it."
                 ) from cause
-        return saved
+        return encoded
 
-    def restore_attributes(self, saved: dict[str, Any]) -> None:
-        """Continue from what `attributes` gave; arrays stay where they are in memory."""
+    def load_state_dict(self, encoded: dict[str, Any]) -> None:
+        """Continue from a result of `state_dict`; arrays stay where they are in memory."""
         decoder = ValueDecoder()
-        for name, value in saved.items():
-            setattr(self, name, decoder.decoded(value, getattr(self, name, None)))
+        for name, value in encoded.items():
+            present = getattr(self, name, None)
+            setattr(self, name, decoder.decode(value, present))
+
+    def _scratch_names(self) -> set[str]:
+        """Names in `SCRATCH` of this class and of all its bases."""
+        names: set[str] = set()
+        for ancestor in type(self).__mro__:
+            names.update(vars(ancestor).get("SCRATCH", ()))
+        return names
 
 
 def _is_constant(value: Any) -> bool:
@@ -63,4 +82,4 @@ def _is_constant(value: Any) -> bool:
         return bool(value.__dataclass_params__.frozen)  # type: ignore[attr-defined]
     if isinstance(value, BaseModel):
         return bool(value.model_config.get("frozen"))
-    return isinstance(value, _CONSTANT)
+    return isinstance(value, _CONSTANT_TYPES)

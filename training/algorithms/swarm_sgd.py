@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from numpy.random import Generator
 from pydantic import Field
 from typing_extensions import override
 
@@ -20,7 +21,7 @@ class SwarmSgdSettings(GossipSettings):
     name: Literal["swarm-sgd"]
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         *GossipSettings.NEEDS,
-        Needs("local_steps_law", "local_steps above 1", lambda chosen: chosen.local_steps > 1),
+        Needs("local_steps_law", "local_steps above 1", lambda settings: settings.local_steps > 1),
     )
     local_steps: int = Field(default=3, ge=1)
     """Number H of local steps between two averages, at least 1."""
@@ -36,33 +37,32 @@ class SwarmSgdSettings(GossipSettings):
 class SwarmSgd(GossipAlgorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.
 
-    Each local step starts from the shared vector, so a worker that was met continues from the average at its next step.
+    Each local step starts from the shared vector, so a worker with which another one averaged
+    continues from the average at its next step.
     """
 
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        is_random = settings.local_steps_law == "geometric"
-        self._rng = (
-            random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
-        )
-        self._local_steps = settings.local_steps
-        self._left = self._draw()
+        self._mean_local_steps = settings.local_steps
+        self._rng: Generator | None = None
+        if settings.local_steps_law == "geometric":
+            self._rng = random_stream(worker.seed, "local steps", self.transport.rank)
+        self._remaining_steps = self._draw_local_steps()
 
-    def _draw(self) -> int:
-        """Number of local steps until the next average, at least 1."""
-        return (
-            self._local_steps
-            if self._rng is None
-            else int(self._rng.geometric(1 / self._local_steps))
-        )
+    def _draw_local_steps(self) -> int:
+        """Draw the number of local steps until the next average, at least 1."""
+        if self._rng is None:
+            return self._mean_local_steps
+        return int(self._rng.geometric(1 / self._mean_local_steps))
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        await self.own_step(compute_gradient, num_samples, version=await self.read())
-        self._left -= 1
-        if self._left:
+        version = await self.read()
+        await self.own_step(compute_gradient, num_samples, version=version)
+        self._remaining_steps -= 1
+        if self._remaining_steps:
             return
-        self._left = self._draw()
+        self._remaining_steps = self._draw_local_steps()
         partner = self.partners.next()
         if partner is not None:
             await self.shared.average_with(partner)

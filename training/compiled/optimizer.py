@@ -133,17 +133,17 @@ class ArrayOptimizer(Update):
         gradient: Array,
         moments: Iterable[Array],
         *,
-        number: int,
+        step: int,
         rate: float,
     ) -> None:
         first, second = [*moments, *[np.empty(0, parameters.dtype)] * 2][:2]
-        # Numbers of Adam's steps are counted from 0 in the kernel.
+        # The kernel counts Adam's steps from 0.
         update_by_array(
             parameters,
             gradient,
             first,
             second,
-            np.array([number - 1], np.float32),
+            np.array([step - 1], np.float32),
             rate,
             self._constants,
         )

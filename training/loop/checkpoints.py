@@ -32,7 +32,7 @@ from training.settings import TrainSettings
 _KEPT: Final = 2
 #: Places of which a worker keeps its part while they are not complete; one that was stopped for long passes hundreds.
 _OPEN: Final = 32
-_VERSION: Final = 10
+_VERSION: Final = 11
 _LEFT_OUT: Final = (
     "The training does not continue from this checkpoint, but from an older one if there is one."
 )

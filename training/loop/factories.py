@@ -44,15 +44,18 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
     update = ArrayOptimizer(optimizer_constants(settings))
     optimizer = make_optimizer(model, settings)
     worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
-    base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
+    method = METHODS[settings.algorithm.name]
+    algorithm: Algorithm = method.algorithm(settings.algorithm, worker)
     if settings.staleness_bound is not None:
-        base = cast("Algorithm", StaleSynchronous(base, bound=settings.staleness_bound))
-    if settings.slowmo is None:
-        return base
-    exact, policy = settings.slowmo_is_exact, settings.state_policy
-    return cast(
-        "Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy)
-    )
+        algorithm = StaleSynchronous(algorithm, bound=settings.staleness_bound)
+    if settings.slowmo is not None:
+        algorithm = SlowMo(
+            settings.slowmo,
+            algorithm,
+            exact_average=settings.slowmo_is_exact,
+            state_policy=settings.state_policy,
+        )
+    return algorithm
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

@@ -223,7 +223,7 @@ class _MeteredServer(_Metered):
 class _MeteredVector(_Metered):
     read = _timed("read", "reading the own model")
     add = _timed("add", "changing the own model")
-    read_of = _timed("read_of", "reading the model of rank {}", vectors=1)
+    read_from_rank = _timed("read_from_rank", "reading the model of rank {}", vectors=1)
     # An average receives the partner's vector and sends its change.
     average_with = _timed("average_with", "averaging with rank {}", vectors=2)
     drain = _timed("drain", "finishing averages")

@@ -127,7 +127,7 @@ class SharedBuffers:
             return theirs
         total = np.zeros_like(theirs)
         for rank in range(self._transport.world_size):
-            await self._shared.read_of(rank, theirs)
+            await self._shared.read_from_rank(rank, theirs)
             total += theirs
         return total / self._transport.world_size
 

@@ -217,7 +217,7 @@ class MpiServer(ParameterServer):
             layout, content, rank=process.comm.rank, now=perf_counter, background=self._thread
         )
         self._memory = Memory(
-            process, layout.owners, layout.sizes, content.dtype, num_rows=len(self._room)
+            process, layout.owners, layout.sizes, content.dtype, num_rows=len(self._buffer)
         )
         for shard, rows in self._rows.items():
             self._memory.rows[shard][:] = rows
@@ -265,21 +265,23 @@ class MpiServer(ParameterServer):
         return not is_free
 
     @override
-    async def _get(self, shard: int, out: Vector, within: Vector | None) -> int:
+    async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
         if shard in self._rows:
-            return await super()._get(shard, out, within)
-        named = () if within is None else (within.astype(np.int64),)
+            return await super()._read_shard(shard, out, indices)
+        named = () if indices is None else (indices.astype(np.int64),)
         number = named[0].size if named else -1
         answer = self._memory.request(shard, serving.GET, place=len(out), number=number, body=named)
-        clock: int = answer.item(serving.NUMBER)
         out[:] = self._memory.body(out.dtype)[: out.size].reshape(out.shape)
+        clock: int = answer.item(serving.NUMBER)
         return clock
 
     @override
-    async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
-        """Put the elements of the last `_get`."""
+    async def _write_shard(
+        self, shard: int, rows: Vector, indices: Vector | None, clock: int
+    ) -> None:
+        """Write the elements of the last `_read_shard`."""
         if shard in self._rows:
-            await super()._put(shard, rows, within, clock)
+            await super()._write_shard(shard, rows, indices, clock)
         else:
             self._memory.request(
                 shard, serving.PUT, place=len(rows), number=clock, body=[*rows], is_answered=False

@@ -1,14 +1,16 @@
-"""A vector that all workers share, in shards that pushes change one after the other: no server processes.
+"""A vector that all workers share, in shards that pushes change one after the other, without server processes.
 
-Each rank owns some shards. The pushing worker does the work of a server itself: it locks a shard, gets it, applies a
-rule, puts the result and unlocks. So
+Each rank owns some shards. The pushing worker does the work of a server itself: it locks a shard,
+reads it, applies a rule, writes the result and unlocks. So
 
- * a rule sees a shard that nobody else changes: the pushes to a shard have an order, even if they do not commute;
- * a shard's clock counts its pushes, but for those that a rule excludes. The difference of the clocks of a push and
-   of the worker's last pull is the exact staleness of the push;
+ * a rule sees a shard that nobody else changes: the pushes to a shard have an order, even if they
+   do not commute;
+ * a shard's clock counts its pushes, but for those that a rule excludes. The difference of the
+   clocks of a push and of the worker's last pull is the exact staleness of the push;
  * there is no deadlock: a push holds one lock at a time;
  * a rule's result that is not finite does not reach the shard, and is counted;
- * the state of an optimiser at the server (momentum, moments) lies behind the vector, in further rows.
+ * the state of an optimiser at the server (momentum, moments) lies behind the vector, in further
+   rows.
 """
 
 from __future__ import annotations
@@ -27,34 +29,34 @@ from training.transports.basics import Background, ExchangeCounts, Vector, is_fi
 class Shard:
     """A shard, or some elements of it, as a rule sees it: arrays to change in place."""
 
-    number: int
-    """Number of the shard."""
+    index: int
+    """Number of the shard, from 0."""
     clock: int
     """Number of its pushes before this one, but for those that do not count."""
-    part: slice
+    elements: slice
     """Where its elements are in the worker's arrays: in a whole vector, or in the values at the push's indices."""
     vector: Vector
-    """The shard's part of the vector, or its values at the push's indices."""
+    """The shard's elements of the vector, or its values at the push's indices."""
     moments: Vector
-    """(num_moments, n) what the rules keep beside `vector`, element by element."""
+    """(num_moments, n): what the rules store for each element of `vector`."""
     counts: bool = True
     """Whether the clock counts this push; a rule changes it."""
 
 
 class Layout:
-    """The division of a vector into shards of equal size, but for one element.
+    """The division of a vector into shards whose sizes differ by one element at most.
 
     Owners follow each other like the shards, so that few shards are on many hosts.
 
     Examples:
         >>> layout = Layout(8, 3, world_size=2)
-        >>> layout.bounds, layout.parts[1], layout.owners
+        >>> layout.bounds, layout.slices[1], layout.owners
         ([0, 2, 5, 8], slice(2, 5, None), [0, 0, 1])
     """
 
     def __init__(self, size: int, shards: int, *, world_size: int = 1) -> None:
         self.bounds = [size * shard // shards for shard in range(shards + 1)]
-        self.parts = [slice(start, stop) for start, stop in pairwise(self.bounds)]
+        self.slices = [slice(start, stop) for start, stop in pairwise(self.bounds)]
         self.sizes = [stop - start for start, stop in pairwise(self.bounds)]
         self.owners = [shard * world_size // shards for shard in range(shards)]
         """The rank that owns each shard."""
@@ -65,11 +67,11 @@ Rule = Callable[[Shard], None]
 
 
 Answer = Callable[[slice, Vector], int]
-"""Takes what it wants of a whole shard after a push; returns the bytes that a server would send for this."""
+"""Reads a whole shard after a push; returns the bytes that a server would send for what it reads."""
 
 
-class Where(NamedTuple):
-    """What a rule sees and changes, and so what travels."""
+class Selection(NamedTuple):
+    """The shards and elements that a rule sees and changes, and so what travels."""
 
     shard: int | None = None
     """The shard; None: all."""
@@ -79,31 +81,38 @@ class Where(NamedTuple):
     """Sees each shard after the rule, under the same lock. A worker without a server reads all of it for this."""
 
 
-EVERYWHERE: Final = Where()
+ALL_SHARDS: Final = Selection()
 
 
 class Push(NamedTuple):
-    """A push; the clocks are those of the shards that it changed, in their order."""
+    """A finished push, with the clocks of the shards that it tried to change, in their order."""
 
-    before: Vector
+    clocks_before: Vector
     """Number of pushes to each shard before this one."""
-    after: Vector
-    """Number of pushes including this one; equal to `before` where it was refused, or does not count."""
-    is_made: bool
+    clocks_after: Vector
+    """Number of pushes including this one; as before where the push was refused, or does not count."""
+    is_accepted: bool
     """Whether no shard refused it."""
+
+    def staleness(self, pulled_clocks: Vector) -> list[int]:
+        """Return the number of pushes by others since some clocks, for each shard that counted this push."""
+        is_counted = self.clocks_after > self.clocks_before
+        staleness: list[int] = (self.clocks_before - pulled_clocks)[is_counted].tolist()
+        return staleness
 
 
 class ParameterServer:
     """A vector that all workers share; see this module. In this class, its shards lie in the memory of one worker.
 
-    `content`: (1 + num_moments, n), or (n,): the vector first. `background`: makes the pushes that `begin_push` begins.
+    `content`: (1 + num_moments, n), or (n,): the vector first. `background`: makes the pushes that
+    `begin_push` begins.
 
     Examples:
         >>> import time
         >>> server = ParameterServer(Layout(3, 2), np.zeros(3), now=time.perf_counter)
         >>> def add(shard: Shard) -> None:
-        ...     shard.vector += np.array([1.0, 2.0, 3.0])[shard.part]
-        >>> run_now(server.push(add)).after.tolist()
+        ...     shard.vector += np.array([1.0, 2.0, 3.0])[shard.elements]
+        >>> run_now(server.push(add)).clocks_after.tolist()
         [1, 1]
         >>> out = np.empty(3)
         >>> run_now(server.pull(out)).tolist(), out.tolist()
@@ -129,25 +138,24 @@ class ParameterServer:
         rows = np.atleast_2d(content)
         #: Rows and clock of each shard that this worker reaches in memory.
         self._rows = {
-            shard: rows[:, part].copy()
-            for shard, part in enumerate(layout.parts)
+            shard: rows[:, elements].copy()
+            for shard, elements in enumerate(layout.slices)
             if self._owns(shard)
         }
         self._clocks = {shard: np.zeros(1, np.int64) for shard in self._rows}
         self._counts = ExchangeCounts()
         #: The last push that ended in the background.
-        self._ended: Push | None = None
+        self._last_push: Push | None = None
         #: Arrays for a rule, which fit the largest shard: one more where a push is under way.
-        self._room = np.empty((len(rows), max(layout.sizes)), content.dtype)
-        self._spare = [self._room]
+        self._buffer = np.empty((len(rows), max(layout.sizes)), content.dtype)
+        self._free_buffers = [self._buffer]
 
     @property
     def counts(self) -> ExchangeCounts:
         """Counters so far."""
-        beside = self._background
-        return replace(
-            self._counts, hidden_seconds=0.0 if beside is None else beside.hidden_seconds
-        )
+        if self._background is None:
+            return replace(self._counts)
+        return replace(self._counts, hidden_seconds=self._background.hidden_seconds)
 
     @property
     def is_under_way(self) -> bool:
@@ -161,108 +169,121 @@ class ParameterServer:
             The clocks of all shards.
         """
         await self._wait_for_own_push()
-        rows, started = np.atleast_2d(out), self._now()
-        clocks = np.zeros(len(self.layout.parts), np.int64)
-        for shard, part in enumerate(self.layout.parts):
-            self.waited += await self._locked(shard)
+        started = self._now()
+        rows = np.atleast_2d(out)
+        clocks = np.zeros(len(self.layout.slices), np.int64)
+        for shard, elements in enumerate(self.layout.slices):
+            self.waited += await self._acquire(shard)
             try:
-                clocks[shard] = await self._get(shard, rows[:, part], None)
+                clocks[shard] = await self._read_shard(shard, rows[:, elements], None)
             finally:
                 await self._unlock(shard)
-            self._count_bytes(shard, rows[:, part].nbytes)
+            self._count_bytes(shard, rows[:, elements].nbytes)
         self._counts.exchange_seconds += self._now() - started
         return clocks
 
-    async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
+    async def push(self, rule: Rule, selection: Selection = ALL_SHARDS) -> Push:
         """Change shards by a rule, one after the other, each under its lock."""
         await self._wait_for_own_push()
-        made, waited = await self._push_all(rule, where)
-        self.waited += waited
-        return made
+        push, wait_seconds = await self._push_to_shards(rule, selection)
+        self.waited += wait_seconds
+        return push
 
-    async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
-        """See whether other workers are at the shards: if they are, count it and return None, else push."""
+    async def try_push(self, rule: Rule, selection: Selection = ALL_SHARDS) -> Push | None:
+        """Push if no other worker is at the shards; else count it and return None."""
         await self._wait_for_own_push()
-        for each in self._chosen(where.shard):
-            if await self._is_occupied(each):
+        for shard in self._selected_shards(selection):
+            if await self._is_occupied(shard):
                 self._counts.occupied += 1
                 return None
-        return await self.push(rule, where)
+        return await self.push(rule, selection)
 
-    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        """Begin a push in the background; False: the one before is under way, so it is skipped and counted.
+    def begin_push(self, rule: Rule, selection: Selection = ALL_SHARDS) -> bool:
+        """Begin a push in the background; without a background, make it at once.
 
-        Without a background it is made at once. The arrays of the rule must not change before its end, which
-        `is_under_way` or `drain` shows.
+        The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
+
+        Returns:
+            False: the push before is under way, so this one is skipped and counted.
         """
         if self.is_under_way:
             self._counts.skipped += 1
             return False
         if self._background is None:
-            self._ended = run_now(self.push(rule, where))
+            self._last_push = run_now(self.push(rule, selection))
         else:
-            self._background.begin(self._push_in_background(rule, where))
+            self._background.begin(self._push_in_background(rule, selection))
         return True
 
     async def drain(self) -> Push | None:
         """Wait for the push that `begin_push` began; returns the last one, once."""
         await self._wait_for_own_push()
-        ended, self._ended = self._ended, None
-        return ended
+        push = self._last_push
+        self._last_push = None
+        return push
 
     async def close(self) -> None:
         """Free the server; all workers together, after the last push."""
 
-    async def _push_all(self, rule: Rule, where: Where) -> tuple[Push, float]:
-        """Push to the shards; returns the clocks, and the time spent waiting for locks [s]."""
-        started, waited = self._now(), 0.0
-        changes = []
-        room = self._spare.pop() if self._spare else np.empty_like(self._room)
-        for each in self._chosen(where.shard):
-            waited += await self._locked(each)
-            try:
-                changes.append(await self._change(each, rule, where.indices, room))
-                if where.answer is not None:
-                    await self._tell(each, where.answer)
-            finally:
-                await self._unlock(each)
-        self._spare.append(room)
-        self._counts.exchange_seconds += self._now() - started
-        before, after, made = np.array(changes, np.int64).T
-        return Push(before, after, bool(made.all())), waited
+    async def _push_in_background(self, rule: Rule, selection: Selection) -> None:
+        self._last_push, _ = await self._push_to_shards(rule, selection)
 
-    async def _change(
-        self, number: int, rule: Rule, indices: Vector | None, room: Vector
+    async def _push_to_shards(self, rule: Rule, selection: Selection) -> tuple[Push, float]:
+        """Push to the selected shards; returns the push, and the time spent waiting for locks [s]."""
+        started = self._now()
+        wait_seconds = 0.0
+        changes = []
+        buffer = self._free_buffers.pop() if self._free_buffers else np.empty_like(self._buffer)
+        for shard in self._selected_shards(selection):
+            wait_seconds += await self._acquire(shard)
+            try:
+                changes.append(await self._apply_rule(shard, rule, selection.indices, buffer))
+                if selection.answer is not None:
+                    await self._send_answer(shard, selection.answer)
+            finally:
+                await self._unlock(shard)
+        self._free_buffers.append(buffer)
+        self._counts.exchange_seconds += self._now() - started
+        clocks_before, clocks_after, is_accepted = np.array(changes, np.int64).T
+        return Push(clocks_before, clocks_after, bool(is_accepted.all())), wait_seconds
+
+    async def _apply_rule(
+        self, shard: int, rule: Rule, indices: Vector | None, buffer: Vector
     ) -> tuple[int, int, bool]:
-        """Apply the rule to a locked shard; returns its clock before and after, and whether it is made."""
-        part, within, named = self.layout.parts[number], None, 0
+        """Apply the rule to a locked shard.
+
+        Returns:
+            The shard's clock before and after, and whether the result is finite and so accepted.
+        """
+        elements = self.layout.slices[shard]
+        indices_in_shard, index_bytes = None, 0
         if indices is not None:
-            first, last = np.searchsorted(indices, (part.start, part.stop)).tolist()
-            within, part = indices[first:last] - part.start, slice(first, last)
-            named = within.nbytes
-        rows = room[:, : part.stop - part.start]
-        clock = await self._get(number, rows, within)
-        shard = Shard(number, clock, part, rows[0], rows[1:])
-        rule(shard)
+            first, last = np.searchsorted(indices, (elements.start, elements.stop)).tolist()
+            indices_in_shard = indices[first:last] - elements.start
+            index_bytes = indices_in_shard.nbytes
+            elements = slice(first, last)
+
+        rows = buffer[:, : elements.stop - elements.start]
+        clock = await self._read_shard(shard, rows, indices_in_shard)
+        view = Shard(shard, clock, elements, rows[0], rows[1:])
+        rule(view)
+
         if not all(map(is_finite, rows)):
             self._counts.refused += 1
-            self._count_bytes(number, rows.nbytes + named)
+            self._count_bytes(shard, rows.nbytes + index_bytes)
             return clock, clock, False
-        after = clock + shard.counts
-        await self._put(number, rows, within, after)
-        self._count_bytes(number, 2 * rows.nbytes + named)
-        self._counts.pushes += shard.counts
-        return clock, after, True
+        clock_after = clock + view.counts
+        await self._write_shard(shard, rows, indices_in_shard, clock_after)
+        self._count_bytes(shard, 2 * rows.nbytes + index_bytes)
+        self._counts.pushes += view.counts
+        return clock, clock_after, True
 
-    async def _tell(self, number: int, answer: Answer) -> None:
-        part = self.layout.parts[number]
-        values = np.empty_like(self._room[:1, : part.stop - part.start])
-        await self._get(number, values, None)
-        answer(part, values[0])
-        self._count_bytes(number, values.nbytes)
-
-    async def _push_in_background(self, rule: Rule, where: Where) -> None:
-        self._ended, _ = await self._push_all(rule, where)
+    async def _send_answer(self, shard: int, answer: Answer) -> None:
+        elements = self.layout.slices[shard]
+        row = np.empty_like(self._buffer[:1, : elements.stop - elements.start])
+        await self._read_shard(shard, row, None)
+        answer(elements, row[0])
+        self._count_bytes(shard, row.nbytes)
 
     async def _wait_for_own_push(self) -> None:
         """Wait for the push in the background, since one of both may use the connections."""
@@ -276,16 +297,18 @@ class ParameterServer:
         if not self._owns(shard):
             self._counts.bytes += nbytes
 
-    def _chosen(self, shard: int | None) -> Sequence[int]:
-        return range(len(self.layout.parts)) if shard is None else (shard,)
+    def _selected_shards(self, selection: Selection) -> Sequence[int]:
+        if selection.shard is None:
+            return range(len(self.layout.slices))
+        return (selection.shard,)
 
-    async def _locked(self, shard: int) -> float:
+    async def _acquire(self, shard: int) -> float:
         """Lock a shard; returns the time spent waiting [s]."""
         started = self._now()
         await self._lock(shard)
-        waited = self._now() - started
-        self._counts.wait_seconds += waited
-        return waited
+        wait_seconds = self._now() - started
+        self._counts.wait_seconds += wait_seconds
+        return wait_seconds
 
     async def _lock(self, shard: int) -> None:
         """Wait for the lock of a shard."""
@@ -294,15 +317,25 @@ class ParameterServer:
         """Give the lock back."""
 
     async def _is_occupied(self, shard: int) -> bool:  # noqa: ARG002 - there is no other worker
-        """Whether a worker has the lock of a shard."""
+        """Return whether a worker has the lock of a shard."""
         return False
 
-    async def _get(self, shard: int, out: Vector, within: Vector | None) -> int:
-        """Copy as many rows of a locked shard as `out` has, or some elements of them; returns the shard's clock."""
-        out[:] = self._rows[shard][: len(out), slice(None) if within is None else within]
+    async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
+        """Copy the first rows of a locked shard, as many as `out` has; returns the shard's clock.
+
+        `indices`: elements of the shard to copy; None: all.
+        """
+        columns = slice(None) if indices is None else indices
+        out[:] = self._rows[shard][: len(out), columns]
         return int(self._clocks[shard][0])
 
-    async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
-        """Copy all rows into a locked shard, or some elements of them, and set its clock."""
-        self._rows[shard][:, slice(None) if within is None else within] = rows
+    async def _write_shard(
+        self, shard: int, rows: Vector, indices: Vector | None, clock: int
+    ) -> None:
+        """Copy all rows into a locked shard, and set its clock.
+
+        `indices`: elements of the shard to change; None: all.
+        """
+        columns = slice(None) if indices is None else indices
+        self._rows[shard][:, columns] = rows
         self._clocks[shard][0] = clock

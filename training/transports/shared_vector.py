@@ -83,7 +83,7 @@ class MpiSharedVector(SharedVector):
         return version
 
     @override
-    async def read_of(self, rank: int, out: Vector) -> None:
+    async def read_from_rank(self, rank: int, out: Vector) -> None:
         """Copy the vector of any rank."""
         if rank in self._vectors:
             kernels.read(out, self._vectors[rank], self.memory.heads[rank], self._lock_waits)

@@ -42,7 +42,7 @@ class SharedVector:
         """Counters so far."""
         return ExchangeCounts()
 
-    async def read_of(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
+    async def read_from_rank(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
         """Copy another worker's vector, as it is now, into `out`, without its help."""
         np.copyto(out, self.values)
 

@@ -103,7 +103,7 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
             if is_reader:
                 # Their own vectors, and those of the others, which these change.
                 other = num_readers + reads // 2 % num_readers
-                run_now(vector.read_of(other, found) if reads % 2 else vector.read(found))
+                run_now(vector.read_from_rank(other, found) if reads % 2 else vector.read(found))
                 reads += 1
                 torn += bool(found.min() != found.max())
                 if reads == 25:
@@ -211,7 +211,7 @@ def poison(in_memory: bool) -> dict[str, Any]:
     with sharing(start, in_memory=in_memory) as (transport, vector):
         found, seen = np.empty(1000, np.float32), []
         for rank in range(transport.world_size):
-            run_now(vector.read_of(rank, found))
+            run_now(vector.read_from_rank(rank, found))
             seen.append(float(found[0]))
         run_now(transport.barrier())
         rng = np.random.default_rng([transport.rank, 5])

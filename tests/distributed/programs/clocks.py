@@ -89,7 +89,7 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
     time.sleep(nap / 10)
     begun = time.monotonic()
     run_now(vector.add(np.ones(2000)))
-    run_now(vector.read_of(1, np.empty(2000)))
+    run_now(vector.read_from_rank(1, np.empty(2000)))
     return begun, time.monotonic()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import ParameterServer, Shard, Where
+from training.transports.parameter_server import ParameterServer, Selection, Shard
 
 
 def pulled(server: ParameterServer, size: int) -> list[float]:
@@ -55,11 +55,11 @@ def conserve(
         shard = int(rng.integers(shards)) if number % 3 == 1 else None
 
         def add(seen: Shard, change: Vector = change) -> None:
-            seen.vector += change[seen.part]
+            seen.vector += change[seen.elements]
             seen.moments += 1
 
         run_now(server.drain())
-        server.begin_push(add, Where(shard, indices))
+        server.begin_push(add, Selection(shard, indices))
         part = (
             slice(None)
             if shard is None
@@ -96,7 +96,7 @@ def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
             value = pushes * transport.rank + number
 
             def rule(shard: Shard, value: int = value) -> None:
-                made.append((shard.number, shard.clock, value))
+                made.append((shard.index, shard.clock, value))
                 shard.vector[...] = (3 * shard.vector + value) % 1009
 
             run_now(server.push(rule))
@@ -111,7 +111,7 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
 
         def hold(shard: Shard) -> None:
             shard.vector += 1
-            if shard.number == 1:
+            if shard.index == 1:
                 transport.comm.Barrier()
                 time.sleep(nap)
                 has_tried, deadline = transport.comm.Ibarrier(), time.monotonic() + 20
@@ -126,17 +126,19 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
 
         tried: list[bool] = []
         if transport.rank == 0:
-            server.begin_push(hold, Where(1))
+            server.begin_push(hold, Selection(1))
             time.sleep(nap)
             run_now(server.drain())
         else:
             transport.comm.Barrier()
-            tried = [run_now(server.try_push(add, Where(shard))) is not None for shard in (1, 0)]
+            tried = [
+                run_now(server.try_push(add, Selection(shard))) is not None for shard in (1, 0)
+            ]
             tried.append(run_now(server.try_push(add)) is not None)
             transport.comm.Ibarrier().Wait()
         run_now(transport.barrier())
-        tried.append(run_now(server.try_push(add, Where(1))) is not None)
-        refused = not run_now(server.push(spoil)).is_made
+        tried.append(run_now(server.try_push(add, Selection(1))) is not None)
+        refused = not run_now(server.push(spoil)).is_accepted
         tickets = [run_now(transport.count("tickets", 1)) for _ in range(10)]
         run_now(transport.barrier())
         return {
@@ -158,7 +160,7 @@ def between_hosts(pushes: int) -> dict[str, Any]:
         times = []
         for _ in range(pushes):
             started = time.perf_counter()
-            run_now(server.push(add, Where(1 - transport.rank)))
+            run_now(server.push(add, Selection(1 - transport.rank)))
             times.append(time.perf_counter() - started)
         run_now(transport.barrier())
         return {

@@ -13,7 +13,7 @@ from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock
 from training.loop.metering import Meter, MeteredTransport
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer, Shard, Where
+from training.transports.parameter_server import ParameterServer, Selection, Shard
 from training.transports.transport import Transport
 
 LATENCY, BANDWIDTH = 1e-3, 1e5
@@ -81,7 +81,9 @@ def test_a_pull_a_push_and_a_sparse_push_take_their_time_and_bytes() -> None:
         for name, does in {
             "pull": lambda: server.pull(np.empty(SIZE)),
             "push": lambda: server.push(add_one),
-            "sparse": lambda: server.push(add_one, Where(indices=np.arange(10, dtype=np.int32))),
+            "sparse": lambda: server.push(
+                add_one, Selection(indices=np.arange(10, dtype=np.int32))
+            ),
             "probe": lambda: server.try_push(add_one),
         }.items():
             now, sent = transport.now(), server.counts.bytes
@@ -128,8 +130,10 @@ def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards
             started = transport.now()
             if transport.rank:
                 await sleep(transport, 1e-6 * (4 - transport.rank))
-                made = await server.push(add_one, Where(shard_of(transport.rank)))
-                ended.append((transport.rank, transport.now() - started, int(made.before[0])))
+                made = await server.push(add_one, Selection(shard_of(transport.rank)))
+                ended.append(
+                    (transport.rank, transport.now() - started, int(made.clocks_before[0]))
+                )
 
         return run
 
@@ -160,7 +164,7 @@ def test_an_occupied_shard_is_not_waited_for() -> None:
             await sleep(transport, 1.0)
             made = await server.try_push(add_one)
             assert made is not None
-            assert made.before.tolist() == [1]
+            assert made.clocks_before.tolist() == [1]
 
     on_workers(3, work)
 
@@ -177,7 +181,7 @@ def test_a_push_in_the_background_hides_and_the_next_one_is_skipped_meanwhile() 
         assert server.is_under_way
         made = await server.drain()
         assert made is not None
-        assert made.after.tolist() == [1]
+        assert made.clocks_after.tolist() == [1]
         assert not server.is_under_way
         assert transport.now() - started == pytest.approx(2 * TRIP)
         counts = server.counts

@@ -164,7 +164,7 @@ def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_o
 def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_model() -> None:
     def model_of(state: dict[str, Any]) -> tuple[int, Any]:
         if "joint" in state:
-            return state["joint"]["numbers"][0], state["joint"]["vectors"][0]
+            return state["joint"]["counts"][0], state["joint"]["vectors"][0]
         return state["clocks"].sum(), state["published"][0]
 
     for chosen in (SERVER_METHODS["easgd"], PEER_METHODS["mpca"]):

@@ -23,7 +23,7 @@ def test_the_elements_that_stay_are_the_largest(
     kept = largest(values, drop_rate)
     assert len(kept) == round(SIZE * (1 - drop_rate))
     assert np.abs(values[kept]).min() > np.abs(np.delete(values, kept)).max()
-    monkeypatch.setattr(sharded, "_SAMPLED", SIZE // 4)
+    monkeypatch.setattr(sharded, "_SAMPLE_SIZE", SIZE // 4)
     assert len(largest(values, drop_rate)) == pytest.approx(SIZE * (1 - drop_rate), rel=0.5, abs=5)
 
 

@@ -102,14 +102,16 @@ def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
         # A checkpoint knows each step, though the last contributions are under way.
         contributed = sum(n * times for n, times in algorithm.counters()["steps_per_cycle"].items())
         under_way = contributed + algorithm.joint.state()["steps"].sum() - shards * step
-        assert under_way == (algorithm.joint._sent if algorithm.joint.is_under_way else 0)
+        assert under_way == (
+            algorithm.joint._contributed_steps if algorithm.joint.is_under_way else 0
+        )
 
     problem.drive(**MPCA, **SGD, shards=shards, cluster=slow, before_step=look)
     algorithms = [mpca(watcher, rank) for rank in range(4)]
     states = [each.joint.state() for each in algorithms]
     for state in states[1:]:
         np.testing.assert_array_equal(state["vectors"], states[0]["vectors"])
-        np.testing.assert_array_equal(state["numbers"], states[0]["numbers"])
+        np.testing.assert_array_equal(state["counts"], states[0]["counts"])
     counted = [each.counters() for each in algorithms]
     assert len({each["cycles"] for each in counted}) == 1
     # The fast workers take many steps in a cycle of a shard, the slow one a step for each sum.
@@ -157,7 +159,7 @@ def test_by_work_units_workers_resume_with_one_joint_model() -> None:
     assert whole.records[0][-1]["val_loss"] < whole.records[0][0]["val_loss"]
     middle = [position for position in sorted(kept.content) if len(kept.content[position]) == 3][1]
     numbers = {
-        tuple(kept.at(middle).load(rank)["algorithm"]["joint"]["numbers"].tolist())
+        tuple(kept.at(middle).load(rank)["algorithm"]["joint"]["counts"].tolist())
         for rank in range(3)
     }
     assert len(numbers) > 1, "the workers passed the checkpoint at different cycles"

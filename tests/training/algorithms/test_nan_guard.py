@@ -162,7 +162,7 @@ def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finit
     )
     finite = [0, 1, 3]
     # They keep what they have not sent, and differ by it.
-    goal = watcher.algorithms[0]._origin  # type: ignore[attr-defined]
+    goal = watcher.algorithms[0]._start_of_window  # type: ignore[attr-defined]
     np.testing.assert_allclose(found[3, finite].mean(axis=0), goal, atol=1e-12)
     assert [watcher.algorithms[rank].counters()["pushes_refused"] for rank in range(4)] == [
         0,

@@ -121,7 +121,7 @@ def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_moment
     found = run(train=toy_rows(7, groups=1), workers=2, epochs=1, files=kept.files, **chosen)
     assert [(record["steps"], record["samples"]) for (record,) in found.records] == [(4, 3), (4, 4)]
     states = [kept.at((1, 0)).load(rank)["algorithm"]["attributes"] for rank in range(2)]
-    momenta = [state["_momentum"][-1].numpy() for state in states]
+    momenta = [state["_slow_momentum"][-1].numpy() for state in states]
     assert np.isfinite(momenta).all()
     if exact:
         np.testing.assert_array_equal(*momenta)

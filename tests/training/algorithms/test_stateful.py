@@ -19,7 +19,7 @@ from simulated import MemoryCheckpoints, models, run, toy_rows
 from training.algorithms.base import ComputeGradient
 from training.algorithms.gossip import GossipAlgorithm
 from training.algorithms.registry import METHODS
-from training.algorithms.saved_attributes import SavedAttributes
+from training.algorithms.stateful import Stateful
 from training.errors import CheckpointError
 from training.loop.worker_state import _mapped
 
@@ -55,7 +55,7 @@ class HandleGossip(LazyGossip):
 
 
 def run_in_place_of_ad_psgd(kind: type[Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
-    monkeypatch.setitem(METHODS, "ad-psgd", METHODS["ad-psgd"]._replace(kind=kind))
+    monkeypatch.setitem(METHODS._entries, "ad-psgd", METHODS["ad-psgd"]._replace(algorithm=kind))
     chosen = {
         "workers": 3,
         "batch_size": 4,
@@ -99,7 +99,7 @@ def test_an_attribute_named_as_scratch_is_not_saved(monkeypatch: pytest.MonkeyPa
     assert not {"handle", "log", "shared", "model", "_change"} & saved.keys()
 
 
-class Everything(SavedAttributes):
+class Everything(Stateful):
     """An attribute of each kind that can be saved."""
 
     def __init__(self, seed: int) -> None:
@@ -131,11 +131,11 @@ class Side(Flag):
     RIGHT = auto()
 
 
-def restored_from_file(saved: SavedAttributes, restored: SavedAttributes, folder: Path) -> None:
+def restored_from_file(saved: Stateful, restored: Stateful, folder: Path) -> None:
     """Continue with the attributes of another object, by way of a checkpoint's file."""
-    torch.save(_mapped(saved.attributes(), np.ndarray, torch.from_numpy), folder / "state.pt")
+    torch.save(_mapped(saved.state_dict(), np.ndarray, torch.from_numpy), folder / "state.pt")
     loaded = torch.load(folder / "state.pt", weights_only=True)
-    restored.restore_attributes(_mapped(loaded, torch.Tensor, torch.Tensor.numpy))
+    restored.load_state_dict(_mapped(loaded, torch.Tensor, torch.Tensor.numpy))
 
 
 def test_every_kind_of_attribute_comes_back_in_its_type(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_every_kind_of_attribute_comes_back_in_its_type(tmp_path: Path) -> None:
 
 def test_attributes_that_are_first_made_in_a_step_come_back_in_their_types(tmp_path: Path) -> None:
     """Generators came back as dicts, queues as lists, and numbers of numpy as those of Python."""
-    saved, restored = Everything(3), SavedAttributes()
+    saved, restored = Everything(3), Stateful()
 
     restored_from_file(saved, restored, tmp_path)
 
     assert_same_attributes(saved, restored)
 
 
-def assert_same_attributes(saved: SavedAttributes, restored: SavedAttributes) -> None:
+def assert_same_attributes(saved: Stateful, restored: Stateful) -> None:
     for name, value in vars(saved).items():
         found = getattr(restored, name)
         assert type(found) is type(value), name
@@ -170,7 +170,7 @@ def assert_same_attributes(saved: SavedAttributes, restored: SavedAttributes) ->
     assert vars(restored)["by_default"]["new"] == 0
 
 
-class Named(SavedAttributes):
+class Named(Stateful):
     """Attributes by name."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -240,13 +240,13 @@ def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind: Any) -> No
     """It was left out after a change too, so that the method silently continued with the first one."""
     method = Named(rule=kind)
     method.note_constants()
-    assert method.attributes() == {}
+    assert method.state_dict() == {}
     vars(method)["rule"] = Frozen(0.2)
     with pytest.raises(CheckpointError, match=r"hold Named\.rule: .*\.Frozen that no start made\."):
-        method.attributes()
+        method.state_dict()
     vars(method)["rule"], vars(method)["later"] = kind, kind
     with pytest.raises(CheckpointError, match=r"hold Named\.later: .* that no start made\."):
-        method.attributes()
+        method.state_dict()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind: Any) -> No
 )
 def test_what_cannot_be_made_again_is_refused_at_the_first_checkpoint(value: Any) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint can hold Named\.value: "):
-        Named(value=value).attributes()
+        Named(value=value).state_dict()
 
 
 class Phases(LazyGossip):
@@ -296,7 +296,7 @@ def test_enumerations_and_momenta_are_in_a_checkpoint(monkeypatch: pytest.Monkey
     saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
     restored = Named(momenta=())
     changed = {name: saved[name] for name in ("phase", "momenta")}
-    restored.restore_attributes(_mapped(changed, torch.Tensor, torch.Tensor.numpy))
+    restored.load_state_dict(_mapped(changed, torch.Tensor, torch.Tensor.numpy))
     assert vars(restored)["phase"] is Phase.AVERAGE
     np.testing.assert_array_equal(vars(restored)["momenta"][0], 15)
 

@@ -40,7 +40,7 @@ class Fake(SimpleNamespace):
         (MeteredTransport, "barrier", (), "in a barrier", 0),
         (MeteredTransport, "count", ("tickets", 1), "counting", 0),
         (_MeteredVector, "add", (1,), "changing the own model", 0),
-        (_MeteredVector, "read_of", (3, 1), "reading the model of rank 3", 8),
+        (_MeteredVector, "read_from_rank", (3, 1), "reading the model of rank 3", 8),
         (_MeteredVector, "average_with", (3,), "averaging with rank 3", 16),
         # A stall within an average that is made at once was reported as computing.
         (_MeteredVector, "begin_average_with", (3,), "averaging with rank 3", 16),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from training.transports.basics import Vector, run_now
-from training.transports.parameter_server import Layout, ParameterServer, Shard, Where
+from training.transports.parameter_server import Layout, ParameterServer, Selection, Shard
 from training.transports.transport import Transport
 
 
@@ -18,7 +18,7 @@ def adding(change: Vector) -> Callable[[Shard], None]:
     """A rule that adds its part of some values."""
 
     def add(shard: Shard) -> None:
-        shard.vector += change[shard.part]
+        shard.vector += change[shard.elements]
 
     return add
 
@@ -40,7 +40,7 @@ def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(
     size: int, shards: int, ranks: int
 ) -> None:
     layout = Layout(size, shards, world_size=ranks)
-    covered = [place for part in layout.parts for place in range(size)[part]]
+    covered = [place for part in layout.slices for place in range(size)[part]]
     assert covered == list(range(size))
     assert max(layout.sizes) - min(layout.sizes) <= 1
     owned = [layout.owners.count(rank) for rank in range(ranks)]
@@ -58,9 +58,13 @@ def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes
         shard.vector += shard.moments[0] + shard.clock
 
     made = run_now(server.push(nesterov))
-    assert (made.before.tolist(), made.after.tolist(), made.is_made) == ([0, 0], [1, 1], True)
-    made = run_now(server.push(nesterov, Where(shard=1)))
-    assert (made.before.tolist(), made.after.tolist()) == ([1], [2])
+    assert (made.clocks_before.tolist(), made.clocks_after.tolist(), made.is_accepted) == (
+        [0, 0],
+        [1, 1],
+        True,
+    )
+    made = run_now(server.push(nesterov, Selection(shard=1)))
+    assert (made.clocks_before.tolist(), made.clocks_after.tolist()) == ([1], [2])
     assert pulled(server, 5) == [0.5, 0.5, 1.75, 1.75, 1.75]
     assert pulled(server, 2, 5)[1] == [0.5, 0.5, 0.25, 0.25, 0.25]
     assert server.counts.pushes == 3
@@ -69,7 +73,7 @@ def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes
 def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
     server = alone(np.arange(6.0), 4)
     indices = np.array([0, 2, 5], np.int32)
-    run_now(server.push(adding(np.array([10.0, 20.0, 30.0])), Where(indices=indices)))
+    run_now(server.push(adding(np.array([10.0, 20.0, 30.0])), Selection(indices=indices)))
     assert pulled(server, 6) == [10.0, 1.0, 22.0, 3.0, 4.0, 35.0]
     assert run_now(server.pull(np.empty(6))).tolist() == [1, 1, 1, 1]
 
@@ -78,14 +82,14 @@ def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
 def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float) -> None:
     server = alone(np.zeros((2, 4)), 2)
     made = run_now(server.push(adding(np.array([bad, 1.0, 2.0, 3.0]))))
-    assert not made.is_made
-    assert (made.before.tolist(), made.after.tolist()) == ([0, 0], [0, 1])
+    assert not made.is_accepted
+    assert (made.clocks_before.tolist(), made.clocks_after.tolist()) == ([0, 0], [0, 1])
 
     def spoil_state(shard: Shard) -> None:
         shard.vector += 1
         shard.moments[0, 0] = bad
 
-    run_now(server.push(spoil_state, Where(shard=0)))
+    run_now(server.push(spoil_state, Selection(shard=0)))
     assert pulled(server, 2, 4) == [[0.0, 0.0, 2.0, 3.0], [0.0] * 4]
     assert (server.counts.refused, server.counts.pushes) == (2, 1)
 
@@ -109,7 +113,7 @@ def test_a_single_worker_has_a_server_that_is_never_occupied_and_sums_of_its_own
     assert server.begin_push(adding(np.ones(3)))
     ended = run_now(server.drain())
     assert ended is not None
-    assert ended.after.tolist() == [2, 2]
+    assert ended.clocks_after.tolist() == [2, 2]
     assert run_now(server.drain()) is None
     assert server.counts.bytes == 0
 
