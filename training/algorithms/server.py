@@ -19,7 +19,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import HostNetworkSettings, Traits
 from training.transports.basics import Vector, is_finite
-from training.transports.parameter_server import ParameterServer, Push, Rule, Shard
+from training.transports.parameter_server import Layout, ParameterServer, Push, Rule, Shard
 
 
 def server_traits(title: str) -> Traits:
@@ -237,12 +237,15 @@ class WindowAlgorithm(ServerAlgorithm):
     pushed: a longer run would push it later, when it is complete.
     """
 
+    SCRATCH: ClassVar[Sequence[str]] = ("_slices",)
+
     def __init__(self, settings: WindowSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._local_steps = settings.local_steps
         #: Steps since the last push, and the number of them with a gradient.
         self.steps_in_window = 0
         self.gradients_in_window = 0
+        self._slices = Layout(self.pulled.size, self.num_shards).slices
 
     @abstractmethod
     def server_update(self, change: Vector, shard: Shard) -> Vector:
@@ -296,6 +299,13 @@ class WindowAlgorithm(ServerAlgorithm):
 
     @override
     async def current(self, out: Vector) -> None:
-        """Copy the server as it is, and add the change of this worker."""
-        await self.server.pull(out)
-        out += self.window_change(self._change)
+        """Copy the server as a push of this worker's steps would leave it."""
+        clocks = await self.server.pull(out)
+        if not self.gradients_in_window:
+            return
+        change = self.window_change(self._change)
+        for index, elements in enumerate(self._slices):
+            shard = Shard(
+                index, int(clocks[index]), elements, out[elements], np.empty(0), counts=False
+            )
+            shard.vector += self.server_update(change[elements], shard)

@@ -1,4 +1,4 @@
-"""Methods with a server against plain sequences of pushes, and where one method equals another."""
+"""Methods with a server against plain sequences of pushes."""
 
 from __future__ import annotations
 
@@ -19,245 +19,350 @@ from simulated import (
     run,
     settings,
 )
+from typing_extensions import override
 
 from training.algorithms.base import Algorithm
 
 RATE = 0.1
 #: Steps of three workers that never end together.
-PACES = (1.0, 1.3, 1.7)
+STEP_SECONDS = (1.0, 1.3, 1.7)
 CLUSTER = constant_step_cluster(
-    1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15
+    1.0, slow_ranks=dict(enumerate(STEP_SECONDS)), latency_seconds=1e-9, bytes_per_second=1e15
 )
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
+ALPHA = 0.25
 Array = NDArray[np.float64]
+ServerUpdate = Callable[["Replay", int, Array], Array]
+"""What the server adds for a change of a rank."""
 
 
 class Replay:
-    """A method as a sequence of events: who begins or ends which step, one after the other."""
+    """A method as a plain sequence of events: the begins and ends of steps, one after the other.
 
-    def __init__(self, problem: LinearGradients) -> None:
+    `server_update`: what the server adds for the change of a worker.
+    """
+
+    def __init__(self, problem: LinearGradients, server_update: ServerUpdate) -> None:
         self.problem = problem
+        self.server_update = server_update
         self.server = problem.initial.copy()
-        self.clock = 0
-        self.at = np.tile(problem.initial, (problem.workers, 1))
-        self.start, self.origin = self.at.copy(), self.at.copy()
-        self.start_clock = [0] * problem.workers
-        self.gathered = np.zeros_like(self.at)
-        self.velocity = np.zeros_like(self.at)
+        self.num_pushes = 0
+        self.models = np.tile(problem.initial, (problem.workers, 1))
+        #: The server from which each worker's window started, its clock then, and the steps since.
+        self.window_start = self.models.copy()
+        self.window_clock = [0] * problem.workers
+        self.window_steps = [0] * problem.workers
+        self.elastic = np.zeros_like(self.models)
+        self.velocity = np.zeros_like(self.models)
+        self.slow_origin = self.models.copy()
+        self.slow_momentum = np.zeros_like(self.models)
         self.moments = np.zeros((2, len(self.server)))
-        self.scaling: Counter[int] = Counter()
 
     def events(self) -> Iterator[tuple[int, int, bool]]:
-        """Rank, step, and whether it ends, else begins."""
-        times = [
-            (pace * (step + ends), not ends, rank, step)
-            for rank, pace in enumerate(PACES)
-            for step in range(self.problem.steps)
-            for ends in (False, True)
-        ]
+        """Rank and step in the order of time, and whether the step ends or begins."""
+        times = []
+        for rank, seconds in enumerate(STEP_SECONDS):
+            for step in range(self.problem.steps):
+                times.append((seconds * step, True, rank, step))
+                times.append((seconds * (step + 1), False, rank, step))
         for _, begins, rank, step in sorted(times):
             yield rank, step, not begins
 
-    def sgd(self, rank: int, step: int) -> None:
-        """A local step."""
-        self.at[rank] -= RATE * self.problem.gradient(rank, step, self.at[rank])
+    def gradient(self, rank: int, step: int) -> Array:
+        return self.problem.gradient(rank, step, self.models[rank])
 
-    def push(self, rank: int, change: Array) -> None:
+    def sgd_step(self, rank: int, step: int) -> None:
+        self.models[rank] -= RATE * self.gradient(rank, step)
+        self.window_steps[rank] += 1
+
+    def unsent(self, rank: int) -> Array:
+        """The sum of the steps since the last push."""
+        return self.models[rank] - self.window_start[rank]
+
+    def staleness(self, rank: int) -> int:
+        return self.num_pushes - self.window_clock[rank]
+
+    def push(self, rank: int, update: Array) -> None:
         """Add to the server and continue from there."""
-        self.server = self.server + change
-        self.clock += 1
-        self.at[rank] = self.start[rank] = self.server
-        self.start_clock[rank] = self.clock
+        self.server = self.server + update
+        self.num_pushes += 1
+        self.continue_from(rank, self.server)
 
-    def window(self, rank: int, step: int, *, length: int) -> Array | None:
-        """A local step; the sum of the window at its end."""
-        self.sgd(rank, step)
-        return self.at[rank] - self.start[rank] if (step + 1) % length == 0 else None
+    def continue_from(self, rank: int, server: Array) -> None:
+        self.models[rank] = server
+        self.window_start[rank] = server
+        self.window_clock[rank] = self.num_pushes
+        self.window_steps[rank] = 0
 
-
-def pushed(
-    length: int, divisor: Callable[[Replay, int], float] = lambda *_: 1.0
-) -> Callable[[Replay, int, int], None]:
-    def push(replay: Replay, rank: int, step: int) -> None:
-        change = replay.window(rank, step, length=length)
-        if change is not None:
-            replay.push(rank, change / divisor(replay, rank))
-
-    return push
+    def current(self, rank: int) -> Array:
+        """The server as a push of the rank would leave it."""
+        if not self.window_steps[rank]:
+            return self.server
+        return self.server + self.server_update(self, rank, self.unsent(rank))
 
 
-accumulated = pushed(3)
-divided_by_staleness = pushed(2, lambda replay, rank: replay.clock - replay.start_clock[rank] + 1)
+StepEnd = Callable[[Replay, int, int], None]
+"""What happens at the end of a step of a rank."""
 
 
-def scaled(
-    square: Callable[[Array], Array], *, by_worker: bool = False
-) -> Callable[[Replay, int, int], None]:
-    def scale(replay: Replay, rank: int, step: int) -> None:
-        change = replay.window(rank, step, length=2)
-        if change is None:
-            return
-        seen = replay.server
-        scale = 1 / (square(seen - replay.start[rank]) + 1)
-        replay.scaling[round(100 * (1 - scale.mean()))] += 1
-        replay.push(rank, change / 2 * scale)
-        if by_worker:
-            # It continues from the server without its own change.
-            replay.at[rank] = replay.start[rank] = seen
-
-    return scale
+def sum_of_window(_replay: Replay, _rank: int, change: Array) -> Array:
+    return change
 
 
-def elastic(replay: Replay, rank: int, *, alpha: float = 0.25) -> None:
-    force = alpha * (replay.at[rank] - replay.server)
-    replay.server = replay.server + force
-    replay.gathered[rank] = force
+def mean_of_window(replay: Replay, rank: int, change: Array) -> Array:
+    return change / replay.window_steps[rank]
 
 
-def moved(replay: Replay, rank: int, step: int) -> None:
-    replay.sgd(rank, step)
+def divided_by_staleness(replay: Replay, rank: int, change: Array) -> Array:
+    return change / (replay.staleness(rank) + 1)
+
+
+def shrunk_by_distance(gamma: float) -> ServerUpdate:
+    def update(replay: Replay, rank: int, change: Array) -> Array:
+        distance = replay.server - replay.window_start[rank]
+        scale = 1 / (distance**2 / gamma + 1)
+        return scale * mean_of_window(replay, rank, change)
+
+    return update
+
+
+def pushed_every(local_steps: int) -> StepEnd:
+    def end_step(replay: Replay, rank: int, step: int) -> None:
+        replay.sgd_step(rank, step)
+        if replay.window_steps[rank] == local_steps:
+            replay.push(rank, replay.server_update(replay, rank, replay.unsent(rank)))
+
+    return end_step
+
+
+def pushed_behind_the_worker(replay: Replay, rank: int, step: int) -> None:
+    """ADAG by workers: the worker continues from the server without its own push (Algorithm 13)."""
+    server = replay.server
+    pushed_every(2)(replay, rank, step)
+    if not replay.window_steps[rank]:
+        replay.continue_from(rank, server)
+
+
+def pull_by_elastic(replay: Replay, rank: int) -> None:
+    replay.elastic[rank] = ALPHA * (replay.models[rank] - replay.server)
+    replay.server = replay.server + replay.elastic[rank]
+
+
+def elastic_after_step(replay: Replay, rank: int, step: int) -> None:
+    replay.sgd_step(rank, step)
     if (step + 1) % 2 == 0:
-        elastic(replay, rank)
-        replay.at[rank] -= replay.gathered[rank]
+        pull_by_elastic(replay, rank)
+        replay.models[rank] -= replay.elastic[rank]
 
 
-def by_snapshot(delta: float) -> Callable[[Replay, int, int], None]:
-    def step_of(replay: Replay, rank: int, step: int) -> None:
-        ahead = replay.at[rank] + delta * replay.velocity[rank]
+def elastic_at_snapshot(delta: float) -> StepEnd:
+    """The step of a worker whose exchange was at the begin of the step."""
+
+    def end_step(replay: Replay, rank: int, step: int) -> None:
+        ahead = replay.models[rank] + delta * replay.velocity[rank]
         gradient = replay.problem.gradient(rank, step, ahead)
         replay.velocity[rank] = delta * replay.velocity[rank] - RATE * gradient
-        replay.at[rank] += replay.velocity[rank] - replay.gathered[rank]
-        replay.gathered[rank] = 0
+        replay.models[rank] += replay.velocity[rank] - replay.elastic[rank]
+        replay.elastic[rank] = 0
 
-    return step_of
+    return end_step
 
 
-def momentum_of_the_server(replay: Replay, rank: int, step: int) -> None:
-    replay.moments[0] = 0.5 * replay.moments[0] + replay.problem.gradient(
-        rank, step, replay.at[rank]
-    )
+def momentum_at_server(replay: Replay, rank: int, step: int) -> None:
+    replay.moments[0] = 0.5 * replay.moments[0] + replay.gradient(rank, step)
     replay.push(rank, -RATE * replay.moments[0])
 
 
-def adam_of_the_server(replay: Replay, rank: int, step: int) -> None:
-    gradient = replay.problem.gradient(rank, step, replay.at[rank])
+def adam_at_server(replay: Replay, rank: int, step: int) -> None:
+    gradient = replay.gradient(rank, step)
     replay.moments[0] = 0.9 * replay.moments[0] + 0.1 * gradient
     replay.moments[1] = 0.999 * replay.moments[1] + 0.001 * gradient**2
-    number = replay.clock + 1
-    first, second = replay.moments[0] / (1 - 0.9**number), replay.moments[1] / (1 - 0.999**number)
+    adam_step = replay.num_pushes + 1
+    first = replay.moments[0] / (1 - 0.9**adam_step)
+    second = replay.moments[1] / (1 - 0.999**adam_step)
     replay.push(rank, -RATE * first / (np.sqrt(second) + 1e-8))
 
 
 SLOWMO: dict[str, Any] = {"slowmo": {"tau": 4, "beta": 0.5}}
 
 
-def slow_momentum(around: Callable[[Replay, int, int], None]) -> Callable[[Replay, int, int], None]:
-    """The outer steps are no steps of the server: they once counted in Adam's bias correction."""
+def outer_step(replay: Replay, rank: int, current: Array) -> Array:
+    """The slow momentum and x_0 after an outer step; returns the change of the model."""
+    difference = replay.slow_origin[rank] - current
+    replay.slow_momentum[rank] = 0.5 * replay.slow_momentum[rank] + difference / RATE
+    replay.slow_origin[rank] -= RATE * replay.slow_momentum[rank]
+    change: Array = replay.slow_origin[rank] - current
+    return change
 
-    def step_of_both(replay: Replay, rank: int, step: int) -> None:
-        around(replay, rank, step)
+
+def with_slow_momentum(end_step: StepEnd) -> StepEnd:
+    """An outer step after four steps; it is no step of the server, whose clock does not count it."""
+
+    def end_both_steps(replay: Replay, rank: int, step: int) -> None:
+        end_step(replay, rank, step)
         if (step + 1) % 4:
             return
-        not_sent = replay.at[rank] - replay.start[rank]
-        present = replay.server + not_sent
-        replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - present) / RATE
-        replay.origin[rank] -= RATE * replay.velocity[rank]
-        replay.server = replay.server + (replay.origin[rank] - present) / 3
-        replay.start[rank], replay.start_clock[rank] = replay.server, replay.clock
-        replay.at[rank] = replay.server + not_sent
+        unsent = replay.unsent(rank)
+        change = outer_step(replay, rank, replay.current(rank))
+        replay.server = replay.server + change / replay.problem.workers
+        replay.window_start[rank] = replay.server
+        replay.window_clock[rank] = replay.num_pushes
+        replay.models[rank] = replay.server + unsent
 
-    return step_of_both
+    return end_both_steps
 
 
-def slow_momentum_of_a_worker(replay: Replay, rank: int, step: int) -> None:
+def elastic_with_slow_momentum(replay: Replay, rank: int, step: int) -> None:
     """The model of an elastic worker is its own; the server follows by the exchanges."""
-    moved(replay, rank, step)
+    elastic_after_step(replay, rank, step)
     if (step + 1) % 4 == 0:
-        replay.velocity[rank] = (
-            0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.at[rank]) / RATE
-        )
-        replay.origin[rank] -= RATE * replay.velocity[rank]
-        replay.at[rank] = replay.origin[rank]
+        outer_step(replay, rank, replay.models[rank])
+        replay.models[rank] = replay.slow_origin[rank]
 
 
-CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
-    "accumulated": ({"algorithm": "downpour", "local_steps": 3}, accumulated),
-    "agn": ({"algorithm": "agn", "local_steps": 3}, pushed(3, lambda *_: 3.0)),
-    "dynsgd": ({"algorithm": "dynsgd", "local_steps": 2}, divided_by_staleness),
+#: Settings, what happens at the end of a step, and what the server adds for a change.
+CASES: dict[str, tuple[dict[str, Any], StepEnd, ServerUpdate]] = {
+    "accumulated": ({"algorithm": "downpour", "local_steps": 3}, pushed_every(3), sum_of_window),
+    "agn": ({"algorithm": "agn", "local_steps": 3}, pushed_every(3), mean_of_window),
+    "dynsgd": ({"algorithm": "dynsgd", "local_steps": 2}, pushed_every(2), divided_by_staleness),
     "adag, equation 4.1": (
         {"algorithm": "adag", "local_steps": 2},
-        scaled(lambda way: way**2 / RATE),
+        pushed_every(2),
+        shrunk_by_distance(RATE),
     ),
     "adag, equation 4.7": (
         {"algorithm": "adag", "local_steps": 2, "gamma": 0.01},
-        scaled(lambda way: way**2 / 0.01),
+        pushed_every(2),
+        shrunk_by_distance(0.01),
     ),
     "adag, Algorithm 13": (
         {"algorithm": "adag", "local_steps": 2, "gamma": 0.01, "scaling": "worker"},
-        scaled(lambda way: way**2 / 0.01, by_worker=True),
+        pushed_behind_the_worker,
+        shrunk_by_distance(0.01),
     ),
-    "easgd, Algorithm 9": (
-        {"algorithm": "easgd", "local_steps": 2, "rho": 2.5, "gradient": "moved"},
-        moved,
+    "sharded, momentum": (
+        {"algorithm": "sharded", "momentum": 0.5},
+        momentum_at_server,
+        sum_of_window,
     ),
-    "easgd, Algorithm 1": (
-        {"algorithm": "easgd", "local_steps": 2, "alpha": 0.25},
-        by_snapshot(0.0),
+    "sharded, adam": (
+        {"algorithm": "sharded", "optimizer": "adam"},
+        adam_at_server,
+        sum_of_window,
     ),
-    "eamsgd": (
-        {"algorithm": "eamsgd", "local_steps": 2, "alpha": 0.25, "delta": 0.6},
-        by_snapshot(0.6),
-    ),
-    "sharded, momentum": ({"algorithm": "sharded", "momentum": 0.5}, momentum_of_the_server),
-    "sharded, adam": ({"algorithm": "sharded", "optimizer": "adam"}, adam_of_the_server),
     "sharded, adam, slow momentum": (
         {"algorithm": "sharded", "optimizer": "adam"} | SLOWMO,
-        slow_momentum(adam_of_the_server),
+        with_slow_momentum(adam_at_server),
+        sum_of_window,
     ),
     # The outer step comes between two pushes, and with the last of a window.
     "accumulated, slow momentum": (
         {"algorithm": "downpour", "local_steps": 3} | SLOWMO,
-        slow_momentum(accumulated),
+        with_slow_momentum(pushed_every(3)),
+        sum_of_window,
+    ),
+    "agn, slow momentum": (
+        {"algorithm": "agn", "local_steps": 3} | SLOWMO,
+        with_slow_momentum(pushed_every(3)),
+        mean_of_window,
     ),
     "dynsgd, slow momentum": (
-        {"algorithm": "dynsgd", "local_steps": 2} | SLOWMO,
-        slow_momentum(divided_by_staleness),
+        {"algorithm": "dynsgd", "local_steps": 3} | SLOWMO,
+        with_slow_momentum(pushed_every(3)),
+        divided_by_staleness,
     ),
+    "adag, slow momentum": (
+        {"algorithm": "adag", "local_steps": 3, "gamma": 0.01} | SLOWMO,
+        with_slow_momentum(pushed_every(3)),
+        shrunk_by_distance(0.01),
+    ),
+}
+ELASTIC_CASES: dict[str, tuple[dict[str, Any], StepEnd]] = {
+    "easgd, Algorithm 9": (
+        {"algorithm": "easgd", "rho": ALPHA / RATE, "gradient": "moved"},
+        elastic_after_step,
+    ),
+    "easgd, Algorithm 1": ({"algorithm": "easgd", "alpha": ALPHA}, elastic_at_snapshot(0.0)),
+    "eamsgd": ({"algorithm": "eamsgd", "alpha": ALPHA, "delta": 0.6}, elastic_at_snapshot(0.6)),
     "easgd, slow momentum": (
-        {"algorithm": "easgd", "local_steps": 2, "rho": 2.5, "gradient": "moved"} | SLOWMO,
-        slow_momentum_of_a_worker,
+        {"algorithm": "easgd", "rho": ALPHA / RATE, "gradient": "moved"} | SLOWMO,
+        elastic_with_slow_momentum,
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
-    chosen, on_end = CASES[case]
+    """SlowMo saw the full sum of the unsent steps where a push adds a part of it."""
+    chosen, end_step, server_update = CASES[case]
     problem = LinearGradients(workers=3, steps=12, seed=4)
-    watcher = StepRecorder()
-    found = problem.drive(cluster=CLUSTER, before_step=watcher, **SGD | {"shards": 1} | chosen)
-    replay, at_snapshot = Replay(problem), on_end.__name__ == "step_of"
-    expected = np.empty_like(found)
+    replay = Replay(problem, server_update)
+    expected = np.empty((12, 3, len(problem.initial)))
     for rank, step, ends in replay.events():
-        if not ends:
-            if at_snapshot and step % 2 == 0:
-                elastic(replay, rank)
-            continue
-        on_end(replay, rank, step)
-        own = chosen["algorithm"] in ("easgd", "eamsgd")
-        expected[step, rank] = replay.at[rank] + (0 if own else replay.server - replay.start[rank])
-    np.testing.assert_allclose(found, expected, atol=1e-13)
-    assert abs(found[-1] - found[-1].mean(axis=0)).max() > 1e-3, "workers that agree prove little"
-    if chosen["algorithm"] == "adag":
-        counted = (
-            algorithm.counters()["scaling_percent"] for algorithm in watcher.algorithms.values()
-        )
-        assert sum(counted, Counter()) == replay.scaling
-        assert len(replay.scaling) > 5, "as much for each push proves little"
+        if ends:
+            end_step(replay, rank, step)
+            expected[step, rank] = replay.current(rank)
+
+    trained = problem.drive(cluster=CLUSTER, **SGD | {"shards": 1} | chosen)
+
+    np.testing.assert_allclose(trained, expected, atol=1e-13)
+    assert_workers_disagree(trained)
+
+
+@pytest.mark.parametrize("case", ELASTIC_CASES)
+def test_elastic_exchanges_one_after_the_other_follow_the_equation(case: str) -> None:
+    chosen, end_step = ELASTIC_CASES[case]
+    problem = LinearGradients(workers=3, steps=12, seed=4)
+    replay = Replay(problem, sum_of_window)
+    expected = np.empty((12, 3, len(problem.initial)))
+    for rank, step, ends in replay.events():
+        if ends:
+            end_step(replay, rank, step)
+            expected[step, rank] = replay.models[rank]
+        elif chosen.get("gradient") != "moved" and step % 2 == 0:
+            pull_by_elastic(replay, rank)
+
+    trained = problem.drive(cluster=CLUSTER, **SGD, shards=1, local_steps=2, **chosen)
+
+    np.testing.assert_allclose(trained, expected, atol=1e-13)
+    assert_workers_disagree(trained)
+
+
+def assert_workers_disagree(models: Array) -> None:
+    """Workers that agree prove little."""
+    assert abs(models[-1] - models[-1].mean(axis=0)).max() > 1e-3
+
+
+@pytest.mark.parametrize("scaling", ["server", "worker"])
+def test_adag_counts_how_much_each_push_is_shrunk(scaling: str) -> None:
+    watcher = StepRecorder()
+    problem = LinearGradients(workers=3, steps=12, seed=4)
+    chosen = {"algorithm": "adag", "local_steps": 2, "gamma": 0.01, "scaling": scaling}
+
+    problem.drive(cluster=CLUSTER, before_step=watcher, **SGD, shards=1, **chosen)
+
+    shrunk: Counter[int] = Counter()
+    for algorithm in watcher.algorithms.values():
+        shrunk += algorithm.counters()["scaling_percent"]
+    assert shrunk.total() == 3 * 12 / 2
+    assert len(shrunk) > 5
 
 
 NOISE = LinearGradients(workers=4, steps=24, seed=5)
 JITTER = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3})
+
+
+class RecordedGradients(LinearGradients):
+    """Gradients that also call `on_gradient` with rank, step and parameters."""
+
+    def __init__(self, on_gradient: Callable[[int, int, Array], None], **chosen: Any) -> None:
+        super().__init__(seed=5, **chosen)
+        self._on_gradient = on_gradient
+
+    @override
+    def gradient(self, rank: int, step: int, at: Array) -> Array:
+        self._on_gradient(rank, step, at)
+        return super().gradient(rank, step, at)
 
 
 def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
@@ -266,10 +371,9 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
 
 @pytest.mark.parametrize("name", SERVER_METHODS)
 def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: str) -> None:
-    """Each once had the parts of the outer step only that others had added before it."""
     models: dict[int, Array] = {}
 
-    def look(rank: int, step: int, algorithm: Algorithm) -> None:
+    def read_model(rank: int, step: int, algorithm: Algorithm) -> None:
         if step == 12:
             models[rank] = algorithm.model.empty()
             algorithm.model.read(models[rank])
@@ -277,48 +381,47 @@ def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: s
     slow = {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
     # Nobody pushes before all have the result.
     problem = LinearGradients(workers=4, steps=13, seed=5)
-    problem.drive(cluster=JITTER, before_step=look, **SGD | SERVER_METHODS[name] | slow)
+    problem.drive(cluster=JITTER, before_step=read_model, **SGD | SERVER_METHODS[name] | slow)
+
     np.testing.assert_allclose([models[rank] for rank in range(4)], [models[0]] * 4, atol=1e-13)
 
 
 def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
-    alpha, server = 0.2, NOISE.initial
+    alpha = 0.2
+    server = NOISE.initial
+    models = np.tile(NOISE.initial, (4, 1))
     results = np.empty((4, 5))
-    found = drive(
-        algorithm="easgd",
-        synchronous=True,
-        alpha=alpha,
-        local_steps=1,
-        gradient="snapshot",
-        results=results,
-    )
-    at = np.tile(NOISE.initial, (4, 1))
+    chosen = {"synchronous": True, "alpha": alpha, "local_steps": 1, "gradient": "snapshot"}
+
+    trained = drive(algorithm="easgd", results=results, **chosen)
+
     for step in range(NOISE.steps):
-        force = alpha * (at - server)
-        at, server = at - RATE * NOISE.gradients(step, at) - force, server + force.sum(axis=0)
-        np.testing.assert_allclose(found[step], at, atol=1e-13)
+        elastic = alpha * (models - server)
+        models = models - RATE * NOISE.gradients(step, models) - elastic
+        server = server + elastic.sum(axis=0)
+        np.testing.assert_allclose(trained[step], models, atol=1e-13)
     np.testing.assert_allclose(results, np.tile(server, (4, 1)), atol=1e-13)
-    assert abs(server - at.mean(axis=0)).max() > 1e-3
+    assert abs(server - models.mean(axis=0)).max() > 1e-3
 
 
 def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> None:
-    slow = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3, "latency_seconds": 0.4})
-    problem, watcher = LinearGradients(workers=4, steps=24, seed=5), StepRecorder()
-    compute, points = problem.gradient, [set[bytes]() for _ in range(4)]
-
-    def gradient(rank: int, step: int, at: Array) -> Array:
-        points[rank].add(at.tobytes())
-        return compute(rank, step, at)
-
-    problem.gradient = gradient  # type: ignore[method-assign]
-    problem.drive(
-        cluster=slow, algorithm="downpour", zealous=True, local_steps=5, before_step=watcher, **SGD
+    points = [set[bytes]() for _ in range(4)]
+    problem = RecordedGradients(
+        lambda rank, _, at: points[rank].add(at.tobytes()), workers=4, steps=24
     )
-    pushes = [watcher.algorithms[rank].counters()["pushes"] for rank in range(4)]
-    assert sum(watcher.algorithms[rank].counters()["pushes_put_off"] for rank in range(4)) > 10
+    watcher = StepRecorder()
+    cluster = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3, "latency_seconds": 0.4})
+    zealous = {"algorithm": "downpour", "zealous": True, "local_steps": 5}
+
+    problem.drive(cluster=cluster, before_step=watcher, **zealous, **SGD)
+
+    counters = [watcher.algorithms[rank].counters() for rank in range(4)]
+    assert sum(counts["pushes_put_off"] for counts in counters) > 10
+    pushes = [counts["pushes"] for counts in counters]
     assert 4 * 24 / 5 - 4 <= sum(pushes) < 0.8 * 4 * 24
     # A push after the last gradient gives a point at which nobody computes.
-    assert all(made <= len(seen) <= made + 1 for made, seen in zip(pushes, points, strict=True))
+    for num_pushes, points_of_rank in zip(pushes, points, strict=True):
+        assert num_pushes <= len(points_of_rank) <= num_pushes + 1
 
 
 @pytest.mark.parametrize(
@@ -327,106 +430,101 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
 def test_a_window_ends_where_the_elastic_term_is_a_step_long(
     gradient: str, exchanges: list[int]
 ) -> None:
-    """Just after an exchange at a snapshot, the pull counted what the exchange takes from the model, too."""
     # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
-    straight, watcher, pushes = (
-        LinearGradients(workers=1, steps=15, seed=5, hessian=0.0),
-        StepRecorder(),
-        [],
-    )
+    straight = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0)
     straight.pulls[:] = 1.0
+    pushes: list[int] = []
 
-    def watch(rank: int, step: int, algorithm: Algorithm) -> None:
-        watcher(rank, step, algorithm)
+    def count_pushes(_rank: int, _step: int, algorithm: Algorithm) -> None:
         pushes.append(algorithm.counters()["pushes"])
 
     chosen = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
-    drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
+    drive(straight, **chosen, equilibrium_stop=True, before_step=count_pushes)
+
     assert np.flatnonzero(np.diff(pushes)).tolist() == exchanges
 
 
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
-    alone = LinearGradients(workers=1, steps=10, seed=5)
-    found = drive(alone, algorithm="sharded", overlap="thread")
-    server, model = [alone.initial, alone.initial], alone.initial
+    problem = LinearGradients(workers=1, steps=10, seed=5)
+
+    trained = drive(problem, algorithm="sharded", overlap="thread")
+
+    server = [problem.initial, problem.initial]
+    model = problem.initial
     for step in range(10):
-        server.append(server[-1] - RATE * alone.gradient(0, step, model))
+        server.append(server[-1] - RATE * problem.gradient(0, step, model))
         model = server[-2]
     # The push of a step has only begun at its end.
-    np.testing.assert_allclose(found[:, 0], server[1:-1], atol=1e-13)
+    np.testing.assert_allclose(trained[:, 0], server[1:-1], atol=1e-13)
 
 
 def test_a_bound_on_overlap_limits_the_steps_of_one_push() -> None:
-    slow = constant_step_cluster(1.0, latency_seconds=1.0)
-    pushes = []
+    cluster = constant_step_cluster(1.0, latency_seconds=1.0)
+    pushes: dict[int | None, int] = {}
     for bound in (1, 2, None):
-        records = run(
-            algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=slow, epochs=4
-        ).records
-        pushes.append(sum(record["pushes"] for worker in records for record in worker))
+        trained = run(
+            algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=cluster, epochs=4
+        )
+        records = itertools.chain.from_iterable(trained.records)
+        pushes[bound] = sum(record["pushes"] for record in records)
+
     steps = 4 * 32
-    assert pushes[0] == steps
-    assert steps / 2 <= pushes[1] < 0.6 * steps
-    assert pushes[2] <= steps / 4
+    assert pushes[1] == steps
+    assert steps / 2 <= pushes[2] < 0.6 * steps
+    assert pushes[None] <= steps / 4
 
 
 def test_the_sum_that_is_sent_is_applied_to_the_answer_so_that_nothing_is_late() -> None:
-    alone = LinearGradients(workers=1, steps=10, seed=5)
-    found = drive(alone, algorithm="sharded", overlap="thread", applies_sum=True)
-    # `found` is the server, which has the push of a step at the end of the next.
-    np.testing.assert_allclose(found[1:], drive(alone, algorithm="sgd")[:-1], atol=1e-13)
+    problem = LinearGradients(workers=1, steps=10, seed=5)
+
+    server = drive(problem, algorithm="sharded", overlap="thread", applies_sum=True)
+
+    # The server has the push of a step at the end of the next step.
+    np.testing.assert_allclose(server[1:], drive(problem, algorithm="sgd")[:-1], atol=1e-13)
 
 
-def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
-    alone, watcher = LinearGradients(workers=2, steps=12, seed=5), StepRecorder()
+def test_local_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
     points: list[Array] = []
-    compute = alone.gradient
 
-    def gradient(rank: int, step: int, at: Array) -> Array:
+    def record_rank_1(rank: int, _: int, at: Array) -> None:
         if rank == 1:
             points.append(at.copy())
-        return compute(rank, step, at)
 
-    alone.gradient = gradient  # type: ignore[method-assign]
+    problem = RecordedGradients(record_rank_1, workers=2, steps=12)
+    watcher = StepRecorder()
+    chosen = {"algorithm": "sharded", "overlap": "thread", "local_optimizer": True, "shards": 1}
+
     # An exchange of rank 1, with the one shard of rank 0, takes two steps.
-    slow = constant_step_cluster(1.0, latency_seconds=0.9)
-    alone.drive(
-        cluster=slow,
-        algorithm="sharded",
-        overlap="thread",
-        local_optimizer=True,
-        shards=1,
-        before_step=watcher,
-        **SGD,
-    )
-    own = [
-        np.allclose(after, before - RATE * compute(1, step, before), atol=1e-13)
-        for step, (before, after) in enumerate(itertools.pairwise(points))
-    ]
-    # A step of its own leads to the next point, but where an answer came: that of each push but the last.
-    answers = own.count(False)
-    assert answers == watcher.algorithms[1].counters()["pushes"] - 1
-    assert 0 < answers <= len(own) / 2
+    cluster = constant_step_cluster(1.0, latency_seconds=0.9)
+    problem.drive(cluster=cluster, before_step=watcher, **chosen, **SGD)
+
+    # A local step leads to the next point, but where an answer came: that of each push but the last.
+    num_answers = 0
+    for step, (point, next_point) in enumerate(itertools.pairwise(points)):
+        gradient = LinearGradients.gradient(problem, 1, step, point)
+        if not np.allclose(next_point, point - RATE * gradient, atol=1e-13):
+            num_answers += 1
+    assert num_answers == watcher.algorithms[1].counters()["pushes"] - 1
+    assert 0 < num_answers <= 11 / 2
 
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_no_worker_is_further_ahead_than_the_bound(bound: int) -> None:
-    problem = LinearGradients(workers=4, steps=20, seed=5)
-    watcher, begun = StepRecorder(), np.zeros((4, 20))
-    compute = problem.gradient
+    watcher = StepRecorder()
+    begin_times = np.zeros((4, 20))
 
-    def gradient(rank: int, step: int, at: Array) -> Array:
-        begun[rank, step] = watcher.algorithms[rank].transport.now()
-        return compute(rank, step, at)
+    def record_time(rank: int, step: int, _: Array) -> None:
+        begin_times[rank, step] = watcher.algorithms[rank].transport.now()
 
-    problem.gradient = gradient  # type: ignore[method-assign]
-    slow = CLUSTER.model_copy(update={"slow_ranks": {1: 3.0}})
+    problem = RecordedGradients(record_time, workers=4, steps=20)
+    cluster = CLUSTER.model_copy(update={"slow_ranks": {1: 3.0}})
     problem.drive(
-        cluster=slow, algorithm="downpour", staleness_bound=bound, before_step=watcher, **SGD
+        cluster=cluster, algorithm="downpour", staleness_bound=bound, before_step=watcher, **SGD
     )
-    ended = begun + np.array([1.0, 3.0, 1.0, 1.0])[:, None]
-    slowest = ended.max(axis=0)[: 19 - bound]
-    np.testing.assert_allclose(begun[0, bound + 1 :], slowest, atol=1e-6)
+
+    end_times = begin_times + np.array([1.0, 3.0, 1.0, 1.0])[:, None]
+    slowest = end_times.max(axis=0)[: 19 - bound]
+    np.testing.assert_allclose(begin_times[0, bound + 1 :], slowest, atol=1e-6)
 
 
 def test_work_units_with_a_bound_on_staleness_are_refused() -> None:
@@ -437,41 +535,43 @@ def test_work_units_with_a_bound_on_staleness_are_refused() -> None:
     assert settings(algorithm="easgd", synchronous=True).has_static_shards
 
 
-def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
-    """It was 0: the clocks were compared with those that the worker sees just before its push."""
-    equal = constant_step_cluster(1.0, jitter=0.02, latency_seconds=1e-9)
-    means = {}
-    for scaling in ("server", "worker"):
-        watcher, problem = StepRecorder(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
-        problem.drive(
-            cluster=equal,
-            before_step=watcher,
-            algorithm="adag",
-            local_steps=2,
-            scaling=scaling,
-            **SGD,
-            shards=2,
-        )
-        counted = sum(
-            (each.counters()["staleness"] for each in watcher.algorithms.values()), Counter[int]()
-        )
-        means[scaling] = sum(number * times for number, times in counted.items()) / counted.total()
+def staleness_of_six_workers(**chosen: Any) -> tuple[Counter[int], int]:
+    """Histogram of the staleness, and number of pushes, of workers with nearly equal steps."""
+    watcher = StepRecorder()
+    problem = LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+    cluster = constant_step_cluster(1.0, jitter=0.02, latency_seconds=1e-9)
+    problem.drive(cluster=cluster, before_step=watcher, **SGD, **chosen)
+    staleness: Counter[int] = Counter()
+    num_pushes = 0
+    for algorithm in watcher.algorithms.values():
+        counters = algorithm.counters()
+        staleness += counters["staleness"]
+        num_pushes += counters["pushes"]
+    return staleness, num_pushes
+
+
+def mean_of(histogram: Counter[int]) -> float:
+    return sum(value * count for value, count in histogram.items()) / histogram.total()
+
+
+@pytest.mark.parametrize("scaling", ["server", "worker"])
+def test_staleness_of_a_window_counts_the_pushes_of_others_in_it(scaling: str) -> None:
+    chosen = {"algorithm": "adag", "local_steps": 2, "scaling": scaling, "shards": 2}
+
+    staleness, _ = staleness_of_six_workers(**chosen)
+
     # Each of the other five pushes once in a window.
-    assert means["worker"] == pytest.approx(means["server"], abs=0.1)
-    assert means["worker"] == pytest.approx(5, abs=0.1)
+    assert mean_of(staleness) == pytest.approx(5, abs=0.1)
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_outer_steps_of_slowmo_are_no_pushes(exact: bool) -> None:
-    """They counted as pushes of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
-    equal = constant_step_cluster(1.0, jitter=0.02, latency_seconds=1e-9)
-    watcher, problem = StepRecorder(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
-    slow = {"tau": 4, "exact_average": exact}
-    problem.drive(cluster=equal, before_step=watcher, algorithm="downpour", slowmo=slow, **SGD)
-    found = [each.counters() for each in watcher.algorithms.values()]
-    counted = sum((each["staleness"] for each in found), Counter[int]())
-    assert counted.total() == sum(each["pushes"] for each in found) == 6 * 200
-    mean = sum(number * times for number, times in counted.items()) / counted.total()
-    # After an exact average all workers see the same server, so that the first pushes of a window are less stale.
-    first = (0 + 1 + 2 + 3 + 4 + 5) / 6
-    assert mean == pytest.approx((first + 3 * 5) / 4 if exact else 5, abs=0.05)
+    slowmo = {"tau": 4, "exact_average": exact}
+
+    staleness, num_pushes = staleness_of_six_workers(algorithm="downpour", slowmo=slowmo)
+
+    assert staleness.total() == num_pushes == 6 * 200
+    # After an exact average all workers have the same server, so that the first pushes of a window are less stale.
+    mean_of_first_pushes = (0 + 1 + 2 + 3 + 4 + 5) / 6
+    expected = (mean_of_first_pushes + 3 * 5) / 4 if exact else 5
+    assert mean_of(staleness) == pytest.approx(expected, abs=0.05)
