@@ -8,13 +8,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T]):
+class PluginRegistry(Mapping[str, T]):
     """Entries by name; the package's own modules and plugins add to it.
 
     `entry_kind`: the field's word for an entry, as in "topology".
 
     Examples:
-        >>> seasons = Registry[int]("season")
+        >>> seasons = PluginRegistry[int]("season")
         >>> seasons.register("spring", 3)
         >>> seasons["spring"], seasons.get("summer"), list(seasons)
         (3, None, ['spring'])

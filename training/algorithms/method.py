@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel
 from typing_extensions import override
 
-from hep_core.registry import Registry
+from hep_core.registry import PluginRegistry
 from hep_core.settings_section import SettingsSection
 
 A = TypeVar("A", bound=type[Any])
@@ -144,7 +144,7 @@ class Method(NamedTuple):
 
 
 #: The methods; an import of `training.algorithms.registry` adds those of the package.
-METHODS: Final = Registry[Method]("method")
+METHODS: Final = PluginRegistry[Method]("method")
 
 
 def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Callable[[A], A]:

@@ -22,8 +22,8 @@ from training.transports.parameter_server import (
     Layout,
     Push,
     Rule,
-    Selection,
     Shard,
+    ShardSelection,
 )
 
 #: Number of elements in the sample that gives the threshold; the exact one takes as long as a sort.
@@ -216,7 +216,7 @@ class Sharded(ServerAlgorithm):
         else:
             await self._continue_from(await self.server.push(rule, selection))
 
-    def _message(self) -> tuple[Rule, Selection]:
+    def _message(self) -> tuple[Rule, ShardSelection]:
         """Return the rule that makes a step with the sum, and the elements that travel."""
         if not self._drop_rate:
             return self._optimizer_step(self._sum.copy(), copies_result=True), ALL_SHARDS
@@ -228,7 +228,7 @@ class Sharded(ServerAlgorithm):
             return num_sent * (server.itemsize + INDEX_BYTES)
 
         rule = self._optimizer_step(values, copies_result=False)
-        return rule, Selection(indices=indices, answer=answer)
+        return rule, ShardSelection(indices=indices, answer=answer)
 
     def _optimizer_step(self, gradient: Vector, *, copies_result: bool) -> Rule:
         """Return the rule that takes a step of the base optimiser with a gradient."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import Selection, Shard
+from training.transports.parameter_server import Shard, ShardSelection
 
 ALL_REDUCE: Final = "all-reduce"
 PUSH: Final = "push"
@@ -93,7 +93,7 @@ def _push(transport: MpiTransport, nbytes: int) -> Measurement:
         shard.vector += change[shard.elements]
 
     seconds = _repeated(
-        transport, lambda: run_now(server.push(add, Selection(1))) if is_first else None
+        transport, lambda: run_now(server.push(add, ShardSelection(1))) if is_first else None
     )
     run_now(server.close())
     return Measurement(PUSH, transport.world_size, nbytes, seconds)

@@ -70,7 +70,7 @@ Answer = Callable[[slice, Vector], int]
 """Reads a whole shard after a push; returns the bytes that a server would send for what it reads."""
 
 
-class Selection(NamedTuple):
+class ShardSelection(NamedTuple):
     """The shards and elements that a rule sees and changes, and so what travels."""
 
     shard: int | None = None
@@ -81,7 +81,7 @@ class Selection(NamedTuple):
     """Sees each shard after the rule, under the same lock. A worker without a server reads all of it for this."""
 
 
-ALL_SHARDS: Final = Selection()
+ALL_SHARDS: Final = ShardSelection()
 
 
 class Push(NamedTuple):
@@ -182,14 +182,14 @@ class ParameterServer:
         self._counts.exchange_seconds += self._now() - started
         return clocks
 
-    async def push(self, rule: Rule, selection: Selection = ALL_SHARDS) -> Push:
+    async def push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> Push:
         """Change shards by a rule, one after the other, each under its lock."""
         await self._wait_for_own_push()
         push, wait_seconds = await self._push_to_shards(rule, selection)
         self.waited += wait_seconds
         return push
 
-    async def try_push(self, rule: Rule, selection: Selection = ALL_SHARDS) -> Push | None:
+    async def try_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> Push | None:
         """Push if no other worker is at the shards; else count it and return None."""
         await self._wait_for_own_push()
         for shard in self._selected_shards(selection):
@@ -198,7 +198,7 @@ class ParameterServer:
                 return None
         return await self.push(rule, selection)
 
-    def begin_push(self, rule: Rule, selection: Selection = ALL_SHARDS) -> bool:
+    def begin_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> bool:
         """Begin a push in the background; without a background, make it at once.
 
         The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
@@ -225,10 +225,10 @@ class ParameterServer:
     async def close(self) -> None:
         """Free the server; all workers together, after the last push."""
 
-    async def _push_in_background(self, rule: Rule, selection: Selection) -> None:
+    async def _push_in_background(self, rule: Rule, selection: ShardSelection) -> None:
         self._last_push, _ = await self._push_to_shards(rule, selection)
 
-    async def _push_to_shards(self, rule: Rule, selection: Selection) -> tuple[Push, float]:
+    async def _push_to_shards(self, rule: Rule, selection: ShardSelection) -> tuple[Push, float]:
         """Push to the selected shards; returns the push, and the time spent waiting for locks [s]."""
         started = self._now()
         wait_seconds = 0.0
@@ -297,7 +297,7 @@ class ParameterServer:
         if not self._owns(shard):
             self._counts.bytes += nbytes
 
-    def _selected_shards(self, selection: Selection) -> Sequence[int]:
+    def _selected_shards(self, selection: ShardSelection) -> Sequence[int]:
         if selection.shard is None:
             return range(len(self.layout.slices))
         return (selection.shard,)

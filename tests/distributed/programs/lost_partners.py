@@ -12,7 +12,7 @@ import numpy as np
 from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import Selection, Shard
+from training.transports.parameter_server import Shard, ShardSelection
 
 
 def break_connections(averages: int, nap: float) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
         for each in server._memory._peers.all():
             each.shutdown(socket.SHUT_RDWR)
     else:
-        run_now(server.push(_add_one, Selection(indices=np.arange(100))))
+        run_now(server.push(_add_one, ShardSelection(indices=np.arange(100))))
     run_now(transport.barrier())
     out = np.zeros(100, np.float32)
     if not is_lost:

@@ -12,7 +12,7 @@ import numpy as np
 
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import ParameterServer, Selection, Shard
+from training.transports.parameter_server import ParameterServer, Shard, ShardSelection
 
 
 def pulled(server: ParameterServer, size: int) -> list[float]:
@@ -59,7 +59,7 @@ def conserve(
             seen.moments += 1
 
         run_now(server.drain())
-        server.begin_push(add, Selection(shard, indices))
+        server.begin_push(add, ShardSelection(shard, indices))
         part = (
             slice(None)
             if shard is None
@@ -126,18 +126,18 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
 
         tried: list[bool] = []
         if transport.rank == 0:
-            server.begin_push(hold, Selection(1))
+            server.begin_push(hold, ShardSelection(1))
             time.sleep(nap)
             run_now(server.drain())
         else:
             transport.comm.Barrier()
             tried = [
-                run_now(server.try_push(add, Selection(shard))) is not None for shard in (1, 0)
+                run_now(server.try_push(add, ShardSelection(shard))) is not None for shard in (1, 0)
             ]
             tried.append(run_now(server.try_push(add)) is not None)
             transport.comm.Ibarrier().Wait()
         run_now(transport.barrier())
-        tried.append(run_now(server.try_push(add, Selection(1))) is not None)
+        tried.append(run_now(server.try_push(add, ShardSelection(1))) is not None)
         refused = not run_now(server.push(spoil)).is_accepted
         tickets = [run_now(transport.count("tickets", 1)) for _ in range(10)]
         run_now(transport.barrier())
@@ -160,7 +160,7 @@ def between_hosts(pushes: int) -> dict[str, Any]:
         times = []
         for _ in range(pushes):
             started = time.perf_counter()
-            run_now(server.push(add, Selection(1 - transport.rank)))
+            run_now(server.push(add, ShardSelection(1 - transport.rank)))
             times.append(time.perf_counter() - started)
         run_now(transport.barrier())
         return {

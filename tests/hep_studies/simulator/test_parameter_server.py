@@ -13,7 +13,7 @@ from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock
 from training.loop.metering import Meter, MeteredTransport
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer, Selection, Shard
+from training.transports.parameter_server import ParameterServer, Shard, ShardSelection
 from training.transports.transport import Transport
 
 LATENCY, BANDWIDTH = 1e-3, 1e5
@@ -82,7 +82,7 @@ def test_a_pull_a_push_and_a_sparse_push_take_their_time_and_bytes() -> None:
             "pull": lambda: server.pull(np.empty(SIZE)),
             "push": lambda: server.push(add_one),
             "sparse": lambda: server.push(
-                add_one, Selection(indices=np.arange(10, dtype=np.int32))
+                add_one, ShardSelection(indices=np.arange(10, dtype=np.int32))
             ),
             "probe": lambda: server.try_push(add_one),
         }.items():
@@ -130,7 +130,7 @@ def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards
             started = transport.now()
             if transport.rank:
                 await sleep(transport, 1e-6 * (4 - transport.rank))
-                made = await server.push(add_one, Selection(shard_of(transport.rank)))
+                made = await server.push(add_one, ShardSelection(shard_of(transport.rank)))
                 ended.append(
                     (transport.rank, transport.now() - started, int(made.clocks_before[0]))
                 )

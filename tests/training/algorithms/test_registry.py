@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from simulated import VectorRow, settings
-from training.algorithms.wrapper import Wrapper
 
 from training.algorithms.base import Algorithm
 from training.algorithms.method import MethodSettings, Traits, algorithm
 from training.algorithms.registry import METHODS, SlowMoSettings
+from training.algorithms.wrapper import Wrapper
 from training.loop.factories import make_algorithm
 from training.settings import TrainSettings
 from training.transports.transport import Transport

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from training.transports.basics import Vector, run_now
-from training.transports.parameter_server import Layout, ParameterServer, Selection, Shard
+from training.transports.parameter_server import Layout, ParameterServer, Shard, ShardSelection
 from training.transports.transport import Transport
 
 
@@ -63,7 +63,7 @@ def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes
         [1, 1],
         True,
     )
-    made = run_now(server.push(nesterov, Selection(shard=1)))
+    made = run_now(server.push(nesterov, ShardSelection(shard=1)))
     assert (made.clocks_before.tolist(), made.clocks_after.tolist()) == ([1], [2])
     assert pulled(server, 5) == [0.5, 0.5, 1.75, 1.75, 1.75]
     assert pulled(server, 2, 5)[1] == [0.5, 0.5, 0.25, 0.25, 0.25]
@@ -73,7 +73,7 @@ def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes
 def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
     server = alone(np.arange(6.0), 4)
     indices = np.array([0, 2, 5], np.int32)
-    run_now(server.push(adding(np.array([10.0, 20.0, 30.0])), Selection(indices=indices)))
+    run_now(server.push(adding(np.array([10.0, 20.0, 30.0])), ShardSelection(indices=indices)))
     assert pulled(server, 6) == [10.0, 1.0, 22.0, 3.0, 4.0, 35.0]
     assert run_now(server.pull(np.empty(6))).tolist() == [1, 1, 1, 1]
 
@@ -89,7 +89,7 @@ def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float)
         shard.vector += 1
         shard.moments[0, 0] = bad
 
-    run_now(server.push(spoil_state, Selection(shard=0)))
+    run_now(server.push(spoil_state, ShardSelection(shard=0)))
     assert pulled(server, 2, 4) == [[0.0, 0.0, 2.0, 3.0], [0.0] * 4]
     assert (server.counts.refused, server.counts.pushes) == (2, 1)
 
