@@ -1,4 +1,7 @@
-"""`python -m features` compiles the kernels before the first run (about half a minute) and caches the machine code."""
+"""`python -m features` compiles the kernels before the first run, and caches the machine code.
+
+This takes about half a minute.
+"""
 
 from __future__ import annotations
 

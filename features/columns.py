@@ -1,7 +1,8 @@
-"""The one table of columns: every feature of an event and of a particle, and the columns of the features Parquet.
+"""The table of columns: all features of events and particles, all columns of the features Parquet.
 
-Kernels, readers, networks, exports, plots and docs take names and column numbers from it. A high-level feature is a row
-of `HIGH_LEVEL` and a function in `features.high_level`; a plugin adds both by `features.high_level.high_level_feature`.
+Kernels, readers, networks, exports, plots and docs take names and column numbers from it. A
+high-level feature is a row of `HIGH_LEVEL` and a function in `features.high_level`; a plugin adds
+both by `features.functions.high_level_feature`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-#: Largest size of a scaled value. Only rare values reach it, such as the flags of the one lepton among 700 particles.
+#: Largest size of a scaled value. Only rare values reach it, such as the flags of the lepton among
+#: 700 particles.
 SCALED_LIMIT: Final = 10.0
 
 
@@ -27,12 +29,12 @@ class Binning(NamedTuple):
 
 
 class RotationBehaviour(StrEnum):
-    """How a feature changes when the whole event turns around the beam, or is mirrored along it."""
+    """How a feature changes when the event is rotated around the beam, or mirrored along it."""
 
     NONE = "none"
-    """Not at all."""
+    """It stays as it is."""
     AZIMUTH = "azimuth"
-    """It is an azimuth, so the angle is added."""
+    """It is an azimuth: the angle of the rotation is added."""
     X = "x"
     """It is the x of a vector, and the next feature is its y."""
     Y = "y"
@@ -42,7 +44,7 @@ class RotationBehaviour(StrEnum):
 
 
 class Feature(NamedTuple):
-    """One number of an event or of a particle, unscaled, or another column of the features Parquet."""
+    """A number of an event or of a particle, unscaled, or another column of features Parquet."""
 
     name: str
     unit: str
@@ -51,19 +53,22 @@ class Feature(NamedTuple):
     binning: Binning | None = None
     """Bins of the histogram on the dataset card; None for no histogram."""
     is_scaled: bool = True
-    """Whether networks scale it in their first layer, to at most SCALED_LIMIT in size (`features.scaling`).
+    """Whether networks scale it in their first layer, to at most SCALED_LIMIT in size.
 
-    A feature x becomes (y - mean) / standard deviation, both of the training split without padding; y is x, or, with
-    `log_above` u, asinh(x / u): linear below u, the logarithm of 2 |x| / u with the sign of x above."""
+    A feature x becomes (y - mean) / standard deviation (`features.scaling`), both of the training
+    split without padding. y is x, or, with `log_above` u, asinh(x / u): linear below u, the
+    logarithm of 2 |x| / u with the sign of x above."""
     log_above: float = 0.0
-    """For a heavy tail: size above which networks see the logarithm, in the feature's unit; 0 for a linear feature."""
+    """Size above which networks see the logarithm, for a heavy tail; in the feature's unit, 0 for a
+    linear feature."""
     rotation: RotationBehaviour = RotationBehaviour.NONE
     dtype: str = "float32"
     """NumPy dtype of the column's numbers, or `string`."""
     is_list: bool = False
-    """Whether an event has one number per particle, in the same order in all such columns, instead of one."""
+    """Whether an event has one number per particle, in the same order in all such columns."""
     label: str = ""
-    """What stands on axes, in matplotlib's mathtext, without the unit; empty for what follows from the name."""
+    """Text on axes, in matplotlib's mathtext, without the unit; empty to derive it from the
+    name."""
 
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
@@ -72,7 +77,8 @@ _LEPTON_ISO_LOG: Final = _LEPTON_ISO._replace(log=True)
 _ISOLATION: Final = Binning(50, 0, 50, log=True)
 _VERTEX_Z: Final = Binning(50, -200, 200, log=True)
 
-#: Features of an event. Jets count above a pT and within an |eta| (`features.min_jet_pt`, `features.max_jet_abs_eta`).
+#: Features of an event. Jets count above a pT and within an |eta| (`features.min_jet_pt`,
+#: `features.max_jet_abs_eta`).
 HIGH_LEVEL: Final = [
     Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200), log_above=100),
     Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300), log_above=20),
@@ -198,13 +204,15 @@ PARTICLE: Final = (
 PARTICLE_FEATURE_NAMES: Final = tuple(feature.name for feature in PARTICLE)
 NUM_PARTICLE_FEATURES: Final = len(PARTICLE)
 
-#: Highest numbers of candidates in the particle list, by the settings of `features` that replace them.
+#: Highest numbers of candidates in the particle list, by the settings of `features` that replace
+#: them.
 CAPS: Final = {"max_tracks": 450, "max_photons": 150, "max_neutral_hadrons": 200}
 #: The lepton and the capped candidates, unless these settings differ: 801 rows.
 MAX_PARTICLES: Final = 1 + sum(CAPS.values())
 
 
-#: Numbers of a particle that the features Parquet holds, with their types; the 19 features follow from them.
+#: Numbers of a particle that the features Parquet holds, with their types; the 19 features follow
+#: from them.
 PARTICLE_CORE: Final = {
     "kind": "int8",
     "charge": "int32",
@@ -217,13 +225,17 @@ PARTICLE_KINDS: Final = ("track", "photon", "neutral hadron", "electron", "muon"
 TRACK, PHOTON, NEUTRAL, ELECTRON, MUON = range(len(PARTICLE_KINDS))
 
 
-_KINDS: Final = ", ".join(f"{number} {kind}" for number, kind in enumerate(PARTICLE_KINDS))
-_BY_NAME: Final = {
-    each.name: each for each in (*PARTICLE, Feature("kind", "1", f"kind of the particle: {_KINDS}"))
-}
+_KIND_CODES: Final = ", ".join(f"{code} {name}" for code, name in enumerate(PARTICLE_KINDS))
+_KIND: Final = Feature("kind", "1", f"kind of the particle: {_KIND_CODES}")
+_PARTICLE_BY_NAME: Final = {feature.name: feature for feature in (*PARTICLE, _KIND)}
+
+
+def _particle_column(name: str, dtype: str) -> Feature:
+    return _PARTICLE_BY_NAME[name]._replace(name=f"particle_{name}", dtype=dtype, is_list=True)
+
+
 PARTICLE_COLUMNS: Final = {
-    f"particle_{name}": _BY_NAME[name]._replace(name=f"particle_{name}", dtype=dtype, is_list=True)
-    for name, dtype in PARTICLE_CORE.items()
+    f"particle_{name}": _particle_column(name, dtype) for name, dtype in PARTICLE_CORE.items()
 }
 NUM_PARTICLES: Final = Feature(
     "num_particles",
@@ -239,13 +251,13 @@ COLUMNS: Final[dict[str, Feature]] = {}
 
 
 class ModelInput(NamedTuple):
-    """What networks take of an event; `features.matrices` makes it from the columns of the features Parquet."""
+    """An input of networks; `features.matrices` makes it from columns of the features Parquet."""
 
     name: str
     features: tuple[Feature, ...]
     """Features along the last axis of `shape`, or the one feature of a scalar."""
     shape: tuple[int, ...] = ()
-    """Shape of one event. Networks also take particle lists of other lengths, cut after the longest event."""
+    """Shape of one event. Networks also accept particle lists that end with the longest event."""
     columns: tuple[str, ...] = ()
     """Columns of the features Parquet that it is made from."""
 
@@ -280,19 +292,16 @@ class ModelInput(NamedTuple):
 
 #: All inputs by name.
 INPUT_COLUMNS: Final = {
-    each.name: each
-    for each in (
-        ModelInput("hlf", ()),
-        ModelInput(
-            "particles",
-            PARTICLE,
-            (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
-            (*PARTICLE_COLUMNS, NUM_PARTICLES.name),
-        ),
-        ModelInput(NUM_PARTICLES.name, (NUM_PARTICLES,), columns=(NUM_PARTICLES.name,)),
-    )
+    "hlf": ModelInput("hlf", ()),
+    "particles": ModelInput(
+        "particles",
+        PARTICLE,
+        (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
+        (*PARTICLE_COLUMNS, NUM_PARTICLES.name),
+    ),
+    "num_particles": ModelInput("num_particles", (NUM_PARTICLES,), columns=("num_particles",)),
 }
-_BESIDE_THE_FEATURES: Final = (
+_EVENT_COLUMNS: Final = (
     Feature("label", "1", "number of the class", dtype="int64"),
     Feature("weight", "1", "physics weight", dtype="float64"),
     Feature("sample", "", "name of the sample", dtype="string"),
@@ -302,8 +311,9 @@ _BESIDE_THE_FEATURES: Final = (
 
 
 def _fill_tables() -> None:
+    """Fill `COLUMNS` and the input `hlf` from `HIGH_LEVEL`, to which plugins add."""
     COLUMNS.clear()
-    for column in (*HIGH_LEVEL, *PARTICLE_COLUMNS.values(), NUM_PARTICLES, *_BESIDE_THE_FEATURES):
+    for column in (*HIGH_LEVEL, *PARTICLE_COLUMNS.values(), NUM_PARTICLES, *_EVENT_COLUMNS):
         COLUMNS[column.name] = column
     INPUT_COLUMNS["hlf"] = ModelInput("hlf", tuple(HIGH_LEVEL), (len(HIGH_LEVEL),), hlf_names())
 
@@ -312,7 +322,7 @@ _fill_tables()
 
 
 def add_high_level(feature: Feature) -> None:
-    """Add a high-level feature behind the others.
+    """Add a high-level feature behind the present ones.
 
     Raises:
         ValueError: A column has this name, or the row is incomplete.
@@ -331,4 +341,5 @@ def add_high_level(feature: Feature) -> None:
 
 def column_numbers(names: Sequence[str]) -> Any:
     """Column numbers as attributes, which compiled kernels treat as constants."""
-    return namedtuple("Numbers", names)(*range(len(names)))  # noqa: PYI024 - the names are known at run time only
+    # The names are known at run time only.
+    return namedtuple("ColumnNumbers", names)(*range(len(names)))  # noqa: PYI024

@@ -1,9 +1,11 @@
-"""A features dataset on disk: `dataset.json` describes its content, `scaler.json` its scaling. No Spark, no torch.
+"""A features dataset on disk, without Spark and torch.
+
+`dataset.json` describes its content, `scaler.json` its scaling.
 
 Layout of the folder, whose Parquet may lie on object storage instead:
-    dataset.json                        names, shapes, row groups, counts, class weights
-    scaler.json                         mean and standard deviation of every column, from the training split only
-    train/part-00000.parquet ...        one row group per file
+    dataset.json                    names, shapes, row groups, counts, class weights
+    scaler.json                     mean and standard deviation, from the training split only
+    train/part-00000.parquet ...    one row group per file
     val/...  test/...
 """
 
@@ -38,18 +40,20 @@ class FeatureDataset(NamedTuple):
     definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
     """Settings of the selection and the physics of its features."""
     normalisation: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it
-    """By sample: what gives its physics weights, a `features.normalisation.GeneratedSample`, and their `factor`."""
+    """By sample: what gives its physics weights, a `features.normalisation.GeneratedSample`, and
+    their `factor`."""
     lies_in: str = ""
     """URL of the folder of the Parquet on object storage; empty for the dataset's own folder."""
     reading: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
-    """Settings by which its events were read, as for `ingestion.settings.IngestSettings`; empty if unknown."""
+    """Settings by which its events were read, as for `ingestion.settings.IngestSettings`; empty if
+    unknown."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read `dataset.json`.
 
         Raises:
-            DatasetError: The file is missing or has another version.
+            DatasetError: The file is missing, damaged or of another version.
         """
         path = folder / "dataset.json"
         try:
@@ -69,26 +73,29 @@ class FeatureDataset(NamedTuple):
                 name: [RowGroup(**group) for group in groups]
                 for name, groups in content["splits"].items()
             }
-            found = {"reading": {}, **content, "folder": folder, "splits": splits}
-            return cls(*(found[name] for name in cls._fields))
+            fields = {"reading": {}, **content, "folder": folder, "splits": splits}
+            return cls(*(fields[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(
                 f"{path} is damaged ({cause!r}). Make the features again."
             ) from cause
 
     def save(self, *, columns: dict[str, Any]) -> None:
-        """Write `dataset.json`, and `scaler.json` with the statistics of `hlf` and `particles` (`scaler_json`)."""
+        """Write `dataset.json`, and `scaler.json` with `columns`.
+
+        `columns` has a `features.scaling.scaler_json` of `hlf` and of `particles`.
+        """
+        fields = self._asdict()
+        del fields["folder"]
+        fields["splits"] = {
+            split: [group._asdict() for group in groups] for split, groups in self.splits.items()
+        }
         content = {
             "version": DATASET_VERSION,
             "hlf": list(hlf_names()),
             "particles": {"rows": self.max_particles, "features": list(PARTICLE_FEATURE_NAMES)},
-            **self._asdict(),
-            "splits": {
-                split: [group._asdict() for group in groups]
-                for split, groups in self.splits.items()
-            },
+            **fields,
         }
-        del content["folder"]
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
         (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
 
@@ -102,7 +109,8 @@ class FeatureDataset(NamedTuple):
     @property
     def max_particles(self) -> int:
         """Rows of a particle matrix: the lepton, and the caps on the particle list."""
-        return 1 + sum(int(self.definitions.get(name, default)) for name, default in CAPS.items())
+        caps = [int(self.definitions.get(name, default)) for name, default in CAPS.items()]
+        return 1 + sum(caps)
 
     @property
     def data(self) -> Path:
@@ -111,8 +119,8 @@ class FeatureDataset(NamedTuple):
 
     def files(self, split: str) -> list[Path]:
         """Paths of a split's row groups, in order; `hep_core.checked_parquet` reads them."""
-        data = self.data
-        return [data / group.file for group in self.splits[split]]
+        folder = self.data
+        return [folder / group.file for group in self.splits[split]]
 
     def num_rows(self, split: str) -> int:
         """Number of events of a split."""

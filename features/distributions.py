@@ -1,4 +1,4 @@
-"""Histograms of the features by class, for the dataset card. Tasks fill them, the driver adds them up."""
+"""Histograms of the features by class, for the dataset card: tasks fill, the driver adds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from features.columns import (
     hlf_names,
 )
 
-#: Events per row group whose particles enter histograms and scaler: a random sample, since rows are mixed. All would
-#: take a third of the time of the mixing; the means of 64 events are within 2 % of the standard deviation.
+#: Events per row group whose particles enter histograms and scaler: a random sample, since rows are
+#: mixed. All would take a third of the time of the mixing; the means of 64 events are within 2 % of
+#: the standard deviation.
 EVENTS_FOR_PARTICLES: Final = 64
 
 #: File of all histograms in the dataset's folder.
@@ -34,12 +35,13 @@ Histograms = dict[str, bh.Histogram[Any]]
 
 def histogrammed_features() -> dict[str, tuple[Feature, Binning]]:
     """Features with a histogram, by the name of the histogram."""
-    return {
-        f"{kind}.{feature.name}": (feature, feature.binning)
-        for kind, features in (("hlf", (*HIGH_LEVEL, NUM_PARTICLES)), ("particles", PARTICLE))
-        for feature in features
-        if feature.binning is not None
-    }
+    features_by_group = {"hlf": [*HIGH_LEVEL, NUM_PARTICLES], "particles": PARTICLE}
+    histogrammed = {}
+    for group, features in features_by_group.items():
+        for feature in features:
+            if feature.binning is not None:
+                histogrammed[f"{group}.{feature.name}"] = (feature, feature.binning)
+    return histogrammed
 
 
 def fill_histograms(
@@ -50,51 +52,55 @@ def fill_histograms(
     weights: NDArray[np.float32],
     classes: list[str],
 ) -> Histograms:
-    """Weighted histograms of one row group over (feature, class), by `hlf.<name>` and `particles.<name>`.
+    """Weighted histograms of one row group over (feature, class).
 
-    `hlf` is (num_events, NUM_HLF), `particles` (num_particles, 19) of the first EVENTS_FOR_PARTICLES events, without
-    padding; the others are (num_events,).
+    Their names are `hlf.<name>` and `particles.<name>`.
+
+    Args:
+        hlf: (num_events, NUM_HLF).
+        particles: (num_sampled, 19) of the first EVENTS_FOR_PARTICLES events, without padding.
+        num_particles: (num_events,).
+        labels: (num_events,).
+        weights: (num_events,).
+        classes: Names of the classes.
     """
-    few = slice(0, EVENTS_FOR_PARTICLES)
-    counts = num_particles[few]
-    filled_with = {
-        "hlf": (
-            {**dict(zip(hlf_names(), hlf.T, strict=True)), NUM_PARTICLES.name: num_particles},
-            labels,
-            weights,
-        ),
-        "particles": (
-            dict(zip(PARTICLE_FEATURE_NAMES, particles.T, strict=True)),
-            np.repeat(labels[few], counts),
-            np.repeat(weights[few], counts),
-        ),
-    }
-    filled = {}
+    event_columns = dict(zip(hlf_names(), hlf.T, strict=True))
+    event_columns[NUM_PARTICLES.name] = num_particles
+    particle_columns = dict(zip(PARTICLE_FEATURE_NAMES, particles.T, strict=True))
+    sampled_counts = num_particles[:EVENTS_FOR_PARTICLES]
+    particle_labels = np.repeat(labels[:EVENTS_FOR_PARTICLES], sampled_counts)
+    particle_weights = np.repeat(weights[:EVENTS_FOR_PARTICLES], sampled_counts)
+
+    histograms = {}
     for name, (feature, binning) in histogrammed_features().items():
-        columns, of_class, weight = filled_with[name.split(".")[0]]
-        filled[name] = _histogram(feature, binning, classes).fill(
-            columns[feature.name], of_class, weight=weight
-        )
-    return filled
+        histogram = _empty_histogram(feature, binning, classes)
+        if name.startswith("hlf."):
+            histogram.fill(event_columns[feature.name], labels, weight=weights)
+        else:
+            histogram.fill(particle_columns[feature.name], particle_labels, weight=particle_weights)
+        histograms[name] = histogram
+    return histograms
 
 
-def add_histograms(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
+def add_histograms(sets: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
     """The sum of one or more sets of histograms."""
-    first, *others = parts
-    return {
-        name: sum((part[name] for part in others), histogram) for name, histogram in first.items()
-    }
+    first, *more = sets
+    totals = dict(first)
+    for histograms in more:
+        for name, histogram in histograms.items():
+            totals[name] = totals[name] + histogram
+    return totals
 
 
 def save_histograms(histograms: Histograms, path: Path) -> None:
-    """Write histograms as JSON in uhi's exchange format, which hist, boost-histogram and others read."""
+    """Write histograms as JSON in uhi's exchange format, which hist and boost-histogram read."""
     path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
 
 
-def _histogram(feature: Feature, binning: Binning, classes: list[str]) -> Any:
-    of_feature = bh.axis.Regular(binning.bins, binning.low, binning.high)
-    of_class = bh.axis.Integer(0, len(classes), underflow=False, overflow=False)
+def _empty_histogram(feature: Feature, binning: Binning, classes: list[str]) -> Any:
+    feature_axis = bh.axis.Regular(binning.bins, binning.low, binning.high)
+    class_axis = bh.axis.Integer(0, len(classes), underflow=False, overflow=False)
     unit = "" if feature.unit == "1" else f" [{feature.unit}]"
-    of_feature.__dict__.update(name=feature.name, label=f"{feature.name}{unit}")
-    of_class.__dict__.update(name="class", label=", ".join(classes))
-    return bh.Histogram(of_feature, of_class, storage=bh.storage.Weight())
+    feature_axis.__dict__.update(name=feature.name, label=f"{feature.name}{unit}")
+    class_axis.__dict__.update(name="class", label=", ".join(classes))
+    return bh.Histogram(feature_axis, class_axis, storage=bh.storage.Weight())

@@ -1,4 +1,7 @@
-"""The functions of the high-level features by name, ours and those of plugins; without what computes them."""
+"""The functions of the high-level features by name, built-in and from plugins.
+
+It imports no kernels, so that the command line starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,23 @@ from features.columns import Binning, Feature, RotationBehaviour, add_high_level
 from hep_core.plugin_functions import callable_name, python_function, remember_plugin
 
 
-class Computed(NamedTuple):
+class FeatureFunction(NamedTuple):
     """How a high-level feature is computed."""
 
     function: Callable[[Any], Any]
     is_plugin: bool = False
-    """Whether it is of a plugin."""
     needs: tuple[str, ...] = ()
     """Branches that it reads."""
 
     @property
     def location(self) -> str:
-        """Its file and line."""
+        """File and line of the function."""
         code = python_function(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 #: All high-level features by name.
-FUNCTIONS: Final[dict[str, Computed]] = {}
+FUNCTIONS: Final[dict[str, FeatureFunction]] = {}
 F = TypeVar("F", bound=Callable[[Any], Any])
 
 
@@ -40,9 +42,10 @@ def high_level_feature(
     needs: Sequence[str] = (),
     label: str = "",
 ) -> Callable[[F], F]:
-    """Register a function as the high-level feature of its name, behind those that are there.
+    """Register a function as the high-level feature of its name, behind the present ones.
 
-    The function takes `SelectedEvents` and returns one finite number per event, independent of the other events.
+    The function takes `SelectedEvents` and returns one finite number per event, independent of the
+    other events.
 
     Args:
         unit: Physical unit; `1` for pure numbers.
@@ -50,8 +53,10 @@ def high_level_feature(
         bins: Number, lower and upper edge of the bins of its histogram; None for no histogram.
         log_above: See `features.columns.Feature`.
         rotation: See `features.columns.Feature`.
-        needs: Branches that it reads from `SelectedEvents.records`; the config names them in `ingest.pass_through`.
-        label: What stands on axes, without the unit, with formulas as in `$p_T / H_T$`; empty for the name.
+        needs: Branches that it reads from `SelectedEvents.records`; the config names them in
+            `ingest.pass_through`.
+        label: Text on axes, without the unit, with formulas as in `$p_T / H_T$`; empty for the
+            name.
 
     Raises:
         ValueError: There is such a column, or it has no unit, meaning or name.
@@ -59,34 +64,38 @@ def high_level_feature(
 
     def register(function: F) -> F:
         name = callable_name(function)
-        binning = None if bins is None else Binning(*bins)
-        if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
-            raise ValueError(
-                f"the bins of '{name}' are a number above 0, a lower and a higher edge"
-            )
-        add_high_level(
-            Feature(
-                name, unit, meaning, binning, log_above=log_above, rotation=rotation, label=label
-            )
+        binning = None
+        if bins is not None:
+            binning = Binning(*bins)
+            if binning.bins < 1 or not binning.low < binning.high:
+                raise ValueError(
+                    f"the bins of '{name}' are a number above 0, a lower and a higher edge"
+                )
+        feature = Feature(
+            name, unit, meaning, binning, log_above=log_above, rotation=rotation, label=label
         )
+        add_high_level(feature)
         remember_plugin(function)
-        FUNCTIONS[name] = Computed(function, is_plugin=True, needs=tuple(needs))
+        FUNCTIONS[name] = FeatureFunction(function, is_plugin=True, needs=tuple(needs))
         return function
 
     return register
 
 
 def builtin_feature(function: F) -> F:
-    """Register the function of a row of the table."""
-    FUNCTIONS[function.__name__] = Computed(function)
+    """Register the function of a row of `features.columns.HIGH_LEVEL`."""
+    FUNCTIONS[function.__name__] = FeatureFunction(function)
     return function
 
 
 def needed_branches() -> list[str]:
     """Branches that the features of plugins read besides the events."""
-    return sorted({branch for each in plugin_features().values() for branch in each.needs})
+    branches: set[str] = set()
+    for feature in plugin_features().values():
+        branches.update(feature.needs)
+    return sorted(branches)
 
 
-def plugin_features() -> dict[str, Computed]:
+def plugin_features() -> dict[str, FeatureFunction]:
     """The high-level features of plugins, by name."""
-    return {name: each for name, each in FUNCTIONS.items() if each.is_plugin}
+    return {name: feature for name, feature in FUNCTIONS.items() if feature.is_plugin}

@@ -1,7 +1,8 @@
 """The high-level features (HLF): a function for each row of `features.columns.HIGH_LEVEL`.
 
-Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT follows its definition: a
-square root, which the published notebooks lack. Each feature is one number per event: GeV, radians, units of e.
+Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT
+follows its definition: a square root, which the published notebooks lack. Each feature is one
+number per event: GeV, radians, units of e.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import HIGH_LEVEL, hlf_names
 from features.errors import FeatureError
-from features.functions import FUNCTIONS, Computed, builtin_feature
+from features.functions import FUNCTIONS, FeatureFunction, builtin_feature
 from features.kinematics import delta_r2, transverse_mass
 from features.leptons import Lepton
 from features.settings import FeatureSettings
@@ -44,14 +45,14 @@ class SelectedEvents(NamedTuple):
     squared_mt: bool
     """Whether MT is the square, without the root, as published."""
     records: Callable[[], ak.Array]
-    """The same events as awkward records: tracks, photons, neutral_hadrons, electrons, muons, jets, met, met_phi, and
-    the branches that are passed through."""
+    """The same events as awkward records: tracks, photons, neutral_hadrons, electrons, muons, jets,
+    met, met_phi, and the branches that are passed through."""
 
     def sum_over_jets(self, values: Floats | NDArray[np.bool_]) -> Floats:
         """Sum a number per jet over the jets of each event."""
-        return np.bincount(self.jets.event, values, minlength=len(self.met)).astype(
-            np.float64, copy=False
-        )
+        sums = np.bincount(self.jets.event, values, minlength=len(self.met))
+        # Without any jet NumPy counts in integers.
+        return sums.astype(np.float64, copy=False)
 
 
 @builtin_feature
@@ -68,7 +69,7 @@ def met(events: SelectedEvents) -> Floats:
 
 @builtin_feature
 def met_phi(events: SelectedEvents) -> Floats:
-    """Its azimuth."""
+    """Azimuth of the missing transverse energy."""
     return events.met_phi
 
 
@@ -93,89 +94,118 @@ def num_bjets(events: SelectedEvents) -> Floats:
     return events.sum_over_jets(events.jets.is_b)
 
 
-def _of_lepton(name: str) -> Callable[[SelectedEvents], Floats]:
-    def of_lepton(events: SelectedEvents) -> Floats:
+def _lepton_feature(name: str) -> FeatureFunction:
+    """The feature that is a field of the selected lepton."""
+
+    def lepton_field(events: SelectedEvents) -> Floats:
         values: Floats = getattr(events.leptons, name)
         return values
 
-    return of_lepton
+    return FeatureFunction(lepton_field)
 
 
-FUNCTIONS.update({f"lepton_{name}": Computed(_of_lepton(name)) for name in Lepton._fields})
+for _name in Lepton._fields:
+    FUNCTIONS[f"lepton_{_name}"] = _lepton_feature(_name)
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
-    """All features, (num_events, NUM_HLF), in the order of the table; infinite beyond the range of float32.
+    """Compute all features, (num_events, NUM_HLF), in the order of the table.
+
+    Numbers beyond the range of float32 become infinite.
 
     Raises:
-        FeatureError: The function of a plugin fails, or gives another number of values, or values that are not finite.
+        FeatureError: The function of a plugin fails, or returns another number of values, or
+            values that are not finite.
     """
-    out = np.empty((len(events.met), len(HIGH_LEVEL)), dtype=np.float32)
+    hlf = np.empty((len(events.met), len(HIGH_LEVEL)), dtype=np.float32)
     with np.errstate(all="ignore"):
         for column, name in enumerate(hlf_names()):
-            found = FUNCTIONS[name]
-            out[:, column] = (
-                _of_plugin(name, found, events) if found.is_plugin else found.function(events)
-            )
-    return out
+            feature = FUNCTIONS[name]
+            if feature.is_plugin:
+                hlf[:, column] = _plugin_values(name, feature, events)
+            else:
+                hlf[:, column] = feature.function(events)
+    return hlf
 
 
-def _of_plugin(name: str, found: Computed, events: SelectedEvents) -> NDArray[np.float64]:
-    where = f"the feature '{name}' ({found.location})"
+def _plugin_values(
+    name: str, feature: FeatureFunction, events: SelectedEvents
+) -> NDArray[np.float64]:
+    """The values of a plugin's feature, (num_events,), after all checks on them."""
+    title = f"the feature '{name}' ({feature.location})"
     try:
-        values = np.asarray(found.function(events), dtype=np.float64)
+        values = np.asarray(feature.function(events), dtype=np.float64)
     except Exception as cause:
-        frames = [
-            frame for frame in traceback.extract_tb(cause.__traceback__) if frame.filename in where
-        ]
-        # Compiled code leaves no frame.
-        line = f" in line {frames[-1].lineno}" if frames else ""
-        raise FeatureError(f"{where} fails{line}: {type(cause).__name__}: {cause}") from cause
-    if values.shape != events.met.shape:
+        line = _failing_line(cause, feature)
+        raise FeatureError(f"{title} fails{line}: {type(cause).__name__}: {cause}") from cause
+
+    num_events = len(events.met)
+    if values.shape != (num_events,):
         raise FeatureError(
-            f"{where} gives an array of shape {values.shape} for {len(events.met)} events"
+            f"{title} gives an array of shape {values.shape} for {num_events} events"
         )
-    if not np.isfinite(values).all():
-        count = np.count_nonzero(~np.isfinite(values))
+    num_not_finite = np.count_nonzero(~np.isfinite(values))
+    if num_not_finite:
         raise FeatureError(
-            f"{where} gives {count} of {len(values)} events a number that is not finite"
+            f"{title} gives {num_not_finite} of {num_events} events a number that is not finite"
         )
     return values
 
 
-def refuse_dependence(few: NDArray[np.float32], again: NDArray[np.float32]) -> None:
-    """Refuse a feature of a plugin that differs where a `few` events are computed `again`, alone and in another order.
+def _failing_line(error: Exception, feature: FeatureFunction) -> str:
+    """` in line N` of the plugin's file, as far as the traceback shows it."""
+    plugin_frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if feature.location.startswith(f"{frame.filename}:")
+    ]
+    # Compiled code leaves no frame.
+    return f" in line {plugin_frames[-1].lineno}" if plugin_frames else ""
+
+
+def check_independence(hlf: NDArray[np.float32], recomputed: NDArray[np.float32]) -> None:
+    """Compare features of a few events with those computed without the other events.
 
     Both are (num_events, NUM_HLF).
+
+    Raises:
+        FeatureError: A feature of a plugin differs.
     """
     for column, name in enumerate(hlf_names()):
-        found = FUNCTIONS[name]
-        if found.is_plugin and not np.allclose(
-            few[:, column], again[:, column], rtol=1e-5, atol=1e-6
-        ):
+        feature = FUNCTIONS[name]
+        if not feature.is_plugin:
+            continue
+        if not np.allclose(hlf[:, column], recomputed[:, column], rtol=1e-5, atol=1e-6):
             raise FeatureError(
-                f"the feature '{name}' ({found.location}) of an event depends on the other events"
+                f"the feature '{name}' ({feature.location}) of an event depends on the other events"
             )
 
 
 def counted_jets(
     events: EventArrays, selected: Indices, leptons: Lepton[Floats], settings: FeatureSettings
 ) -> CountedJets:
-    """The jets of the selected events that pass the cuts; jets too close to the `leptons` of these do not count.
+    """The jets of the selected events that pass the cuts and are not close to the selected lepton.
 
-    `CountedJets.event` is an index into `selected`, the (num_selected,) indices of the selected events.
+    `selected` are the (num_selected,) indices of the selected events, `leptons` their leptons.
+    `CountedJets.event` is an index into both.
     """
     jets = events.jets
-    numbers = np.full(len(events.met), -1)
-    numbers[selected] = np.arange(len(selected))
-    event = np.repeat(numbers, np.diff(jets.offsets))
-    passes = (jets.pt > settings.min_jet_pt) & (abs(jets.eta) < settings.max_jet_abs_eta)
-    passing = np.flatnonzero((event >= 0) & passes)
-    event = event[passing]
+    # Index of each event among the selected ones, -1 for the rest of them.
+    selected_index = np.full(len(events.met), -1)
+    selected_index[selected] = np.arange(len(selected))
+    jet_event = np.repeat(selected_index, np.diff(jets.offsets))
+
+    is_in_acceptance = (jets.pt > settings.min_jet_pt) & (abs(jets.eta) < settings.max_jet_abs_eta)
+    passing = np.flatnonzero(is_in_acceptance & (jet_event >= 0))
+    event = jet_event[passing]
     distance2 = delta_r2(
         jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event]
     )
-    away = ~(distance2 < settings.jet_cleaning**2)
-    counted = passing[away]
-    bits = jets.btag[counted].astype(np.int64)
-    return CountedJets(event[away], jets.pt[counted], (bits & settings.btag_mask) != 0)
+    is_lepton = distance2 < settings.jet_cleaning**2
+    counted = passing[~is_lepton]
+    tag_bits = jets.btag[counted].astype(np.int64)
+    return CountedJets(
+        event=event[~is_lepton],
+        pt=jets.pt[counted],
+        is_b=(tag_bits & settings.btag_mask) != 0,
+    )

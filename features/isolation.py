@@ -1,12 +1,13 @@
 """Isolation: the sum of pT close to a particle, relative to its own pT.
 
-For a particle p and the candidates of one kind (tracks, photons or neutral hadrons):
+For a particle p and the candidates of one species (tracks, photons or neutral hadrons):
 
-    I(p) = 1 / pT(p) * sum of pT(q) over all q of the kind, q not p, with Delta R(p, q) < cone
+    I(p) = 1 / pT(p) * sum of pT(q) over all q of the species, q not p, with Delta R(p, q) < cone
 
-Source: CERN's published definition (cerndb/SparkDLTrigger, `PFIso`), corrected: azimuths are wrapped to (-pi, pi], and
-no particle counts in its own cone. `as_published` gives the numbers of the published code: azimuths unwrapped, every
-candidate in its own cone, and 1 subtracted from the isolation from tracks of all candidates, whatever their kind.
+Source: CERN's published definition (cerndb/SparkDLTrigger, `PFIso`), corrected: azimuths are
+wrapped to (-pi, pi], and no particle counts in its own cone. `as_published` gives the numbers of
+the published code: azimuths unwrapped, every candidate in its own cone, and 1 subtracted from the
+isolation from tracks of all candidates, whatever their species.
 """
 
 from __future__ import annotations
@@ -23,15 +24,21 @@ from hep_core.compiling import compiled
 
 #: Highest number of rows and of columns; for a tiny cone, more would cost memory and save no time.
 _MAX_CELLS: Final = 128
-#: Width of a cell in units of the cone: above 1, so that rounding never puts neighbours two cells apart.
+#: Width of a cell in units of the cone: above 1, so that rounding never puts neighbours two cells
+#: apart.
 _MARGIN: Final = 1.0 + 1e-9
-_TURN: Final = 2.0 * math.pi
+#: Candidates beyond this |eta| share the outermost rows.
+_MAX_ETA: Final = 10.0
+_TWO_PI: Final = 2.0 * math.pi
 
 
 class Candidates(NamedTuple):
-    """All tracks, photons and neutral hadrons of one event, in this order; each kind in the order of the file."""
+    """All tracks, photons and neutral hadrons of one event, in this order.
 
-    kind: Indices
+    Within a species they have the order of the file.
+    """
+
+    species: Indices
     """(num_candidates,) TRACK, PHOTON or NEUTRAL."""
     pt: Floats
     """pT or ET [GeV]."""
@@ -48,127 +55,150 @@ def lepton_sums(
     own_track_dr: float,
     as_published: bool,
 ) -> tuple[Floats, bool]:
-    """Sums of pT by kind, (3,) [GeV], of the candidates around one lepton, and whether it has an own track.
+    """Sum the pT of the candidates around one lepton, and look for the lepton's own track.
 
-    Tracks closer than `own_track_dr` are the lepton itself and do not count; as published they do, and azimuths stay
-    unwrapped.
+    Tracks closer than `own_track_dr` are the lepton itself and do not count. As published they
+    count, and azimuths stay unwrapped.
+
+    Returns:
+        Sums by species, (3,) [GeV], and whether the lepton has an own track.
 
     Examples:
-        >>> event = Candidates(np.array([0, 1]), np.array([40.0, 4.0]), np.zeros(2), np.array([3.1, -3.1]))
+        >>> species, pt = np.array([0, 1]), np.array([40.0, 4.0])
+        >>> event = Candidates(species, pt, np.zeros(2), np.array([3.1, -3.1]))
         >>> lepton_sums(event, 0.0, 3.1, 0.3, 1e-4, False)
         (array([0., 4., 0.]), True)
         >>> lepton_sums(event, 0.0, 3.1, 0.3, 1e-4, True)
         (array([40.,  0.,  0.]), True)
     """
-    sums, has_own = np.zeros(3), False
+    sums = np.zeros(3)
+    has_own_track = False
     for index in range(candidates.pt.size):
-        deta = abs(candidates.eta[index] - eta)
-        if deta >= max(cone, own_track_dr):
+        delta_eta = abs(candidates.eta[index] - eta)
+        if delta_eta >= max(cone, own_track_dr):
             continue
         dphi = delta_phi(phi, candidates.phi[index])
-        own = candidates.kind[index] == TRACK and deta**2 + dphi**2 < own_track_dr**2
-        has_own = has_own or own
+        is_near = delta_eta**2 + dphi**2 < own_track_dr**2
+        is_own_track = is_near and candidates.species[index] == TRACK
+        has_own_track = has_own_track or is_own_track
         if as_published:
-            dphi, own = phi - candidates.phi[index], False
-        if deta**2 + dphi**2 < cone**2 and not own:
-            sums[candidates.kind[index]] += candidates.pt[index]
-    return sums, has_own
+            dphi = phi - candidates.phi[index]
+            is_own_track = False
+        if delta_eta**2 + dphi**2 < cone**2 and not is_own_track:
+            sums[candidates.species[index]] += candidates.pt[index]
+    return sums, has_own_track
 
 
 @compiled
 def relative_isolations(candidates: Candidates, cone: float, as_published: bool) -> Floats:
-    """Isolation of every candidate of an event from tracks, photons and neutral hadrons; (num_candidates, 3).
+    """Isolation of every candidate of an event, from each species; (num_candidates, 3).
 
-    Only candidates in neighbouring cells of a grid are compared, each pair once: about fifteen instead of all seven
-    hundred. A cell is paired with itself and the half of its neighbours that comes later: one of its row, three above.
+    Only candidates in neighbouring cells of a grid are compared: about fifteen instead of all seven
+    hundred. Each pair is compared once: a candidate meets the later ones of its own cell, those of
+    the next cell of its row, and those of the three adjacent cells of the row above.
 
     Examples:
-        >>> event = Candidates(np.array([0, 1]), np.array([2.0, 4.0]), np.zeros(2), np.array([3.1, -3.1]))
+        >>> species, pt = np.array([0, 1]), np.array([2.0, 4.0])
+        >>> event = Candidates(species, pt, np.zeros(2), np.array([3.1, -3.1]))
         >>> relative_isolations(event, 0.3, False).tolist()
         [[0.0, 2.0, 0.0], [0.5, 0.0, 0.0]]
         >>> relative_isolations(event, 0.3, True).tolist()
         [[0.0, 0.0, 0.0], [-1.0, 1.0, 0.0]]
     """
-    count = candidates.pt.size
-    cell, source, phi, rows, columns = cells_of(candidates, cone, as_published)
-    # One row more, which is empty: every row has one above.
-    first, order = by_bucket(cell, (rows + 1) * columns)
+    cells, source, phi, num_rows, num_columns = grid_cells(candidates, cone, as_published)
+    # One empty row more, so that every row has one above.
+    cell_start, order = bucket_order(cells, (num_rows + 1) * num_columns)
     source, phi = source[order], phi[order]
-    kind, pt, eta = candidates.kind[source], candidates.pt[source], candidates.eta[source]
-    sums = np.zeros((count, 3))
-    for row in range(rows):
-        for here in range(row * columns + 1, (row + 1) * columns - 1):
-            above = here + columns
-            for one in range(first[here], first[here + 1]):
+    species = candidates.species[source]
+    pt = candidates.pt[source]
+    eta = candidates.eta[source]
+
+    num_candidates = candidates.pt.size
+    sums = np.zeros((num_candidates, 3))
+    for row in range(num_rows):
+        for cell in range(row * num_columns + 1, (row + 1) * num_columns - 1):
+            above = cell + num_columns
+            for i in range(cell_start[cell], cell_start[cell + 1]):
                 for start, stop in (
-                    (one + 1, first[here + 2]),
-                    (first[above - 1], first[above + 2]),
+                    (i + 1, cell_start[cell + 2]),
+                    (cell_start[above - 1], cell_start[above + 2]),
                 ):
-                    for other in range(start, stop):
-                        if (eta[one] - eta[other]) ** 2 + (phi[one] - phi[other]) ** 2 < cone**2:
-                            sums[source[one], kind[other]] += pt[other]
-                            sums[source[other], kind[one]] += pt[one]
-    for index in range(count):
+                    for j in range(start, stop):
+                        if (eta[i] - eta[j]) ** 2 + (phi[i] - phi[j]) ** 2 < cone**2:
+                            sums[source[i], species[j]] += pt[j]
+                            sums[source[j], species[i]] += pt[i]
+
+    for index in range(num_candidates):
         if as_published:
-            sums[index, candidates.kind[index]] += candidates.pt[index]
-        for kind_of in range(3):
-            sums[index, kind_of] /= candidates.pt[index]
+            sums[index, candidates.species[index]] += candidates.pt[index]
+        for column in range(3):
+            sums[index, column] /= candidates.pt[index]
         if as_published:
             sums[index, TRACK] -= 1.0
     return sums
 
 
 @compiled
-def cells_of(
+def grid_cells(
     candidates: Candidates, cone: float, as_published: bool
 ) -> tuple[Indices, Indices, Floats, int, int]:
-    """Cells, at least as wide as the cone, of candidates in eta (rows) and phi (columns).
+    """Sort candidates into cells in eta (rows) and phi (columns), at least as wide as the cone.
 
-    The first and the last column hold copies of the candidates at the other end of phi, turned by 2 pi, so that no cone
-    (of less than pi) leaves the grid; as published they are empty.
+    The first and the last column hold copies of the candidates at the other end of phi, shifted by
+    2 pi, so that no cone (of less than pi) leaves the grid. As published they are empty.
 
     Returns:
-        Cell = row * columns + column, index in the event, and azimuth of every candidate and copy; numbers of rows and
-        columns.
+        Cell = row * num_columns + column, index in the event, and azimuth of every candidate and
+        copy; numbers of rows and columns.
     """
-    count = candidates.pt.size
-    inner = max(1, min(_MAX_CELLS, int(_TURN / (cone * _MARGIN))))
-    # Candidates beyond |eta| of 10 share the outermost rows.
-    lowest = max(min(candidates.eta.min(), 10.0), -10.0) if count else 0.0
-    highest = max(min(candidates.eta.max(), 10.0), -10.0) if count else 0.0
-    rows = min(_MAX_CELLS, int((highest - lowest) / (cone * _MARGIN)) + 1)
-    height = max(cone * _MARGIN, (highest - lowest) / rows)
-    cell, source, phi = (
-        np.empty(3 * count, np.int64),
-        np.empty(3 * count, np.int64),
-        np.empty(3 * count),
-    )
+    num_candidates = candidates.pt.size
+    num_phi_cells = max(1, min(_MAX_CELLS, int(_TWO_PI / (cone * _MARGIN))))
+    num_columns = num_phi_cells + 2
+    min_eta = max(min(candidates.eta.min(), _MAX_ETA), -_MAX_ETA) if num_candidates else 0.0
+    max_eta = max(min(candidates.eta.max(), _MAX_ETA), -_MAX_ETA) if num_candidates else 0.0
+    num_rows = min(_MAX_CELLS, int((max_eta - min_eta) / (cone * _MARGIN)) + 1)
+    row_height = max(cone * _MARGIN, (max_eta - min_eta) / num_rows)
+
+    cells = np.empty(3 * num_candidates, np.int64)
+    source = np.empty(3 * num_candidates, np.int64)
+    phi = np.empty(3 * num_candidates)
     filled = 0
-    for index in range(count):
+    for index in range(num_candidates):
         azimuth = candidates.phi[index] if as_published else delta_phi(candidates.phi[index], 0.0)
-        row = int(min(max((candidates.eta[index] - lowest) / height, 0.0), rows - 1.0))
-        column = int(min(max((azimuth / _TURN + 0.5) * inner, 0.0), inner - 1.0)) + 1
-        for turned, place in ((0.0, column), (_TURN, column + inner), (-_TURN, column - inner)):
-            if place == column or (0 <= place < inner + 2 and not as_published):
-                cell[filled], source[filled], phi[filled] = (
-                    row * (inner + 2) + place,
-                    index,
-                    azimuth + turned,
-                )
+        eta_position = (candidates.eta[index] - min_eta) / row_height
+        phi_position = (azimuth / _TWO_PI + 0.5) * num_phi_cells
+        row = int(min(max(eta_position, 0.0), num_rows - 1.0))
+        column = int(min(max(phi_position, 0.0), num_phi_cells - 1.0)) + 1
+        for shift, copy_column in (
+            (0.0, column),
+            (_TWO_PI, column + num_phi_cells),
+            (-_TWO_PI, column - num_phi_cells),
+        ):
+            is_original = copy_column == column
+            is_in_grid = 0 <= copy_column < num_columns
+            if is_original or (is_in_grid and not as_published):
+                cells[filled] = row * num_columns + copy_column
+                source[filled] = index
+                phi[filled] = azimuth + shift
                 filled += 1
-    return cell[:filled], source[:filled], phi[:filled], rows, inner + 2
+    return cells[:filled], source[:filled], phi[:filled], num_rows, num_columns
 
 
 @compiled
-def by_bucket(bucket: Indices, num_buckets: int) -> tuple[Indices, Indices]:
-    """Counting sort: (num_buckets + 1,) first places of the buckets, and the (num,) indices in their order."""
-    first = np.zeros(num_buckets + 1, dtype=np.int64)
-    for each in bucket:
-        first[each + 1] += 1
-    for each in range(num_buckets):
-        first[each + 1] += first[each]
-    place, order = first.copy(), np.empty(bucket.size, dtype=np.int64)
-    for index, each in enumerate(bucket):
-        order[place[each]] = index
-        place[each] += 1
-    return first, order
+def bucket_order(buckets: Indices, num_buckets: int) -> tuple[Indices, Indices]:
+    """Sort numbers of buckets by counting.
+
+    Returns:
+        (num_buckets + 1,) where each bucket begins in the order, and the (num,) indices in order.
+    """
+    starts = np.zeros(num_buckets + 1, dtype=np.int64)
+    for bucket in buckets:
+        starts[bucket + 1] += 1
+    for bucket in range(num_buckets):
+        starts[bucket + 1] += starts[bucket]
+    next_position = starts.copy()
+    order = np.empty(buckets.size, dtype=np.int64)
+    for index, bucket in enumerate(buckets):
+        order[next_position[bucket]] = index
+        next_position[bucket] += 1
+    return starts, order

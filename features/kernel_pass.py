@@ -1,8 +1,9 @@
 """First pass: runs the kernels over one events part and writes one file of unmixed rows. No Spark.
 
-The file holds identity, label, weight, HLF and the core of the particles (`features.columns.PARTICLE_CORE`) of every
-selected event, as uncompressed Arrow IPC: the mixing gathers single events from it, and later versions may reuse it. It
-depends only on the events part and on `kernel_items` of the settings.
+The file holds identity, label, weight, HLF and the core of the particles
+(`features.columns.PARTICLE_CORE`) of every selected event, as uncompressed Arrow IPC: the mixing
+gathers single events from it, and later versions may reuse it. It depends only on the events part
+and on `kernel_items` of the settings.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ AFTER_KERNELS: Final = frozenset(
 #: Counter of the events whose hardest lepton has no track within `features.own_track_dr`.
 LACKS_OWN_TRACK: Final = "leptons_without_own_track"
 _EVENTS: Final = events_schema()
-#: Columns of events that the kernels alone read.
-_INPUTS: Final = {*COLLECTIONS, *SCALARS} - {"weight"}
+#: Columns of events that only the kernels read.
+_KERNEL_INPUTS: Final = {*COLLECTIONS, *SCALARS} - {"weight"}
 
 
 class EventsFile(NamedTuple):
@@ -56,7 +57,7 @@ class EventsFile(NamedTuple):
 
 
 class KernelOutput(NamedTuple):
-    """The output of the kernels for one events part; `counts` and `weights` depend on this part only."""
+    """The output of the kernels for one events part."""
 
     name: str
     """Name of the events part."""
@@ -64,27 +65,28 @@ class KernelOutput(NamedTuple):
     digest: str
     """Digest of the events part."""
     counts: dict[str, int]
-    """Number of events by outcome (the outcomes add up to `events`), and those of LACKS_OWN_TRACK."""
+    """Number of events by outcome (the outcomes add up to `events`), and of LACKS_OWN_TRACK; of
+    this part only."""
     weights: dict[str, list[float]]
     """[sum of weights, sum of squared weights] by outcome."""
     lies_in: str
-    """Name of the folder, below that of all kernel outputs, of the version whose kernels ran."""
+    """Folder of the version whose kernels ran, below the folder of all kernel outputs."""
     size: int
     """Bytes of the file."""
     file_digest: str
-    """Digest of the file, which shows damage; the name of the file says what it is of."""
+    """Digest of the file, which shows damage."""
 
     def path(self, kernels: Path) -> Path:
         """The file, below the folder of all kernel outputs."""
         return kernels / self.lies_in / Path(self.name).with_suffix(".arrow")
 
-    def is_there(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the file is among those below the folder of all kernel outputs, and whole."""
+    def is_among(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the file is complete; `sizes` are bytes below the folder of all outputs."""
         return sizes.get(self.path(Path()).as_posix()) == self.size
 
 
 class EventKeys(NamedTuple):
-    """What the driver needs about the selected events of one part: 26 bytes per event."""
+    """Keys of the selected events of one part, for the driver: 26 bytes per event."""
 
     split: NDArray[np.int8]
     mixing: UInt64s
@@ -100,42 +102,59 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 
 
 def metadata_settings(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
-    """What features say that they were made with: the settings of the kernels, and the thresholds of ingest."""
-    thresholds = {
-        f"ingest.{key}": value for key, value in reading.items() if key.startswith("min_")
-    }
-    return {f"features.{key}": value for key, value in kernel_items(settings).items()} | thresholds
+    """The settings for the metadata of features: those of the kernels, and thresholds of ingest."""
+    stated = {f"features.{key}": setting for key, setting in kernel_items(settings).items()}
+    for key, setting in reading.items():
+        if key.startswith("min_"):
+            stated[f"ingest.{key}"] = setting
+    return stated
 
 
-def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
-    """Write the features of one events part to `folder`, one row group at a time, so that memory stays small.
+def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
+    """Write the features of one events part to `folder`, one row group at a time to save memory.
 
     Later versions rely on the file.
     """
     tally = StepCounts({}, {})
-    events_file, name = as_path(part.path), Path(part.name).with_suffix(".arrow").name
-    with new_file(folder / name, flushed=True) as unfinished:
+    events_path = as_path(events_part.path)
+    output_name = Path(events_part.name).with_suffix(".arrow").name
+    with new_file(folder / output_name, flushed=True) as unfinished:
         with (
-            open_parquet(events_file, pre_buffer=is_remote(events_file)) as file,
-            pa.ipc.new_file(str(unfinished), unmixed_schema(file.schema)) as writer,
+            open_parquet(events_path, pre_buffer=is_remote(events_path)) as events_file,
+            pa.ipc.new_file(str(unfinished), unmixed_schema(events_file.schema)) as writer,
         ):
-            for group in range(file.num_row_groups):
-                events = file.read_row_group(group)
+            for group in range(events_file.num_row_groups):
+                events = events_file.read_row_group(group)
                 block = build_features(events, settings)
-                steps = {name: block.outcome == number for number, name in enumerate(OUTCOMES)}
-                steps = {"events": slice(None), **steps, LACKS_OWN_TRACK: block.lacks_own_track}
-                tally = sum_counts(
-                    (tally, StepCounts.from_steps(steps, events["weight"].to_numpy()))
-                )
+                tally = sum_counts((tally, _block_tally(events, block)))
                 writer.write_batch(unmixed_rows(events, block))
-        size, written = unfinished.stat().st_size, file_digest(unfinished)
-    return KernelOutput(part.name, part.sample, part.digest, *tally, folder.name, size, written)
+        size = unfinished.stat().st_size
+        digest = file_digest(unfinished)
+    return KernelOutput(
+        events_part.name,
+        events_part.sample,
+        events_part.digest,
+        *tally,
+        folder.name,
+        size,
+        digest,
+    )
 
 
-def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
-    """Split, mixing key, balance, label and weight of every event of a file of unmixed rows; see `read_unmixed`."""
+def _block_tally(events: pa.Table, block: FeatureBlock) -> StepCounts:
+    """Numbers and weights of the events by outcome."""
+    steps: dict[str, Any] = {"events": slice(None)}
+    for number, name in enumerate(OUTCOMES):
+        steps[name] = block.outcome == number
+    steps[LACKS_OWN_TRACK] = block.lacks_own_track
+    return StepCounts.from_steps(steps, events["weight"].to_numpy())
+
+
+def event_keys(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
+    """The keys of all events in a file of unmixed rows; weights are multiplied by `factor`."""
     rows = read_unmixed(path, factor=factor)
-    uuids, entries = rows["file_uuid"].to_pylist(), rows["entry"].to_numpy()
+    uuids = rows["file_uuid"].to_pylist()
+    entries = rows["entry"].to_numpy()
     return EventKeys(
         split=split_index(uuids, entries, settings.split).astype(np.int8),
         mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
@@ -146,30 +165,38 @@ def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> Ev
 
 
 def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
-    """The rows of a file, memory-mapped: only columns in use are read; all weights are multiplied by `factor`."""
-    # The arrays keep the memory mapped; the closed file is none of the open ones, whose number is limited.
+    """Map the rows of a file into memory; all weights are multiplied by `factor`.
+
+    Only columns in use are read.
+    """
+    # The arrays keep the mapping alive; closing the file spares the limited number of open files.
     with pa.memory_map(str(path)) as file:
         rows = pa.ipc.open_file(file).read_all()
-    for number, name in enumerate(rows.schema.names):
+    for column, name in enumerate(rows.schema.names):
         if name == "weight" or name.startswith(WEIGHT_PREFIX):
-            rows = rows.set_column(number, name, pc.multiply(rows[name], factor))
+            rows = rows.set_column(column, name, pc.multiply(rows[name], factor))
     return rows
 
 
 def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
-    """Arrow schema of unmixed rows: what events have besides the inputs of the kernels, HLF and particles."""
-    kept = ((field.name, field.type) for field in events if field.name not in _INPUTS)
-    hlf = ((name, pa.float32()) for name in hlf_names())
-    return pa.schema([*kept, *hlf, ("core", pa.large_list(pa.float32()))])
+    """Arrow schema of unmixed rows: columns that the kernels do not read, HLF, particles."""
+    fields = [field for field in events if field.name not in _KERNEL_INPUTS]
+    fields += [pa.field(name, pa.float32()) for name in hlf_names()]
+    fields.append(pa.field("core", pa.large_list(pa.float32())))
+    # Without the metadata of the fields of events.
+    return pa.schema([(field.name, field.type) for field in fields])
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
     schema = unmixed_schema(events.schema)
-    identity = [
-        events[name].take(block.selected).combine_chunks()
-        for name in schema.names[: -len(hlf_names()) - 1]
-    ]
-    hlf = map(pa.array, np.ascontiguousarray(block.hlf.T))
-    core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
-    return pa.RecordBatch.from_arrays([*identity, *hlf, core], schema=schema)
+    arrays: dict[str, pa.Array] = {}
+    for name, hlf_column in zip(hlf_names(), np.ascontiguousarray(block.hlf.T), strict=True):
+        arrays[name] = pa.array(hlf_column)
+    arrays["core"] = pa.LargeListArray.from_arrays(
+        block.particle_offsets * NUM_CORE, block.core.ravel()
+    )
+    for name in schema.names:
+        if name not in arrays:
+            arrays[name] = events[name].take(block.selected).combine_chunks()
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)

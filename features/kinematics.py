@@ -1,7 +1,7 @@
 """Kinematics of massless particles: compiled functions of scalars and arrays.
 
-Each function of one value is a NumPy ufunc in float64 (numba): kernels' loops and whole arrays share one formula.
-Angles in radians, momenta in GeV.
+Each function of one value is a NumPy ufunc in float64 (numba): kernels' loops and whole arrays
+share one formula. Angles in radians, momenta in GeV.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ def momentum(pt: float, eta: float, phi: float) -> tuple[float, float, float]:
 
 @compiled_ufunc
 def transverse_mass(pt: float, phi: float, met: float, met_phi: float) -> float:
-    """Transverse mass of the lepton and the missing momentum: sqrt(2 pT MET (1 - cos delta_phi))."""
+    """Transverse mass of lepton and missing momentum: sqrt(2 pT MET (1 - cos delta_phi))."""
     return math.sqrt(2.0 * pt * met * (1.0 - math.cos(phi - met_phi)))

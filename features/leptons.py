@@ -15,7 +15,7 @@ Value = TypeVar("Value", float, Floats)
 
 
 class Cuts(NamedTuple):
-    """The settings that the compiled kernels need, by their names, and two that are numbers here."""
+    """The settings that the compiled kernels need, by their names; two are numbers here."""
 
     as_published: bool
     """Whether the convention is `sparkdltrigger`."""
@@ -34,7 +34,7 @@ class Cuts(NamedTuple):
 
 
 class Lepton(NamedTuple, Generic[Value]):
-    """The selected lepton of an event, or of many: GeV, radians, units of e, isolations relative to its pT."""
+    """The selected leptons of one or many events: GeV, radians, units of e, relative isolations."""
 
     pt: Value
     eta: Value
@@ -51,45 +51,55 @@ class Lepton(NamedTuple, Generic[Value]):
 def select_lepton(
     leptons: Leptons, event: int, candidates: Candidates, cuts: Cuts
 ) -> tuple[Lepton[float], int, int, bool]:
-    """The selected lepton of an event: of those that pass the one of highest pT; for equal pT the electron.
+    """Select the lepton of highest pT that passes the cuts; for equal pT the electron.
 
-    A lepton is isolated from tracks (except its own), photons and neutral hadrons. As published, its own track counts,
-    and 1 is subtracted instead, even if there is no such track. Of the first electron and the first muon that pass the
-    one of larger eta is selected; for equal eta the muon (`selection` of the notebook compares index 5, which was meant
-    to be pT).
+    A lepton is isolated from tracks (except its own), photons and neutral hadrons.
+
+    As published, its own track counts, and 1 is subtracted instead, even if there is no such track.
+    Of the first electron and the first muon that pass, the lepton of larger eta is selected; for
+    equal eta the muon (`selection` of the notebook compares index 5, which was meant to be pT).
 
     Returns:
-        The lepton (its pT is 0 if none passes); numbers of leptons that pass the cuts on pT and eta, and of those that
-        are isolated too; whether the first of highest pT has no own track. Another track of the same particle, a little
-        farther away, would count in its isolation, which would be above 1.
+        The lepton (its pT is 0 if none passes); numbers of leptons that pass the cuts on pT and
+        eta, and of those that are isolated too; whether the first of highest pT has no own track.
+        Another track of the same particle, a little farther away, would count in its isolation,
+        which would be above 1.
     """
     best = Lepton(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    num_accepted, num_isolated, highest_pt, lacks_track, previous = 0, 0, 0.0, False, -1.0
+    num_accepted = 0
+    num_isolated = 0
+    highest_pt = 0.0
+    lacks_own_track = False
+    previous_is_electron = -1.0
     for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
         pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
         if not (pt > cuts.min_lepton_pt and abs(eta) < cuts.max_lepton_abs_eta):
             continue
         num_accepted += 1
-        sums, has_own = lepton_sums(
+        sums, has_own_track = lepton_sums(
             candidates, eta, phi, cuts.isolation_cone, cuts.own_track_dr, cuts.as_published
         )
         if pt > highest_pt:
-            highest_pt, lacks_track = pt, not has_own
-        charge, is_electron = leptons.charge[index], leptons.is_electron[index]
-        charged = sums[TRACK] / pt - (1.0 if cuts.as_published else 0.0)
-        lepton = Lepton(
-            pt, eta, phi, charge, is_electron, charged, sums[PHOTON] / pt, sums[NEUTRAL] / pt
-        )
-        if not charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_lepton_isolation:
+            highest_pt = pt
+            lacks_own_track = not has_own_track
+
+        is_electron = leptons.is_electron[index]
+        iso_charged = sums[TRACK] / pt
+        if cuts.as_published:
+            iso_charged -= 1.0
+        iso_photon = sums[PHOTON] / pt
+        iso_neutral = sums[NEUTRAL] / pt
+        if not iso_charged + iso_photon + iso_neutral < cuts.max_lepton_isolation:
             continue
         num_isolated += 1
-        # Electrons come first.
-        wins = (
-            is_electron != previous and (num_isolated == 1 or eta >= best.eta)
-            if cuts.as_published
-            else pt > best.pt
-        )
-        previous = is_electron
-        if wins:
-            best = lepton
-    return best, num_accepted, num_isolated, lacks_track
+        if cuts.as_published:
+            # Electrons come first, so the flavour changes at most once.
+            is_first_of_flavour = is_electron != previous_is_electron
+            is_better = is_first_of_flavour and (num_isolated == 1 or eta >= best.eta)
+        else:
+            is_better = pt > best.pt
+        previous_is_electron = is_electron
+        if is_better:
+            charge = leptons.charge[index]
+            best = Lepton(pt, eta, phi, charge, is_electron, iso_charged, iso_photon, iso_neutral)
+    return best, num_accepted, num_isolated, lacks_own_track

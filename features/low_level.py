@@ -1,8 +1,9 @@
 """The particle list (LLF) of an event: the lepton, then tracks, photons and neutral hadrons.
 
-The list is made in two steps. The first, here, chooses and orders the particles and computes their isolations; it keeps
-11 numbers per particle (`features.columns.PARTICLE_CORE`), which are stored on disk. The second (`features.matrices`)
-computes the 19 features from them when the features Parquet is read.
+The list is made in two steps. The first, here, chooses and orders the particles and computes their
+isolations; it keeps 11 numbers per particle (`features.columns.PARTICLE_CORE`), which are stored on
+disk. The second (`features.matrices`) computes the 19 features from them when the features Parquet
+is read.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
-from features.columns import ELECTRON, MUON, NEUTRAL, PARTICLE_CORE, PHOTON, TRACK, column_numbers
-from features.isolation import Candidates, by_bucket, relative_isolations
+from features.columns import (
+    ELECTRON,
+    MUON,
+    NEUTRAL,
+    PARTICLE_CORE,
+    PHOTON,
+    TRACK,
+    column_numbers,
+)
+from features.isolation import Candidates, bucket_order, relative_isolations
 from features.kinematics import delta_r2
 from features.leptons import Cuts, Lepton
 from features.settings import Ordering
@@ -28,90 +37,107 @@ CORE: Final = column_numbers(tuple(PARTICLE_CORE))
 
 
 @compiled
-def candidates_of(events: EventArrays, event: int) -> Candidates:
+def event_candidates(events: EventArrays, event: int) -> Candidates:
     """Tracks, then photons, then neutral hadrons of one event."""
     tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
-    t0, t1 = tracks.offsets[event], tracks.offsets[event + 1]
-    p0, p1 = photons.offsets[event], photons.offsets[event + 1]
-    n0, n1 = neutrals.offsets[event], neutrals.offsets[event + 1]
-    kind = np.full(t1 - t0 + p1 - p0 + n1 - n0, TRACK)
-    kind[t1 - t0 :] = PHOTON
-    kind[t1 - t0 + p1 - p0 :] = NEUTRAL
-    return Candidates(
-        kind,
-        np.concatenate((tracks.pt[t0:t1], photons.pt[p0:p1], neutrals.pt[n0:n1])),
-        np.concatenate((tracks.eta[t0:t1], photons.eta[p0:p1], neutrals.eta[n0:n1])),
-        np.concatenate((tracks.phi[t0:t1], photons.phi[p0:p1], neutrals.phi[n0:n1])),
+    in_tracks = slice(tracks.offsets[event], tracks.offsets[event + 1])
+    in_photons = slice(photons.offsets[event], photons.offsets[event + 1])
+    in_neutrals = slice(neutrals.offsets[event], neutrals.offsets[event + 1])
+    pt = np.concatenate((tracks.pt[in_tracks], photons.pt[in_photons], neutrals.pt[in_neutrals]))
+    eta = np.concatenate(
+        (tracks.eta[in_tracks], photons.eta[in_photons], neutrals.eta[in_neutrals])
     )
+    phi = np.concatenate(
+        (tracks.phi[in_tracks], photons.phi[in_photons], neutrals.phi[in_neutrals])
+    )
+    num_tracks = in_tracks.stop - in_tracks.start
+    num_photons = in_photons.stop - in_photons.start
+    species = np.full(pt.size, NEUTRAL)
+    species[: num_tracks + num_photons] = PHOTON
+    species[:num_tracks] = TRACK
+    return Candidates(species, pt, eta, phi)
 
 
 @compiled
 def comes_first(a: int, b: int, candidates: Candidates) -> bool:
-    """Whether a comes before b at equal sort keys: by kind, then higher pT, smaller eta, smaller phi."""
-    kind, pt, eta, phi = candidates
-    return bool((kind[a], -pt[a], eta[a], phi[a]) < (kind[b], -pt[b], eta[b], phi[b]))
+    """Whether a precedes b at equal sort keys: by species, then higher pT, smaller eta and phi."""
+    species, pt, eta, phi = candidates
+    return bool((species[a], -pt[a], eta[a], phi[a]) < (species[b], -pt[b], eta[b], phi[b]))
 
 
 @compiled
-def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
-    """Sort the chosen candidates by `key`, ties by `comes_first`: the order of the input does not matter.
+def sorted_by(keys: Floats, indices: Indices, candidates: Candidates) -> Indices:
+    """Sort candidates by `keys`, ties by `comes_first`: the order of the input does not matter.
 
-    A bucket sort: one bucket per candidate, then an insertion sort of the nearly sorted list. It is three times as fast
-    here as a general sort. All arrays are (num_chosen,): keys, and indices into the candidates.
+    A bucket sort: one bucket per candidate, then an insertion sort of the nearly sorted list. It is
+    three times as fast here as a general sort.
+
+    Args:
+        keys: (n,) sort keys.
+        indices: (n,) indices into the candidates.
+        candidates: All candidates of the event.
     """
-    count = key.size
-    if count < 2:
-        return chosen.copy()
-    lowest = key.min()
-    scale = (count - 1) / max(key.max() - lowest, 1e-300)
-    bucket = np.empty(count, dtype=np.int64)
-    for index in range(count):
-        bucket[index] = min(int((key[index] - lowest) * scale), count - 1)
-    _, order = by_bucket(bucket, count)
-    for end in range(1, count):
+    size = keys.size
+    if size < 2:
+        return indices.copy()
+    min_key = keys.min()
+    buckets_per_unit = (size - 1) / max(keys.max() - min_key, 1e-300)
+    buckets = np.empty(size, dtype=np.int64)
+    for i in range(size):
+        buckets[i] = min(int((keys[i] - min_key) * buckets_per_unit), size - 1)
+    _, order = bucket_order(buckets, size)
+
+    for end in range(1, size):
         moving = order[end]
-        at = end
-        while at > 0:
-            before = order[at - 1]
-            if key[before] < key[moving]:
+        position = end
+        while position > 0:
+            previous = order[position - 1]
+            if keys[previous] < keys[moving]:
                 break
-            if key[before] == key[moving] and not comes_first(
-                chosen[moving], chosen[before], candidates
+            if keys[previous] == keys[moving] and not comes_first(
+                indices[moving], indices[previous], candidates
             ):
                 break
-            order[at] = before
-            at -= 1
-        order[at] = moving
-    return chosen[order]
+            order[position] = previous
+            position -= 1
+        order[position] = moving
+    return indices[order]
 
 
 @compiled
 def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
-    """The `cap` candidates of highest pT among the eligible ones of one kind, in input order."""
+    """The `cap` candidates of highest pT among the eligible ones of a species, in input order."""
     if eligible.size <= cap or cap == 0:
         return eligible[:cap]
     pt = candidates.pt[eligible]
-    lowest = np.partition(pt, pt.size - cap)[pt.size - cap]
-    harder, tied = eligible[pt > lowest], eligible[pt == lowest]
-    kept = sorted_by(np.zeros(tied.size), tied, candidates)[: cap - harder.size]
-    return np.sort(np.concatenate((harder, kept)))
+    min_pt = np.partition(pt, pt.size - cap)[pt.size - cap]
+    harder = eligible[pt > min_pt]
+    tied = eligible[pt == min_pt]
+    tied_in_order = sorted_by(np.zeros(tied.size), tied, candidates)
+    return np.sort(np.concatenate((harder, tied_in_order[: cap - harder.size])))
 
 
 @compiled
-def chosen_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts) -> Indices:
-    """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
-    chosen, count = np.empty(candidates.pt.size, dtype=np.int64), 0
-    for kind, cap in enumerate((cuts.max_tracks, cuts.max_photons, cuts.max_neutral_hadrons)):
-        eligible = np.flatnonzero(candidates.kind == kind)
-        if kind == TRACK:
+def listed_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts) -> Indices:
+    """Candidates that get a row: the hardest of each species, without the lepton's own track.
+
+    As published, they are the first of each species.
+    """
+    listed = np.empty(candidates.pt.size, dtype=np.int64)
+    num_listed = 0
+    caps = (cuts.max_tracks, cuts.max_photons, cuts.max_neutral_hadrons)
+    for species, cap in enumerate(caps):
+        eligible = np.flatnonzero(candidates.species == species)
+        if species == TRACK:
             distance2 = delta_r2(
                 candidates.eta[eligible], candidates.phi[eligible], lepton.eta, lepton.phi
             )
-            eligible = eligible[~(distance2 < cuts.own_track_dr * cuts.own_track_dr)]
-        kept = eligible[:cap] if cuts.as_published else highest_pt(eligible, cap, candidates)
-        chosen[count : count + kept.size] = kept
-        count += kept.size
-    return chosen[:count]
+            is_own_track = distance2 < cuts.own_track_dr * cuts.own_track_dr
+            eligible = eligible[~is_own_track]
+        capped = eligible[:cap] if cuts.as_published else highest_pt(eligible, cap, candidates)
+        listed[num_listed : num_listed + capped.size] = capped
+        num_listed += capped.size
+    return listed[:num_listed]
 
 
 @compiled
@@ -121,39 +147,54 @@ def particle_list(
     candidates: Candidates,
     lepton: Lepton[float],
     cuts: Cuts,
-    out: NDArray[np.float32],
+    core: NDArray[np.float32],
 ) -> int:
-    """Fill `out`, (at least the rows of the longest list, 11), with the particles of one event: the lepton, the others.
+    """Fill `core` with the particles of one event: the lepton, then the listed candidates.
 
-    Returns the number of rows filled; the columns are those of `PARTICLE_CORE`.
+    `core` is (at least the rows of the longest list, 11); its columns are those of `PARTICLE_CORE`.
+
+    Returns:
+        The number of rows filled.
     """
-    chosen = chosen_candidates(candidates, lepton, cuts)
+    listed = listed_candidates(candidates, lepton, cuts)
     if cuts.ordering != 0:
-        distance2 = delta_r2(candidates.eta[chosen], candidates.phi[chosen], lepton.eta, lepton.phi)
-        chosen = sorted_by(cuts.ordering * distance2, chosen, candidates)
-    out[: chosen.size + 1] = 0.0
-    out[0, CORE.kind] = ELECTRON if lepton.is_electron else MUON
-    out[0, CORE.charge] = lepton.charge
-    out[0, CORE.pt], out[0, CORE.eta], out[0, CORE.phi] = lepton.pt, lepton.eta, lepton.phi
-    out[0, CORE.iso_charged] = lepton.iso_charged
-    out[0, CORE.iso_photon] = lepton.iso_photon
-    out[0, CORE.iso_neutral] = lepton.iso_neutral
-    if chosen.size == 0:
+        distance2 = delta_r2(candidates.eta[listed], candidates.phi[listed], lepton.eta, lepton.phi)
+        listed = sorted_by(cuts.ordering * distance2, listed, candidates)
+    core[: listed.size + 1] = 0.0
+    fill_lepton(lepton, core[0])
+    if listed.size == 0:
         return 1
-    relative = relative_isolations(candidates, cuts.isolation_cone, cuts.as_published)
-    tracks, first_track = events.tracks, events.tracks.offsets[event]
-    for row, index in enumerate(chosen, 1):
-        out[row, CORE.kind] = candidates.kind[index]
-        out[row, CORE.pt] = candidates.pt[index]
-        out[row, CORE.eta] = candidates.eta[index]
-        out[row, CORE.phi] = candidates.phi[index]
-        for kind in range(3):
-            out[row, CORE.iso_charged + kind] = relative[index, kind]
-        if candidates.kind[index] == TRACK:
+
+    isolations = relative_isolations(candidates, cuts.isolation_cone, cuts.as_published)
+    tracks = events.tracks
+    first_track = tracks.offsets[event]
+    for row, index in enumerate(listed, 1):
+        core[row, CORE.kind] = candidates.species[index]
+        core[row, CORE.pt] = candidates.pt[index]
+        core[row, CORE.eta] = candidates.eta[index]
+        core[row, CORE.phi] = candidates.phi[index]
+        core[row, CORE.iso_charged] = isolations[index, TRACK]
+        core[row, CORE.iso_photon] = isolations[index, PHOTON]
+        core[row, CORE.iso_neutral] = isolations[index, NEUTRAL]
+        if candidates.species[index] == TRACK:
+            # Tracks are the first candidates.
             track = first_track + index
             charge = np.sign(tracks.pid[track]) if cuts.as_published else tracks.charge[track]
-            out[row, CORE.charge] = charge
-            out[row, CORE.vertex_x] = tracks.x[track]
-            out[row, CORE.vertex_y] = tracks.y[track]
-            out[row, CORE.vertex_z] = tracks.z[track]
-    return chosen.size + 1
+            core[row, CORE.charge] = charge
+            core[row, CORE.vertex_x] = tracks.x[track]
+            core[row, CORE.vertex_y] = tracks.y[track]
+            core[row, CORE.vertex_z] = tracks.z[track]
+    return listed.size + 1
+
+
+@compiled
+def fill_lepton(lepton: Lepton[float], core_row: NDArray[np.float32]) -> None:
+    """Fill the (11,) row of the selected lepton; its vertex stays 0."""
+    core_row[CORE.kind] = ELECTRON if lepton.is_electron else MUON
+    core_row[CORE.charge] = lepton.charge
+    core_row[CORE.pt] = lepton.pt
+    core_row[CORE.eta] = lepton.eta
+    core_row[CORE.phi] = lepton.phi
+    core_row[CORE.iso_charged] = lepton.iso_charged
+    core_row[CORE.iso_photon] = lepton.iso_photon
+    core_row[CORE.iso_neutral] = lepton.iso_neutral

@@ -1,11 +1,12 @@
 """Decides which events go into which row group, and in which order, from their keys only. No Spark.
 
-The events of a split are sorted by a hash of their identity and cut into row groups of equal length. So every row group
-mixes classes and files, whatever the order of the input.
+The events of a split are sorted by a hash of their identity and cut into row groups of equal
+length. So every row group mixes classes and files, whatever the order of the input.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,9 +24,9 @@ class RowGroupPlan(NamedTuple):
 
     split: int
     group: int
-    """Its number within the split."""
+    """Number of the row group within the split."""
     events: NDArray[np.int64]
-    """(num_rows,) numbers of its events among the selected events of all parts, in the order of the row group."""
+    """(num_rows,) indices into the selected events of all parts, in the order of the row group."""
 
 
 class MixingPlan(NamedTuple):
@@ -36,68 +37,72 @@ class MixingPlan(NamedTuple):
     counts: dict[str, list[int]]
     """Events of each class by split."""
 
-    def tasks(self, at_most: int) -> list[list[RowGroupPlan]]:
-        """Consecutive row groups for each task: `at_most` events, but at least one row group."""
+    def tasks(self, max_events: int) -> list[list[RowGroupPlan]]:
+        """Consecutive row groups for each task: `max_events` events, but at least one row group."""
         tasks: list[list[RowGroupPlan]] = []
-        room = 0
-        for each in self.groups:
-            if not tasks or len(each.events) > room:
+        free_events = 0
+        for group in self.groups:
+            num_events = len(group.events)
+            if not tasks or num_events > free_events:
                 tasks.append([])
-                room = at_most
-            tasks[-1].append(each)
-            room -= len(each.events)
+                free_events = max_events
+            tasks[-1].append(group)
+            free_events -= num_events
         return tasks
 
 
 def plan_mixing(
-    parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]
+    keys_by_part: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]
 ) -> MixingPlan:
     """Decide which events to keep, the row groups of every split, and the class weights.
 
     Raises:
-        FeatureError: A split lacks a class or has too few events, or the weights of a class add up to 0 or less.
+        FeatureError: A split lacks a class or has too few events, or the weights of a class add up
+            to 0 or less.
     """
-    keys = EventKeys(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    kept = np.ones(len(keys.split), dtype=np.bool_)
+    keys = EventKeys(*(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True)))
+    is_kept = np.ones(len(keys.split), dtype=np.bool_)
     if settings.balance is Balance.DOWNSAMPLE:
-        kept = kept_by_downsampling(keys, len(classes))
+        is_kept = downsampling_mask(keys, len(classes))
     counts = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
-    np.add.at(counts, (keys.split[kept], keys.label[kept]), 1)
-    refuse_empty_classes(counts, classes)
+    np.add.at(counts, (keys.split[is_kept], keys.label[is_kept]), 1)
+    require_all_classes(counts, classes)
+
     groups: list[RowGroupPlan] = []
-    weights = []
+    weights_by_split = []
     for split, name in enumerate(SPLITS):
-        events = np.flatnonzero(kept & (keys.split == split))
-        weights.append(class_weights(keys.label[events], keys.weight[events], classes, split=name))
+        events = np.flatnonzero(is_kept & (keys.split == split))
+        weights_by_split.append(
+            class_weights(keys.label[events], keys.weight[events], classes, split=name)
+        )
+        mixed = events[np.argsort(keys.mixing[events], kind="stable")]
         size = group_size(
             len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers
         )
-        mixed = events[np.argsort(keys.mixing[events], kind="stable")]
-        cuts = range(0, len(mixed), size)
-        groups += [
-            RowGroupPlan(split, number, mixed[first : first + size])
-            for number, first in enumerate(cuts)
-        ]
+        for group, start in enumerate(range(0, len(mixed), size)):
+            groups.append(RowGroupPlan(split, group, mixed[start : start + size]))
     return MixingPlan(
-        groups, weights[TRAIN].tolist(), dict(zip(SPLITS, counts.tolist(), strict=True))
+        groups,
+        weights_by_split[TRAIN].tolist(),
+        dict(zip(SPLITS, counts.tolist(), strict=True)),
     )
 
 
-def kept_by_downsampling(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
-    """Mask of the events that are kept if all classes of the training split are to be as large as the smallest.
+def downsampling_mask(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
+    """Mask of the events to keep, so that all classes are as large in training as the smallest.
 
     All events outside the training split are kept: there every event measures.
     """
     counts = np.bincount(keys.label[keys.split == TRAIN], minlength=num_classes)
-    fractions = counts.min() / np.maximum(counts, 1)
-    kept: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
-    return kept
+    kept_fractions = counts.min() / np.maximum(counts, 1)
+    mask: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < kept_fractions[keys.label])
+    return mask
 
 
 def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
-    """Rows per row group for a number of groups of at least `feed_workers`, and a multiple of it where possible.
+    """Rows per row group so that `feed_workers` divides the number of row groups where possible.
 
-    Of fewer events each is a row group.
+    There are at least `feed_workers` row groups; of fewer events each is a row group.
 
     Examples:
         >>> group_size(425, rows_per_group=2048, feed_workers=4)
@@ -106,10 +111,10 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
         834
     """
     feed_workers = min(feed_workers, num_events)
-    fewest = -(-num_events // (rows_per_group * feed_workers)) * feed_workers
-    for num_groups in range(fewest, min(4 * fewest, num_events) + 1, feed_workers):
-        size = -(-num_events // num_groups)
-        if -(-num_events // size) % feed_workers == 0:
+    min_groups = math.ceil(num_events / (rows_per_group * feed_workers)) * feed_workers
+    for num_groups in range(min_groups, min(4 * min_groups, num_events) + 1, feed_workers):
+        size = math.ceil(num_events / num_groups)
+        if math.ceil(num_events / size) % feed_workers == 0:
             return size
     return min(rows_per_group, num_events // feed_workers)
 
@@ -121,30 +126,37 @@ def class_weights(
     *,
     split: str = "train",
 ) -> NDArray[np.float64]:
-    """Weight factor of each class: all classes then have the same sum of weights, on average 1 per event.
+    """Factor on the weights of each class that makes their sums equal, on average 1 per event.
 
-    `labels` and `weights`, possibly negative, are (num_events,); a class whose weights add up to 0 or less is refused.
+    `labels` and `weights`, possibly negative, are (num_events,).
+
+    Raises:
+        FeatureError: The weights of a class add up to 0 or less.
     """
     sums = np.bincount(labels, weights=weights, minlength=len(names))
-    for name, total in zip(names, sums, strict=True):
-        if total <= 0:
+    for name, class_sum in zip(names, sums, strict=True):
+        if class_sum <= 0:
             raise FeatureError(
-                f"the event weights of class {name} add up to {total:g} on the {split} split; balancing, losses and "
-                f"efficiencies need a positive sum. Check the `weight` of its samples (a branch, or `none`), or add "
-                f"events."
+                f"the event weights of class {name} add up to {class_sum:g} on the {split} split; "
+                "balancing, losses and efficiencies need a positive sum. Check the `weight` of its "
+                "samples (a branch, or `none`), or add events."
             )
     return len(labels) / (len(names) * sums)
 
 
-def refuse_empty_classes(counts: NDArray[np.int64], names: list[str]) -> None:
-    """Refuse a split without events of some class; `counts` are the events, (number of splits, number of classes)."""
+def require_all_classes(counts: NDArray[np.int64], classes: list[str]) -> None:
+    """Check that each split has events of each class.
+
+    `counts` are the events, (number of splits, number of classes).
+    """
     if (counts > 0).all():
         return
-    table = "\n".join(
-        f"  {name:<8}"
-        + "".join(f"{label} {count:>8}   " for label, count in zip(names, row, strict=True))
-        for name, row in zip(SPLITS, counts, strict=True)
-    )
+    lines = []
+    for split, split_counts in zip(SPLITS, counts, strict=True):
+        columns = [f"{name} {count:>8}" for name, count in zip(classes, split_counts, strict=True)]
+        lines.append(f"  {split:<8}" + "   ".join(columns))
+    table = "\n".join(lines)
     raise FeatureError(
-        f"a split lacks a class after the selection:\n{table}\nAdd files, or change the shares under features.split."
+        f"a split lacks a class after the selection:\n{table}\n"
+        "Add files, or change the shares under features.split."
     )

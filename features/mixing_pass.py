@@ -1,14 +1,13 @@
 """Second pass: gathers the rows of all parts into row groups and writes one file each. No Spark.
 
-The rows lie in the kernels' files, which every task can reach, so a task reads those of its row groups and no row goes
-from task to task.
+The rows lie in the kernels' files, which every task can reach, so a task reads those of its row
+groups and no row goes from task to task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,12 @@ from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS, NUM_CORE
 from features.dataset import RowGroup
-from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add_histograms, fill_histograms
+from features.distributions import (
+    EVENTS_FOR_PARTICLES,
+    Histograms,
+    add_histograms,
+    fill_histograms,
+)
 from features.kernel_pass import read_unmixed, unmixed_schema
 from features.matrices import (
     hlf_array,
@@ -31,7 +35,7 @@ from features.matrices import (
 )
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
-from features.schema import SPLITS, TRAIN, described, features_schema
+from features.schema import SPLITS, TRAIN, described_schema, features_schema
 from hep_core.atomic_files import local_copy, new_file
 from hep_core.compiling import compiled
 from hep_core.integrity import file_digest
@@ -39,13 +43,14 @@ from hep_core.storage import as_path, is_remote
 
 #: Memory of the rows that a task gathers.
 GATHERED_BYTES: Final = 256 << 20
-#: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
+#: Columns with minimum and maximum in the footer; for features they would cost time for no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
 #: Columns with few different values.
 _WITH_DICTIONARY: Final = [
     "file_uuid",
     "sample",
-    *(f"particle_{name}.list.element" for name in ("kind", "charge")),
+    "particle_kind.list.element",
+    "particle_charge.list.element",
 ]
 
 
@@ -54,12 +59,12 @@ class KernelFile(NamedTuple):
 
     path: str
     first_event: int
-    """Number of its first event among the selected events of all parts."""
+    """Index of its first event among the selected events of all parts."""
     factor: float
     """Physics factor of its sample."""
 
 
-class GroupWritten(NamedTuple):
+class WrittenGroup(NamedTuple):
     """One row group, with the statistics of its columns."""
 
     split: int
@@ -68,22 +73,25 @@ class GroupWritten(NamedTuple):
     """Digest of the content of a file on object storage."""
     hlf: ColumnStatistics
     particles: ColumnStatistics
-    """Of the first EVENTS_FOR_PARTICLES events."""
+    """Statistics of the particles of the first EVENTS_FOR_PARTICLES events."""
 
 
 class PickedRows(NamedTuple):
-    """Some rows of one table, and their places among all rows that are gathered."""
+    """Some rows of one table, and their positions among all rows that are gathered."""
 
     read: Callable[[], pa.Table]
     """Maps the table from its file."""
     rows: NDArray[np.int64]
     """(num_rows,) in ascending order."""
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
     """(num_rows,)."""
 
 
-def rows_at_once(num_bytes: int, num_rows: int) -> int:
-    """Number of mixed rows that take `GATHERED_BYTES`, if `num_rows` of all parts have `num_bytes`; at least one."""
+def rows_in_memory(num_bytes: int, num_rows: int) -> int:
+    """Number of mixed rows that take `GATHERED_BYTES`, at least one.
+
+    `num_rows` rows of all parts have `num_bytes`.
+    """
     return max(1, GATHERED_BYTES * num_rows // max(num_bytes, 1))
 
 
@@ -94,79 +102,116 @@ def write_groups(
     out_dir: Path,
     scratch: Path = Path(),
     settings: Mapping[str, Any] | None = None,
-) -> tuple[list[GroupWritten], Histograms]:
-    """Write the row groups of one task; one sum of their histograms saves memory on the driver.
+) -> tuple[list[WrittenGroup], Histograms]:
+    """Write the row groups of one task.
 
-    `files` are in the order of their events; copies of those on object storage lie in `scratch`; `settings` is what the
-    files say that they were made with.
+    Args:
+        groups: Their events.
+        files: The kernels' files, in the order of their events.
+        classes: Names of the classes.
+        out_dir: Folder of the dataset.
+        scratch: Folder for copies of files on object storage.
+        settings: Settings that go into the metadata of the files.
+
+    Returns:
+        The row groups, and one sum of their histograms, which saves memory on the driver.
     """
-    wanted = np.concatenate([each.events for each in groups])
-    rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
-    lengths = [len(each.events) for each in groups]
-    slices = map(rows.slice, accumulate(lengths, initial=0), lengths)
-    made = [
-        write_group(*each[:2], own, classes, out_dir, settings)
-        for each, own in zip(groups, slices, strict=True)
-    ]
-    return [written for written, _ in made], add_histograms(histograms for _, histograms in made)
+    events = np.concatenate([group.events for group in groups])
+    rows = gather_rows(_pick_rows(files, events, scratch), len(events))
+    written_groups = []
+    histograms = []
+    start = 0
+    for group in groups:
+        group_rows = rows.slice(start, len(group.events))
+        start += len(group.events)
+        written, group_histograms = write_group(
+            group.split, group.group, group_rows, classes, out_dir, settings
+        )
+        written_groups.append(written)
+        histograms.append(group_histograms)
+    return written_groups, add_histograms(histograms)
 
 
-def _picked(
-    files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path
-) -> Iterator[PickedRows]:
-    order = np.argsort(wanted, kind="stable")
-    bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
-    for file, places in zip(files, np.split(order, bounds), strict=True):
-        if places.size:
-            read = partial(
-                read_unmixed, local_copy(as_path(file.path), scratch), factor=file.factor
-            )
-            yield PickedRows(read, wanted[places] - file.first_event, places)
+def _pick_rows(
+    files: Sequence[KernelFile], events: NDArray[np.int64], scratch: Path
+) -> list[PickedRows]:
+    """The rows of each file that hold some of the `events`."""
+    order = np.argsort(events, kind="stable")
+    file_bounds = np.searchsorted(events[order], [file.first_event for file in files[1:]])
+    picked = []
+    for file, positions in zip(files, np.split(order, file_bounds), strict=True):
+        if positions.size:
+            path = local_copy(as_path(file.path), scratch)
+            read = partial(read_unmixed, path, factor=file.factor)
+            picked.append(PickedRows(read, events[positions] - file.first_event, positions))
+    return picked
 
 
-def gathered(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
-    """Rows of tables in the schema `unmixed_schema()` in their places, with the particles as columns of lists.
+def gather_rows(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
+    """Rows of tables in the schema `unmixed_schema()`, in order of their positions.
 
-    Mapped files count as memory of the task, so each is read twice, for the lengths and for the particles, and none is
-    kept.
+    The particles become columns of lists. Mapped files count as memory of the task, so each is read
+    twice, for the lengths and for the particles, and none stays open.
     """
-    taken = []
-    lengths = np.zeros(num_rows, dtype=np.int64)
-    for each in picked:
-        table = each.read()
-        taken.append(table.drop_columns(["core"]).take(each.rows))
-        lengths[each.places] = pc.list_value_length(table["core"]).to_numpy()[each.rows] // NUM_CORE
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
-    for each in picked:
-        first = 0
-        for chunk in each.read()["core"].chunks:
-            inside = slice(*np.searchsorted(each.rows, [first, first + len(chunk)]))
-            source, places = chunk.values.to_numpy().reshape(-1, NUM_CORE), each.places[inside]
-            starts = chunk.offsets.to_numpy()[each.rows[inside] - first] // NUM_CORE
-            copy_runs(source, starts, lengths[places], columns, offsets[places])
-            first += len(chunk)
-    found = pa.concat_tables(taken).take(
-        np.argsort(np.concatenate([each.places for each in picked]))
-    )
-    for name, column in list_columns(offsets, particles_from_core(columns)).items():
-        found = found.append_column(name, column)
-    return found.append_column("num_particles", pa.array(lengths))
+    tables = []
+    num_particles = np.zeros(num_rows, dtype=np.int64)
+    for file_rows in picked:
+        table = file_rows.read()
+        tables.append(table.drop_columns(["core"]).take(file_rows.rows))
+        core_lengths = pc.list_value_length(table["core"]).to_numpy()[file_rows.rows]
+        num_particles[file_rows.positions] = core_lengths // NUM_CORE
+
+    offsets = np.concatenate([[0], np.cumsum(num_particles)])
+    core_columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
+    for file_rows in picked:
+        _copy_particles(file_rows, num_particles, core_columns, offsets)
+
+    positions = np.concatenate([file_rows.positions for file_rows in picked])
+    rows = pa.concat_tables(tables).take(np.argsort(positions))
+    for name, column in list_columns(offsets, particles_from_core(core_columns)).items():
+        rows = rows.append_column(name, column)
+    return rows.append_column("num_particles", pa.array(num_particles))
+
+
+def _copy_particles(
+    picked: PickedRows,
+    num_particles: NDArray[np.int64],
+    core_columns: NDArray[np.float32],
+    offsets: NDArray[np.int64],
+) -> None:
+    """Copy the particles of the picked rows to `core_columns`, (11, number of all particles)."""
+    chunk_start = 0
+    for chunk in picked.read()["core"].chunks:
+        chunk_stop = chunk_start + len(chunk)
+        first, stop = np.searchsorted(picked.rows, [chunk_start, chunk_stop])
+        rows_in_chunk = picked.rows[first:stop] - chunk_start
+        positions = picked.positions[first:stop]
+        copy_runs(
+            chunk.values.to_numpy().reshape(-1, NUM_CORE),
+            chunk.offsets.to_numpy()[rows_in_chunk] // NUM_CORE,
+            num_particles[positions],
+            core_columns,
+            offsets[positions],
+        )
+        chunk_start = chunk_stop
 
 
 @compiled
 def copy_runs(
     source: NDArray[np.float32],
-    starts: NDArray[np.int64],
+    source_starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     target: NDArray[np.float32],
-    places: NDArray[np.int64],
+    target_starts: NDArray[np.int64],
 ) -> None:
-    """Copy the rows `starts[i]` to `starts[i] + lengths[i]` of `source` to the columns from `places[i]` of `target`."""
-    for run in range(starts.size):
+    """Copy runs of rows of `source` to runs of columns of `target`.
+
+    Run i begins at `source_starts[i]` and at `target_starts[i]`, and has `lengths[i]` rows.
+    """
+    for run in range(source_starts.size):
         for row in range(lengths[run]):
             for column in range(target.shape[0]):
-                target[column, places[run] + row] = source[starts[run] + row, column]
+                target[column, target_starts[run] + row] = source[source_starts[run] + row, column]
 
 
 def write_group(
@@ -176,15 +221,9 @@ def write_group(
     classes: list[str],
     out_dir: Path,
     settings: Mapping[str, Any] | None = None,
-) -> tuple[GroupWritten, Histograms]:
-    """Write rows from `gathered` as one row group, in their order; its file appears whole."""
-    own = {*unmixed_schema().names, *features_schema().names}
-    schema = described(
-        features_schema([field for field in rows.schema if field.name not in own]),
-        classes,
-        settings,
-    )
-    table = rows.select(schema.names).combine_chunks().cast(schema)
+) -> tuple[WrittenGroup, Histograms]:
+    """Write rows from `gather_rows` as one row group, in their order; its file appears whole."""
+    table = _with_file_schema(rows, classes, settings)
     file = RowGroup(f"{SPLITS[split]}/part-{group:05d}.parquet", table.num_rows)
     with new_file(out_dir / file.file) as unfinished:
         # Float features hardly repeat; the attempt at dictionaries costs a third of the time.
@@ -200,16 +239,38 @@ def write_group(
             write_page_checksum=True,
         )
         digest = file_digest(unfinished) if is_remote(out_dir) else ""
-    hlf, (offsets, particles) = hlf_array(table), particle_arrays(table)
-    few = particle_features(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
-    # The scaler must depend on the training split only, so no other split has statistics.
-    fitted = None if split == TRAIN else 0
-    hlf_seen, particles_seen = (
-        ColumnStatistics.from_rows(each[:fitted], INPUT_COLUMNS[name].log_above)
-        for name, each in (("hlf", hlf), ("particles", few))
+
+    hlf = hlf_array(table)
+    offsets, particles = particle_arrays(table)
+    # Particles of the first events are enough for histograms and scaler.
+    num_sampled = int(offsets[: EVENTS_FOR_PARTICLES + 1][-1])
+    sampled_particles = particle_features(particles, num_sampled)
+    histograms = fill_histograms(
+        hlf,
+        sampled_particles,
+        table["num_particles"].to_numpy(),
+        table["label"].to_numpy(),
+        table["weight"].to_numpy(),
+        classes,
     )
-    written = GroupWritten(split, file, digest, hlf_seen, particles_seen)
-    num_particles, labels, weights = (
-        table[name].to_numpy() for name in ("num_particles", "label", "weight")
+    if split != TRAIN:
+        # The scaler must depend on the training split only, so no other split has statistics.
+        hlf, sampled_particles = hlf[:0], sampled_particles[:0]
+    written = WrittenGroup(
+        split,
+        file,
+        digest,
+        ColumnStatistics.from_rows(hlf, INPUT_COLUMNS["hlf"].log_above),
+        ColumnStatistics.from_rows(sampled_particles, INPUT_COLUMNS["particles"].log_above),
     )
-    return written, fill_histograms(hlf, few, num_particles, labels, weights, classes)
+    return written, histograms
+
+
+def _with_file_schema(
+    rows: pa.Table, classes: list[str], settings: Mapping[str, Any] | None
+) -> pa.Table:
+    """The columns of the features Parquet, and then the pass-through columns, with metadata."""
+    known_columns = {*unmixed_schema().names, *features_schema().names}
+    pass_through = [field for field in rows.schema if field.name not in known_columns]
+    schema = described_schema(features_schema(pass_through), classes, settings)
+    return rows.select(schema.names).combine_chunks().cast(schema)

@@ -1,4 +1,4 @@
-"""Physics weights: every sample of a class counts by its cross-section, not by the size of its files."""
+"""Physics weights: each sample counts by its cross-section, not by the size of its files."""
 
 from __future__ import annotations
 
@@ -17,82 +17,109 @@ class GeneratedSample(NamedTuple):
     label: int
     cross_section_pb: float | None
     num_events: int
-    """Generated events that were read."""
+    """Number of generated events that were read."""
     sum_of_weights: float
     """Sum of their weights, with signs."""
     stated_sum: float | None = None
-    """Sum of the weights of all generated events, also those that a skim dropped, if the user states it."""
+    """Sum of the weights of all generated events, also those that a skim dropped, if the user
+    states it."""
 
     @classmethod
     def from_counters(
         cls,
         name: str,
-        parts: Mapping[str, int | None],
+        labels: Mapping[str, int | None],
         ingested: Mapping[str, Any],
         *,
         cross_section_pb: float | None,
         sum_of_weights: float | str | None,
     ) -> dict[str, Self]:
-        """The parts of a sample that have a class, by name; `parts` are from `ingestion.expressions.sample_labels`.
+        """The parts of a sample that have a class, by name.
 
-        `ingested` are the counters of ingest. The cross-section is that of all parts together [pb], `sum_of_weights` as
-        in the config; it is refused if it cannot be that of all generated events.
+        Args:
+            name: Name of the sample.
+            labels: Label of each part, from `ingestion.expressions.sample_labels`.
+            ingested: Counters of ingest.
+            cross_section_pb: Cross-section of all parts together [pb].
+            sum_of_weights: As in the config.
+
+        Raises:
+            FeatureError: `sum_of_weights` cannot be the sum of all generated events.
         """
-        counts, weights = (
-            {part: ingested[key][part] for part in parts} for key in ("samples", "weights")
-        )
-        read = {
-            part: each["entries"][0] - each["rejected_copy"][0] for part, each in weights.items()
-        }
-        whole = sum(read.values())
-        stated = sum_of_weights
-        if isinstance(stated, str):
-            stated = ingested.get("generated", {}).get(name, {}).get(sum_of_weights)
-            if stated is None:
-                raise FeatureError(
-                    f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first."
-                )
-        has_negative = any(each["events_of_negative_weight"] for each in counts.values())
-        if stated is not None and whole > stated * (1 + _ROUNDING) and not has_negative:
+        num_events = {}
+        read_sums = {}
+        has_negative_weights = False
+        for part_name in labels:
+            counts = ingested["samples"][part_name]
+            weights = ingested["weights"][part_name]
+            num_events[part_name] = counts["entries"] - counts["rejected_copy"]
+            read_sums[part_name] = weights["entries"][0] - weights["rejected_copy"][0]
+            has_negative_weights |= bool(counts["events_of_negative_weight"])
+
+        sum_read = sum(read_sums.values())
+        stated_sum = _stated_sum(name, ingested, sum_of_weights)
+        if stated_sum is None:
+            # The cross-section of several parts is that of all of them together.
+            if len(labels) > 1 and cross_section_pb is not None:
+                stated_sum = sum_read
+        elif sum_read > stated_sum * (1 + _ROUNDING) and not has_negative_weights:
             raise FeatureError(
-                f"sample '{name}': the weights of the events read add up to {whole:g}, more than those of all "
-                f"generated events, {stated:g} (sum_of_weights: {sum_of_weights}). Correct it: it has the scale of "
-                f"`weight`, and counts the events of all files."
+                f"sample '{name}': the weights of the events read add up to {sum_read:g}, more "
+                f"than those of all generated events, {stated_sum:g} "
+                f"(sum_of_weights: {sum_of_weights}). Correct it: it has the scale of "
+                "`weight`, and counts the events of all files."
             )
-        if len(parts) > 1 and cross_section_pb is not None:
-            # The cross-section is that of all classes together.
-            stated = whole if stated is None else stated
         return {
-            part: cls(
-                label,
-                cross_section_pb,
-                counts[part]["entries"] - counts[part]["rejected_copy"],
-                read[part],
-                stated,
+            part_name: cls(
+                label, cross_section_pb, num_events[part_name], read_sums[part_name], stated_sum
             )
-            for part, label in parts.items()
+            for part_name, label in labels.items()
             if label is not None
         }
+
+
+def _stated_sum(
+    name: str, ingested: Mapping[str, Any], sum_of_weights: float | str | None
+) -> float | None:
+    """The number in the config, or the sum that ingest read from the files by a name."""
+    if not isinstance(sum_of_weights, str):
+        return sum_of_weights
+    sums_in_files: Mapping[str, float] = ingested.get("generated", {}).get(name, {})
+    if sum_of_weights not in sums_in_files:
+        raise FeatureError(
+            f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first."
+        )
+    return sums_in_files[sum_of_weights]
 
 
 def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -> dict[str, float]:
     """Factor of each sample that turns `Event.Weight` into a physics weight.
 
-    The physics weight is `Event.Weight` x cross-section [pb] x luminosity [1/pb] / sum of weights of the sample: of all
-    generated events if it is stated, else of those read. If a class has a sample without cross-section, its samples
-    count by their numbers of events: the mean weight of each becomes 1. Weights that add up to 0 or less are refused.
+    The physics weight is `Event.Weight` x cross-section [pb] x luminosity [1/pb] / sum of weights
+    of the sample: of all generated events if it is stated, else of those read. If a class has a
+    sample without cross-section, its samples count by their numbers of events: the mean weight of
+    each becomes 1.
+
+    Raises:
+        FeatureError: Weights of a sample add up to 0 or less.
     """
-    uncertain = {each.label for each in samples.values() if each.cross_section_pb is None}
+    labels_without_rate = {
+        sample.label for sample in samples.values() if sample.cross_section_pb is None
+    }
     factors = {}
-    for name, each in samples.items():
-        generated = each.sum_of_weights if each.stated_sum is None else each.stated_sum
-        if not (lower := min(each.sum_of_weights, generated)) > 0:
+    for name, sample in samples.items():
+        generated_sum = sample.sum_of_weights if sample.stated_sum is None else sample.stated_sum
+        smaller_sum = min(sample.sum_of_weights, generated_sum)
+        if not smaller_sum > 0:
             raise FeatureError(
-                f"the event weights of sample '{name}' add up to {lower:g} over its {each.num_events} events; its "
-                f"normalisation needs a positive sum. State another `weight` of the sample: a branch, or `none` if "
-                f"every event counts 1; or add files."
+                f"the event weights of sample '{name}' add up to {smaller_sum:g} over its "
+                f"{sample.num_events} events; its normalisation needs a positive sum. State "
+                "another `weight` of the sample: a branch, or `none` if every event counts 1; or "
+                "add files."
             )
-        known = None if each.label in uncertain else each.cross_section_pb
-        expected = each.num_events if known is None else known * luminosity
-        factors[name] = expected / generated
+        if sample.cross_section_pb is None or sample.label in labels_without_rate:
+            expected_events: float = sample.num_events
+        else:
+            expected_events = sample.cross_section_pb * luminosity
+        factors[name] = expected_events / generated_sum
     return factors

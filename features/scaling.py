@@ -1,4 +1,4 @@
-"""Mergeable statistics of feature columns; they give the scaler, which becomes the model's first layer."""
+"""Mergeable statistics of feature columns, and the scaler that they give: a model's first layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from features.columns import SCALED_LIMIT, ModelInput
 class ColumnStatistics(NamedTuple):
     """Count, mean and sum of squared deviations of each column; two of them merge without the data.
 
-    They are those of the values that networks see: of asinh(x / u) for a column that is logarithmic above u.
+    They describe the values that networks see: asinh(x / u) for a column that is logarithmic above
+    u.
     """
 
     rows: int
@@ -25,37 +26,41 @@ class ColumnStatistics(NamedTuple):
 
     @classmethod
     def from_rows(cls, rows: NDArray[np.floating[Any]], log_above: Sequence[float] = ()) -> Self:
-        """Statistics of (num_rows, num_columns) numbers without padding; without `log_above` all columns are linear."""
-        seen = np.array(rows.T, np.float64, order="C")
-        for column, unit in zip(seen, log_above, strict=bool(log_above)):
+        """Statistics of (num_rows, num_columns) numbers without padding.
+
+        `log_above` has one number for each column; without it all columns are linear.
+        """
+        columns = np.array(rows.T, np.float64, order="C")
+        for column, unit in zip(columns, log_above, strict=bool(log_above)):
             if unit > 0:
                 column[:] = np.arcsinh(column / unit)
-        mean = seen.sum(axis=1) / max(len(rows), 1)
-        return cls(len(rows), mean, np.square(seen - mean[:, None]).sum(axis=1))
+        mean = columns.sum(axis=1) / max(len(rows), 1)
+        return cls(len(rows), mean, np.square(columns - mean[:, None]).sum(axis=1))
 
-    def merge(self, other: ColumnStatistics) -> ColumnStatistics:
+    def merge(self, more: ColumnStatistics) -> ColumnStatistics:
         """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""
-        rows = self.rows + other.rows
+        rows = self.rows + more.rows
         if rows == 0:
             return self
-        delta = other.mean - self.mean
-        mean = self.mean + delta * (other.rows / rows)
-        m2 = self.m2 + other.m2 + delta**2 * (self.rows * other.rows / rows)
+        delta = more.mean - self.mean
+        mean = self.mean + delta * (more.rows / rows)
+        m2 = self.m2 + more.m2 + delta**2 * (self.rows * more.rows / rows)
         return ColumnStatistics(rows, mean, m2)
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """(num_columns,) standard deviations; 1 for constant columns, so that scaled values stay finite."""
+        """(num_columns,) standard deviations; 1 for constant columns keeps scaled values finite."""
         std = np.sqrt(self.m2 / max(self.rows, 1))
-        constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
-        return np.where(constant, 1.0, std)
+        is_constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
+        return np.where(is_constant, 1.0, std)
 
 
 def scaler_json(statistics: ColumnStatistics, column: ModelInput) -> dict[str, Any]:
-    """What the model's scaling layer needs of a column: `rows`, `mean`, `std`, `log_above`, `limit`."""
-    seen = {
+    """The content of the model's scaling layer for an input."""
+    return {
         "rows": statistics.rows,
         "mean": statistics.mean.tolist(),
         "std": statistics.std.tolist(),
+        "log_above": list(column.log_above),
+        "limit": SCALED_LIMIT,
     }
-    return {**seen, "log_above": list(column.log_above), "limit": SCALED_LIMIT}

@@ -27,7 +27,8 @@ class Convention(StrEnum):
     CORRECT = "correct"
     """The physics as defined."""
     SPARKDLTRIGGER = "sparkdltrigger"
-    """The features of CERN's published notebooks, mistakes included, for comparison with their numbers."""
+    """The features of CERN's published notebooks, mistakes included, for comparison with their
+    numbers."""
 
 
 class Balance(StrEnum):
@@ -52,7 +53,8 @@ class SplitSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     train: float = Field(default=0.64, gt=0, lt=1)
-    """Share of events in the training split, between 0 and 1; `train`, `val` and `test` add up to 1."""
+    """Share of events in the training split, between 0 and 1; `train`, `val` and `test` add up to
+    1."""
     val: float = Field(default=0.16, gt=0, lt=1)
     """Share of events in the validation split, which chooses the best epoch; between 0 and 1."""
     test: float = Field(default=0.20, gt=0, lt=1)
@@ -72,10 +74,11 @@ class FeatureSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     convention: Convention = Convention.CORRECT
-    """Definitions of the features: `correct`, or `sparkdltrigger` as in CERN's notebooks (needs `ordering: file`)."""
+    """Definitions of the features: `correct`, or `sparkdltrigger` as in CERN's notebooks (needs
+    `ordering: file`)."""
     particles: bool = True
-    """Whether the dataset has particle lists. Without them, inputs need no tracks, photons and neutral hadrons: the
-    isolations of leptons are then 0 and cut nothing."""
+    """Whether the dataset has particle lists. Without them, inputs need no tracks, photons and
+    neutral hadrons: the isolations of leptons are then 0 and cut nothing."""
     lepton_flavours: list[LeptonFlavour] = Field(default=list(LeptonFlavour), min_length=1)
     """Kinds of leptons that count: `electron`, `muon` or both."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
@@ -83,8 +86,8 @@ class FeatureSettings(BaseModel):
     max_lepton_abs_eta: float | None = Field(default=None, gt=0)
     """The |eta| of the selected lepton is below this limit; null for none."""
     max_lepton_isolation: float | None = Field(default=0.45, gt=0)
-    """The isolation of the selected lepton, summed over all kinds and relative to its pT, is below this threshold; null
-    for none."""
+    """The isolation of the selected lepton, summed over all kinds and relative to its pT, is below
+    this threshold; null for none."""
     min_leptons: int = Field(default=1, ge=1)
     """Lowest number of leptons that pass these cuts; that of highest pT is the selected lepton."""
     max_leptons: int | None = Field(default=None, ge=1)
@@ -98,14 +101,16 @@ class FeatureSettings(BaseModel):
     max_jet_abs_eta: float = Field(default=2.6, gt=0)
     """Jets count in HT and in the numbers of jets if their |eta| is below this limit."""
     jet_lepton_cleaning_dr: float | None = Field(default=None, ge=0)
-    """Jets closer to the selected lepton than this Delta R do not count: most are the lepton itself. 0 keeps all jets;
-    null is 0.4 with convention `correct` and 0 with `sparkdltrigger`, as published."""
+    """Jets closer to the selected lepton than this Delta R do not count: most are the lepton
+    itself. 0 keeps all jets; null is 0.4 with convention `correct` and 0 with `sparkdltrigger`, as
+    published."""
     min_jets: int = Field(default=0, ge=0)
     """Lowest number of jets that count."""
     min_bjets: int = Field(default=0, ge=0)
     """Lowest number of b-jets among them."""
     btag_mask: int = Field(default=0xFFFFFFFF, ge=0, le=0xFFFFFFFF)
-    """Bit mask of b-tags: a jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2 medium, 4 tight)."""
+    """Bit mask of b-tags: a jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2
+    medium, 4 tight)."""
     max_tracks: int = Field(default=CAPS["max_tracks"], ge=0, le=100_000)
     """Highest number of tracks in the particle list: those of highest pT are kept."""
     max_photons: int = Field(default=CAPS["max_photons"], ge=0, le=100_000)
@@ -113,21 +118,24 @@ class FeatureSettings(BaseModel):
     max_neutral_hadrons: int = Field(default=CAPS["max_neutral_hadrons"], ge=0, le=100_000)
     """Highest number of neutral hadrons in the particle list."""
     ordering: Ordering = Ordering.INCREASING
-    """Order of the particle rows after the lepton: `increasing` or `decreasing` in Delta R from it, or as in `file`."""
+    """Order of the particle rows after the lepton: `increasing` or `decreasing` in Delta R from it,
+    or as in `file`."""
     split: SplitSettings = SplitSettings()
     """Shares of the train, val and test splits; they add up to 1."""
     balance: Balance = Balance.WEIGHTS
-    """How classes get the same total weight: class `weights`, or `downsample` the larger classes in the
-    training split."""
+    """How classes get the same total weight: class `weights`, or `downsample` the larger classes in
+    the training split."""
     integrated_luminosity: float = Field(default=1.0, gt=0)
-    """Luminosity of the physics weights [1/pb]: `Event.Weight` x `cross_section_pb` x this / sum of weights of the
-    sample, where all samples of a class have a cross-section. Other samples count by their numbers of events."""
+    """Luminosity of the physics weights [1/pb]: `Event.Weight` x `cross_section_pb` x this / sum of
+    weights of the sample, where all samples of a class have a cross-section. Other samples count by
+    their numbers of events."""
     rows_per_group: int = Field(default=2048, ge=1, le=100_000)
-    """Highest number of events in a row group, the unit in which workers get data; 1 to 100000. It has fewer
-    if its particles would take more than 256 MB."""
+    """Highest number of events in a row group, the unit in which workers get data; 1 to 100000. It
+    has fewer if its particles would take more than 256 MB."""
     feed_workers: int = Field(default=8, ge=1)
-    """Number of workers that read without sharing row groups, for speed only: each split gets as many row groups, or a
-    multiple, as far as it has events. Any number of workers trains on all events."""
+    """Number of workers that read without sharing row groups, for speed only: each split gets as
+    many row groups, or a multiple, as far as it has events. Any number of workers trains on all
+    events."""
 
     @property
     def jet_cleaning(self) -> float:
@@ -138,22 +146,25 @@ class FeatureSettings(BaseModel):
 
     @field_validator("lepton_flavours")
     @classmethod
-    def _flavours_in_order(cls, value: list[LeptonFlavour]) -> list[LeptonFlavour]:
-        # Of all spellings of a set one, so that they mean the same to `plan`.
-        return [flavour for flavour in LeptonFlavour if flavour in value]
+    def _flavours_in_order(cls, flavours: list[LeptonFlavour]) -> list[LeptonFlavour]:
+        # Equal sets have one spelling, so that they mean the same to `plan`.
+        return [flavour for flavour in LeptonFlavour if flavour in flavours]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.max_leptons is not None and self.max_leptons < self.min_leptons:
             raise ValueError(
-                f"max_leptons {self.max_leptons} is below min_leptons {self.min_leptons}: no event passes"
+                f"max_leptons {self.max_leptons} is below min_leptons {self.min_leptons}: "
+                "no event passes"
             )
         if self.convention is Convention.SPARKDLTRIGGER and self.ordering is not Ordering.FILE:
             raise ValueError(
-                f"convention sparkdltrigger keeps particles in file order; set ordering: file (now {self.ordering})"
+                "convention sparkdltrigger keeps particles in file order; "
+                f"set ordering: file (now {self.ordering})"
             )
         if self.convention is Convention.SPARKDLTRIGGER and not self.particles:
             raise ValueError(
-                "convention sparkdltrigger needs particles: it rejects events without; set particles: true"
+                "convention sparkdltrigger needs particles: it rejects events without; "
+                "set particles: true"
             )
         return self

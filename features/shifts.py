@@ -1,8 +1,9 @@
-"""High-level features after a shift of the energy scale of jets or of the missing energy, computed anew from events.
+"""High-level features after a shift of the energy scale of jets or of the missing energy.
 
-Exact: jets cross the threshold on their pT, and HT, the numbers of jets and MT follow; the kernels are those of the
-features. Not shifted: what an experiment would also change, such as MET by the shift of the jets, and b-tags. Events
-that pass the selection only after the shift (`min_jets`) are not among the events; those that then fail it are found.
+They are computed again from the events, so they are exact: jets cross the threshold on their pT,
+and HT, the numbers of jets and MT follow; the kernels are those of the features. An experiment
+would also shift MET with the jets, and b-tags; this does not. Events that pass the selection only
+after the shift (`min_jets`) are not among the events; events that fail it only then are found.
 """
 
 from __future__ import annotations
@@ -18,39 +19,51 @@ from numpy.typing import NDArray
 from features.columns import hlf_names
 from features.errors import DatasetError
 from features.kernels import EnergyScales, build_features
-from features.schema import identities_in
+from features.schema import row_identities
 from features.settings import FeatureSettings
 from hep_core.checked_parquet import open_parquet
 
 
 def shifted_features(
-    parts: Iterable[Path],
-    wanted: pa.Array,
+    files: Iterable[Path],
+    identities: pa.Array,
     settings: FeatureSettings,
     shifts: Sequence[EnergyScales],
 ) -> list[NDArray[np.float32]]:
-    """High-level features of the events `wanted` (from `features.schema.identities`) after each of some shifts.
+    """High-level features of some events after each of some shifts.
 
-    Each is (num_events, NUM_HLF), NaN where the selection rejects the event. An event that is in none of the `parts`,
-    files of the events Parquet, is an error.
+    Args:
+        files: The the events Parquet.
+        identities: The events, from `features.schema.identities`.
+        settings: Selection and definitions.
+        shifts: Factors on energies.
+
+    Returns:
+        For each shift (num_events, NUM_HLF), NaN where the selection rejects the event.
+
+    Raises:
+        DatasetError: An event is in none of the files.
     """
-    found = [np.full((len(wanted), len(hlf_names())), np.nan, dtype=np.float32) for _ in shifts]
-    is_seen = np.zeros(len(wanted), dtype=np.bool_)
-    alone = settings.model_copy(update={"particles": False})
-    for path in parts:
-        with open_parquet(path) as file:
-            for group in range(file.num_row_groups):
-                events = file.read_row_group(group)
-                places = pc.index_in(identities_in(events), value_set=wanted)
-                events = events.filter(places.is_valid()).combine_chunks()
-                own = places.drop_null().to_numpy()
-                is_seen[own] = True
-                for shift, rows in zip(shifts, found, strict=True):
-                    block = build_features(events, alone, scales=shift)
-                    rows[own[block.selected]] = block.hlf
-    if not is_seen.all():
+    shape = (len(identities), len(hlf_names()))
+    hlf_by_shift = [np.full(shape, np.nan, dtype=np.float32) for _ in shifts]
+    is_found = np.zeros(len(identities), dtype=np.bool_)
+    settings = settings.model_copy(update={"particles": False})
+    for path in files:
+        with open_parquet(path) as events_file:
+            for group in range(events_file.num_row_groups):
+                events = events_file.read_row_group(group)
+                indices = pc.index_in(row_identities(events), value_set=identities)
+                events = events.filter(indices.is_valid()).combine_chunks()
+                rows = indices.drop_null().to_numpy()
+                is_found[rows] = True
+                for shift, hlf in zip(shifts, hlf_by_shift, strict=True):
+                    block = build_features(events, settings, scales=shift)
+                    hlf[rows[block.selected]] = block.hlf
+    if not is_found.all():
+        num_missing = np.count_nonzero(~is_found)
+        first_missing = identities[int(is_found.argmin())]
         raise DatasetError(
-            f"{(~is_seen).sum()} of {len(wanted)} events are not in the events Parquet, such as "
-            f"{wanted[int(is_seen.argmin())]}. Make the features again."
+            f"{num_missing} of {len(identities)} events are not in the events Parquet, such as "
+            f"{first_missing}. Make the features again."
         )
-    return found
+    return hlf_by_shift

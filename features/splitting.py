@@ -1,7 +1,7 @@
 """Deterministic pseudo-random numbers from event identities, for split, downsampling and mixing.
 
-The identity of an event is (file UUID, entry). Its number depends on nothing else: not on other events or files, their
-order, or the tasks. So an event keeps its split when files are added.
+The identity of an event is (file UUID, entry). Its number depends on nothing else: not on other
+events or files, their order, or the tasks. So an event keeps its split when files are added.
 """
 
 from __future__ import annotations
@@ -26,23 +26,30 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream: int) -> UInt64s:
-    """64 well mixed bits per event, of (num_events,) UUIDs as text and entries; `stream` is one of the constants.
+    """Hash events to 64 well mixed bits each.
 
-    Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the two halves of the UUID and the entry.
+    Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the two halves of the
+    UUID and the entry.
+
+    Args:
+        file_uuids: (num_events,) as text.
+        entries: (num_events,).
+        stream: One of the constants above.
 
     Examples:
-        >>> a = event_hash(["4320b7b3-c85c-463c-b2cf-109a77da02a4"], np.array([7]), stream=SPLIT_STREAM)
-        >>> hex(int(a[0]))
+        >>> uuids = ["4320b7b3-c85c-463c-b2cf-109a77da02a4"]
+        >>> hashes = event_hash(uuids, np.array([7]), stream=SPLIT_STREAM)
+        >>> hex(int(hashes[0]))
         '0xc38ea6ceac3abf16'
     """
-    names, inverse = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
-    halves = np.array(
-        [divmod(uuid.UUID(str(name)).int, 1 << 64) for name in names], dtype=np.uint64
-    ).reshape(-1, 2)
+    texts, file_index = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
+    halves = np.empty((len(texts), 2), dtype=np.uint64)
+    for row, text in enumerate(texts):
+        halves[row] = divmod(uuid.UUID(str(text)).int, 1 << 64)
     with np.errstate(over="ignore"):
-        state = _mix(halves[:, 0] + np.uint64(stream) * _GOLDEN)
-        state = _mix(state ^ halves[:, 1])
-        return _mix(state[inverse] + entries.astype(np.uint64) * _GOLDEN)
+        file_hash = _mix(halves[:, 0] + np.uint64(stream) * _GOLDEN)
+        file_hash = _mix(file_hash ^ halves[:, 1])
+        return _mix(file_hash[file_index] + entries.astype(np.uint64) * _GOLDEN)
 
 
 def uniform(hashes: UInt64s) -> NDArray[np.float64]:
@@ -54,10 +61,9 @@ def split_index(
     file_uuids: Sequence[str], entries: NDArray[np.int64], shares: SplitSettings
 ) -> NDArray[np.int64]:
     """Index into `features.schema.SPLITS` of every event; (num_events,)."""
-    bounds = np.array([shares.train, shares.train + shares.val])
-    return np.searchsorted(
-        bounds, uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM)), side="right"
-    )
+    upper_bounds = np.array([shares.train, shares.train + shares.val])
+    numbers = uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM))
+    return np.searchsorted(upper_bounds, numbers, side="right")
 
 
 def _mix(state: UInt64s) -> UInt64s:

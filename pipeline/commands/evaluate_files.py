@@ -277,7 +277,7 @@ def _make_features(
             context.config.features,
             context.config.classes,
             features_dir,
-            done=num_events_done,
+            event_counter=num_events_done,
             num_tasks=context.spark.num_tasks,
         )
 

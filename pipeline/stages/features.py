@@ -96,11 +96,11 @@ class Features(Stage):
                     config.classes,
                     context.out_dir,
                     kernels=kernels,
-                    data=context.data_dir,
-                    done=progress.enter_context(shown("features", total)),
+                    parquet_dir=context.data_dir,
+                    event_counter=progress.enter_context(shown("features", total)),
                     num_tasks=context.spark.num_tasks,
                     reading=_reading(context),
-                    mixed=partial(shown, "mixing"),
+                    count_mixed=partial(shown, "mixing"),
                     earlier=_earlier(context),
                 )
             counters = _counters(result)

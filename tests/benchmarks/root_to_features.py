@@ -29,7 +29,7 @@ from load_test import TREE, branch_map, write_load_test
 
 from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
-from features.mixing_pass import PickedRows, gathered, write_group
+from features.mixing_pass import PickedRows, gather_rows, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import keep_freed_memory, make_features
@@ -102,7 +102,9 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
         write_group(
             0,
             number,
-            gathered([PickedRows(partial(pa.concat_tables, [rows]), every, every)], rows.num_rows),
+            gather_rows(
+                [PickedRows(partial(pa.concat_tables, [rows]), every, every)], rows.num_rows
+            ),
             CLASSES,
             folder,
         )
@@ -132,7 +134,7 @@ def both_stages(
     }
     dataset = make_features(
         spark, parts, generated, FeatureSettings(), CLASSES, folder / "features",
-        kernels=folder / "features" / "kernels", done=done, num_tasks=provider.num_tasks,
+        kernels=folder / "features" / "kernels", event_counter=done, num_tasks=provider.num_tasks,
     ).dataset  # fmt: skip
     size = sum(path.stat().st_size for split in dataset.splits for path in dataset.files(split))
     return size / sum(dataset.num_rows(split) for split in dataset.splits)

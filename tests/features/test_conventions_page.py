@@ -10,7 +10,7 @@ from delphes_files import select
 from extracted_features import particles_of
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
-from features.kernels import LACKS_A_KIND, FeatureBlock, build_features
+from features.kernels import LACKS_CANDIDATE_KIND, FeatureBlock, build_features
 from features.settings import Convention, FeatureSettings, Ordering
 from ingestion.files import FileInfo
 
@@ -53,7 +53,7 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
         )
         counts["lepton_jets"] += int((uncleaned.hlf[:, NUM_JETS] > ours.hlf[:, NUM_JETS]).sum())
         counts["published"] += len(theirs.selected)
-        counts["lacking"] += int((theirs.outcome == LACKS_A_KIND).sum())
+        counts["lacking"] += int((theirs.outcome == LACKS_CANDIDATE_KIND).sum())
         for event in np.intersect1d(ours.selected, theirs.selected):
             one, other = (
                 np.searchsorted(ours.selected, event),

@@ -12,7 +12,7 @@ from extracted_features import ELECTRON, extract, near_pair
 from features.columns import hlf_names
 from features.errors import FeatureError
 from features.functions import FUNCTIONS
-from features.high_level import refuse_dependence
+from features.high_level import check_independence
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding
     again[:, hlf_names().index("mt")] = 2
     if is_refused and is_plugin:
         with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
-            refuse_dependence(few, again)
+            check_independence(few, again)
     else:
-        refuse_dependence(few, again)
+        check_independence(few, again)

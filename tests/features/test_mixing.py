@@ -16,10 +16,10 @@ from features.mixing import (
     MixingPlan,
     RowGroupPlan,
     class_weights,
+    downsampling_mask,
     group_size,
-    kept_by_downsampling,
     plan_mixing,
-    refuse_empty_classes,
+    require_all_classes,
 )
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, event_hash, uniform
@@ -86,7 +86,7 @@ def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> Non
     groups = [
         RowGroupPlan(0, number, np.arange(rows)) for number, rows in enumerate([3, 3, 3, 9, 1])
     ]
-    tasks = MixingPlan(groups, [], {}).tasks(at_most=6)
+    tasks = MixingPlan(groups, [], {}).tasks(max_events=6)
     assert [[each.group for each in task] for task in tasks] == [[0, 1], [2], [3], [4]]
 
 
@@ -120,7 +120,7 @@ def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_gr
             zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names))
         )
 
-    kept = [kept_by_downsampling(keys(num_files), 2) for num_files in (2, 3, 4)]
+    kept = [downsampling_mask(keys(num_files), 2) for num_files in (2, 3, 4)]
     assert [int(each[:500].sum()) for each in kept] == [500] * 3, "the smallest class stays whole"
     for fewer, more in pairwise(reversed(kept)):
         assert (more[: len(more)] | ~fewer[: len(more)]).all()
@@ -146,4 +146,4 @@ def test_negative_weights_are_fine_as_long_as_their_sum_is_positive() -> None:
 
 def test_a_split_without_a_class_is_shown_with_its_table() -> None:
     with pytest.raises(FeatureError, match=r"(?s)lacks a class.*test\s+QCD\s+0\s+ttbar\s+1"):
-        refuse_empty_classes(np.array([[1, 1], [1, 1], [0, 1]]), ["QCD", "ttbar"])
+        require_all_classes(np.array([[1, 1], [1, 1], [0, 1]]), ["QCD", "ttbar"])

@@ -60,7 +60,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     context: Any = here
     make_features(
         context, parts, SLICES, settings, CLASSES, folder / "out",
-        kernels=folder / "kernels", done=context.accumulator(0), num_tasks=lambda work: work,
+        kernels=folder / "kernels", event_counter=context.accumulator(0), num_tasks=lambda work: work,
     )  # fmt: skip
     return FeatureDataset.load(folder / "out")
 

@@ -23,14 +23,14 @@ from features.kernel_pass import (
     EventKeys,
     EventsFile,
     KernelOutput,
-    keys_of,
+    event_keys,
     read_unmixed,
     run_kernels,
 )
 from features.kernels import OUTCOMES, build_features
 from features.matrices import model_inputs
 from features.mixing import plan_mixing
-from features.mixing_pass import KernelFile, PickedRows, gathered, write_group, write_groups
+from features.mixing_pass import KernelFile, PickedRows, gather_rows, write_group, write_groups
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
@@ -72,13 +72,13 @@ def run_tasks(
     for index, table in enumerate(tables):
         pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=70)
         blocks.append(kernels_of(folder / f"part-{index}.parquet", settings, unmixed))
-    keys = [keys_of(block.path(folder), settings) for block in blocks]
+    keys = [event_keys(block.path(folder), settings) for block in blocks]
     first_events = np.cumsum([0, *(len(key.split) for key in keys)])
     files = [
         KernelFile(str(block.path(folder)), first, 1.0)
         for block, first in zip(blocks, first_events, strict=False)
     ]
-    for groups in plan_mixing(keys, settings, CLASSES).tasks(at_most=50):
+    for groups in plan_mixing(keys, settings, CLASSES).tasks(max_events=50):
         write_groups(groups, files, CLASSES, out)
     return blocks, out
 
@@ -185,7 +185,7 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
     spark_job.make_features(
         context, [EventsFile("a.parquet", "made", "", str(path))], {"made": GeneratedSample(0, None, 90, 90.0)},
         FeatureSettings(feed_workers=1, max_tracks=100_000), CLASSES, tmp_path / "out",
-        kernels=tmp_path / "kernels", done=context.accumulator(0), num_tasks=int,
+        kernels=tmp_path / "kernels", event_counter=context.accumulator(0), num_tasks=int,
     )  # fmt: skip
     found = [
         pq.read_table(path)["num_particles"].to_numpy()
@@ -214,7 +214,9 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
         _written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
     )
     every = np.arange(100)
-    table = gathered([PickedRows(partial(read_unmixed, output.path(tmp_path)), every, every)], 100)
+    table = gather_rows(
+        [PickedRows(partial(read_unmixed, output.path(tmp_path)), every, every)], 100
+    )
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
         written, _ = write_group(index, 0, table, CLASSES, tmp_path)
@@ -260,7 +262,7 @@ def keys_made_of(table: pa.Table, folder: Path) -> EventKeys:
     output = kernels_of(
         _written(table, folder / "a.parquet"), FeatureSettings(), _folder(folder / "unmixed")
     )
-    return keys_of(output.path(folder), FeatureSettings())
+    return event_keys(output.path(folder), FeatureSettings())
 
 
 def _folder(path: Path) -> Path:
@@ -269,8 +271,8 @@ def _folder(path: Path) -> Path:
 
 
 def test_as_many_rows_are_mixed_at_once_as_memory_holds() -> None:
-    assert mixing_pass.rows_at_once(10 * mixing_pass.GATHERED_BYTES, 1000) == 100
-    assert mixing_pass.rows_at_once(mixing_pass.GATHERED_BYTES // 4, 1000) >= 4000
+    assert mixing_pass.rows_in_memory(10 * mixing_pass.GATHERED_BYTES, 1000) == 100
+    assert mixing_pass.rows_in_memory(mixing_pass.GATHERED_BYTES // 4, 1000) >= 4000
     # A row that is too large is mixed alone, and files without rows have no size.
-    assert mixing_pass.rows_at_once(5 * mixing_pass.GATHERED_BYTES, 2) == 1
-    assert mixing_pass.rows_at_once(0, 0) == 1
+    assert mixing_pass.rows_in_memory(5 * mixing_pass.GATHERED_BYTES, 2) == 1
+    assert mixing_pass.rows_in_memory(0, 0) == 1

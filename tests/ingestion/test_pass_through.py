@@ -71,7 +71,7 @@ def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -
         FeatureSettings(),
         CLASSES,
         folder / "features",
-        done=here,
+        event_counter=here,
         num_tasks=int,
     )
     assert pq.read_schema(features.files[0]).names[-len(info.pass_through) :] == list(

@@ -83,7 +83,7 @@ def run_features(
         CLASSES,
         out,
         kernels=out / "kernels",
-        done=spark.accumulator(0),
+        event_counter=spark.accumulator(0),
         num_tasks=provider.num_tasks,
     )
 
@@ -192,7 +192,7 @@ class Unmixed:
             SETTINGS,
             CLASSES,
             folder,
-            done=done,
+            event_counter=done,
             num_tasks=provider.num_tasks,
         )
         self.num_done: int = done.value

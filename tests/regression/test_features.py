@@ -15,9 +15,9 @@ from event_rows import event_row, events_table, lepton, track
 from stages_in_process import run_stages, without_spark
 
 from features.columns import NUM_CORE
-from features.kernel_pass import EventsFile, keys_of, run_kernels, unmixed_schema
+from features.kernel_pass import EventsFile, event_keys, run_kernels, unmixed_schema
 from features.mixing import plan_mixing
-from features.mixing_pass import KernelFile, PickedRows, gathered, write_groups
+from features.mixing_pass import KernelFile, PickedRows, gather_rows, write_groups
 from features.settings import FeatureSettings, SplitSettings
 from pipeline.errors import MissingInputError
 
@@ -36,7 +36,7 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
         output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
         path = output.path(tmp_path.parent)
         files.append(KernelFile(str(path), sum(len(key.label) for key in keys), 1.0))
-        keys.append(keys_of(path, SETTINGS))
+        keys.append(event_keys(path, SETTINGS))
     assert [len(key.label) for key in keys] == [0, 60, 0]
     plan = plan_mixing(keys, SETTINGS, ["QCD", "ttbar"])
     for split in ("train", "val", "test"):
@@ -64,7 +64,7 @@ def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
         PickedRows(partial(table, number), np.array([1]), np.array([4 - number]))
         for number in range(5)
     ]
-    found = gathered(picked, 5)
+    found = gather_rows(picked, 5)
     assert len(read) >= 5
     assert found["num_particles"].to_pylist() == [2] * 5
     assert found["particle_pt"].to_pylist() == [[number] * 2 for number in (4, 3, 2, 1, 0)]
