@@ -11,97 +11,120 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hep_studies.judging import verdict_of
-from hep_studies.pages import markdown_table, render, render_claims
-from hep_studies.study import FOLDER, WORDS, StudySettings, form_of
-from hep_studies.study_result import PACKED, StudyResult, read
+from hep_studies.nested_values import form_of
+from hep_studies.pages import render, render_claims
+from hep_studies.study import FOLDER, PRESENTATION_KEYS, StudySettings
+from hep_studies.study_result import PACKED_FILE, RESULT_FILE, StudyResult, read_study_result
+from hep_studies.tables import markdown_table
+from hep_studies.verdicts import verdict_of
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
 
-_RESULT: Final = "result.json"
-_CLAIMS: Final = "claims.md"
-#: Number of errors of a difference above which it counts.
-_COUNTS: Final = 2
-#: Half the interval of an area, in errors, and the areas between which the source would see no difference.
-_ERRORS: Final = 1.96
-_SIMILAR: Final = 0.005
+_PAGE: Final = "claims.md"
+#: A classifier is behind the best if their difference is more than this number of errors.
+_SIGNIFICANT_ERRORS: Final = 2
+#: Half of a 95 % interval, in errors.
+_INTERVAL_ERRORS: Final = 1.96
+#: The source would see no difference between areas that differ by less.
+_SIMILAR_AREAS: Final = 0.005
 
 
 def write_claims(folder: Path, out: Path) -> Path:
-    """Write the page of claims of stored results, and the page of each published study beside its packed result.
+    """Write the page of claims of stored results, and the page of each published study.
 
-    A shipped study is judged by the claims that its file has now, if that asks for the stored runs. `folder`:
-    `docs/studies`, or `compare` of a run folder. `out`: the folder of the page, which is returned.
+    The claims of a shipped study are those of its file now, if the file asks for the stored runs.
+    `folder`: `docs/studies`, or `compare` of a run folder. `out`: the folder of the page, which is
+    returned.
 
     Raises:
         MissingInputError: The folder has no results.
         StudyError: A result cannot be read.
     """
-    found = {
-        path.parent: path for name in (_RESULT, PACKED) for path in sorted(folder.glob(f"*/{name}"))
-    }
-    if not found:
-        raise MissingInputError(
-            f"compare --claims {folder}: there is no */{_RESULT} or */{PACKED}. `compare --study NAME --publish "
-            f"{folder}` stores one."
-        )
     results = {}
-    for study, path in sorted(found.items()):
-        result = _with_words_of_file(read(path))
-        page = study.with_suffix(".md") if path.name == PACKED else study / "page.md"
-        if path.name == PACKED:
-            page.write_text(render(result, folder=study.name), encoding="utf-8")
+    for study_folder, path in sorted(_stored_results(folder).items()):
+        result = _with_current_presentation(read_study_result(path))
+        if path.name == PACKED_FILE:
+            page = study_folder.with_suffix(".md")
+            page.write_text(render(result, folder=study_folder.name), encoding="utf-8")
+        else:
+            page = study_folder / "page.md"
         results[os.path.relpath(page, out)] = result
-    metrics = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("*/metrics.json"))
-    ]
-    command = shlex.join(
-        ["python", "-m", "pipeline", "compare", "--claims", str(folder), "--publish", str(out)]
-    )
-    text = render_claims(results, command=command, evaluations=[_section(each) for each in metrics])
+
+    evaluations = []
+    for path in sorted(folder.glob("*/metrics.json")):
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        evaluations.append(_evaluation_section(metrics))
+    options = ["--claims", str(folder), "--publish", str(out)]
+    command = shlex.join(["python", "-m", "pipeline", "compare", *options])
+    text = render_claims(results, command=command, evaluations=evaluations)
     out.mkdir(parents=True, exist_ok=True)
-    (out / _CLAIMS).write_text(text, encoding="utf-8")
-    return out / _CLAIMS
+    page = out / _PAGE
+    page.write_text(text, encoding="utf-8")
+    return page
 
 
-def _with_words_of_file(result: StudyResult) -> StudyResult:
-    """The result with the claims, tables and figures that the file of a shipped study has now, if its runs are these.
+def _stored_results(folder: Path) -> dict[Path, Path]:
+    """Return the results below a folder, by the folder of each study."""
+    stored = {}
+    for name in (RESULT_FILE, PACKED_FILE):
+        for path in sorted(folder.glob(f"*/{name}")):
+            stored[path.parent] = path
+    if not stored:
+        raise MissingInputError(
+            f"compare --claims {folder}: there is no */{RESULT_FILE} or */{PACKED_FILE}. "
+            f"`compare --study NAME --publish {folder}` stores one."
+        )
+    return stored
 
-    Runs of earlier settings keep the words of their time: what the file says now would be about others.
+
+def _with_current_presentation(result: StudyResult) -> StudyResult:
+    """Return a result with the claims, tables and figures that the file of its study has now.
+
+    Runs of earlier settings keep the presentation of their time: the file would describe other
+    runs.
     """
     path = FOLDER / f"{result.name.removesuffix('-mpi').removesuffix('-full')}.yaml"
     if not path.exists():
         return result
     study = StudySettings.model_validate(form_of(read_mapping(path), result.form, {}))
-    now, stored = (
-        each.model_dump(mode="json", exclude=set(WORDS)) for each in (study, result.study)
-    )
-    return replace(result, study=study) if now == stored else result
+    has_same_runs = _settings_of_runs(study) == _settings_of_runs(result.study)
+    return replace(result, study=study) if has_same_runs else result
 
 
-def _section(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The classifiers of an evaluation: how far each is behind the best, and the tables of the terminal."""
-    behind, trees = metrics["behind_best"], None
-    if {"hlf", "boosted-trees"} <= behind.keys():
-        network, other = behind["hlf"], behind["boosted-trees"]
-        value, error = (
-            network["value"] - other["value"],
-            _ERRORS * math.hypot(network["error"], other["error"]),
-        )
-        verdict = verdict_of(value, error, _SIMILAR, of_equals=True)
-        trees = {
-            "found": (value, value - error, value + error),
-            "similar": _SIMILAR,
-            "verdict": verdict,
-        }
-    tables = [
-        (
-            f"{grid.title[:1].upper()}{grid.title[1:]}",
-            markdown_table(grid.rows[0], grid.rows[1:]),
-            grid.caption,
-        )
-        for grid in evaluation_tables(metrics)
-    ]
-    return {**metrics, "errors": _COUNTS, "trees": trees, "tables": tables}
+def _settings_of_runs(study: StudySettings) -> dict[str, Any]:
+    """Return the settings of a study that its runs depend on."""
+    return study.model_dump(mode="json", exclude=set(PRESENTATION_KEYS))
+
+
+def _evaluation_section(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the page's section on the classifiers of an evaluation."""
+    tables = []
+    for grid in evaluation_tables(metrics):
+        title = f"{grid.title[:1].upper()}{grid.title[1:]}"
+        tables.append((title, markdown_table(grid.rows[0], grid.rows[1:]), grid.caption))
+    return {
+        **metrics,
+        "errors": _SIGNIFICANT_ERRORS,
+        "trees": _network_against_trees(metrics["behind_best"]),
+        "tables": tables,
+    }
+
+
+def _network_against_trees(behind_best: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return by how much the area of boosted trees is larger than that of the network.
+
+    None without both classifiers.
+    """
+    if "hlf" not in behind_best or "boosted-trees" not in behind_best:
+        return None
+    network = behind_best["hlf"]
+    trees = behind_best["boosted-trees"]
+    difference = network["value"] - trees["value"]
+    half_width = _INTERVAL_ERRORS * math.hypot(network["error"], trees["error"])
+    verdict = verdict_of(difference, half_width, _SIMILAR_AREAS, is_equivalence=True)
+    return {
+        "difference": (difference, difference - half_width, difference + half_width),
+        "similar": _SIMILAR_AREAS,
+        "verdict": verdict,
+    }

@@ -10,6 +10,8 @@ import typer
 from pipeline.command_line import CliOptions, command, require_at_most_one
 from pipeline.terminal.exit_codes import err, out
 
+_DEFAULT_STUDY = "thesis-hlf"
+
 
 @command
 def compare(
@@ -36,12 +38,14 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
-    from hep_studies.compare import compare, list_studies, make_all, read_study
+    from hep_studies.compare import compare, make_all
+    from hep_studies.study_files import list_studies, read_study
     from pipeline.configuration.paths import folder_of_option
 
     require_at_most_one(study=study, list=show, claims=claims)
     require_at_most_one(force=force, list=show, claims=claims)
-    publish = folder_of_option(publish, "--publish") if publish else None
+    if publish is not None:
+        publish = folder_of_option(publish, "--publish")
     if claims is not None:
         from hep_studies.claims import write_claims
 
@@ -51,16 +55,19 @@ def compare(
     if show:
         out.print(list_studies())
         return
-    chosen, options = study or "thesis-hlf", options.with_override("compare.train.workers", workers)
+
+    options = options.with_override("compare.train.workers", workers)
     run_folder = options.run_folder()
 
-    def make(study: str) -> None:
-        found = read_study(study, form, run_folder.config.compare)
-        command = options.command_line("compare", "--study", study, "--form", form)
-        page = compare(run_folder, found, command=command, force=force, publish=publish)
+    def make(name: str) -> None:
+        study_to_make = read_study(name, form, run_folder.config.compare)
+        command_line = options.command_line("compare", "--study", name, "--form", form)
+        page = compare(
+            run_folder, study_to_make, command=command_line, force=force, publish=publish
+        )
         err.print(f"study: {page}", markup=False)
 
-    if chosen == "all":
+    if study == "all":
         make_all(make, run_folder.say)
     else:
-        make(chosen)
+        make(study or _DEFAULT_STUDY)

@@ -20,8 +20,9 @@ from matplotlib.ticker import (
 )
 
 from hep_studies.measures import CURVES, measure_of
-from hep_studies.study import EPOCH, SECONDS, Panel, StudyFigure, short
+from hep_studies.study import key_label
 from hep_studies.study_result import Cell, Floats, StudyResult
+from hep_studies.study_sections import EPOCH, SECONDS, Panel, StudyFigure
 from models.evaluation.style import (
     COLOURS,
     DASHES,
@@ -33,143 +34,174 @@ from models.evaluation.style import (
     styled,
 )
 
-_BAND: Final = 0.2
+_BAND_OPACITY: Final = 0.2
 #: Percentage of the values of all curves below the axis: the first epochs.
-_BELOW_AXIS: Final = 4
+_PERCENT_BELOW_AXIS: Final = 4
+#: Room above and below the curves, as a share of their range.
 _ROOM: Final = 0.15
+#: Ratio of highest to lowest value below which each decade has three labels.
 _FEW_DECADES: Final = 300
-#: Ratio of highest to lowest value below which a logarithmic axis has room for only one or two of its labels.
+#: Ratio below which a logarithmic axis has room for only one or two of its labels.
 _NARROW: Final = 10
-_MOST_IN_PANEL: Final = 4
+_MOST_LINES_IN_PANEL_LEGEND: Final = 4
 _MARKERS: Final = "os^Dv<>Pp"
 #: Number of values of a key that have a tick each.
 _MOST_TICKS: Final = 8
+
+Styles = Mapping[Cell, dict[str, Any]]
+"""Arguments of matplotlib for each line."""
 
 
 def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
     """Draw all figures of a study into a folder; the labels get the warning of the result."""
     folder.mkdir(exist_ok=True)
     if result.warning:
-        labels = labels._replace(sample_note=f"{labels.sample_note}; {result.warning}".lstrip("; "))
+        note = f"{labels.sample_note}; {result.warning}".lstrip("; ")
+        labels = labels._replace(sample_note=note)
     for figure in result.study.figures:
         save_figure(draw(result, figure, labels), folder / figure.name)
 
 
 @styled
 def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure:
-    """A figure of panels side by side; they share the vertical axis if they show the same."""
-    panels, is_shared = figure.panels, len({panel.y for panel in figure.panels}) == 1
-    if is_shared:
-        made, first = new_figure(labels, panels=len(panels))
-        drawn = [first, *made.axes[1:]]
+    """Draw panels side by side; they share the vertical axis if they show the same quantity."""
+    panels = figure.panels
+    shares_axis = len({panel.y for panel in panels}) == 1
+    if shares_axis:
+        drawing, first_axes = new_figure(labels, panels=len(panels))
+        all_axes = [first_axes, *drawing.axes[1:]]
     else:
-        made, drawn = new_grid(labels, panels=len(panels), columns=len(panels))
-        made.set_figheight(6.2)
-    looks = _looks(cell for panel in panels for cell in _lines(panel, result))
-    for axes, panel in zip(drawn, panels, strict=True):
-        drawing = _boxes if panel.x is None else _epochs if panel.x in (EPOCH, SECONDS) else _values
-        drawing(axes, panel, result, looks)
-        if panel.title:
-            axes.text(
-                0.04,
-                0.96,
-                panel.title,
-                transform=axes.transAxes,
-                ha="left",
-                va="top",
-                fontsize="small",
-            )
-    for axes in drawn[1:] if is_shared else ():
-        axes.set_ylabel("")
-    _legend(made, drawn, panels)
-    return made
+        drawing, all_axes = new_grid(labels, panels=len(panels), columns=len(panels))
+        drawing.set_figheight(6.2)
+    styles = _line_styles(line for panel in panels for line in _cells_by_line(panel, result))
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _draw_panel(axes, panel, result, styles)
+    if shares_axis:
+        for axes in all_axes[1:]:
+            axes.set_ylabel("")
+    _add_legend(drawing, all_axes, panels)
+    return drawing
 
 
-def _lines(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
-    """The lines of a panel, each with the cells that it goes through."""
-    found: dict[Cell, list[Cell]] = {}
+def _draw_panel(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -> None:
+    if panel.x is None:
+        _draw_boxes(axes, panel, result, styles)
+    elif panel.x in (EPOCH, SECONDS):
+        _draw_curves(axes, panel, result, styles)
+    else:
+        _draw_measure(axes, panel, panel.x, result, styles)
+    if panel.title:
+        corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "left", "va": "top"}
+        axes.text(0.04, 0.96, panel.title, fontsize="small", **corner)
+
+
+def _cells_by_line(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
+    """Return the lines of a panel, each with the cells that it goes through."""
+    lines: dict[Cell, list[Cell]] = {}
     for cell in result.cells(panel.methods, panel.where):
-        found.setdefault(_line(cell, panel), []).append(cell)
-    return found
+        lines.setdefault(_line_of(cell, panel), []).append(cell)
+    return lines
 
 
-def _line(cell: Cell, panel: Panel) -> Cell:
-    """A cell without the key on the axis across, and without those that are the same in all of the panel."""
+def _line_of(cell: Cell, panel: Panel) -> Cell:
+    """Return a cell without the key on the horizontal axis and without the panel's fixed keys."""
     return cell.without(panel.x, *panel.where)
 
 
-def _looks(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
-    """A colour for each method; dashes and a marker for each of its lines, where it has several."""
-    by_method: dict[str, list[Cell]] = {}
+def _line_styles(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
+    """Return a colour for each method, with dashes and a marker for each of its lines."""
+    lines_by_method: dict[str, list[Cell]] = {}
     for line in dict.fromkeys(lines):
-        by_method.setdefault(line.method, []).append(line)
-    found = {}
-    for place, several in enumerate(by_method.values()):
-        for number, line in enumerate(several):
-            which = number if len(several) > 1 else place + place // len(COLOURS)
-            colour, dashes = COLOURS[place % len(COLOURS)], DASHES[which % len(DASHES)]
-            found[line] = {
-                "color": colour,
-                "linestyle": dashes,
-                "marker": _MARKERS[number % len(_MARKERS)],
+        lines_by_method.setdefault(line.method, []).append(line)
+    styles = {}
+    for method_index, method_lines in enumerate(lines_by_method.values()):
+        for line_index, line in enumerate(method_lines):
+            dash_index = line_index
+            if len(method_lines) == 1:
+                # Methods that share a colour differ in their dashes.
+                dash_index = method_index + method_index // len(COLOURS)
+            styles[line] = {
+                "color": COLOURS[method_index % len(COLOURS)],
+                "linestyle": DASHES[dash_index % len(DASHES)],
+                "marker": _MARKERS[line_index % len(_MARKERS)],
             }
-    return found
+    return styles
 
 
 def _curves(panel: Panel, result: StudyResult) -> dict[Cell, Floats]:
-    """A quantity of each seed and epoch, of the cells with a run that did not diverge."""
-    cells = result.cells(panel.methods, panel.where)
-    return {cell: values for cell in cells if (values := result.curves(cell, panel.y)).size}
+    """Return a quantity of each seed and epoch, of the cells with a run that did not diverge."""
+    curves = {}
+    for cell in result.cells(panel.methods, panel.where):
+        values = result.curves(cell, panel.y)
+        if values.size:
+            curves[cell] = values
+    return curves
 
 
-def _epochs(
-    axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]
-) -> None:
-    """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
-    found = _curves(panel, result)
-    if "y" in panel.log:
-        # Methods that average all gradients have a consensus distance of 0, which a logarithmic axis cannot show.
-        found = {cell: values for cell, values in found.items() if np.median(values) > 0}
-    for cell, values in found.items():
-        ends = result.curves(cell, "seconds").cumsum(axis=1).mean(axis=0)
-        across = np.arange(1, values.shape[1] + 1) if panel.x == EPOCH else ends
-        line, mean = _line(cell, panel), values.mean(axis=0)
-        look = {**looks[line], "marker": None}
-        axes.plot(across, mean, **look, linewidth=2, label=result.title(line))
+def _draw_curves(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -> None:
+    """Draw a quantity of each epoch: mean over the seeds, and a band of standard deviation."""
+    curves = _curves(panel, result)
+    is_log = "y" in panel.log
+    if is_log:
+        # Methods that average all gradients have a consensus distance of 0, which a logarithmic
+        # axis cannot show.
+        curves = {cell: values for cell, values in curves.items() if np.median(values) > 0}
+    for cell, values in curves.items():
+        if panel.x == EPOCH:
+            x = np.arange(1, values.shape[1] + 1)
+        else:
+            x = result.curves(cell, "seconds").cumsum(axis=1).mean(axis=0)
+        line = _line_of(cell, panel)
+        style = {**styles[line], "marker": None}
+        mean = values.mean(axis=0)
+        axes.plot(x, mean, **style, linewidth=2, label=result.title(line))
         if len(values) > 1:
             spread = values.std(axis=0, ddof=1)
-            axes.fill_between(
-                across, mean - spread, mean + spread, color=look["color"], alpha=_BAND, linewidth=0
-            )
-    times = "Time, simulated [s]" if result.is_simulated else "Time [s]"
-    _finish(axes, panel, "Epoch" if panel.x == EPOCH else times, CURVES[panel.y])
+            band = {"color": style["color"], "alpha": _BAND_OPACITY, "linewidth": 0}
+            axes.fill_between(x, mean - spread, mean + spread, **band)
+
     if panel.x == EPOCH:
+        _label_axes(axes, panel, "Epoch", CURVES[panel.y])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_minor_locator(MaxNLocator(1))
     else:
+        time_label = "Time, simulated [s]" if result.is_simulated else "Time [s]"
+        _label_axes(axes, panel, time_label, CURVES[panel.y])
         axes.set_xlim(left=0)
-    if found and "y" in panel.log:
-        axes.set_ylim(bottom=min(float(np.median(values)) for values in found.values()) / 10)
-    elif found:
-        # The axis begins above the first epochs, so that the end of the training is visible.
-        means = np.concatenate([values.mean(axis=0) for values in found.values()])
-        low, high = np.percentile(means, [_BELOW_AXIS, 100])
-        if high > low:
-            axes.set_ylim(low - _ROOM * (high - low), high + _ROOM * (high - low))
+    if curves:
+        _limit_vertical_axis(axes, list(curves.values()), is_log=is_log)
 
 
-def _boxes(
-    axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]
-) -> None:
-    """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
+def _limit_vertical_axis(axes: Axes, curves: Sequence[Floats], *, is_log: bool) -> None:
+    """Begin the axis above the first epochs, so that the end of the training is visible."""
+    if is_log:
+        medians = [float(np.median(values)) for values in curves]
+        axes.set_ylim(bottom=min(medians) / 10)
+        return
+    means = np.concatenate([values.mean(axis=0) for values in curves])
+    low, high = np.percentile(means, [_PERCENT_BELOW_AXIS, 100])
+    if high > low:
+        room = _ROOM * (high - low)
+        axes.set_ylim(low - room, high + room)
+
+
+def _draw_boxes(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -> None:
+    """Draw a quantity of all epochs but the first, and of all seeds, as boxes.
+
+    Boxes are quartiles; whiskers are at 5 and 95 %.
+    """
     cells = result.cells(panel.methods, panel.where)
-    found = _curves(panel, result)
-    if not found:
+    curves = _curves(panel, result)
+    if not curves:
         # All runs diverged.
         return
-    boxes = axes.boxplot(
-        [(values[:, 1:] if values.shape[1] > 1 else values).ravel() for values in found.values()],
-        positions=[cells.index(cell) for cell in found],
+    samples = []
+    for values in curves.values():
+        later_epochs = values[:, 1:] if values.shape[1] > 1 else values
+        samples.append(later_epochs.ravel())
+    drawn = axes.boxplot(
+        samples,
+        positions=[cells.index(cell) for cell in curves],
         widths=0.55,
         orientation="horizontal",
         whis=(5, 95),
@@ -177,14 +209,14 @@ def _boxes(
         patch_artist=True,
         medianprops={"color": "black"},
     )
-    for box, cell in zip(boxes["boxes"], found, strict=True):
-        box.set(facecolor=looks[_line(cell, panel)]["color"], alpha=0.7)
+    for box, cell in zip(drawn["boxes"], curves, strict=True):
+        box.set(facecolor=styles[_line_of(cell, panel)]["color"], alpha=0.7)
     low, high = axes.dataLim.intervalx
     if high < _NARROW * low:
         axes.xaxis.set_major_locator(MaxNLocator(5))
     else:
         axes.set_xscale("log")
-        _decimal_ticks(axes.xaxis)
+        _set_decimal_ticks(axes.xaxis)
     axes.set_xlabel(CURVES[panel.y])
     axes.tick_params(axis="y", which="both", length=0)
     axes.yaxis.set_minor_locator(NullLocator())
@@ -192,65 +224,70 @@ def _boxes(
     axes.set_ylim(len(cells) - 0.4, -0.6)
 
 
-def _values(
-    axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]
-) -> None:
-    """A measure against a varied key: mean over the seeds, standard deviation as bars; one line for other values."""
-    key = str(panel.x)
+def _draw_measure(axes: Axes, panel: Panel, key: str, result: StudyResult, styles: Styles) -> None:
+    """Draw a measure against a varied key: mean over the seeds, standard deviation as bars."""
     varied = result.study.vary[key]
-    for line, cells in _lines(panel, result).items():
-        # A method without the key has the same number at all of its values.
-        places = [
-            (place, cell)
-            for cell in cells
-            for place in ([cell.plain[key]] if key in cell.plain else varied)
-        ]
-        numbers = pd.concat({float(place): result.numbers(cell, panel.y) for place, cell in places})
-        found = numbers[np.isfinite(numbers)].groupby(level=0).agg(["mean", "std"]).fillna(0.0)
-        look = {**looks[line], "markersize": 5, "label": result.title(line)}
-        axes.errorbar(found.index, found["mean"], yerr=found["std"], **look)
+    for line, cells in _cells_by_line(panel, result).items():
+        numbers = {}
+        for cell in cells:
+            # A method without the key has the same number at all of its values.
+            positions = [cell.plain_values[key]] if key in cell.plain_values else varied
+            for position in positions:
+                numbers[float(position)] = result.numbers(cell, panel.y)
+        by_position = pd.concat(numbers)
+        finite = by_position[np.isfinite(by_position)]
+        summary = finite.groupby(level=0).agg(["mean", "std"]).fillna(0.0)
+        style = {**styles[line], "markersize": 5, "label": result.title(line)}
+        axes.errorbar(summary.index, summary["mean"], yerr=summary["std"], **style)
     if panel.y == "speed_up":
         ideal = [min(varied), max(varied)]
         axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
-    words = measure_of(panel.y).words
-    _finish(axes, panel, short(key).capitalize(), words[0].upper() + words[1:])
+    label = measure_of(panel.y).label
+    _label_axes(axes, panel, key_label(key).capitalize(), label[0].upper() + label[1:])
     if len(varied) <= _MOST_TICKS:
         axes.set_xticks(varied)
         axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _finish(axes: Axes, panel: Panel, across: str, up: str) -> None:
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
+def _label_axes(axes: Axes, panel: Panel, x_label: str, y_label: str) -> None:
+    """Set the labels and the logarithmic scales of a panel."""
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     if "x" in panel.log:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     if "y" in panel.log:
         axes.set_yscale("log")
-        _decimal_ticks(axes.yaxis)
+        _set_decimal_ticks(axes.yaxis)
 
 
-def _decimal_ticks(axis: Axis) -> None:
-    """1, 2 and 5 in each decade of a logarithmic axis, in plain digits."""
+def _set_decimal_ticks(axis: Axis) -> None:
+    """Set ticks at 1, 2 and 5 in each decade of a logarithmic axis, in plain digits."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _FEW_DECADES * low else (1,)))
+    digits = (1, 2, 5) if high < _FEW_DECADES * low else (1,)
+    axis.set_major_locator(LogLocator(subs=digits))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: Figure, drawn: Sequence[Axes], panels: Sequence[Panel]) -> None:
-    """One legend below panels of the same methods; else one in each."""
-    found = [axes.get_legend_handles_labels() for axes in drawn]
-    words = [labels for _, labels in found]
-    if any(each != words[-1] for each in words) and max(map(len, words)) <= _MOST_IN_PANEL:
-        for axes, panel in zip(drawn, panels, strict=True):
+def _add_legend(figure: Figure, all_axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
+    """Add one legend below panels of the same methods; else one in each panel."""
+    handles_by_label: dict[str, Any] = {}
+    labels_of_panels = []
+    for axes in all_axes:
+        handles, labels = axes.get_legend_handles_labels()
+        handles_by_label |= dict(zip(labels, handles, strict=True))
+        labels_of_panels.append(labels)
+    differ = any(labels != labels_of_panels[-1] for labels in labels_of_panels)
+    if differ and max(map(len, labels_of_panels)) <= _MOST_LINES_IN_PANEL_LEGEND:
+        for axes, panel in zip(all_axes, panels, strict=True):
             if panel.x is not None:
                 axes.legend(fontsize="small", loc="best")
-    elif together := {
-        word: handle
-        for handles, labels in found
-        for handle, word in zip(handles, labels, strict=True)
-    }:
+    elif handles_by_label:
         figure.legend(
-            together.values(), together, loc="outside lower center", ncols=3, fontsize="x-small"
+            handles_by_label.values(),
+            handles_by_label,
+            loc="outside lower center",
+            ncols=3,
+            fontsize="x-small",
         )

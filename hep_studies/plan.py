@@ -11,27 +11,28 @@ from typing import Any, Final, NamedTuple
 
 from hep_studies.run_result import RunResult, read_result
 from hep_studies.simulator.cluster import ClusterSettings
-from hep_studies.study import OF_MACHINE, StudySettings
+from hep_studies.study import StudySettings
+from hep_studies.study_sections import MACHINE_KEYS
 from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 from training.workloads.registry import WorkloadSettings
 
 #: Version of the results of runs.
 _VERSION: Final = 6
-#: Keys that change measured times: those of the method include its network.
-_TIMES_DEPEND_ON: Final = {"algorithm", "launcher", "launcher_args", "threads"}
+#: Keys that change measured times. The keys of the method include its network.
+_KEYS_THAT_CHANGE_TIMES: Final = {"algorithm", "launcher", "launcher_args", "threads"}
 
 
 class Subject(NamedTuple):
-    """What the runs of a study train."""
+    """The workload that the runs of a study train, with the content of its events."""
 
     settings: WorkloadSettings
-    data: str = ""
+    data_digest: str = ""
     """Digest of events; empty for images, which are the public ones."""
 
 
-CodeOf = Callable[[Subject, TrainSettings, bool], str]
-"""Digest of the meaning of the code that trains a subject: in the simulator if the last argument says so."""
+CodeDigest = Callable[[Subject, TrainSettings, bool], str]
+"""Return the digest of the code that trains a subject, in the simulator if the last argument holds."""
 
 
 class PlannedRun(NamedTuple):
@@ -58,52 +59,78 @@ class PlannedRun(NamedTuple):
 
     @property
     def result(self) -> RunResult | None:
-        """Its result; None if it is not done."""
+        """The result of the run; None before it is finished."""
         return read_result(self.folder, self.method, self.values, self.train.seed)
 
 
 def planned_runs(
-    study: StudySettings, subject: Subject, base: TrainSettings, folder: Path, *, code_of: CodeOf
+    study: StudySettings,
+    subject: Subject,
+    base: TrainSettings,
+    folder: Path,
+    *,
+    code_digest: CodeDigest,
 ) -> list[PlannedRun]:
-    """The runs of a study in its folder, seed by seed, so that an interrupted study has complete seeds.
+    """Return the runs of a study, seed by seed, so that an interrupted study has complete seeds.
 
-    Each has a folder of its own, whose name holds the digest, so that runs of other settings stay. `base`: the section
-    `train` of the config, which says how this machine starts ranks, and the first seed.
+    The name of a run's folder holds its digest, so that runs of other settings stay. `base`: the
+    section `train` of the config, which says how this machine starts ranks, and the first seed.
     """
-    found = []
-    # Every reader gives the same batches; pyarrow reads the events once, so that epochs do not.
-    on_this_machine = base.model_dump(include=set(OF_MACHINE)) | {"reader": "arrow"}
+    # Every reader gives the same batches. Arrow reads the events once, and not in each epoch.
+    machine_values = base.model_dump(include=set(MACHINE_KEYS)) | {"reader": "arrow"}
     seeds = range(base.seed, base.seed + study.seeds)
+    runs = []
     for seed, method in itertools.product(seeds, study.methods):
         for values in study.combinations(method):
             train = study.train_settings(method, values, seed)
-            train = TrainSettings.model_validate({**train.model_dump(), **on_this_machine})
+            train = TrainSettings.model_validate({**train.model_dump(), **machine_values})
             cluster = study.cluster_settings(values) if study.execution == "simulate" else None
-            times = train.model_dump(mode="json", include=_TIMES_DEPEND_ON)
-            content = [
-                _VERSION,
-                study.times_only,
-                subject.settings.meaning,
-                subject.data,
-                train.result_items(),
-            ]
-            content.append(times if cluster is None else cluster.model_dump(mode="json"))
-            digest = digest_of([*content, code_of(subject, train, cluster is not None)])
-            where = (folder / "runs" / method / f"seed-{seed}-{digest}").absolute()
-            title = study.title_of(method)
-            found.append(
-                PlannedRun(
-                    method, title, values, subject, train, cluster, study.times_only, digest, where
-                )
+            digest = _run_digest(study, subject, train, cluster, code_digest)
+            run = PlannedRun(
+                method=method,
+                title=study.title_of(method),
+                values=values,
+                subject=subject,
+                train=train,
+                cluster=cluster,
+                times_only=study.times_only,
+                digest=digest,
+                folder=(folder / "runs" / method / f"seed-{seed}-{digest}").absolute(),
             )
-    return found
+            runs.append(run)
+    return runs
+
+
+def _run_digest(
+    study: StudySettings,
+    subject: Subject,
+    train: TrainSettings,
+    cluster: ClusterSettings | None,
+    code_digest: CodeDigest,
+) -> str:
+    """Return the digest of everything that the result of a run depends on."""
+    if cluster is None:
+        times = train.model_dump(mode="json", include=_KEYS_THAT_CHANGE_TIMES)
+    else:
+        times = cluster.model_dump(mode="json")
+    return digest_of(
+        [
+            _VERSION,
+            study.times_only,
+            subject.settings.meaning,
+            subject.data_digest,
+            train.result_items(),
+            times,
+            code_digest(subject, train, cluster is not None),
+        ]
+    )
 
 
 def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun]) -> str:
-    """Digest of all runs of a study, and of what says which are compared."""
+    """Return the digest of all runs of a study, and of the keys that say which are compared."""
     return digest_of([_VERSION, study.best_of, *(run.digest for run in runs)])
 
 
 def digest_of(content: object) -> str:
-    """Sixteen characters that depend on all of some plain values."""
+    """Return sixteen characters that depend on all of some plain values."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

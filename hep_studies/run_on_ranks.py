@@ -1,4 +1,4 @@
-"""Runs the MPI runs of a study: ranks of this machine, started once for all runs of as many workers."""
+"""Trains runs of a study on MPI ranks of this machine: ranks start once for all runs of one size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hep_core.random_streams import random_stream
-from hep_studies.run_result import scores_of, write_diverged, write_result
+from hep_studies.run_result import evaluate_on_test, write_diverged, write_result
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
@@ -17,94 +17,111 @@ from training.loop.records import read_records
 from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings
 
-# The plan of a study is no code of its runs, which are stale when their code changes.
+# Runs are stale when the code that they use changes. The plan of their study is not such code.
 if TYPE_CHECKING:
     from hep_studies.plan import PlannedRun
-    from hep_studies.run_in_simulator import Tell
+    from hep_studies.run_in_simulator import ReportProgress
 
 #: Settings of a warm-up: one epoch, in which no method diverges.
 _WARM_UP: Final = {"epochs": 1, "learning_rate": 1e-9, "schedule": {}}
 
 
 def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs of each seed in an order that only the seed decides, so that no method is always the first."""
-    found: list[PlannedRun] = []
+    """Return the runs of each seed in an order that the seed decides.
+
+    So no method is always the first.
+    """
+    shuffled: list[PlannedRun] = []
     for seed in dict.fromkeys(run.train.seed for run in runs):
-        of_seed = [run for run in runs if run.train.seed == seed]
-        found += [
-            of_seed[place]
-            for place in random_stream(seed, "order of runs").permutation(len(of_seed))
-        ]
-    return found
+        runs_of_seed = [run for run in runs if run.train.seed == seed]
+        order = random_stream(seed, "order of runs").permutation(len(runs_of_seed))
+        shuffled += [runs_of_seed[index] for index in order]
+    return shuffled
 
 
 def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
-    """An epoch of each method in a new folder, which the ranks train before any run whose time counts.
+    """Return an epoch of each method in a new folder, for the ranks to train before the runs.
 
-    The first run of a method loads its code and memory, which takes up to seconds and has nothing to do with it.
+    The first run of a method loads its code and memory. That takes up to seconds, which do not
+    belong to the method.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    first = {run.method: run for run in reversed(runs)}
+    first_runs = {run.method: run for run in reversed(runs)}
     specs = []
-    for method, run in first.items():
+    for method, run in first_runs.items():
         train = TrainSettings.model_validate({**run.train.model_dump(), **_WARM_UP})
-        specs.append(RunSpec(run.spec.workload, train, folder / method))
-        specs[-1].out_dir.mkdir(parents=True)
+        out = folder / method
+        out.mkdir(parents=True)
+        specs.append(RunSpec(run.spec.workload, train, out))
     return specs
 
 
-def measure_all(
+class _RunsProgress:
+    """Progress of the ranks over all runs, in steps of each worker."""
+
+    def __init__(self, runs: Sequence[PlannedRun], report: ReportProgress) -> None:
+        self._runs = list(runs)
+        self._steps = [num_steps(run) for run in runs]
+        self._report = report
+        self.launched: Sequence[PlannedRun | None] = ()
+        """The runs that the ranks train, in their order; None for a warm-up."""
+
+    def __call__(self, launch_index: int, progress: Progress) -> None:
+        run = self.launched[launch_index]
+        if run is None:
+            return
+        index = self._runs.index(run)
+        num_epochs = progress.epoch - 1 + progress.step / progress.num_steps
+        steps_of_run = round(self._steps[index] * num_epochs / progress.num_epochs)
+        finished_steps = sum(self._steps[:index]) + steps_of_run
+        self._report(finished_steps, sum(self._steps), f"{run.title}, seed {run.train.seed}")
+
+
+def train_on_ranks(
     runs: Sequence[PlannedRun],
     folder: Path,
     *,
     code: str,
-    on_progress: Tell,
+    on_progress: ReportProgress,
     on_loss: Callable[[str], None],
 ) -> None:
-    """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
+    """Train runs of one number of workers, one after the other in the same ranks.
 
-    The ranks warm up before: no run carries the imports and first allocations of a method. `folder`: that of the ranks'
-    logs. `code`: version of the code. `on_loss`: called with a sentence when a rank is lost and all restart.
+    Each run continues from its last checkpoint. `folder`: for the logs of the ranks. `code`:
+    version of the code. `on_loss`: gets a sentence when a rank is lost and all restart.
 
     Raises:
         TrainingError: A run failed; the message names it.
     """
     order = in_random_order(runs)
-    left, steps = list(order), [num_steps(run) for run in order]
+    progress = _RunsProgress(order, on_progress)
     for run in runs:
         run.folder.mkdir(parents=True, exist_ok=True)
 
-    def tell(number: int, progress: Progress) -> None:
-        if number < len(warm):
-            return
-        run = left[number - len(warm)]
-        place = order.index(run)
-        share = (progress.epoch - 1 + progress.step / progress.num_steps) / progress.num_epochs
-        done = sum(steps[:place]) + round(steps[place] * share)
-        on_progress(done, sum(steps), f"{run.title}, seed {run.train.seed}")
-
-    while left:
-        warm = warm_ups(left, folder / "warm-up")
+    unfinished = list(order)
+    while unfinished:
+        warm_up_specs = warm_ups(unfinished, folder / "warm-up")
+        progress.launched = [*[None] * len(warm_up_specs), *unfinished]
+        specs = [*warm_up_specs, *(run.spec for run in unfinished)]
         try:
-            launch_all(
-                [*warm, *(run.spec for run in left)], folder, on_progress=tell, on_loss=on_loss
-            )
+            launch_all(specs, folder, on_progress=progress, on_loss=on_loss)
             break
         except DivergedError:
-            # Its ranks have ended; others start for the runs behind it.
-            diverged = next(run for run in left if not (run.folder / "summary.json").exists())
-        left.remove(diverged)
+            # The ranks have ended; other ranks start for the runs after this one.
+            diverged = next(run for run in unfinished if not (run.folder / "summary.json").exists())
+        unfinished.remove(diverged)
         write_diverged(diverged.folder, code=code)
-    for run in left:
+
+    for run in unfinished:
         workload = run.subject.settings.open()
-        scores = scores_of(workload, workload.load(run.folder / "model"), run.train)
+        scores = evaluate_on_test(workload, workload.load(run.folder / "model"), run.train)
         write_result(run.folder, read_records(run.folder), scores, code=code)
     for run in runs:
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 
 def num_steps(run: PlannedRun) -> int:
-    """Number of steps of every worker over all epochs.
+    """Return the number of steps of each worker over all epochs.
 
     Raises:
         ShardError: There are fewer events than workers.

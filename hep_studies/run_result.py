@@ -1,13 +1,12 @@
-"""The result of one run of a study: what its best model predicts, and what is stored in its folder."""
+"""The result of one run of a study: what its best model predicts, and what its folder stores."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,32 +23,38 @@ from training.loop.summary import count_samples, summarize_rank, utilisation
 from training.settings import TrainSettings
 from training.workloads.workload import Workload
 
-FILE: Final = "result.json"
+RESULT_FILE: Final = "result.json"
 #: Kinds of work that count as training; validation and checkpoints do not.
 _TRAINING: Final = ("read", "compute", "communicate", "wait")
-#: What the records say about all workers, by epoch.
-_OF_ALL: Final = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "consensus_distance")
-#: What the records count of pushes, by epoch: how often each value came.
-_COUNTED: Final = ("staleness", "scaling_percent")
-_AT_ONCE: Final = 1024
+#: Quantities of an epoch that records state for all workers together.
+_COMMON_QUANTITIES: Final = (
+    "val_accuracy",
+    "val_loss",
+    "train_loss",
+    "train_accuracy",
+    "consensus_distance",
+)
+#: Quantities of pushes: records count how often each value occurred in an epoch.
+_PUSH_QUANTITIES: Final = ("staleness", "scaling_percent")
+_TEST_BATCH: Final = 1024
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the best model of a run predicts correctly of the test split."""
+    """The test events that the best model of a run predicts correctly."""
 
     num_events: int
     events: str
-    """Which events, one bit each, as base64."""
+    """Which events, one bit for each, as base64."""
     weighted_accuracy: float
-    """Share of the weight of the test split, with event and class weights."""
+    """Correct share of the test split, with event and class weights."""
 
     @classmethod
-    def of(cls, is_correct: NDArray[np.bool_], weighted_accuracy: float) -> Self:
-        """From a mask (num_events,).
+    def from_mask(cls, is_correct: NDArray[np.bool_], weighted_accuracy: float) -> Self:
+        """Return the counts of a mask (num_events,).
 
         Examples:
-            >>> Counts.of(np.array([True, False, True]), 0.6).is_correct
+            >>> Counts.from_mask(np.array([True, False, True]), 0.6).is_correct
             array([ True, False,  True])
         """
         packed = base64.b64encode(np.packbits(is_correct).tobytes()).decode()
@@ -57,43 +62,42 @@ class Counts:
 
     @property
     def is_correct(self) -> NDArray[np.bool_]:
-        """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
+        """Mask of the correctly predicted events, (num_events,), in an order that all runs share."""
         packed = np.frombuffer(base64.b64decode(self.events), dtype=np.uint8)
         return np.unpackbits(packed, count=self.num_events).astype(bool)
 
 
-def weights_of_test(workload: Workload) -> str:
-    """Weights of the test events, for `hep_studies.study_result.StudyResult`."""
+def encoded_test_weights(workload: Workload) -> str:
+    """Return the weights of the test events, as `StudyResult.test_weights` stores them."""
     weights = workload.rows("test", TrainSettings()).rows.weights.numpy().astype(np.float32)
     return base64.b64encode(weights.tobytes()).decode()
 
 
-def scores_of(
+def evaluate_on_test(
     workload: Workload, module: nn.Module, settings: TrainSettings
 ) -> tuple[Counts, float]:
-    """What a trained network predicts correctly of the test split, and the loss of the best constant guess.
+    """Return the correct predictions of a trained network, and the loss of the best constant guess.
 
-    The class of the highest probability is right; the loss is the entropy of the weighted shares of the classes.
+    The class of the highest probability is predicted, on the test split. The best constant guess
+    has as loss the entropy of the weighted class fractions.
     """
     memory = workload.rows("test", settings)
     module = module.to(memory.rows.weights.dtype).eval()
     with torch.inference_mode():
-        logits = [module(*batch.inputs) for batch in memory.batches(_AT_ONCE)]
+        logits = [module(*batch.inputs) for batch in memory.batches(_TEST_BATCH)]
     probabilities = torch.softmax(torch.cat(logits).double(), dim=1).numpy()
-    labels, weights = memory.rows.labels.numpy(), memory.rows.weights.double().numpy()
+    labels = memory.rows.labels.numpy()
+    weights = memory.rows.weights.double().numpy()
     is_correct = np.asarray(probabilities.argmax(axis=1) == labels)
-    counts = Counts.of(is_correct, float(weights[is_correct].sum() / weights.sum()))
-    return counts, float(entr(np.bincount(labels, weights) / weights.sum()).sum())
+    weighted_accuracy = float(weights[is_correct].sum() / weights.sum())
+    class_fractions = np.bincount(labels, weights) / weights.sum()
+    return Counts.from_mask(is_correct, weighted_accuracy), float(entr(class_fractions).sum())
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """The result of one run."""
+class StoredResult:
+    """The content of a run's `result.json`."""
 
-    method: str
-    values: dict[str, Any]
-    """Values of the varied keys."""
-    seed: int
     made_with: str
     """Version of the code of the run."""
     counts: Counts | None
@@ -103,13 +107,27 @@ class RunResult:
     numbers: dict[str, float]
     """Numbers of the whole run."""
 
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of one run, and which run of its study it is."""
+
+    method: str
+    values: dict[str, Any]
+    """Values of the varied keys."""
+    seed: int
+    made_with: str
+    counts: Counts | None
+    curves: dict[str, list[float]]
+    numbers: dict[str, float]
+
     @property
     def has_diverged(self) -> bool:
-        """Whether it ended without a result."""
+        """Whether the run ended without a result."""
         return not self.curves
 
 
-_READ: Final = TypeAdapter(RunResult)
+_STORED: Final = TypeAdapter(StoredResult)
 
 
 def write_result(
@@ -119,131 +137,163 @@ def write_result(
     *,
     code: str,
 ) -> None:
-    """Write the result of a run: the records of its workers, and its `scores_of`, None if nothing is learnt."""
-    counts, numbers = None, numbers_of(ranks)
+    """Write the result of a run.
+
+    `ranks`: the records of each worker. `scores`: from `evaluate_on_test`; None if nothing is
+    learnt. `code`: version of the code.
+    """
+    counts = None
+    numbers = numbers_of(ranks)
     if scores is not None:
         counts, numbers["guess_loss"] = scores
-    _write(
-        folder,
-        {"made_with": code, "counts": counts, "curves": curves_of(ranks), "numbers": numbers},
-    )
+    _write(folder, StoredResult(code, counts, curves_of(ranks), numbers))
 
 
 def write_diverged(folder: Path, *, code: str) -> None:
     """Write the result of a run that diverged: it predicts nothing."""
-    _write(folder, {"made_with": code, "counts": None, "curves": {}, "numbers": {"diverged": 1.0}})
+    _write(folder, StoredResult(code, counts=None, curves={}, numbers={"diverged": 1.0}))
 
 
-def _write(folder: Path, content: Mapping[str, Any]) -> None:
+def _write(folder: Path, stored: StoredResult) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with new_file(folder / FILE) as unfinished:
-        unfinished.write_text(json.dumps(content, default=asdict), encoding="utf-8")
+    with new_file(folder / RESULT_FILE) as unfinished:
+        unfinished.write_text(json.dumps(asdict(stored)), encoding="utf-8")
 
 
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
-    """The result that is in the folder of a run; None if there is none, or a damaged one: the run is made again."""
+    """Return the result in the folder of a run; None if it is missing or damaged."""
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        own = {"method": method, "values": values, "seed": seed}
-        return _READ.validate_python(content | own)
+        content = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        stored = _STORED.validate_python(content)
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
+    return RunResult(
+        method, values, seed, stored.made_with, stored.counts, stored.curves, stored.numbers
+    )
 
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
-    """Quantities by epoch, averaged over the workers [s]; those of the average model as recorded."""
-    epochs = _by_epoch(ranks)
-    found = {name: [epoch[0][name] for epoch in epochs] for name in _OF_ALL}
-    found["seconds"] = [np.mean([record["seconds"] for record in epoch]) for epoch in epochs]
-    found["communicate"] = [
-        np.mean([communicating(record) for record in epoch]) for epoch in epochs
-    ]
-    found |= {name: [_mean_of_counts(epoch, name) for epoch in epochs] for name in _COUNTED}
-    return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
+    """Return quantities by epoch: those of the average model, and means over the workers."""
+    curves: defaultdict[str, list[float]] = defaultdict(list)
+    for records in _by_epoch(ranks):
+        quantities = {name: records[0][name] for name in _COMMON_QUANTITIES}
+        quantities["seconds"] = np.mean([record["seconds"] for record in records])
+        quantities["communicate"] = np.mean([communication_seconds(record) for record in records])
+        for name in _PUSH_QUANTITIES:
+            quantities[name] = _mean_over_pushes(records, name)
+        for name, value in quantities.items():
+            curves[name].append(float(f"{value:.6g}"))
+    return dict(curves)
 
 
 def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
-    """Numbers of the whole run."""
-    history, trained = ranks[0], [list(records) for records in ranks if records]
-    summaries = [summarize_rank(records) for records in trained]
-    # The simulator validates single models of the first workers only; without any, the model is that of one worker.
-    alone = [
-        records[-1]["worker_val_accuracy"]
-        for records in trained
-        if "worker_val_accuracy" in records[-1]
-    ]
-    counted = {name for each in summaries for name in each["counted"]}
-    found = {
-        **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
-        "diverged": 0.0,
-        **count_samples(history),
-        "best_epoch": history[-1]["best_epoch"],
-        "bytes_sent": sum(each["bytes_sent"] for each in summaries) / len(summaries) / len(history),
-        "utilisation": utilisation(
-            {"seconds_by_kind": _trained(each)}
-            for records in ranks
-            for each in drop_warmup_epochs(records)
-        ),
-        "worker_val_accuracy": float(np.mean(alone or [history[-1]["val_accuracy"]])),
-        **rates(ranks),
+    """Return the numbers of the whole run."""
+    history = ranks[0]
+    trained_ranks = [list(records) for records in ranks if records]
+    summaries = [summarize_rank(records) for records in trained_ranks]
+    counters = {name for summary in summaries for name in summary["counted"]}
+    bytes_sent = sum(summary["bytes_sent"] for summary in summaries)
+
+    numbers: dict[str, Any] = {
+        name: sum(summary.get(name, 0) for summary in summaries) for name in counters
     }
+    numbers["diverged"] = 0.0
+    numbers |= count_samples(history)
+    numbers["best_epoch"] = history[-1]["best_epoch"]
+    numbers["bytes_sent"] = bytes_sent / len(summaries) / len(history)
+    numbers["utilisation"] = _utilisation(ranks)
+    numbers["worker_val_accuracy"] = _worker_accuracy(trained_ranks)
+    numbers |= rates(ranks)
     if "mean_steps_per_cycle" in summaries[0]:
-        found["steps_per_cycle"] = float(
-            np.mean([each["mean_steps_per_cycle"] for each in summaries])
-        )
-    return {name: float(value) for name, value in found.items()}
+        steps = [summary["mean_steps_per_cycle"] for summary in summaries]
+        numbers["steps_per_cycle"] = np.mean(steps)
+    return {name: float(number) for name, number in numbers.items()}
 
 
-def _trained(record: Record) -> dict[str, float]:
+def _utilisation(ranks: Sequence[Sequence[Record]]) -> float:
+    """Return the share of the training time in which workers compute."""
+    times = []
+    for records in ranks:
+        times += [
+            {"seconds_by_kind": _training_times(record)} for record in drop_warmup_epochs(records)
+        ]
+    return utilisation(times)
+
+
+def _worker_accuracy(ranks: Sequence[Sequence[Record]]) -> float:
+    """Return the mean validation accuracy of single models at the end of a run.
+
+    The simulator validates single models of the first workers only. Without any, all workers have
+    the same model.
+    """
+    last_records = [records[-1] for records in ranks]
+    accuracies = [
+        record["worker_val_accuracy"] for record in last_records if "worker_val_accuracy" in record
+    ]
+    return float(np.mean(accuracies)) if accuracies else float(last_records[0]["val_accuracy"])
+
+
+def _training_times(record: Record) -> dict[str, float]:
     return {kind: record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING}
 
 
 def training_seconds(record: Record) -> float:
-    """Time of an epoch without validation and checkpoints [s]."""
-    return float(sum(_trained(record).values()))
+    """Return the time of an epoch without validation and checkpoints [s]."""
+    return float(sum(_training_times(record).values()))
 
 
 def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
-    """Speed of a run without validation and checkpoints: the median over its epochs, without the first and last.
+    """Return the speed of a run without validation and checkpoints.
 
-    The median is robust: other work on the machine for one second can make a short epoch five times longer.
+    It is the median over the epochs, without the first and last. The median is robust: a second of
+    other work on the machine can make a short epoch five times longer.
 
     Examples:
-        >>> record = {"epoch": 0, "steps": 4, "samples": 64, "seconds_by_kind": {"compute": 2.0, "validate": 9.0}}
+        >>> times = {"compute": 2.0, "validate": 9.0}
+        >>> record = {"epoch": 0, "steps": 4, "samples": 64, "seconds_by_kind": times}
         >>> rates([[record], [record]])
         {'seconds_per_batch': 0.5, 'samples_per_second': 64.0}
     """
-    per_batch, per_second = [], []
-    for epoch in _by_epoch([drop_warmup_epochs(records) for records in ranks]):
-        seconds = np.mean([training_seconds(record) for record in epoch])
-        per_batch.append(seconds / np.mean([record["steps"] for record in epoch]))
-        per_second.append(sum(record["samples"] for record in epoch) / seconds)
+    seconds_per_batch = []
+    samples_per_second = []
+    for records in _by_epoch([drop_warmup_epochs(records) for records in ranks]):
+        seconds = np.mean([training_seconds(record) for record in records])
+        num_steps = np.mean([record["steps"] for record in records])
+        num_samples = sum(record["samples"] for record in records)
+        seconds_per_batch.append(seconds / num_steps)
+        samples_per_second.append(num_samples / seconds)
     return {
-        "seconds_per_batch": float(np.median(per_batch)),
-        "samples_per_second": float(np.median(per_second)),
+        "seconds_per_batch": float(np.median(seconds_per_batch)),
+        "samples_per_second": float(np.median(samples_per_second)),
     }
 
 
-def communicating(record: Mapping[str, Any]) -> float:
-    """Communication time of an epoch [s], with waiting and, as in the thesis, what is in the background."""
-    seconds: float = sum(
-        record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")
-    )
+def communication_seconds(record: Mapping[str, Any]) -> float:
+    """Return the communication time of an epoch [s], waiting included.
+
+    As in the thesis, communication in the background counts too.
+    """
+    times = record["seconds_by_kind"]
+    seconds: float = times.get("communicate", 0.0) + times.get("wait", 0.0)
     return seconds + float(record.get("hidden_seconds", 0.0))
 
 
 def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
-    """The records of all workers, epoch by epoch."""
-    epoch = itemgetter("epoch")
-    return [
-        list(found) for _, found in groupby(sorted(chain.from_iterable(ranks), key=epoch), epoch)
-    ]
+    """Return the records of all workers, epoch by epoch."""
+    epochs: defaultdict[int, list[Record]] = defaultdict(list)
+    for records in ranks:
+        for record in records:
+            epochs[record["epoch"]].append(record)
+    return [records for _, records in sorted(epochs.items())]
 
 
-def _mean_of_counts(records: Sequence[Record], name: str) -> float:
-    """The mean of a number over the pushes of all workers, which count how often they had each value."""
-    times = [
-        (int(number), count) for record in records for number, count in record.get(name, {}).items()
-    ]
-    pushes = sum(count for _, count in times)
-    return sum(number * count for number, count in times) / pushes if pushes else 0.0
+def _mean_over_pushes(records: Sequence[Record], name: str) -> float:
+    """Return the mean of a quantity over the pushes of all workers; 0 without any."""
+    total = 0
+    num_pushes = 0
+    for record in records:
+        # The record counts how often each value occurred.
+        for value, count in record.get(name, {}).items():
+            total += int(value) * count
+            num_pushes += count
+    return total / num_pushes if num_pushes else 0.0

@@ -1,76 +1,110 @@
-"""The result of a study, as stored in `result.json`: its runs, from which tables, figures and pages are made."""
+"""The result of a study, as stored in `result.json`: tables, figures and pages are made from it."""
 
 from __future__ import annotations
 
 import base64
 import json
 import lzma
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from hep_studies.measures import lowest_loss, measure_of
+from hep_studies.nested_values import as_json
 from hep_studies.run_result import RunResult
-from hep_studies.study import StudySettings, as_in_json, short
+from hep_studies.study import StudySettings, key_label
 from training.errors import StudyError
 from training.loop.summary import count_actions
 from training.settings import TrainSettings
 
+RESULT_FILE: Final = "result.json"
 #: A result beside its published page: the same JSON, a tenth as long.
-PACKED: Final = "result.json.xz"
+PACKED_FILE: Final = "result.json.xz"
 Floats = NDArray[np.float64]
 
 
 class Cell(NamedTuple):
-    """Runs that differ in seeds only, and in the keys of `best_of`: a method, and values of the other varied keys."""
+    """Runs that differ only in seeds and in keys of `best_of`: a method at values of other keys."""
 
     method: str
     values: tuple[tuple[str, str], ...] = ()
     """Keys and their values, as JSON."""
 
     @classmethod
-    def of(cls, method: str, values: Mapping[str, Any]) -> Self:
-        """From plain values."""
-        return cls(
-            method, tuple((key, json.dumps(value, sort_keys=True)) for key, value in values.items())
-        )
+    def from_values(cls, method: str, values: Mapping[str, Any]) -> Self:
+        """Return the cell of a method with plain values of varied keys."""
+        pairs = [(key, json.dumps(value, sort_keys=True)) for key, value in values.items()]
+        return cls(method, tuple(pairs))
 
     @property
-    def plain(self) -> dict[str, Any]:
-        """The plain values."""
+    def plain_values(self) -> dict[str, Any]:
+        """The values of the varied keys."""
         return {key: json.loads(text) for key, text in self.values}
 
-    def has(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether its values of the keys that it varies are the wanted ones; 0 and 0.0 are the same."""
-        return all(wanted.get(key, value) == value for key, value in self.plain.items())
+    def matches(self, values: Mapping[str, Any]) -> bool:
+        """Tell whether the cell has these values of the keys that it varies; 0 equals 0.0."""
+        return all(values.get(key, value) == value for key, value in self.plain_values.items())
 
     def without(self, *keys: str | None) -> Cell:
-        """The cell without some keys."""
+        """Return the cell without some keys."""
         return Cell(self.method, tuple(pair for pair in self.values if pair[0] not in keys))
 
 
 @dataclass(frozen=True)
 class TimeCheck:
-    """Measured and simulated time of a step of ranks that sleep, with what they send each other [s]."""
+    """Measured and simulated time of a step of ranks that sleep and exchange messages [s]."""
 
     method: str
     step_seconds: float
-    """The time of a step without messages, which they sleep."""
+    """Time of a step without messages, which the ranks sleep."""
     workers: int
     measured: float
     simulated: float
 
     @property
     def gap(self) -> float:
-        """By how much a step takes longer than simulated [s]."""
+        """Time by which a step is longer than simulated [s]."""
         return self.measured - self.simulated
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that made the runs."""
+
+    cpu: str
+    cores: int
+    load: float
+    """Number of cores that other work kept busy."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How a result was made."""
+
+    command: str
+    created: str
+    machine: Machine
+    packages: dict[str, str]
+
+
+class EventsDescription(TypedDict):
+    """The rows that the runs train on."""
+
+    version: str
+    """Version of the features, or name of the workload."""
+    classes: list[str]
+    sample_note: str
+    counts: dict[str, list[int]]
+    """Number of rows of each class, then of all, by split."""
+    digest: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -80,123 +114,154 @@ class StudyResult:
     name: str
     form: str
     digest: str
-    """Digest of all that the runs depend on."""
+    """Digest of everything that the runs depend on."""
     study: StudySettings
-    made: dict[str, Any]
-    """Command, machine and versions."""
-    data: dict[str, Any]
-    """Description of the events: version, classes, number of events by class and split, note."""
+    provenance: Annotated[Provenance, Field(alias="made")]
+    events: Annotated[EventsDescription, Field(alias="data")]
     checks: list[TimeCheck]
-    """Check of the simulator on this machine, where a study claims times."""
+    """Checks of the simulated times on this machine."""
     runs: list[RunResult]
     test_weights: str = ""
-    """Float32 in base64; empty where nothing is learnt."""
+    """Weights of the test events, float32 in base64; empty where nothing is learnt."""
     version: Literal[6] = 6
 
     @cached_property
     def groups(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
-        """The runs of each cell by seed, for each combination of the keys of `best_of`."""
-        found: dict[Cell, dict[Cell, list[RunResult]]] = {}
+        """Runs of each cell by seed, for each combination of values of the keys of `best_of`."""
+        groups: dict[Cell, dict[Cell, list[RunResult]]] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
-            whole = Cell.of(run.method, run.values)
-            tried = Cell("", tuple(pair for pair in whole.values if pair[0] in self.study.best_of))
-            found.setdefault(whole.without(*self.study.best_of), {}).setdefault(tried, []).append(
-                run
-            )
-        return found
+            cell = Cell.from_values(run.method, run.values)
+            best_of_values = [pair for pair in cell.values if pair[0] in self.study.best_of]
+            combination = Cell("", tuple(best_of_values))
+            combinations = groups.setdefault(cell.without(*self.study.best_of), {})
+            combinations.setdefault(combination, []).append(run)
+        return groups
 
     def cells(
-        self, methods: Sequence[str] = (), where: Mapping[str, Any] | None = None
+        self, methods: Sequence[str] = (), values: Mapping[str, Any] | None = None
     ) -> list[Cell]:
-        """The cells of some methods, of all by default, with these values of keys that they vary; in their order."""
-        chosen, wanted = methods or list(self.study.methods), as_in_json(where or {})
-        cells = [cell for method in chosen for cell in self.groups if cell.method == method]
-        return [cell for cell in cells if cell.has(wanted)]
+        """Return the cells of some methods, by default of all, in their order.
 
-    def like(self, cell: Cell, selected: Mapping[str, Any]) -> Cell | None:
-        """The cell that a claim names with the same other values as a cell; None if there is none."""
-        return next(iter(self.cells([selected["method"]], {**cell.plain, **selected})), None)
+        `values`: values of varied keys; a cell that varies such a key must have its value.
+        """
+        json_values = as_json(values or {})
+        cells = []
+        for method in methods or self.study.methods:
+            cells += [
+                cell for cell in self.groups if cell.method == method and cell.matches(json_values)
+            ]
+        return cells
 
-    def best(self, cell: Cell) -> Cell:
-        """The combination of the keys of `best_of` with the lowest validation loss, averaged over the seeds."""
-        found = self.groups[cell]
-        return min(found, key=lambda tried: np.mean([lowest_loss(run) for run in found[tried]]))
+    def matching_cell(self, cell: Cell, selection: Mapping[str, Any]) -> Cell | None:
+        """Return the selected cell with the cell's values of other keys; None without one."""
+        cells = self.cells([selection["method"]], {**cell.plain_values, **selection})
+        return cells[0] if cells else None
+
+    def best_combination(self, cell: Cell) -> Cell:
+        """Return the values of `best_of` with the lowest validation loss, averaged over seeds."""
+        combinations = self.groups[cell]
+
+        def mean_loss(combination: Cell) -> float:
+            return float(np.mean([lowest_loss(run) for run in combinations[combination]]))
+
+        return min(combinations, key=mean_loss)
 
     def runs_of(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
-        """The runs of a cell by seed, at its best or with the given values of the keys of `best_of`."""
-        if cell not in self.groups:
-            return []
-        if not at:
-            return self.groups[cell][self.best(cell)]
-        wanted = as_in_json(at)
-        return next(
-            (runs for tried, runs in self.groups[cell].items() if tried.plain == wanted), []
-        )
+        """Return the runs of a cell by seed.
 
-    def with_result(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
-        """The runs of a cell that did not diverge."""
+        `at`: values of the keys of `best_of`; by default the best ones.
+        """
+        combinations = self.groups.get(cell, {})
+        if not at:
+            return combinations[self.best_combination(cell)] if combinations else []
+        json_values = as_json(at)
+        for combination, runs in combinations.items():
+            if combination.plain_values == json_values:
+                return runs
+        return []
+
+    def finished_runs(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
+        """Return the runs of a cell that did not diverge."""
         return [run for run in self.runs_of(cell, at) if not run.has_diverged]
 
     def numbers(self, cell: Cell, measure: str, at: Mapping[str, Any] | None = None) -> pd.Series:
-        """A measure of each run of a cell, by seed; a run that diverged has only the measure of that.
+        """Return a measure of each run of a cell, by seed.
 
-        Tables, figures and comparisons take them from here, so that they are of the same runs.
+        A run that diverged has only the measure that counts such runs. Tables, figures and
+        comparisons take their numbers from here, so that they show the same runs.
         """
-        chosen = measure_of(measure)
-        runs = self.runs_of(cell, at) if measure == "diverged" else self.with_result(cell, at)
-        others = runs
-        if chosen.relative_to:
-            named = getattr(self.study, chosen.relative_to)
-            other = named and self.like(cell, {"method": named})
-            others = self.with_result(other, at) if other else []
-        by_seed = {run.seed: run for run in others}
-        of = chosen.of or (lambda run, _: run.numbers.get(measure, np.nan))
-        found = {run.seed: of(run, by_seed[run.seed]) for run in runs if run.seed in by_seed}
-        return pd.Series(found, dtype=np.float64)
+        definition = measure_of(measure)
+        runs = self.runs_of(cell, at) if measure == "diverged" else self.finished_runs(cell, at)
+        if definition.relative_to:
+            baselines = self._baseline_runs(definition.relative_to, cell, at)
+        else:
+            baselines = {run.seed: run for run in runs}
+        numbers = {}
+        for run in runs:
+            if run.seed not in baselines:
+                continue
+            if definition.compute is None:
+                numbers[run.seed] = run.numbers.get(measure, np.nan)
+            else:
+                numbers[run.seed] = definition.compute(run, baselines[run.seed])
+        return pd.Series(numbers, dtype=np.float64)
 
-    def correct(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
-        """Weight over mean weight of the test events that each run predicts correctly, else 0, by seed."""
+    def _baseline_runs(
+        self, attribute: str, cell: Cell, at: Mapping[str, Any] | None
+    ) -> dict[int, RunResult]:
+        """Return the runs by seed of the method that an attribute of the study names."""
+        method = getattr(self.study, attribute)
+        baseline = self.matching_cell(cell, {"method": method}) if method else None
+        if baseline is None:
+            return {}
+        return {run.seed: run for run in self.finished_runs(baseline, at)}
+
+    def correct_weights(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
+        """Return for each seed the weights of the correctly predicted test events, else 0.
+
+        The weights are relative to their mean.
+        """
         weights = self.weights / self.weights.mean()
         return {
             run.seed: run.counts.is_correct * weights
-            for run in self.with_result(cell, at)
+            for run in self.finished_runs(cell, at)
             if run.counts
         }
 
     @cached_property
     def weights(self) -> Floats:
         """Weights of the test events (num_events,)."""
-        return np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32).astype(
-            np.float64
-        )
+        content = base64.b64decode(self.test_weights)
+        return np.frombuffer(content, dtype=np.float32).astype(np.float64)
 
     def curves(self, cell: Cell, name: str) -> Floats:
-        """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
-        return np.array([run.curves[name] for run in self.with_result(cell)])
+        """Return a quantity of each finished run and epoch, (num_seeds, num_epochs)."""
+        return np.array([run.curves[name] for run in self.finished_runs(cell)])
 
     def title(self, cell: Cell) -> str:
-        """A cell in words."""
-        return ", ".join(
-            [
-                self.study.title_of(cell.method),
-                *(f"{short(key)} {text}" for key, text in cell.values),
-            ]
-        )
+        """Return the name of a cell in tables and figures."""
+        values = [f"{key_label(key)} {text}" for key, text in cell.values]
+        return ", ".join([self.study.title_of(cell.method), *values])
 
-    def never_acted(self, cell: Cell) -> list[str]:
-        """What the settings of a cell ask for and none of its runs did, by counter."""
-        found = count_actions(self.settings(cell), [run.numbers for run in self.with_result(cell)])
-        return [name for name, number in found.items() if not number]
+    def idle_counters(self, cell: Cell) -> list[str]:
+        """Return the counters of what a cell's settings ask for and none of its runs did."""
+        numbers = [run.numbers for run in self.finished_runs(cell)]
+        counts = count_actions(self.settings(cell), numbers)
+        return [name for name, count in counts.items() if not count]
 
     def settings(self, cell: Cell) -> TrainSettings:
-        """Settings of the training of a cell."""
-        return self.study.train_settings(cell.method, cell.plain, 1)
+        """Return the training settings of a cell."""
+        return self.study.train_settings(cell.method, cell.plain_values, 1)
 
     def events_seen(self, *cells: Cell) -> str:
-        """Least and greatest number of events, with repetitions, that a run of some cells saw, in words."""
-        numbers = [run.numbers for cell in cells for run in self.with_result(cell)]
-        seen = sorted({int(each["samples"]) for each in numbers if "samples" in each})
-        return " to ".join(f"{end:,}" for end in dict.fromkeys((*seen[:1], *seen[-1:])))
+        """Return the range of the numbers of events, with repetitions, that runs of cells saw."""
+        counts: set[int] = set()
+        for cell in cells:
+            counts |= _num_samples(self.finished_runs(cell))
+        if not counts:
+            return ""
+        ends = sorted({min(counts), max(counts)})
+        return " to ".join(f"{count:,}" for count in ends)
 
     @property
     def is_simulated(self) -> bool:
@@ -206,40 +271,44 @@ class StudyResult:
     @property
     def is_busy(self) -> bool:
         """Whether other work kept at least half of the cores busy when times were measured."""
-        return bool(self.made["machine"]["load"] >= self.made["machine"]["cores"] / 2)
+        machine = self.provenance.machine
+        return machine.load >= machine.cores / 2
 
     @property
     def warning(self) -> str:
-        """What the titles of figures say about measured times that are no good; empty for good ones."""
+        """Warning of unreliable times in the titles of figures; empty for reliable ones."""
         return "measured on a busy machine" if self.is_busy and not self.is_simulated else ""
+
+
+def _num_samples(runs: Iterable[RunResult]) -> set[int]:
+    return {int(run.numbers["samples"]) for run in runs if "samples" in run.numbers}
 
 
 _ADAPTER: Final = TypeAdapter(StudyResult)
 
 
-def plain(result: StudyResult) -> dict[str, Any]:
-    """The plain values of `result.json`, which `read` reads."""
-    found: dict[str, Any] = _ADAPTER.dump_python(result, mode="json")
-    return found
+def as_plain(result: StudyResult) -> dict[str, Any]:
+    """Return the content of `result.json`."""
+    content: dict[str, Any] = _ADAPTER.dump_python(result, mode="json", by_alias=True)
+    return content
 
 
 def pack(result: StudyResult) -> bytes:
-    """The content of a file `PACKED`; the same result gives the same bytes."""
-    return lzma.compress(json.dumps(plain(result)).encode())
+    """Return the content of a packed file; the same result gives the same bytes."""
+    return lzma.compress(json.dumps(as_plain(result)).encode())
 
 
-def read(path: Path) -> StudyResult:
-    """A result of a finished study: `result.json` of a run folder, or `result.json.xz` beside a page.
+def read_study_result(path: Path) -> StudyResult:
+    """Read the result of a finished study: `result.json`, or `result.json.xz` beside a page.
 
     Raises:
-        StudyError: It cannot be read, or is of another version.
+        StudyError: The file cannot be read, or has another version.
     """
     try:
-        return _ADAPTER.validate_python(
-            json.loads(
-                lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-            )
-        )
+        content = path.read_bytes()
+        if path.suffix == ".xz":
+            content = lzma.decompress(content)
+        return _ADAPTER.validate_python(json.loads(content))
     except (OSError, EOFError, ValueError, lzma.LZMAError) as cause:
         raise StudyError(
             f"{path} is no result of a study ({cause}). `compare --study` makes it again."

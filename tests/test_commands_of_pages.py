@@ -10,7 +10,7 @@ import pytest
 from page_commands import CHECKOUT, PageCommand, make_commands, pipeline_commands
 from typer.main import get_command
 
-from hep_studies.compare import shipped
+from hep_studies.study_files import shipped_studies
 from pipeline.cli import app
 from pipeline.config import load_config
 
@@ -27,7 +27,7 @@ CONFIGS = {
     "large.yaml",
     *(path.stem for path in (CHECKOUT / "pipeline/configs").iterdir()),
 }
-STUDIES = {"mine.yaml", *shipped()}
+STUDIES = {"mine.yaml", *shipped_studies()}
 COMMANDS = [
     command for page in PAGES for command in pipeline_commands(page) if command.words[0] != "X"
 ]

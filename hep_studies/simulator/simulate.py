@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
-from hep_studies.simulator.stacked import MeanModelEvaluator, StackedModels, StackedWork
+from hep_studies.simulator.stacked import BatchedGradients, StackedModels, StackedWork
 from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock, without_garbage_collection
 from training.flat_model import ModelState
@@ -78,7 +78,7 @@ def simulate(
         clock.now = resume.load(0)["work"]["now"]
     network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
     stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
-    evaluator = MeanModelEvaluator(clock, stacked, train, val)
+    evaluator = BatchedGradients(clock, stacked, train, val)
     kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
     trainers = []
     for transport in network.transports():

@@ -93,7 +93,7 @@ class StackedModels:
             self.sums[rank] += self._torch.pop_sums()
 
 
-class MeanModelEvaluator:
+class BatchedGradients:
     """Evaluates the gradients of all computing workers together, when the first one is needed.
 
     A worker's parameters and batch do not change while it computes, so the gradient may be evaluated at any time within
@@ -144,7 +144,7 @@ class StackedWork(Work):
 
     def __init__(
         self,
-        evaluator: MeanModelEvaluator,
+        evaluator: BatchedGradients,
         model: FlatVectors,
         *,
         rank: int,

@@ -12,7 +12,7 @@ from training_runs import flat_weights, make_spec, summary
 
 from features.dataset import FeatureDataset
 from hep_studies.plan import PlannedRun, Subject
-from hep_studies.run_on_ranks import in_random_order, measure_all
+from hep_studies.run_on_ranks import in_random_order, train_on_ranks
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
@@ -103,7 +103,7 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
         for number, spec in enumerate(specs(dataset, tmp_path / "specs", *chosen))
     ]
     told: list[tuple[int, int, str]] = []
-    measure_all(
+    train_on_ranks(
         runs,
         tmp_path / "job",
         code="commit 1",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from network_hosts import Network, network, reason_against_hosts
 
-from hep_studies.time_checks import fit_link, predicted
+from hep_studies.time_checks import fit_link, predicted_seconds
 from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
 from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
@@ -75,7 +75,7 @@ def misses(measured: list[Measurement], *, ring_above: float) -> list[str]:
     link = fit_link([each for each in measured if is_fitted(each)], ring_above=ring_above)
     wrong = []
     for each in measured:
-        expected = predicted(each, link, ring_above)
+        expected = predicted_seconds(each, link, ring_above)
         words = f"{each}: predicted {1e3 * expected:.1f} ms ({'fitted' if is_fitted(each) else 'check'})"
         sys.stdout.write(f"{words}\n")
         if not is_fitted(each) and abs(expected / each.seconds - 1) > MOST_ERROR:

@@ -14,7 +14,7 @@ from tiny_images import ROWS, TinyImages
 from training_runs import records
 
 from hep_studies.run_in_simulator import simulate_workload
-from hep_studies.run_result import scores_of
+from hep_studies.run_result import evaluate_on_test
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.workloads.images_settings import MnistSettings
 from training.launching.launcher import launch
@@ -97,6 +97,6 @@ def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str) -> No
     spec = RunSpec(MnistSettings(), settings, tmp_path)
     launch(spec, on_progress=lambda _: None)
     workload = spec.workload.open()
-    counts, _ = scores_of(workload, workload.load(tmp_path / "model"), settings)
+    counts, _ = evaluate_on_test(workload, workload.load(tmp_path / "model"), settings)
     assert counts.weighted_accuracy > 0.95
     assert len(read_records(tmp_path)) == 2

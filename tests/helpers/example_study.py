@@ -1,4 +1,4 @@
-"""A study with made-up numbers, without any training."""
+"""An example of a study with invented numbers, without any training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import numpy as np
 from hep_studies.plan import PlannedRun, Subject, planned_runs
 from hep_studies.run_result import Counts, RunResult
 from hep_studies.study import StudySettings
-from hep_studies.study_result import StudyResult, TimeCheck
+from hep_studies.study_result import (
+    EventsDescription,
+    Machine,
+    Provenance,
+    StudyResult,
+    TimeCheck,
+)
 from training.settings import TrainSettings
 
 NUM_EVENTS = 1000
@@ -42,7 +48,8 @@ def example_plan(
 ) -> list[PlannedRun]:
     """The planned runs of a study; `base`: the section `train` of the config."""
     train = TrainSettings.model_validate(base or {})
-    return planned_runs(example_study(**study), subject, train, folder, code_of=lambda *_: code)
+    settings = example_study(**study)
+    return planned_runs(settings, subject, train, folder, code_digest=lambda *_: code)
 
 
 def example_check(method: str, measured: float, simulated: float) -> TimeCheck:
@@ -58,17 +65,21 @@ def example_run(
     values: Mapping[str, Any] | None = None,
     seconds: float = 0.2,
 ) -> RunResult:
-    """A run that predicts a number of the 1000 test events correctly, the first ones."""
-    rising = (0.9 - 0.4 * np.exp(-np.arange(EPOCHS)) + 1e-3 * seed).tolist()
-    loss = (1.2 - np.array(rising) - 1e-4 * correct).tolist()
+    """A run that predicts the first `correct` of the 1000 test events correctly.
+
+    `seconds`: time of an epoch, which grows by 1 % with each seed.
+    """
+    epochs = np.arange(EPOCHS)
+    accuracy = (0.9 - 0.4 * np.exp(-epochs) + 1e-3 * seed).tolist()
+    loss = (1.2 - np.array(accuracy) - 1e-4 * correct).tolist()
+    # All-reduces keep the models of all workers equal.
+    distance = (0.01 * (epochs + 1)).tolist() if method == "ad-psgd" else [0.0] * EPOCHS
     curves = {
-        "val_accuracy": rising,
+        "val_accuracy": accuracy,
         "val_loss": loss,
         "train_loss": loss,
-        "train_accuracy": rising,
-        "consensus_distance": [
-            0.0 if method != "ad-psgd" else 0.01 * (epoch + 1) for epoch in range(EPOCHS)
-        ],
+        "train_accuracy": accuracy,
+        "consensus_distance": distance,
         "seconds": [seconds * (1 + 0.01 * seed)] * EPOCHS,
         "communicate": [0.05] * EPOCHS,
         "staleness": [0.0] * EPOCHS,
@@ -78,13 +89,11 @@ def example_run(
         "best_epoch": EPOCHS - 1,
         "seconds_per_batch": seconds / 10,
         "bytes_sent": 8000.0,
-    }
-    numbers |= {
         "samples_per_second": 100 / seconds,
         "worker_val_accuracy": 0.8,
         "averages_begun": 8.0,
     }
-    counts = Counts.of(np.arange(NUM_EVENTS) < correct, correct / NUM_EVENTS)
+    counts = Counts.from_mask(np.arange(NUM_EVENTS) < correct, correct / NUM_EVENTS)
     return RunResult(method, dict(values or {}), seed, "commit 1", counts, curves, numbers)
 
 
@@ -92,22 +101,22 @@ def example_result(
     study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[TimeCheck] = ()
 ) -> StudyResult:
     return StudyResult(
-        name="made",
+        name="example",
         form="small",
         digest="0123",
         study=study,
-        made={
-            "command": "python -m pipeline compare --study made",
-            "created": "2026-01-01T00:00:00+00:00",
-            "machine": {"cpu": "Some Processor", "cores": 2, "load": 0.0},
-            "packages": {"python": "3.11.7"},
-        },
-        data={
-            "version": "0001-abcdef01",
-            "classes": ["QCD", "ttbar"],
-            "counts": {"train": [400, 400], "val": [100, 100], "test": [500, 500]},
-            "sample_note": "technical sample",
-        },
+        provenance=Provenance(
+            command="python -m pipeline compare --study example",
+            created="2026-01-01T00:00:00+00:00",
+            machine=Machine(cpu="Some Processor", cores=2, load=0.0),
+            packages={"python": "3.11.7"},
+        ),
+        events=EventsDescription(
+            version="0001-abcdef01",
+            classes=["QCD", "ttbar"],
+            sample_note="technical sample",
+            counts={"train": [400, 400], "val": [100, 100], "test": [500, 500]},
+        ),
         checks=list(checks),
         runs=list(runs),
         test_weights=base64.b64encode(np.ones(NUM_EVENTS, np.float32).tobytes()).decode(),

@@ -10,14 +10,14 @@ from example_study import example_result, example_run, example_study
 from typer.testing import CliRunner
 
 from hep_studies.claims import write_claims
-from hep_studies.study_result import PACKED, pack
+from hep_studies.study_result import PACKED_FILE, pack
 from pipeline.cli import app
 from pipeline.errors import MissingInputError
 
 CHECKOUT = Path(__file__).parents[2]
 STUDIES = CHECKOUT / "docs" / "studies"
-STORED = sorted(STUDIES.glob(f"*/{PACKED}"))
-CLAIM = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}
+STORED = sorted(STUDIES.glob(f"*/{PACKED_FILE}"))
+CLAIM = {"says": "It is better.", "better": "ad-psgd", "control": "ar-sgd"}
 
 
 def stored(folder: Path, correct: int = 900) -> Path:
@@ -26,8 +26,8 @@ def stored(folder: Path, correct: int = 900) -> Path:
         example_run(name, seed, correct=correct) for seed in (1, 2, 3) for name in ("ar-sgd", "sgd")
     ]
     runs += [example_run("ad-psgd", seed, correct=950) for seed in (1, 2, 3)]
-    (folder / "made").mkdir(parents=True, exist_ok=True)
-    (folder / "made" / PACKED).write_bytes(
+    (folder / "example").mkdir(parents=True, exist_ok=True)
+    (folder / "example" / PACKED_FILE).write_bytes(
         pack(example_result(example_study(claims=[CLAIM]), runs))
     )
     return folder
@@ -79,10 +79,10 @@ def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     page = (out / "claims.md").read_text()
     assert f"`python -m pipeline compare --claims {folder} --publish {out}`" in page
-    assert "[A study](../studies/made.md)" in page
+    assert "[A study](../studies/example.md)" in page
     # Sentences to take home are of the shipped studies; they stand only where their claims are judged so.
     assert "\n1. " not in page
     # In a run folder the page of a study stands beside its result.
-    (folder / "made" / PACKED).rename(folder / "made" / f"{PACKED}.old")
+    (folder / "example" / PACKED_FILE).rename(folder / "example" / f"{PACKED_FILE}.old")
     with pytest.raises(MissingInputError, match=r"there is no \*/result\.json"):
         write_claims(folder, out)

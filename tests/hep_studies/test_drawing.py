@@ -13,10 +13,11 @@ from example_study import EPOCHS, STUDY, example_check, example_result, example_
 
 from hep_studies.figures import draw, draw_all
 from hep_studies.judging import judge
-from hep_studies.pages import notes, render, render_claims, study_table, sweep_table
+from hep_studies.pages import notes, render, render_claims
 from hep_studies.run_result import RunResult
-from hep_studies.study import Claim, StudyFigure, StudyTable
 from hep_studies.study_result import StudyResult
+from hep_studies.study_sections import Claim, StudyFigure, StudyTable
+from hep_studies.tables import study_table, sweep_table
 from models.evaluation.style import PlotLabels
 
 LABELS = PlotLabels("", "technical sample", 13)
@@ -226,10 +227,10 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
         {"y": "test_accuracy", "x": WORKERS, "methods": ["ad-psgd"]}, result=result
     ).axes
     assert axes.containers[0].lines[0].get_ydata() == [0.9]
-    claim = Claim(says="As good.", equivalent="ad-psgd", than=["ar-sgd"])
+    claim = Claim(says="As good.", equivalent="ad-psgd", control=["ar-sgd"])
     compared = replace(result, study=study.model_copy(update={"claims": [claim]}))
-    (pair,) = judge(compared)[0].pairs
-    assert (pair.difference.value, pair.seeds) == (0.0, (2, 3))
+    (pair,) = judge(compared)[0].comparisons
+    assert (pair.difference.mean, pair.num_pairs, pair.num_seeds) == (0.0, 2, 3)
     (words,) = notes(result)
     assert words.startswith(
         "1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and"
@@ -273,7 +274,7 @@ FASTER = {
     "says": "A | B is faster.",
     "place": "table 1",
     "better": "ad-psgd",
-    "than": "ar-sgd",
+    "control": "ar-sgd",
     "measure": "seconds",
 }
 
@@ -308,7 +309,8 @@ def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> No
     unchecked = render(claimed(FASTER, checks=False, times_only=times_only), folder="figures")
     assert "|more|not decidable here: times not checked well enough|" in unchecked
     assert (
-        "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
+        "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study example`"
+        in page
     )
     assert ("test events, which count as N = 1,000 of equal weight" in page) == (times_only is None)
 

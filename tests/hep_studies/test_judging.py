@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from example_study import NUM_EVENTS, example_check, example_result, example_run, example_study
 
-from hep_studies.judging import LEVEL, JudgedClaim, Verdict, judge, least_of
+from hep_studies.comparisons import decision_threshold
+from hep_studies.judging import JudgedClaim, judge
 from hep_studies.pages import notes, render
 from hep_studies.run_result import Counts
-from hep_studies.study import Claim
 from hep_studies.study_result import Cell, StudyResult
+from hep_studies.study_sections import Claim
+from hep_studies.verdicts import LEVEL, Verdict
 
 SEEDS = range(1, 7)
-BETTER = {"better": "ad-psgd", "than": "ar-sgd"}
+BETTER = {"better": "ad-psgd", "control": "ar-sgd"}
 BATCH = {**BETTER, "measure": "seconds_per_batch"}
 EXACT = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
 
@@ -50,16 +52,16 @@ def within(margin: float) -> dict[str, Any]:
     ("claim", "verdict"),
     [
         (BETTER, Verdict.CONFIRMED),
-        ({"better": "ar-sgd", "than": "ad-psgd"}, Verdict.CONTRADICTED),
-        ({"better": "ad-psgd", "than": ["ar-sgd", "sgd"]}, Verdict.CONFIRMED),
-        ({"equivalent": "sgd", "than": "ar-sgd", **within(0.02)}, Verdict.EQUIVALENT),
-        ({"equivalent": "ad-psgd", "than": "ar-sgd"}, Verdict.CONTRADICTED),
+        ({"better": "ar-sgd", "control": "ad-psgd"}, Verdict.CONTRADICTED),
+        ({"better": "ad-psgd", "control": ["ar-sgd", "sgd"]}, Verdict.CONFIRMED),
+        ({"equivalent": "sgd", "control": "ar-sgd", **within(0.02)}, Verdict.EQUIVALENT),
+        ({"equivalent": "ad-psgd", "control": "ar-sgd"}, Verdict.CONTRADICTED),
         # The difference is 10 points, and its interval begins at 8: it may be within 9.5.
-        ({"equivalent": "ad-psgd", "than": "ar-sgd", **within(0.095)}, Verdict.NOT_DECIDABLE),
+        ({"equivalent": "ad-psgd", "control": "ar-sgd", **within(0.095)}, Verdict.NOT_DECIDABLE),
         # A verdict knows the claimed size: the page called an interval that excludes it undecided.
         ({**BETTER, "size": 0.05}, Verdict.CONFIRMED),
         ({**BETTER, "size": 0.3}, Verdict.SMALLER),
-        ({"better": "sgd", "than": "ar-sgd", "size": 0.1}, Verdict.SMALLER),
+        ({"better": "sgd", "control": "ar-sgd", "size": 0.1}, Verdict.SMALLER),
         ({**BETTER, "not_decidable": "It is of another detector."}, Verdict.NOT_DECIDABLE),
         ({**BETTER, "withdrawn": "until they are run again"}, Verdict.WITHDRAWN),
     ],
@@ -73,13 +75,13 @@ def test_claims_about_accuracies(claim: dict[str, Any], verdict: Verdict) -> Non
 def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> None:
     other, withdrawn = (
         BETTER,
-        {"better": "sgd", "than": "ar-sgd", "withdrawn": "until they are run again"},
+        {"better": "sgd", "control": "ar-sgd", "withdrawn": "until they are run again"},
     )
 
     found, beside = judged(ACCURACIES, withdrawn, other), judged(ACCURACIES, other, withdrawn)
 
-    assert (found.verdict, found.decisive, found.pairs) == (Verdict.WITHDRAWN, None, [])
-    assert beside == judged(ACCURACIES, other, {"better": "sgd", "than": "ar-sgd"})
+    assert (found.verdict, found.decisive, found.comparisons) == (Verdict.WITHDRAWN, None, [])
+    assert beside == judged(ACCURACIES, other, {"better": "sgd", "control": "ar-sgd"})
 
 
 @pytest.mark.parametrize(
@@ -93,12 +95,14 @@ def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> 
     ],
 )
 def test_the_least_effect_that_confirms(claim: dict[str, Any], least: float) -> None:
-    assert least_of(Claim.model_validate({"says": "x", **BETTER, **claim})) == pytest.approx(least)
+    assert decision_threshold(
+        Claim.model_validate({"says": "x", **BETTER, **claim})
+    ) == pytest.approx(least)
 
 
 def test_a_claim_is_judged_by_the_seeds_fixed_beforehand() -> None:
-    (pair,) = judged(ACCURACIES, {**BETTER, "seeds": 3}).pairs
-    assert (pair.difference.num_seeds, pair.seeds) == (3, (3, 3))
+    (pair,) = judged(ACCURACIES, {**BETTER, "seeds": 3}).comparisons
+    assert (pair.difference.num_seeds, pair.num_pairs, pair.num_seeds) == (3, 3, 3)
 
 
 RATE = "train.learning_rate"
@@ -127,13 +131,15 @@ def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
     ):
         found = judged(result, {**BETTER, "measure": "val_loss", **protocol})
         assert found.verdict is verdict
-        assert found.pairs[0].difference.value == pytest.approx(value)
+        assert found.comparisons[0].difference.mean == pytest.approx(value)
 
 
 def test_claims_of_a_topic_are_a_family() -> None:
     one = {**BETTER, **within(0.0999)}
     for others, number in (([], 1), ([one] * 4, 5), ([{**one, "topic": "b"}] * 4, 1)):
-        assert judged(ACCURACIES, one, *others).pairs[0].level == pytest.approx(LEVEL / number)
+        assert judged(ACCURACIES, one, *others).comparisons[0].level == pytest.approx(
+            LEVEL / number
+        )
 
 
 def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
@@ -146,7 +152,7 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     runs = [
         replace(
             example_run(method, seed),
-            counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())),
+            counts=Counts.from_mask(mask, float(weights[mask].sum() / weights.sum())),
         )
         for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
         for seed, mask in zip(SEEDS, masks, strict=True)
@@ -155,16 +161,16 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
         example_result(example_study(), runs),
         test_weights=base64.b64encode(weights.tobytes()).decode(),
     )
-    (pair,) = judged(result, BETTER).pairs
+    (pair,) = judged(result, BETTER).comparisons
     accuracies = [np.mean([mask @ weights / weights.sum() for mask in masks]) for masks in right]
-    assert pair.difference.value == pytest.approx(accuracies[0] - accuracies[1], abs=1e-6)
+    assert pair.difference.mean == pytest.approx(accuracies[0] - accuracies[1], abs=1e-6)
     numbers = [
         result.numbers(Cell(method), "test_accuracy").mean() for method in ("ad-psgd", "ar-sgd")
     ]
     assert numbers == pytest.approx(accuracies, abs=1e-6)
     # Events of unequal weight say less: the error grows by the root of the mean square over the mean.
     equal = base64.b64encode(np.ones(NUM_EVENTS, np.float32).tobytes()).decode()
-    (plain,) = judged(replace(result, test_weights=equal), BETTER).pairs
+    (plain,) = judged(replace(result, test_weights=equal), BETTER).comparisons
     ratio = pair.difference.half_width() / plain.difference.half_width()
     assert ratio == pytest.approx(np.sqrt(np.mean(weights**2)) / weights.mean(), rel=0.05)
     effective = weights.sum() ** 2 / (weights**2).sum()
@@ -214,7 +220,7 @@ OVER = {"over": "train.workers", "measure": "seconds_per_batch"}
         (BATCH, Verdict.CONFIRMED),
         ({**BATCH, "size": 3.0}, Verdict.SMALLER),
         ({**BATCH, "better": workers(8, "ad-psgd"), "measure": "speed_up", "size": 7}, Verdict.CONFIRMED),
-        ({"better": workers(2, "ar-sgd"), "than": workers(8, "ar-sgd"), "measure": "seconds"}, Verdict.CONFIRMED),
+        ({"better": workers(2, "ar-sgd"), "control": workers(8, "ar-sgd"), "measure": "seconds"}, Verdict.CONFIRMED),
     ],
 )  # fmt: skip
 def test_claims_about_times_compare_ratios(claim: dict[str, Any], verdict: Verdict) -> None:
@@ -223,12 +229,12 @@ def test_claims_about_times_compare_ratios(claim: dict[str, Any], verdict: Verdi
 
 def test_only_cells_with_the_same_other_values_are_compared() -> None:
     found = judged(TIMES, {**BETTER, "measure": "seconds"})
-    assert [(pair.this.plain, pair.other.plain) for pair in found.pairs] == [
-        ({"train.workers": n},) * 2 for n in (2, 4, 8)
-    ]
+    assert [
+        (pair.treatment.plain_values, pair.control.plain_values) for pair in found.comparisons
+    ] == [({"train.workers": n},) * 2 for n in (2, 4, 8)]
     # The claim depends on the least of them: half the time with two workers.
-    assert found.decisive == found.pairs[0]
-    assert found.pairs[0].difference.value == pytest.approx(math.log(2), abs=1e-6)
+    assert found.decisive == found.comparisons[0]
+    assert found.comparisons[0].difference.mean == pytest.approx(math.log(2), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -292,11 +298,11 @@ def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_check
     """Both methods take 10 ms longer than simulated; with other numbers of workers they may not do so."""
     law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda _: 0.05}
     checks = [example_check(method, 0.11, 0.1) for method in ("ar-sgd", "ad-psgd")]
-    claim = {**BATCH, "better": workers(number, "ad-psgd"), "than": workers(2, "ar-sgd")}
+    claim = {**BATCH, "better": workers(number, "ad-psgd"), "control": workers(2, "ar-sgd")}
     found = judged(replace(times(law), checks=checks), claim)
     assert found.verdict is verdict
     # Steps of 10 ms and of 5 ms take twice and three times as long.
-    assert found.pairs[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
+    assert found.comparisons[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -363,8 +369,8 @@ def test_methods_that_say_nothing_of_each_other_were_compared(
         all_numbers = {**run.numbers, "samples": 838, **mine[0]}
         runs.append(replace(run, numbers=all_numbers, curves={**run.curves, **mine[1]}))
     result = example_result(example_study(), runs)
-    claim = {"better": "ar-sgd", "than": "ad-psgd", "measure": measure}
+    claim = {"better": "ar-sgd", "control": "ad-psgd", "measure": measure}
     found = judged(result, claim)
-    assert found.pairs[0].why_not == why
+    assert found.comparisons[0].obstacle == why
     words = [f"Not compared, {why}: AR-SGD against AD-PSGD."] if why else []
     assert notes(result, [found]) == words

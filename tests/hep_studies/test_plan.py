@@ -67,13 +67,17 @@ def test_measured_times_depend_on_the_network_between_hosts() -> None:
 def test_the_code_of_a_run_is_that_of_its_method_and_of_what_executes_it(execution: str) -> None:
     asked = set()
 
-    def code_of(_: Subject, train: TrainSettings, is_simulated: bool) -> str:
+    def code_digest(_: Subject, train: TrainSettings, is_simulated: bool) -> str:
         asked.add((train.algorithm.name, is_simulated))
         return f"{train.algorithm.name} {is_simulated}"
 
     subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), "a")
     planned_runs(
-        example_study(execution=execution), subject, TrainSettings(), Path("study"), code_of=code_of
+        example_study(execution=execution),
+        subject,
+        TrainSettings(),
+        Path("study"),
+        code_digest=code_digest,
     )
     assert asked == {(name, execution == "simulate") for name in ("ar-sgd", "sgd", "ad-psgd")}
 

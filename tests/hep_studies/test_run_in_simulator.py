@@ -17,7 +17,7 @@ from simulated import settings, toy_network, toy_rows
 from hep_studies.measures import diverged
 from hep_studies.plan import PlannedRun, Subject
 from hep_studies.run_in_simulator import run_simulated, simulate_all, simulate_times
-from hep_studies.run_result import FILE, numbers_of
+from hep_studies.run_result import RESULT_FILE, numbers_of
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import simulate
 from models.networks.hlf_settings import HlfSettings
@@ -125,7 +125,7 @@ def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(
     run_simulated(runs[0], "commit 1")
     # Killed while it wrote the second one.
     runs[1].folder.mkdir(parents=True)
-    (runs[1].folder / f".{FILE}").write_text('{"made_with"')
+    (runs[1].folder / f".{RESULT_FILE}").write_text('{"made_with"')
     again = runs_of(subject, tmp_path, seeds=2)
     assert [run for run in again if run.result is None] == again[1:]
     assert again[0].result is not None

@@ -10,7 +10,7 @@ from example_study import example_plan
 from feature_datasets import write_dataset
 
 from hep_studies.plan import PlannedRun, Subject
-from hep_studies.run_on_ranks import in_random_order, measure_all
+from hep_studies.run_on_ranks import in_random_order, train_on_ranks
 from models.networks.hlf_settings import HlfSettings
 from training.workloads.hep_settings import HepSettings
 
@@ -57,7 +57,7 @@ def test_the_first_run_carried_a_warm_up_of_its_ranks(tmp_path: Path) -> None:
         tmp_path, seeds=1, train={"workers": 1, "batch_size": 8, "epochs": 1, "optimizer": "sgd"}
     )
     told: list[Any] = []
-    measure_all(
+    train_on_ranks(
         runs,
         tmp_path / "jobs",
         code="",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from io import StringIO
@@ -13,8 +14,10 @@ from example_study import STUDY, example_study
 from pydantic import ValidationError
 from rich.console import Console
 
-from hep_studies.compare import FORMS, list_studies, read_study, shipped
-from hep_studies.study import FOLDER, form_of
+from hep_studies.nested_values import form_of
+from hep_studies.study import FOLDER
+from hep_studies.study_files import FORMS, list_studies, read_study, shipped_studies
+from hep_studies.study_sections import Claim
 from hep_studies.workloads.surface_settings import SurfaceSettings
 from pipeline.errors import ConfigError
 from training.loop.schedule import learning_rate
@@ -31,7 +34,7 @@ def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
     assert study.figures or study.tables
     assert study.seeds >= 3
     assert form == "full" or study.minutes <= 15
-    assert study.alone is not None, "sequential SGD is a control"
+    assert study.single_worker is not None, "sequential SGD is a control"
     if study.times_only is None and not isinstance(study.workload, SurfaceSettings):
         slow = [
             study.train_settings(name, next(study.combinations(name)), 1) for name in study.methods
@@ -94,14 +97,16 @@ def every(span: re.Match[str]) -> str:
 def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
     assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
     names = {
-        name: path.stem for name, path in shipped().items() if re.search("-(table|figure)-", name)
+        name: path.stem
+        for name, path in shipped_studies().items()
+        if re.search("-(table|figure)-", name)
     }
     assert names == promised()
     assert names["hermans-figure-3-11"] == "hermans-grid"
 
 
 WORKERS, FOUR = {"train.workers": [2, 4]}, {"train.workers": 4}
-PAIR = {"better": "sgd", "than": "ar-sgd"}
+PAIR = {"better": "sgd", "control": "ar-sgd"}
 FIGURE = {"name": "x", "title": "x"}
 BEST = {"protocol": "each at its best"}
 
@@ -132,7 +137,7 @@ BEST = {"protocol": "each at its best"}
             {"methods": {"sgd": {"vary": {"train.learning_rate": []}}}},
             "'train.learning_rate' .* has no values",
         ),
-        ({"claims": [{"says": "x", "better": "sgd"}]}, "better and equivalent need `than`"),
+        ({"claims": [{"says": "x", "better": "sgd"}]}, "better and equivalent need `control`"),
         ({"claims": [{"says": "x", **PAIR, "margin": 0.1}]}, "a margin needs `because`"),
         (
             {"claims": [{"says": "x", **PAIR, **BEST, "at": {"train.learning_rate": 0.1}}]},
@@ -145,7 +150,7 @@ BEST = {"protocol": "each at its best"}
                         "says": "x",
                         **PAIR,
                         **BEST,
-                        "than": {"method": "sgd", "train.learning_rate": 7},
+                        "control": {"method": "sgd", "train.learning_rate": 7},
                     }
                 ]
             },
@@ -159,7 +164,7 @@ BEST = {"protocol": "each at its best"}
                         "says": "x",
                         **PAIR,
                         **BEST,
-                        "than": {"method": "ar-sgd", "train.learning_rate": 0.003},
+                        "control": {"method": "ar-sgd", "train.learning_rate": 0.003},
                     }
                 ]
             },
@@ -241,7 +246,7 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     values = {"train.workers": 2, "cluster.slow_ranks": {0: 10.0}}
     settings = study.train_settings("ar-sgd", values, 7)
     assert (settings.workers, settings.seed) == (2, 7)
-    assert study.alone == "sgd"
+    assert study.single_worker == "sgd"
 
 
 @pytest.mark.parametrize(
@@ -276,3 +281,60 @@ def test_a_varied_value_that_is_listed_twice_is_run_once() -> None:
         vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {"0": 10.0}, {}]}
     )
     assert study.vary == {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {"0": 10.0}]}
+
+
+STUDY_FILE = "title: A\nsource: B 2020\nminutes: 1\nreference: sgd\nmethods: {sgd: {train: {algorithm: sgd}}}\n"
+MPI: dict[str, Any] = {"execution": "mpi"}
+CLUSTER = {"cluster": {"step_seconds": 1}}
+
+
+def write_study(folder: Path, content: dict[str, Any]) -> str:
+    """The path of a small study with further keys."""
+    path = folder / "mine.yaml"
+    further_keys = [f"{key}: {json.dumps(value)}\n" for key, value in content.items()]
+    path.write_text(STUDY_FILE + "".join(further_keys))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "changes", "name"),
+    [
+        ({}, "small", {}, "mine"),
+        ({}, "small", MPI, "mine-mpi"),
+        ({}, "full", MPI, "mine-full-mpi"),
+        ({"forms": {"small": MPI}}, "small", {}, "mine-mpi"),
+        ({"forms": {"small": MPI}}, "small", {"execution": "simulate"}, "mine"),
+        (CLUSTER, "small", MPI, "mine-mpi"),
+        ({**CLUSTER, "forms": {"small": MPI}}, "small", {}, "mine-mpi"),
+    ],
+    ids=str,
+)
+def test_the_form_and_the_execution_are_part_of_the_name(
+    tmp_path: Path, content: dict[str, Any], form: str, changes: dict[str, Any], name: str
+) -> None:
+    """Results by MPI once replaced those of the simulator."""
+    path = write_study(tmp_path, content)
+
+    assert read_study(path, form, changes).name == name
+
+
+@pytest.mark.parametrize(
+    ("content", "changes"),
+    [({"forms": {"small": {**MPI, **CLUSTER}}}, {}), (MPI, CLUSTER)],
+    ids=str,
+)
+def test_a_cluster_beside_mpi_is_refused(
+    tmp_path: Path, content: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="cluster has no effect"):
+        read_study(write_study(tmp_path, content), "small", changes)
+
+
+def test_the_old_name_of_the_control_is_still_read() -> None:
+    pair = {"says": "x", "better": "sgd"}
+
+    old = Claim.model_validate({**pair, "than": "ar-sgd"})
+
+    assert old == Claim.model_validate({**pair, "control": "ar-sgd"})
+    with pytest.raises(ValidationError, match="`than` is the old name of `control`"):
+        Claim.model_validate({**pair, "than": "ar-sgd", "control": "ar-sgd"})

@@ -14,7 +14,14 @@ from example_study import EPOCHS, example_check, example_result, example_run, ex
 from simulated import CLUSTER, run, toy_rows
 
 from hep_studies.run_result import curves_of, numbers_of, read_result, write_diverged
-from hep_studies.study_result import PACKED, Cell, StudyResult, pack, plain, read
+from hep_studies.study_result import (
+    PACKED_FILE,
+    Cell,
+    StudyResult,
+    as_plain,
+    pack,
+    read_study_result,
+)
 from training.errors import StudyError
 
 RATE = "train.learning_rate"
@@ -39,23 +46,26 @@ def swept() -> StudyResult:
 
 def test_each_method_stands_at_its_own_best_value() -> None:
     result = swept()
-    assert [result.best(cell).plain[RATE] for cell in result.cells()] == [0.1, 0.2]
+    assert [result.best_combination(cell).plain_values[RATE] for cell in result.cells()] == [
+        0.1,
+        0.2,
+    ]
     assert dict(result.numbers(Cell("ad-psgd"), "test_accuracy")) == {1: 0.95, 2: 0.95}
     assert result.curves(Cell("ar-sgd"), "val_loss").shape == (2, EPOCHS)
 
 
 def test_a_packed_result_is_the_same_and_another_file_is_refused_by_name(tmp_path: Path) -> None:
-    result, path = swept(), tmp_path / PACKED
+    result, path = swept(), tmp_path / PACKED_FILE
     path.write_bytes(pack(result))
-    assert read(path) == result
-    assert pack(read(path)) == path.read_bytes()
+    assert read_study_result(path) == result
+    assert pack(read_study_result(path)) == path.read_bytes()
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(StudyError, match=r"result\.json\.xz is no result of a study \("):
-        read(path)
+        read_study_result(path)
     old = tmp_path / "result.json"
-    old.write_text(json.dumps({**plain(result), "version": 1}))
+    old.write_text(json.dumps({**as_plain(result), "version": 1}))
     with pytest.raises(StudyError, match="Input should be 6"):
-        read(old)
+        read_study_result(old)
 
 
 def test_values_that_are_mappings_are_the_same_after_json(tmp_path: Path) -> None:
@@ -63,8 +73,8 @@ def test_values_that_are_mappings_are_the_same_after_json(tmp_path: Path) -> Non
     study = example_study(vary={key: [{}, {0: 10.0}]})
     runs = [example_run("ad-psgd", 1, values={key: value}) for value in ({}, {0: 10.0})]
     result = example_result(study, runs)
-    (tmp_path / "result.json").write_text(json.dumps(plain(result)))
-    again = read(tmp_path / "result.json")
+    (tmp_path / "result.json").write_text(json.dumps(as_plain(result)))
+    again = read_study_result(tmp_path / "result.json")
     assert again.cells() == result.cells()
     assert again.cells(["ad-psgd"], {key: {0: 10.0}}) == result.cells()[1:]
 
@@ -73,7 +83,7 @@ def test_a_value_is_the_same_with_and_without_a_decimal_point() -> None:
     key = "train.momentum"
     runs = [example_run("ad-psgd", 1, values={key: value}) for value in (0, 0.5)]
     result = example_result(example_study(vary={key: [0, 0.5]}), runs)
-    assert result.cells(where={key: 0.0}) == result.cells()[:1]
+    assert result.cells(values={key: 0.0}) == result.cells()[:1]
     at_best = example_result(example_study(vary={key: [0, 0.5]}, best_of=[key]), runs)
     (cell,) = at_best.cells()
     assert at_best.runs_of(cell, {key: 0.0}) == runs[:1]
@@ -86,9 +96,12 @@ def test_times_that_were_measured_on_a_busy_machine_are_said_to_be_that() -> Non
         ("mpi", 1.0, "measured on a busy machine"),
         ("simulate", 1.0, ""),
     ):
-        machine = {**made.made["machine"], "load": busy}
+        machine = replace(made.provenance.machine, load=busy)
         study = made.study.model_copy(update={"execution": execution})
-        assert replace(made, study=study, made={**made.made, "machine": machine}).warning == words
+        assert (
+            replace(made, study=study, provenance=replace(made.provenance, machine=machine)).warning
+            == words
+        )
 
 
 def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:

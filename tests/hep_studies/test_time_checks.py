@@ -13,77 +13,103 @@ from example_study import example_plan
 from hep_studies import time_checks
 from hep_studies.plan import PlannedRun, Subject
 from hep_studies.study_result import TimeCheck
+from hep_studies.synthetic_workload import SyntheticWorkload
 from hep_studies.time_checks import check_times
 from hep_studies.workloads.surface_settings import SurfaceSettings
 
-ROOT = Path(__file__).resolve().parents[2]
-STEP = 2e-3
+CHECKOUT = Path(__file__).resolve().parents[2]
+STEP_SECONDS = 2e-3
 
 
-def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
-    cluster = {"step_seconds": STEP, "event_seconds": 0.0, "jitter": 0.1, "slow_ranks": {1: 3.0}}
+def planned_runs(folder: Path, **changes: Any) -> list[PlannedRun]:
+    cluster = {
+        "step_seconds": STEP_SECONDS,
+        "event_seconds": 0.0,
+        "jitter": 0.1,
+        "slow_ranks": {1: 3.0},
+    }
     return example_plan(Subject(SurfaceSettings()), folder, cluster=cluster, **changes)
 
 
-OWN_METHOD = """
+WRITE_AND_READ_PLUGIN_SETTINGS = """
 import sys
 from hep_core import plugins
 from training.settings import TrainSettings
 from hep_studies.simulator.cluster import ClusterSettings
-from hep_studies import time_checks
+from hep_studies.synthetic_workload import WORKLOADS, SyntheticWorkload
 
 plugins.load([sys.argv[1]])
 train = TrainSettings(algorithm={"name": "lazy-gossip", "patience": 3}, workers=2)
-written = time_checks._SLEEPERS.dump_json([time_checks.Sleepers("lazy", 1e-3, train, ClusterSettings(), 10, [5, 5])])
-(read,) = time_checks._SLEEPERS.validate_json(written)
+written = WORKLOADS.dump_json([SyntheticWorkload("lazy", 1e-3, train, ClusterSettings(), 10, [5, 5])])
+(read,) = WORKLOADS.validate_json(written)
 assert read.train == train, read.train
 """
 
 
 @pytest.mark.slow
-def test_the_settings_of_an_own_method_are_written_and_read_without_a_warning() -> None:
-    """`compare` printed 40 lines of pydantic, as the kinds of settings were those before the plugin."""
-    plugin = ROOT / "docs" / "examples" / "own-analysis" / "plugin.py"
-    command = [sys.executable, "-W", "error::UserWarning", "-c", OWN_METHOD, str(plugin)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_the_settings_of_a_plugin_are_written_and_read_without_a_warning() -> None:
+    plugin = CHECKOUT / "docs" / "examples" / "own-analysis" / "plugin.py"
+    program = [sys.executable, "-W", "error::UserWarning", "-c", WRITE_AND_READ_PLUGIN_SETTINGS]
+
+    done = subprocess.run(
+        [*program, str(plugin)], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[SyntheticWorkload]]:
+    """The workloads of each measurement, which is replaced by a fixed result."""
+    measurements: list[list[SyntheticWorkload]] = []
+
+    def measure(workloads: list[SyntheticWorkload], _: Path) -> list[TimeCheck]:
+        measurements.append(workloads)
+        return [TimeCheck("ar-sgd", STEP_SECONDS, 8, 3.0, 2.0)]
+
+    monkeypatch.setattr(time_checks, "_measure", measure)
+    return measurements
+
+
+def test_every_method_is_checked_with_its_step_and_as_many_workers_as_fit(
+    tmp_path: Path, measured: list[list[SyntheticWorkload]]
 ) -> None:
-    """It measured two workers with steps of this machine."""
-    chosen: list[Any] = []
+    """One worker exchanges nothing, so that SGD needs no check."""
+    runs = planned_runs(
+        tmp_path, vary={"train.workers": [4, 32], "train.learning_rate": [0.1, 0.2]}
+    )
 
-    def measured(sleepers: Any, _: Path) -> list[Any]:
-        chosen.append(sleepers)
-        return [TimeCheck("ar-sgd", STEP, 8, 3.0, 2.0)]
+    (check,) = check_times(runs, tmp_path / "timing", cores=4, code="")
 
-    monkeypatch.setattr(time_checks, "_measured", measured)
-    runs = runs_of(tmp_path, vary={"train.workers": [4, 32], "train.learning_rate": [0.1, 0.2]})
+    assert check.gap == 1.0
+    (workloads,) = measured
+    assert [workload.method for workload in workloads] == ["ar-sgd", "ad-psgd"]
+    for workload in workloads:
+        assert workload.step_seconds == STEP_SECONDS
+        assert workload.train.workers == 8
+        assert workload.cluster.workers_per_host == 8
+        assert workload.cluster.slow_ranks == {}
+
+
+def test_times_are_measured_once_and_again_after_a_change_of_the_code(
+    tmp_path: Path, measured: list[list[SyntheticWorkload]]
+) -> None:
+    runs = planned_runs(tmp_path)
+
     for code in ("old", "old", "new"):
-        (found,) = check_times(runs, tmp_path / "timing", cores=4, code=code)
-        assert (found.method, found.workers, found.gap) == ("ar-sgd", 8, 1.0)
-    # It is measured once, and again after a change of the code; one worker sends nothing.
-    assert [[(each.method, each.step_seconds) for each in some] for some in chosen] == [
-        [("ar-sgd", STEP), ("ad-psgd", STEP)]
-    ] * 2
-    for each in chosen[0]:
-        assert (each.train.workers, each.cluster.workers_per_host, each.cluster.slow_ranks) == (
-            8,
-            8,
-            {},
-        )
+        check_times(runs, tmp_path / "timing", cores=4, code=code)
+
+    assert len(measured) == 2
 
 
 @pytest.mark.distributed
 def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
-    runs = runs_of(tmp_path, train={"workers": 2, "slowmo": {"tau": 4}})
-    found = {
-        check.method: check for check in check_times(runs, tmp_path / "timing", cores=1, code="")
-    }
-    assert found.keys() == {"ar-sgd", "ad-psgd"}
-    for each in found.values():
+    runs = planned_runs(tmp_path, train={"workers": 2, "slowmo": {"tau": 4}})
+
+    checks = check_times(runs, tmp_path / "timing", cores=1, code="")
+
+    assert [check.method for check in checks] == ["ar-sgd", "ad-psgd"]
+    for check in checks:
         # Jitter makes the mean of the fastest epoch a little shorter than a step.
-        assert each.measured > 0.8 * STEP
-        assert each.simulated > 0.8 * STEP
+        assert check.measured > 0.8 * STEP_SECONDS
+        assert check.simulated > 0.8 * STEP_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,224 +12,272 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from hep_studies.judging import (
+from hep_studies.study import FOLDER
+from hep_studies.verdicts import (
     FAILS,
     HOLDS,
     LEVEL,
     OPEN,
     Difference,
     Verdict,
-    holm,
-    together,
+    combine_verdicts,
+    holm_levels,
     verdict_of,
 )
-from hep_studies.study import FOLDER
 
 NUM_EVENTS = 631
+#: Least effect that confirms the claims of these tests, or margin of their equivalences.
+THRESHOLD = 1.0
 
 
-class World(NamedTuple):
-    """Standard deviations of what makes an event right or wrong, in units of its margin."""
+class EventModel(NamedTuple):
+    """Standard deviations of the parts of an event's margin: it is correct above 0."""
 
     event: float = 1.6
-    """How hard an event is, for every method and seed."""
-    method: float = 0.06
-    """How hard it is for one method, with every seed."""
-    both: float = 0.15
-    """How hard it is for one method with one seed."""
+    """Difficulty of an event, for every method and seed."""
+    event_and_method: float = 0.06
+    """Difficulty for one method, with every seed."""
+    event_method_and_seed: float = 0.15
+    """Difficulty for one method with one seed."""
     seed: float = 0.02
-    """How good a method is with a seed."""
+    """Quality of a method with a seed."""
 
-    def drawn(
-        self, studies: int, seeds: int, *, ahead: float = 0.0, events: int = NUM_EVENTS
+    def draw_differences(
+        self, num_studies: int, num_seeds: int, *, lead: float = 0.0
     ) -> NDArray[np.float64]:
-        """Tables (studies, seeds, events) of -1, 0, 1 of two methods at 90 %; the first has this larger margin."""
-        rng = np.random.default_rng([seeds, events])
-        common = ndtri(0.9) * math.hypot(*self) + self.event * rng.normal(size=(studies, 1, events))
-        right = []
-        for start in (ahead, 0.0):
-            margin = common + start + self.method * rng.normal(size=(studies, 1, events))
-            margin = margin + self.seed * rng.normal(size=(studies, seeds, 1))
-            right.append(margin + self.both * rng.standard_normal((studies, seeds, events)) > 0)
-        return right[0].astype(float) - right[1]
+        """Differences of two methods at 90 % accuracy, (studies, seeds, events) of -1, 0, 1.
+
+        The margins of the first method are larger by the lead.
+        """
+        rng = np.random.default_rng([num_seeds, NUM_EVENTS])
+        common = ndtri(0.9) * math.hypot(*self)
+        common = common + self.event * rng.normal(size=(num_studies, 1, NUM_EVENTS))
+        correct = []
+        for method_lead in (lead, 0.0):
+            margin = common + method_lead
+            margin = margin + self.event_and_method * rng.normal(size=(num_studies, 1, NUM_EVENTS))
+            margin = margin + self.seed * rng.normal(size=(num_studies, num_seeds, 1))
+            noise = rng.standard_normal((num_studies, num_seeds, NUM_EVENTS))
+            correct.append(margin + self.event_method_and_seed * noise > 0)
+        return correct[0].astype(float) - correct[1]
 
 
-@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize("num_seeds", [3, 10])
 @pytest.mark.parametrize(
-    "world",
+    "model",
     [
-        World(),
-        World(method=0.0),
-        World(seed=0.1),
-        World(method=0.5, both=0.2),
-        World(method=0.5, both=0.7),
+        EventModel(),
+        EventModel(event_and_method=0.0),
+        EventModel(seed=0.1),
+        EventModel(event_and_method=0.5, event_method_and_seed=0.2),
+        EventModel(event_and_method=0.5, event_method_and_seed=0.7),
     ],
 )
-def test_intervals_over_seeds_and_events_cover_the_truth(world: World, seeds: int) -> None:
-    found = [Difference.of_events(table) for table in world.drawn(200, seeds)]
+def test_intervals_over_seeds_and_events_cover_the_truth(model: EventModel, num_seeds: int) -> None:
+    tables = model.draw_differences(200, num_seeds)
+
+    differences = [Difference.from_events(table) for table in tables]
+    covered = [abs(difference.mean) < difference.half_width() for difference in differences]
+
     # Four standard deviations of 200 draws are 0.06.
-    assert np.mean([abs(each.value) < each.half_width() for each in found]) > 1 - LEVEL - 0.06
+    assert np.mean(covered) > 1 - LEVEL - 0.06
 
 
-def test_seeds_alone_would_raise_false_alarms() -> None:
-    tables = World(method=0.3).drawn(200, 30)
-    alone = [Difference.of_numbers(table.mean(axis=1)) for table in tables]
-    assert np.mean([abs(each.value) > each.half_width() for each in alone]) > 0.2
+def test_intervals_over_seeds_alone_miss_the_truth_too_often() -> None:
+    tables = EventModel(event_and_method=0.3).draw_differences(200, 30)
+
+    differences = [Difference.from_seeds(table.mean(axis=1)) for table in tables]
+    missed = [abs(difference.mean) > difference.half_width() for difference in differences]
+
+    assert np.mean(missed) > 0.2
 
 
-def test_the_parts_of_the_variance_are_those_put_in() -> None:
+def test_the_variances_of_seeds_and_events_are_found_again() -> None:
     rng = np.random.default_rng(5)
-    shapes = ((2, (400, 6, 1)), (3, (400, 1, 50)), (1, (400, 6, 50)))
-    tables = sum((scale * rng.normal(size=shape) for scale, shape in shapes), np.zeros(()))
-    found = [Difference.of_events(table) for table in tables]
-    assert np.mean([each.of_seed for each in found]) == pytest.approx(4 + 1 / 50, rel=0.1)
-    assert np.mean([each.of_event for each in found]) == pytest.approx(9, rel=0.1)
+    seeds = 2 * rng.normal(size=(400, 6, 1))
+    events = 3 * rng.normal(size=(400, 1, 50))
+    noise = rng.normal(size=(400, 6, 50))
+
+    differences = [Difference.from_events(table) for table in seeds + events + noise]
+
+    seed_variances = [difference.seed_variance for difference in differences]
+    event_variances = [difference.event_variance for difference in differences]
+    assert np.mean(seed_variances) == pytest.approx(4 + 1 / 50, rel=0.1)
+    assert np.mean(event_variances) == pytest.approx(9, rel=0.1)
 
 
-def test_equal_spreads_and_one_seed_are_no_certainty() -> None:
-    assert Difference.of_numbers([1.0, 1.0]).half_width() > 0
-    assert Difference.of_events(np.tile([1.0] + [0.0] * 999, (2, 1))).half_width() > 1e-3
-    for one in (Difference.of_numbers([1.0]), Difference.of_events(np.ones((1, 50)))):
-        assert verdict_of(one.value, one.half_width(), 0.1) is Verdict.NOT_DECIDABLE
-    for none in (
-        Difference.of_numbers([]),
-        Difference.of_events([]),
-        Difference.of_numbers([0.1, math.inf]),
-    ):
-        assert verdict_of(none.value, none.half_width(), 0.1) is Verdict.NOT_DECIDABLE
+def test_equal_numbers_are_no_certainty() -> None:
+    one_event_differs = np.tile([1.0] + [0.0] * 999, (2, 1))
+
+    assert Difference.from_seeds([1.0, 1.0]).half_width() > 0
+    assert Difference.from_events(one_event_differs).half_width() > 1e-3
 
 
-def is_true(verdict: Verdict, truth: float, least: float, *, of_equals: bool) -> bool:
-    """Whether a verdict is right, if the true difference is this; one that leaves the claim open is never wrong."""
-    regions = {
-        Verdict.CONFIRMED: truth >= least,
-        Verdict.SMALLER: truth < least,
-        Verdict.CONTRADICTED: abs(truth) >= least if of_equals else truth < 0,
-        Verdict.EQUIVALENT: abs(truth) < least,
-    }
-    return regions.get(verdict, True)
+@pytest.mark.parametrize(
+    "difference",
+    [
+        Difference.from_seeds([1.0]),
+        Difference.from_events(np.ones((1, 50))),
+        Difference.from_seeds([]),
+        Difference.from_events([]),
+        Difference.from_seeds([0.1, math.inf]),
+    ],
+)
+def test_one_seed_and_missing_numbers_decide_nothing(difference: Difference) -> None:
+    verdict = verdict_of(difference.mean, difference.half_width(), 0.1)
+
+    assert verdict is Verdict.NOT_DECIDABLE
+
+
+def is_true(verdict: Verdict, truth: float, *, is_equivalence: bool) -> bool:
+    """Whether a verdict is right for this true difference; open claims are never wrong."""
+    if verdict is Verdict.CONFIRMED:
+        return truth >= THRESHOLD
+    if verdict is Verdict.SMALLER:
+        return truth < THRESHOLD
+    if verdict is Verdict.EQUIVALENT:
+        return abs(truth) < THRESHOLD
+    if verdict is Verdict.CONTRADICTED:
+        return abs(truth) >= THRESHOLD if is_equivalence else truth < 0
+    return True
 
 
 def error_rates(
-    truth: float, seeds: Sequence[int], *, of_equals: bool, studies: int
+    truth: float, numbers_of_seeds: Sequence[int], *, is_equivalence: bool, num_studies: int
 ) -> list[tuple[float, float]]:
-    """Shares of decided and of wrong verdicts over studies that grow seed by seed, whose differences have spread 1."""
-    values = np.random.default_rng(0).normal(truth, 1.0, (studies, max(seeds)))
-    found = []
-    for number in seeds:
-        drawn = map(Difference.of_numbers, values[:, :number])
-        given = [
-            verdict_of(each.value, each.half_width(), 1.0, of_equals=of_equals) for each in drawn
-        ]
-        wrong = np.mean([not is_true(each, truth, 1.0, of_equals=of_equals) for each in given])
-        found.append((float(np.mean([each not in OPEN for each in given])), float(wrong)))
-    return found
+    """Shares of decided and of wrong verdicts over studies that grow seed by seed.
+
+    The differences of a study have a spread of 1 over the seeds.
+    """
+    shape = (num_studies, max(numbers_of_seeds))
+    values = np.random.default_rng(0).normal(truth, 1.0, shape)
+    rates = []
+    for num_seeds in numbers_of_seeds:
+        num_decided = 0
+        num_wrong = 0
+        for differences in values[:, :num_seeds]:
+            difference = Difference.from_seeds(differences)
+            verdict = verdict_of(
+                difference.mean,
+                difference.half_width(),
+                THRESHOLD,
+                is_equivalence=is_equivalence,
+            )
+            num_decided += verdict not in OPEN
+            num_wrong += not is_true(verdict, truth, is_equivalence=is_equivalence)
+        rates.append((num_decided / num_studies, num_wrong / num_studies))
+    return rates
 
 
 @pytest.mark.slow
-def test_the_error_rates_of_the_page_of_claims_are_those_of_simulated_studies() -> None:
-    seeds, page = (3, 10, 30, 100), (FOLDER / "claims.md.j2").read_text()
-    for truth, of_equals in (
-        (2.0, False),
-        (0.99, False),
-        (0.01, False),
-        (-0.5, False),
-        (0.5, True),
-        (1.01, True),
-    ):
-        kind = "equal within 1" if of_equals else "at least 1"
-        rates = error_rates(truth, seeds, of_equals=of_equals, studies=1000)
-        for number, (decided, wrong) in zip(seeds, rates, strict=True):
-            assert f"|{kind}|{truth}|{number}|{100 * decided:.1f}|{100 * wrong:.1f}|" in page
+@pytest.mark.parametrize(
+    ("claim", "truth"),
+    [
+        ("at least 1", 2.0),
+        ("at least 1", 0.99),
+        ("at least 1", 0.01),
+        ("at least 1", -0.5),
+        ("equal within 1", 0.5),
+        ("equal within 1", 1.01),
+    ],
+)
+def test_the_page_of_claims_has_the_error_rates_of_simulated_studies(
+    claim: str, truth: float
+) -> None:
+    page = (FOLDER / "claims.md.j2").read_text()
+    seeds = (3, 10, 30, 100)
+
+    rates = error_rates(truth, seeds, is_equivalence="equal" in claim, num_studies=1000)
+
+    for num_seeds, (decided, wrong) in zip(seeds, rates, strict=True):
+        assert f"|{claim}|{truth}|{num_seeds}|{100 * decided:.1f}|{100 * wrong:.1f}|" in page
 
 
-GRID = np.linspace(-4, 4, 33)
-
-
-@pytest.mark.parametrize("of_equals", [False, True])
-def test_more_data_turned_a_refuted_claim_into_a_confirmed_one(of_equals: bool) -> None:
-    """An interval within another has the same verdict, or one that the other leaves open."""
+@pytest.mark.parametrize("is_equivalence", [False, True])
+def test_an_interval_within_another_keeps_a_decided_verdict(is_equivalence: bool) -> None:
+    """A smaller effect may also turn into one of the other direction."""
     order = {Verdict.SMALLER: 1, Verdict.CONTRADICTED: 2}
-    for value in GRID:
-        for before, after in pairwise(np.linspace(3, 0.01, 30)):
-            for centre in (value + shift * (before - after) for shift in (-1, 0, 1)):
-                intervals = ((value, before), (centre, after))
-                old, new = (
-                    verdict_of(*interval, 1.0, of_equals=of_equals) for interval in intervals
-                )
-                assert old in OPEN or old is new or (old in FAILS and order[old] < order[new]), (
-                    intervals
-                )
-                # Whatever the interval allows is not denied.
-                ends = (centre - after, centre + after)
-                assert all(is_true(new, truth, 1.0, of_equals=of_equals) for truth in ends)
+    for mean in np.linspace(-4, 4, 33):
+        for wide, narrow in pairwise(np.linspace(3, 0.01, 30)):
+            for direction in (-1, 0, 1):
+                inner_mean = mean + direction * (wide - narrow)
+                outer = verdict_of(mean, wide, THRESHOLD, is_equivalence=is_equivalence)
+                inner = verdict_of(inner_mean, narrow, THRESHOLD, is_equivalence=is_equivalence)
+
+                turns = outer in FAILS and order[outer] < order[inner]
+                assert outer in OPEN or outer is inner or turns, (mean, wide, narrow, direction)
+                # A verdict denies no difference that the interval allows.
+                for end in (inner_mean - narrow, inner_mean + narrow):
+                    assert is_true(inner, end, is_equivalence=is_equivalence)
 
 
-@pytest.mark.parametrize("of_equals", [False, True])
+@pytest.mark.parametrize("is_equivalence", [False, True])
 @pytest.mark.parametrize("truth", [2.0, 1.0, 0.99, 0.5, 0.01, -0.01, -2.0])
-def test_verdicts_left_the_truth_as_seeds_grew(truth: float, of_equals: bool) -> None:
-    found = error_rates(truth, (3, 10, 30, 200), of_equals=of_equals, studies=400)
-    assert all(wrong < LEVEL / 2 + 0.03 for _, wrong in found)
-    decided = [share for share, _ in found]
+def test_verdicts_stay_with_the_truth_as_seeds_grow(truth: float, is_equivalence: bool) -> None:
+    rates = error_rates(truth, (3, 10, 30, 200), is_equivalence=is_equivalence, num_studies=400)
+
+    assert all(wrong < LEVEL / 2 + 0.03 for _, wrong in rates)
+    decided = [share for share, _ in rates]
     if abs(truth) in (0.5, 2.0):
         assert decided == sorted(decided)
         assert decided[-1] > 0.95
 
 
-def test_what_ten_times_the_data_would_not_decide_asked_for_millions_of_events() -> None:
-    assert verdict_of(0.98, 0.98, 1.0) is Verdict.NOT_DECIDABLE
-    assert verdict_of(0.6, 0.98, 1.0) is Verdict.UNDECIDED
-    # More seeds do not make what simulated times share any smaller.
-    for shift in (0.9, math.inf):
-        assert verdict_of(0.6, 0.08, 1.0, shifts=(-shift, shift)) is Verdict.NOT_DECIDABLE
+def test_a_claim_that_ten_times_the_data_would_not_decide_is_not_decidable() -> None:
+    assert verdict_of(0.98, 0.98, THRESHOLD) is Verdict.NOT_DECIDABLE
+    assert verdict_of(0.6, 0.98, THRESHOLD) is Verdict.UNDECIDED
 
 
-def test_a_family_without_any_difference_has_a_wrong_verdict_in_one_of_twenty() -> None:
-    draws = np.random.default_rng(6).normal(size=(2000, 12))
-    alarms = [
-        any(
-            abs(z) > -ndtri(level / 2)
-            for z, level in zip(row, holm([_beyond(z) for z in row]), strict=True)
-        )
-        for row in draws
-    ]
-    assert np.mean(alarms) == pytest.approx(LEVEL, abs=0.02)
-    assert holm([_beyond(z) for z in (9.0, 0.1, 2.3)]) == pytest.approx(
-        [LEVEL / 3, LEVEL, LEVEL / 2]
-    )
+@pytest.mark.parametrize("shift", [0.9, math.inf])
+def test_more_data_do_not_reduce_the_shift_of_simulated_times(shift: float) -> None:
+    verdict = verdict_of(0.6, 0.08, THRESHOLD, shifts=(-shift, shift))
+
+    assert verdict is Verdict.NOT_DECIDABLE
 
 
-def _beyond(z: float) -> object:
+def exceeds_quantile(z: float) -> Callable[[float], bool]:
+    """Whether a normal variable is beyond its quantile at a level."""
     return lambda level: abs(z) > -ndtri(level / 2)
 
 
-A, B, C, U, N = (
-    Verdict.CONFIRMED,
-    Verdict.SMALLER,
-    Verdict.CONTRADICTED,
-    Verdict.UNDECIDED,
-    Verdict.NOT_DECIDABLE,
-)
+def test_a_family_without_any_difference_has_a_wrong_verdict_in_one_of_twenty() -> None:
+    families = np.random.default_rng(6).normal(size=(2000, 12))
+    num_alarms = 0
+    for family in families:
+        decides_at = [exceeds_quantile(z) for z in family]
+        levels = holm_levels(decides_at)
+        num_alarms += any(decides(level) for decides, level in zip(decides_at, levels, strict=True))
+
+    assert num_alarms / len(families) == pytest.approx(LEVEL, abs=0.02)
+
+
+def test_each_decided_comparison_leaves_a_higher_level_to_the_next() -> None:
+    levels = holm_levels([exceeds_quantile(z) for z in (9.0, 0.1, 2.3)])
+
+    assert levels == pytest.approx([LEVEL / 3, LEVEL, LEVEL / 2])
 
 
 @pytest.mark.parametrize(
-    ("found", "share", "expected"),
+    ("verdicts", "share", "expected"),
     [
-        ([A, A], 1.0, A),
-        ([A, U], 1.0, U),
-        ([A, N], 1.0, N),
-        ([A, B], 1.0, B),
-        ([B, C, N], 1.0, C),
-        ([A, A, C], 0.6, A),
-        ([A, C, C], 0.6, C),
-        ([A, B, C], 0.6, B),
-        ([A, U, N], 0.6, U),
-        ([], 1.0, N),
+        (["confirmed", "confirmed"], 1.0, "confirmed"),
+        (["equivalent", "equivalent"], 1.0, "equivalent"),
+        (["confirmed", "undecided"], 1.0, "undecided"),
+        (["confirmed", "not decidable here"], 1.0, "not decidable here"),
+        (["confirmed", "smaller than claimed"], 1.0, "smaller than claimed"),
+        (["smaller than claimed", "contradicted", "not decidable here"], 1.0, "contradicted"),
+        (["confirmed", "confirmed", "contradicted"], 0.6, "confirmed"),
+        (["confirmed", "contradicted", "contradicted"], 0.6, "contradicted"),
+        (["confirmed", "smaller than claimed", "contradicted"], 0.6, "smaller than claimed"),
+        (["confirmed", "undecided", "not decidable here"], 0.6, "undecided"),
+        ([], 1.0, "not decidable here"),
     ],
 )
-def test_a_claim_of_several_comparisons(
-    found: list[Verdict], share: float, expected: Verdict
-) -> None:
-    assert together(found, share=share) is expected
-    assert together([Verdict.EQUIVALENT] * 2) is Verdict.EQUIVALENT
-    assert {*HOLDS, *FAILS, *OPEN} == set(Verdict)
+def test_a_claim_of_several_comparisons(verdicts: list[str], share: float, expected: str) -> None:
+    combined = combine_verdicts([Verdict(verdict) for verdict in verdicts], share=share)
+
+    assert combined == expected
+
+
+def test_every_verdict_holds_fails_or_leaves_the_claim_open() -> None:
+    assert sorted([*HOLDS, *FAILS, *OPEN]) == sorted(Verdict)

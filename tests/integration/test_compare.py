@@ -16,8 +16,8 @@ from minimal_configs import write_config
 from published_by_hand import publish_features
 
 from features.dataset import FeatureDataset
-from hep_studies.run_result import scores_of
-from hep_studies.study_result import PACKED, Cell, StudyResult, read
+from hep_studies.run_result import evaluate_on_test
+from hep_studies.study_result import PACKED_FILE, Cell, StudyResult, read_study_result
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
@@ -44,7 +44,13 @@ STUDY: dict[str, Any] = {
     "reference": "ar-sgd",
     "seeds": 2,
     "claims": [
-        {"says": "It is faster.", "better": "swarm", "than": "ar-sgd", "measure": "seconds", **BEST}
+        {
+            "says": "It is faster.",
+            "better": "swarm",
+            "control": "ar-sgd",
+            "measure": "seconds",
+            **BEST,
+        }
     ],
     "tables": [
         {
@@ -88,7 +94,7 @@ class Compared:
             return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
 
     def result(self) -> StudyResult:
-        return read(self.folder / "result.json")
+        return read_study_result(self.folder / "result.json")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +151,7 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     published = compared.run_dir.parent / "docs" / "small.md"
     assert published.read_text() == page.replace("](figures/", "](small/")
     assert (published.parent / "small" / "fig_1.png").exists()
-    assert read(published.parent / "small" / PACKED) == compared.result()
+    assert read_study_result(published.parent / "small" / PACKED_FILE) == compared.result()
     assert f"study: {published}" in compared.first.stderr
 
 
@@ -199,7 +205,7 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(
     assert not list(compared.folder.glob("runs/**/checkpoints"))
     spec = RunSpec.load(folder / "run.json")
     workload = spec.workload.open()
-    assert run.counts == scores_of(workload, workload.load(folder / "model"), spec.train)[0]
+    assert run.counts == evaluate_on_test(workload, workload.load(folder / "model"), spec.train)[0]
     assert run.counts.num_events == 60
     assert result.weights.tolist() == workload.rows("test", spec.train).rows.weights.tolist()
     weighted = result.weights[run.counts.is_correct].sum() / result.weights.sum()

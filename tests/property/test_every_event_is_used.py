@@ -22,7 +22,7 @@ from simulated import (
 )
 
 from hep_studies.simulator.simulate import Simulated
-from hep_studies.simulator.stacked import MeanModelEvaluator
+from hep_studies.simulator.stacked import BatchedGradients
 
 row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 methods = st.sampled_from(sorted(PARALLEL_METHODS))
@@ -31,13 +31,13 @@ methods = st.sampled_from(sorted(PARALLEL_METHODS))
 def watched(**chosen: Any) -> tuple[Counter[int], Simulated]:
     """How often a run used each event, and the run."""
     seen: Counter[int] = Counter()
-    gradient = MeanModelEvaluator.gradient
+    gradient = BatchedGradients.gradient
 
-    def noted(self: MeanModelEvaluator, rank: int, rows: Any, seconds: float) -> Any:
+    def noted(self: BatchedGradients, rank: int, rows: Any, seconds: float) -> Any:
         seen.update(rows.tolist())
         return gradient(self, rank, rows, seconds)
 
-    with mock.patch.object(MeanModelEvaluator, "gradient", noted):
+    with mock.patch.object(BatchedGradients, "gradient", noted):
         return seen, run(**chosen)
 
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from threadpoolctl import threadpool_info
 from training_runs import make_spec
 
-from hep_studies.compare import compare, read_study
+from hep_studies.compare import compare
+from hep_studies.study_files import read_study
 from pipeline.commands.evaluate_files import evaluate_files
 from pipeline.commands.promote import promote
 from pipeline.config import load_config

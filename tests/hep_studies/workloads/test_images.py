@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hep_studies.study import opened_kind
+from hep_studies.study import workload_settings
 from hep_studies.workloads.images_settings import Cifar10Settings, MnistSettings
 from hep_studies.workloads.surface_settings import SurfaceSettings
 from models.errors import SavedModelError
@@ -113,14 +113,14 @@ def test_a_run_travels_to_the_ranks_with_its_workload_but_without_secret_argumen
 
 
 def test_a_study_names_a_workload_in_plain_values() -> None:
-    assert opened_kind({"name": "mnist"}) == MnistSettings()
+    assert workload_settings({"name": "mnist"}) == MnistSettings()
     for wrong in (
         {"name": "imagenet"},
         {"name": "mnist", "network": "resnet20"},
         {"name": "mnist", "augmentation": 1},
     ):
         with pytest.raises(ValueError, match=r"imagenet|network|augmentation"):
-            opened_kind(wrong)
+            workload_settings(wrong)
 
 
 def test_what_a_result_depends_on_is_no_place() -> None:

@@ -21,7 +21,7 @@ from simulated import (
 
 from features.dataset import FeatureDataset
 from hep_studies.simulator.simulate import simulate
-from hep_studies.simulator.stacked import MeanModelEvaluator
+from hep_studies.simulator.stacked import BatchedGradients
 from training.errors import ShardError
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
@@ -122,13 +122,13 @@ def test_workers_of_every_method_train_on_their_own_events_within_the_global_bud
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[int, list[int]] = {rank: [] for rank in range(3)}
-    original = MeanModelEvaluator.gradient
+    original = BatchedGradients.gradient
 
-    async def spy(self: MeanModelEvaluator, rank: int, rows: Any, seconds: float) -> None:
+    async def spy(self: BatchedGradients, rank: int, rows: Any, seconds: float) -> None:
         seen[rank] += rows.tolist()
         await original(self, rank, rows, seconds)
 
-    monkeypatch.setattr(MeanModelEvaluator, "gradient", spy)
+    monkeypatch.setattr(BatchedGradients, "gradient", spy)
     train = toy_rows(300, groups=2)
     skew = {"dirichlet": 0.1}
     run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=UNEVEN_CLUSTER, epochs=2)

@@ -1,0 +1,84 @@
+"""Nested values of a study: a form of the study, the values of a run, plain JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON gives it back: keys of mappings are text.
+
+    Examples:
+        >>> as_json({"cluster.slow_ranks": [{0: 5.0}]})
+        {'cluster.slow_ranks': [{'0': 5.0}]}
+    """
+    return json.loads(json.dumps(value, default=str))
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings with some values replaced.
+
+    A section with another `name` replaces the whole section.
+
+    Examples:
+        >>> merged({"a": {"name": "x", "b": 1}, "c": 2}, {"a": {"b": 3}})
+        {'a': {'name': 'x', 'b': 3}, 'c': 2}
+        >>> merged({"a": {"name": "x", "b": 1}}, {"a": {"name": "y"}})
+        {'a': {'name': 'y'}}
+    """
+    result = dict(base)
+    for key, new in changes.items():
+        old = result.get(key)
+        if isinstance(old, str) and isinstance(new, Mapping):
+            # `algorithm: sgd` is short for `algorithm: {name: sgd}`.
+            old = {"name": old}
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and not _renames(old, new):
+            result[key] = merged(old, new)
+        else:
+            result[key] = new
+    return result
+
+
+def _renames(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a section gets another name."""
+    return "name" in new and new["name"] != old.get("name")
+
+
+def form_of(content: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a study's file in one of its `forms`, with some values replaced."""
+    common = {key: value for key, value in content.items() if key != "forms"}
+    form_changes = content.get("forms", {}).get(form) or {}
+    return merged(merged(common, form_changes), changes)
+
+
+def with_values(sections: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sections with the values of dotted keys.
+
+    Examples:
+        >>> with_values({"train": {"workers": 2}}, {"train.workers": 4, "train.seed": 1})
+        {'train': {'workers': 4, 'seed': 1}}
+    """
+    result = dict(sections)
+    for key, value in values.items():
+        change = value
+        for name in reversed(key.split(".")):
+            change = {name: change}
+        result = merged(result, change)
+    return result
+
+
+def has_key(sections: Mapping[str, Any], key: str) -> bool:
+    """Tell whether sections give a dotted key.
+
+    Examples:
+        >>> has_key({"train": {"workers": 2}}, "train.workers")
+        True
+    """
+    section: Any = sections
+    for name in key.split("."):
+        if not isinstance(section, Mapping) or name not in section:
+            return False
+        section = section[name]
+    return True

@@ -1,0 +1,170 @@
+"""The files of studies: finds, reads, checks and lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+from rich import box
+from rich.table import Table
+
+from hep_core.paths import expand_path
+from hep_studies.nested_values import form_of
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.study import FOLDER, StudySettings
+from pipeline.configuration.mistakes import explain
+from pipeline.configuration.paths import locate_paths
+from pipeline.configuration.yaml_text import read_mapping
+from pipeline.errors import ConfigError, nearest
+from training.settings import TrainSettings
+
+FORMS: Final = ("small", "full")
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "TrainSettings": TrainSettings,
+    "ClusterSettings": ClusterSettings,
+}
+
+
+class Study(NamedTuple):
+    """A study to make."""
+
+    name: str
+    """Name of its file; the full form and runs on MPI ranks add `-full` and `-mpi`."""
+    form: str
+    settings: StudySettings
+
+
+@cache
+def shipped_studies() -> dict[str, Path]:
+    """Return the files of the shipped studies by name.
+
+    The tables and figures of a study are further names of its file.
+    """
+    files = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    further_names = {}
+    for path in files.values():
+        for name in read_mapping(path).get("shows") or {}:
+            further_names[name] = path
+    return files | further_names
+
+
+def study_names() -> list[str]:
+    """Return the names of the shipped studies, each once."""
+    return list(dict.fromkeys(path.stem for path in shipped_studies().values()))
+
+
+def list_studies() -> Table:
+    """Return a table of all shipped studies: name, source, what they show, times of both forms."""
+    times = [f"{form}, min" for form in FORMS]
+    table = Table("study", "shows", *times, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in study_names():
+        small = read_study(name, "small").settings
+        full = read_study(name, "full").settings
+        shows = f"{small.source}: {', '.join(small.shows.values())}"
+        table.add_row(name, shows, f"{small.minutes:g}", f"{full.minutes:g}")
+    table.columns[0].no_wrap = True
+    return table
+
+
+def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -> Study:
+    """Read a study by the name of a shipped one, of its tables and figures, or by the path of a file.
+
+    `form`: `small` or `full`. `changes`: values that replace those of the file.
+
+    Raises:
+        ConfigError: There is no such study, or its file has mistakes.
+    """
+    changes = changes or {}
+    path = _path_of_study(name)
+    if form not in FORMS:
+        raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
+    file_content = read_mapping(path)
+    content = form_of(file_content, form, changes)
+    locate_paths({"compare": content}, "", str(path))
+    try:
+        study = StudySettings.model_validate(content)
+    except ValidationError as cause:
+        place = f"{path} with the section compare of the config" if changes else str(path)
+        raise ConfigError(explain(cause, StudySettings, place=place)) from None
+
+    _check_settings_of_runs(study, path)
+    _check_changes_have_effect(study, changes.get("train", {}), path)
+    if study.execution == "mpi":
+        form_content = (file_content.get("forms") or {}).get(form) or {}
+        _check_without_cluster([changes, file_content, form_content], path)
+
+    parts = [path.stem]
+    if form != FORMS[0]:
+        parts.append(form)
+    if study.execution == "mpi":
+        parts.append("mpi")
+    return Study("-".join(parts), form, study)
+
+
+def _path_of_study(name: str) -> Path:
+    """Return the file of a study.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    path = shipped_studies().get(name) or Path(expand_path(name))
+    if path.is_file():
+        return path
+    missing = "file." if path.suffix else f"study.{nearest(name, shipped_studies())}"
+    raise ConfigError(
+        f"compare --study {name}: there is no such {missing} `compare --list` shows the shipped "
+        f"studies."
+    )
+
+
+def described_combinations(study: StudySettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield a description, the method and the varied values of each run of one seed."""
+    for method in study.methods:
+        for values in study.combinations(method):
+            described_values = [f"{key} {value}" for key, value in values.items()]
+            yield ", ".join([method, *described_values]), method, values
+
+
+def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
+    """Check the settings of each run, and that its slow ranks exist."""
+    for description, method, values in described_combinations(study):
+        try:
+            num_workers = study.train_settings(method, values, 1).workers
+            slow_ranks = study.cluster_settings(values).slow_ranks
+        except ValidationError as cause:
+            section = _SECTIONS[cause.title]
+            raise ConfigError(explain(cause, section, place=f"{path}: {description}")) from None
+        lowest_rank = min(slow_ranks, default=0)
+        # A study of several numbers of workers may also have runs of one worker.
+        if lowest_rank >= num_workers > 1:
+            raise ConfigError(
+                f"{path}: {description}: there is no slow rank {lowest_rank} among {num_workers} "
+                f"workers."
+            )
+
+
+def _check_changes_have_effect(
+    study: StudySettings, train_changes: Mapping[str, Any], path: Path
+) -> None:
+    """Refuse changes of keys of `train` that every method replaces."""
+    replaced = [
+        key for key in train_changes if all(study.replaces(method, key) for method in study.methods)
+    ]
+    if replaced:
+        raise ConfigError(
+            f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or "
+            f"varies it."
+        )
+
+
+def _check_without_cluster(layers: list[Mapping[str, Any]], path: Path) -> None:
+    """Refuse a cluster beside MPI: a file may have one for its simulated form only."""
+    changes, *file_layers = layers
+    in_file = any(layer.get("cluster") and layer.get("execution") == "mpi" for layer in file_layers)
+    if in_file or changes.get("cluster"):
+        raise ConfigError(
+            f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks here."
+        )

@@ -1,0 +1,244 @@
+"""Sections of a study's YAML file: methods, claims of the source, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    model_validator,
+)
+
+from hep_core.plugins import name_validator
+from hep_studies.measures import CURVES, measure_of
+from hep_studies.nested_values import as_json
+
+#: Keys of `train` that a study takes from the config: how this machine starts ranks.
+MACHINE_KEYS: Final = frozenset(
+    {"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"}
+)
+#: Keys of `train` that a study does not take from its own file: those, and what it sets itself.
+_KEYS_SET_ELSEWHERE: Final = MACHINE_KEYS | {"reader", "seed", "seeds", "tensorboard"}
+#: Quantities that an epoch's quantity is drawn against.
+EPOCH: Final = "epoch"
+SECONDS: Final = "seconds"
+#: The comparisons of a claim: of two methods, and of the values of a key.
+_OF_METHODS: Final = ("better", "equivalent")
+_OF_VALUES: Final = ("flat", "grows")
+
+
+def _check_keys_have_effect(values: dict[str, Any]) -> dict[str, Any]:
+    idle = [key for key in values if key.removeprefix("train.") in _KEYS_SET_ELSEWHERE]
+    if idle:
+        raise ValueError(
+            f"{', '.join(idle)}: no effect in a study, which takes it from the config, or has "
+            f"`seeds`"
+        )
+    return values
+
+
+def _distinct_values(vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Check the names of varied keys, and drop repeated values."""
+    for key, values in vary.items():
+        if not key.startswith(("train.", "cluster.")) or not values:
+            raise ValueError(f"'{key}' does not begin with train. or cluster., or has no values")
+    return {key: _without_repetition(values) for key, values in vary.items()}
+
+
+def _without_repetition(values: Sequence[Any]) -> list[Any]:
+    """Return each value once; values may be lists or mappings, which have no hash."""
+    distinct: list[Any] = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+    return distinct
+
+
+def _as_selection(selection: Any) -> dict[str, Any]:
+    return {"method": selection} if isinstance(selection, str) else dict(selection)
+
+
+def _as_list(selections: Any) -> list[Any]:
+    return selections if isinstance(selections, list) else [selections]
+
+
+def _check_measure(name: str) -> str:
+    measure_of(name)
+    return name
+
+
+#: Runs of a study: `{method: easgd, train.workers: 4}`, a method and values of varied keys. The
+#: name of the method alone is short for its runs at all values.
+Selection = Annotated[dict[str, Any], BeforeValidator(_as_selection), AfterValidator(as_json)]
+#: Values of varied keys; a study runs each of them.
+KeyValues = Annotated[dict[str, Any], AfterValidator(as_json)]
+MeasureName = Annotated[str, AfterValidator(_check_measure)]
+Positive = Annotated[float, Field(gt=0)]
+TrainValues = Annotated[dict[str, Any], AfterValidator(_check_keys_have_effect)]
+VariedValues = Annotated[
+    dict[str, list[Any]],
+    AfterValidator(as_json),
+    AfterValidator(_distinct_values),
+    AfterValidator(_check_keys_have_effect),
+]
+
+
+class Section(BaseModel):
+    """A section of the file: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class StudiedMethod(Section):
+    """A method of a study: its settings of the training."""
+
+    title: str = ""
+    """Name in tables and figures; empty: the algorithm's name, with its slow momentum."""
+    train: TrainValues
+    """Values of `train` that differ from those of the study."""
+    fixed: list[str] = []
+    """Varied keys that this method does not have. It does not vary those that it sets either."""
+    vary: VariedValues = {}
+    """The method's values of varied keys, instead of those of the study."""
+
+
+class Claim(Section):
+    """A sentence of the source and the comparison that judges it.
+
+    `docs/comparison.md` explains the keys.
+    """
+
+    says: str
+    place: str = ""
+    name: str = ""
+    """Name by which pages quote the numbers of the claim."""
+    topic: str = ""
+    better: Selection | None = None
+    equivalent: Selection | None = None
+    flat: Selection | None = None
+    grows: Selection | None = None
+    control: Annotated[list[Selection], BeforeValidator(_as_list)] = []
+    over: str | None = None
+    protocol: Literal["equal settings", "each at its best"] = "equal settings"
+    at: KeyValues = {}
+    measure: MeasureName = "test_accuracy"
+    size: Positive | None = None
+    margin: Positive | None = None
+    because: str = ""
+    share_of_cells: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seeds: PositiveInt | None = None
+    not_decidable: str = ""
+    withdrawn: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_key(cls, content: Any) -> Any:
+        """Read `than`, the name of `control` in earlier versions."""
+        if not isinstance(content, Mapping) or "than" not in content:
+            return content
+        if "control" in content:
+            raise ValueError("`than` is the old name of `control`; leave it out")
+        renamed = {key: value for key, value in content.items() if key != "than"}
+        return renamed | {"control": content["than"]}
+
+    @property
+    def comparison(self) -> str:
+        """The comparison: `better`, `equivalent`, `flat` or `grows`."""
+        return next(iter(self._selections))
+
+    @property
+    def treatment(self) -> Selection:
+        """The runs that are compared with the control, or over a key."""
+        return next(iter(self._selections.values()))
+
+    @property
+    def _selections(self) -> dict[str, Selection]:
+        """The selection of each comparison that the claim has: exactly one."""
+        selections = {name: getattr(self, name) for name in (*_OF_METHODS, *_OF_VALUES)}
+        return {name: value for name, value in selections.items() if value is not None}
+
+    @property
+    def is_equivalence(self) -> bool:
+        """Whether the claim says that two are the same."""
+        return self.comparison in ("equivalent", "flat")
+
+    @property
+    def equivalence_margin(self) -> float:
+        """Largest difference that counts as none: the claim's margin or that of its measure."""
+        return measure_of(self.measure).margin if self.margin is None else self.margin
+
+    @model_validator(mode="after")
+    def _check_completeness(self) -> Self:
+        if len(self._selections) != 1:
+            names = ", ".join((*_OF_METHODS, *_OF_VALUES))
+            raise ValueError(f"a claim needs exactly one of {names}")
+        needs_control = self.comparison in _OF_METHODS
+        has_control = bool(self.control)
+        has_key = self.over is not None
+        if has_control != needs_control or has_key == needs_control:
+            raise ValueError("better and equivalent need `control`; flat and grows need `over`")
+        if self.size is not None and self.is_equivalence:
+            raise ValueError(
+                f"size has no effect on {self.comparison}; the `margin` says what counts as none"
+            )
+        if (self.margin is None) != (not self.because):
+            raise ValueError("a margin needs `because`, its reason, and the reason a margin")
+        return self
+
+
+class StudyTable(Section):
+    """A table: a row for each method, a column for each measure, or for each value of a key."""
+
+    title: str
+    measures: list[MeasureName] = Field(min_length=1)
+    """The columns."""
+    over: str | None = None
+    """A varied key: each measure has a column for each value of the key."""
+    methods: list[str] = []
+    """The rows; empty for all methods."""
+    given: dict[str, str] = {}
+    """The numbers of the source by method, in a further column."""
+
+
+class Panel(Section):
+    """A panel of a figure.
+
+    It shows an epoch's quantity against epochs or time, or as boxes; or a measure against a key.
+    """
+
+    y: str
+    """Quantity of an epoch, or measure."""
+    x: str | None = None
+    """`epoch`, `seconds` or a varied key; null for boxes over all epochs and seeds."""
+    methods: list[str] = []
+    """The methods; empty for all."""
+    where: KeyValues = {}
+    """Values of varied keys: a method that varies such a key is shown at this value only."""
+    title: str = ""
+    """Text in the panel."""
+    log: list[Literal["x", "y"]] = []
+    """The logarithmic axes."""
+
+    @model_validator(mode="after")
+    def _check_quantity(self) -> Self:
+        if self.x in (EPOCH, SECONDS, None):
+            name_validator(CURVES, "quantity of an epoch")(self.y)
+        else:
+            measure_of(self.y)
+        return self
+
+
+class StudyFigure(Section):
+    """A figure of panels side by side."""
+
+    name: str = Field(pattern=r"[a-z0-9_]+")
+    """Name of its files."""
+    title: str
+    panels: list[Panel] = Field(min_length=1, max_length=3)
+    caption: str = ""

@@ -1,0 +1,167 @@
+"""A program for MPI ranks that sleep for the time of a step and exchange the messages of a method.
+
+`time_checks` compares the times that it measures with those of the simulator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch import nn
+
+from hep_core.plugins import after_loading
+from hep_studies.run_result import training_seconds
+from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
+from training.algorithms.base import VectorModel
+from training.flat_model import FlatModel, ModelState
+from training.launching.message_probe import answer
+from training.loop.factories import make_algorithm
+from training.loop.metering import Meter, MeteredTransport
+from training.loop.records import MemoryFiles, Record
+from training.loop.trainer import Trainer
+from training.readers.sharding import Assignment
+from training.settings import TrainSettings
+from training.transports.basics import Vector, run_now
+from training.transports.mpi import MpiTransport
+from training.workloads.gradients import Sums
+from training.workloads.work import ValidationPart
+
+#: Linux wakes a sleeper up to 50 us late; PR_SET_TIMERSLACK [ns] makes that 1 us.
+_TIMER_SLACK: Final = (29, 1000)
+
+
+class SyntheticWorkload(NamedTuple):
+    """Workers of a method that sleep instead of computing."""
+
+    method: str
+    step_seconds: float
+    """Mean time of a step without messages."""
+    train: TrainSettings
+    cluster: ClusterSettings
+    """Gives the time of a step; its network is not used."""
+    num_parameters: int
+    rows: list[int]
+    """Number of events of each worker and epoch."""
+
+
+#: The file that the ranks read.
+WORKLOADS: Final = TypeAdapter(list[SyntheticWorkload])
+# Plugins add methods, whose settings the adapter then has.
+after_loading(partial(WORKLOADS.rebuild, force=True))
+
+
+class _SleepingWork:
+    """A `Work` whose steps take the time of the cluster and have a constant gradient."""
+
+    validates_alone: bool = False
+
+    def __init__(self, num_parameters: int, times: ComputeTimes) -> None:
+        module = nn.Module()
+        module.weights = nn.Parameter(torch.zeros(num_parameters))
+        self.model: VectorModel = FlatModel(module)
+        # Gradient dropping sorts the elements, so that no two may be equal.
+        self._gradient = np.linspace(0.5, 1.0, num_parameters, dtype=np.float32)
+        self._times = times
+        self._batch_sizes: Iterator[int] = iter(())
+        self._batch_size = 0
+        self._num_samples = 0
+
+    def begin(self, assignment: Assignment) -> None:
+        self._batch_sizes = iter(assignment.sizes)
+
+    def prefetch(self, assignment: Assignment) -> None:
+        """Do nothing: there is nothing to read."""
+
+    def write_buffers(self, values: Vector) -> None:
+        """Do nothing: there are no buffers."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Do nothing: there is no state."""
+
+    def next_batch(self) -> int:
+        self._batch_size = next(self._batch_sizes)
+        self._num_samples += self._batch_size
+        return self._batch_size
+
+    async def compute_gradient(self) -> None:
+        self.model.write_gradient(self._gradient)
+        time.sleep(self._times.draw(self._batch_size))
+
+    def pop_sums(self) -> Sums:
+        sums = self.running_sums()
+        self._num_samples = 0
+        return sums
+
+    def running_sums(self) -> Sums:
+        return Sums(1.0, 1.0, 0.0, self._num_samples)
+
+    def buffers(self) -> Vector:
+        return np.empty(0)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    async def validate(self, state: ModelState, part: ValidationPart) -> Sums:  # noqa: ARG002 - of a `Work`
+        return Sums(1.0, 1.0, 0.0, 1)
+
+
+def seconds_and_steps(records: Sequence[Record], num_epochs: int) -> NDArray[np.float64]:
+    """Return training times [s] and numbers of steps of one rank, (2, num_epochs)."""
+    sums = np.zeros((2, num_epochs))
+    for record in records:
+        sums[:, record["epoch"]] = training_seconds(record), record["steps"]
+    return sums
+
+
+def fastest_step(sums: NDArray[np.float64]) -> float:
+    """Return the time of a step in the fastest epoch between the first and the last [s].
+
+    Other work only adds to the time. `sums`: sum of `seconds_and_steps` over the ranks.
+    """
+    seconds, steps = sums[:, 1:-1]
+    has_steps = steps > 0
+    return float((seconds[has_steps] / steps[has_steps]).min())
+
+
+def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> float:
+    """Return the measured time of a step with its messages [s]."""
+    settings = workload.train
+    meter = Meter(transport.now)
+    times = ComputeTimes(workload.cluster, seed=settings.seed, rank=transport.rank)
+    work = _SleepingWork(workload.num_parameters, times)
+    metered = MeteredTransport(transport, meter)
+    algorithm = make_algorithm(work.model, settings, metered)
+    trainer = Trainer(settings, workload.rows, work, algorithm, metered, meter, MemoryFiles(), None)
+    run_now(trainer.run())
+    sums = seconds_and_steps(trainer.history, settings.epochs)
+    run_now(transport.all_reduce_sum(sums))
+    return fastest_step(sums)
+
+
+def main(argv: list[str]) -> None:
+    """Run this rank to its end."""
+    ctypes.CDLL(None).prctl(*_TIMER_SLACK)
+    transport = MpiTransport()
+
+    def measured_times() -> Iterator[float]:
+        for workload in WORKLOADS.validate_json(Path(argv[1]).read_bytes()):
+            options = workload.train.algorithm.transport_options._asdict()
+            method_transport = MpiTransport(**options)
+            yield measure_step(workload, method_transport)
+            method_transport.close()
+
+    answer(transport, measured_times)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,231 @@
+"""The tables of a study in Markdown."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from hep_studies.measures import lowest_loss, measure_of
+from hep_studies.run_result import RunResult
+from hep_studies.study import StudySettings, key_label
+from hep_studies.study_result import Cell, StudyResult
+from hep_studies.study_sections import StudyTable
+
+#: A relative spread below this is rounding.
+_VISIBLE_SPREAD: Final = 1e-6
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table in Markdown.
+
+    Examples:
+        >>> print(markdown_table(["a", "b"], [[1, 2]]))
+        |a|b|
+        |---|---|
+        |1|2|
+    """
+    lines = []
+    for row in (header, *rows):
+        cells = [str(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"|{'|'.join(cells)}|")
+    separator = "|" + "---|" * len(header)
+    return "\n".join([lines[0], separator, *lines[1:]])
+
+
+def study_table(result: StudyResult, table: StudyTable) -> str:
+    """Return a table of the study: mean over the seeds, standard deviation, standard error."""
+    if table.over is None:
+        header = [measure_of(name).label for name in table.measures]
+        rows = {
+            result.title(cell): [summary_text(result, cell, name) for name in table.measures]
+            for cell in result.cells(table.methods)
+        }
+    else:
+        header, rows = _columns_over_key(result, table, table.over)
+    if table.given:
+        source_texts = {result.study.title_of(method): text for method, text in table.given.items()}
+        header = [*header, result.study.source]
+        rows = {title: [*row, source_texts.get(title, "-")] for title, row in rows.items()}
+    return markdown_table(["", *header], [[title, *row] for title, row in rows.items()])
+
+
+def _columns_over_key(
+    result: StudyResult, table: StudyTable, key: str
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the header and the rows by title of a table over a varied key.
+
+    There is a row for each method and values of other keys, and a column for each measure and
+    value of the key.
+    """
+    columns = list(itertools.product(table.measures, result.study.all_values_of(key)))
+    header = [
+        f"{measure_of(name).label}, {key_label(key)} {json.dumps(value)}" for name, value in columns
+    ]
+    rows: dict[str, list[str]] = {}
+    for cell in result.cells(table.methods):
+        row = rows.setdefault(result.title(cell.without(key)), ["-"] * len(header))
+        for index, (name, value) in enumerate(columns):
+            # A method without the key fills all columns of a measure.
+            if cell.plain_values.get(key, value) == value:
+                row[index] = summary_text(result, cell, name)
+    return header, rows
+
+
+def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
+    """Return a measure of a cell: mean, spread over the seeds, and how many runs diverged."""
+    measure = measure_of(measure_name)
+    num_runs = len(result.runs_of(cell))
+    num_diverged = num_runs - len(result.finished_runs(cell))
+    if measure_name == "diverged":
+        # The measure itself counts them.
+        num_diverged = 0
+    numbers = result.numbers(cell, measure_name)
+    if numbers.empty:
+        return "diverged" if num_diverged else "-"
+
+    finite = numbers[np.isfinite(numbers)]
+    num_infinite = len(numbers) - len(finite)
+    if finite.empty:
+        parts = [measure.text(numbers.iloc[0])]
+        num_infinite = 0
+    else:
+        parts = [f"{measure.text(finite.mean())}{_spread_text(measure_name, finite)}"]
+    if num_diverged:
+        parts.append(f"diverged in {num_diverged} of {num_runs}")
+    if num_infinite:
+        parts.append(f"{measure.text(math.inf)} in {num_infinite} of {num_runs}")
+    return "; ".join(parts)
+
+
+def _spread_text(measure_name: str, numbers: pd.Series) -> str:
+    """Return the standard deviation and standard error over the seeds; empty without a spread."""
+    measure = measure_of(measure_name)
+    if measure.in_percent and len(numbers) > 1:
+        return f" ± {100 * numbers.std():.2f} (s.e. {100 * numbers.sem():.2f})"
+    if numbers.std() > _VISIBLE_SPREAD * abs(numbers.mean()):
+        return f" ± {measure.text(numbers.std())}"
+    return ""
+
+
+def settings_table(result: StudyResult) -> str:
+    """Return the settings that all methods share, and a table of those that differ.
+
+    A row of the table has the settings of a method, its varied keys, and the number of events that
+    its workers saw.
+    """
+    study = result.study
+    settings = _settings_of_methods(study)
+    is_shared = settings.nunique() == 1
+    shared = [f"{name} {text}" for name, text in settings.loc[0, is_shared].items() if text]
+    shared += [f"{key} {json.dumps(value)}" for key, value in study.cluster.items()]
+    rows = []
+    for method, (_, differing) in zip(
+        study.methods, settings.loc[:, ~is_shared].iterrows(), strict=True
+    ):
+        set_values = [f"{name} {text}" for name, text in differing.items() if text]
+        rows.append(
+            [
+                study.title_of(method),
+                "; ".join(set_values),
+                "; ".join(_varied_texts(study, method)),
+                result.events_seen(*result.cells([method])),
+            ]
+        )
+    table = markdown_table(["", "set", "varied", "events seen by all workers"], rows)
+    return f"All: {_workload_text(study)}; {'; '.join(shared)}.\n\n{table}"
+
+
+def _settings_of_methods(study: StudySettings) -> pd.DataFrame:
+    """Return the settings of the training as text, a row for each method, without varied keys."""
+    contents = []
+    for method in study.methods:
+        items = study.first_settings(method).result_items()
+        contents.append(json.loads(json.dumps(items)))
+    settings = pd.json_normalize(contents)
+    varied = {key.removeprefix("train.") for key in study.vary}
+    settings = settings.drop(columns=[name for name in settings if name in {"seed", *varied}])
+    return settings.map(_setting_text)
+
+
+def _setting_text(value: Any) -> str:
+    """Return a setting as text; empty for one that is not set."""
+    is_missing = isinstance(value, float) and math.isnan(value)
+    return "" if is_missing or value in (None, [], {}) else str(value)
+
+
+def _varied_texts(study: StudySettings, method: str) -> list[str]:
+    """Return the varied keys of a method with their values."""
+    texts = []
+    for key in next(study.combinations(method)):
+        values = ", ".join(json.dumps(value) for value in study.values_of(method, key))
+        texts.append(f"{key_label(key)} {values}")
+    return texts
+
+
+def _workload_text(study: StudySettings) -> str:
+    workload = study.workload
+    if isinstance(workload, str):
+        return workload
+    return f"{workload.name}, {workload.network_name}"
+
+
+def sweep_table(result: StudyResult) -> str:
+    """Return the sweep of the keys of `best_of`.
+
+    It has the lowest validation loss and the test accuracy of each method at each value.
+    """
+    combinations = {
+        combination for by_combination in result.groups.values() for combination in by_combination
+    }
+    columns = sorted(combinations, key=_sorting_numbers)
+    rows = []
+    for cell in result.cells():
+        best = result.best_combination(cell)
+        texts = []
+        for combination in columns:
+            text = _sweep_text(result.groups[cell].get(combination, []))
+            texts.append(f"**{text}**" if combination == best else text)
+        rows.append([result.title(cell), *texts, _edge_text(result.study, cell.method, best)])
+    header = [
+        ", ".join(f"{key_label(key)} {text}" for key, text in combination.values)
+        for combination in columns
+    ]
+    return markdown_table(["", *header, "best"], rows)
+
+
+def _sorting_numbers(combination: Cell) -> list[float]:
+    """Return the numbers by which combinations are sorted; 0 for values that are no numbers."""
+    values = combination.plain_values.values()
+    return [value if isinstance(value, int | float) else 0.0 for value in values]
+
+
+def _sweep_text(runs: Sequence[RunResult]) -> str:
+    """Return the mean lowest loss and test accuracy of runs, or how many of them diverged."""
+    if not runs:
+        return "-"
+    num_diverged = sum(run.has_diverged for run in runs)
+    if num_diverged:
+        return f"diverged in {num_diverged} of {len(runs)}"
+    loss = np.mean([lowest_loss(run) for run in runs])
+    accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts])
+    return f"{loss:.4f}; {100 * accuracy:.2f} %"
+
+
+def _edge_text(study: StudySettings, method: str, best: Cell) -> str:
+    """Return a warning for each best value at an edge of its sweep."""
+    edges = []
+    for key, best_value in best.plain_values.items():
+        values = study.values_of(method, key)
+        if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
+            continue
+        if best_value == min(values):
+            edges.append("lowest")
+        if best_value == max(values):
+            edges.append("highest")
+    return "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges)
