@@ -19,7 +19,6 @@ from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 from models.networks.registry import NETWORKS
 from models.prediction import predict
-from pipeline.config import Config
 from pipeline.errors import (
     USER_ERRORS,
     ConfigError,
@@ -58,6 +57,15 @@ class PromotionOutcome(NamedTuple):
     reason: str
 
 
+class _Verdict(NamedTuple):
+    """Whether a candidate is better than what is in use, and why."""
+
+    is_better: bool
+    reason: str
+    improvement: Estimate | None = None
+    """None without a comparison."""
+
+
 def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[PromotionOutcome]:
     """Compare each network of the current training with the model in use, and promote the better ones.
 
@@ -71,156 +79,206 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Promotion
     with run_folder.locked():
         upstream = run_folder.upstream(Evaluate(), command="promote")
         try:
-            yield from _promote_each(run_folder, upstream, force=force)
+            yield from _promote_networks(run_folder, upstream, force=force)
         except BaseException:
             run_folder.write_metrics(failed="promote")
             raise
         run_folder.write_metrics(failed=None)
 
 
-def _promote_each(
+def _promote_networks(
     run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool
 ) -> Iterator[PromotionOutcome]:
+    """Decide about each network; a network that fails does not stop the next ones."""
     trained = upstream["train"]
-    dataset = FeatureDataset.load(upstream["features"].folder)
-    failed: list[str] = []
+    failures: list[str] = []
     for network in trained.manifest["counters"]["networks"]:
         try:
-            with Bar(
-                run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")
-            ) as bar:
-                verdict = PromotionOutcome(
-                    network, *_promote(run_folder, network, upstream, dataset, bar, force=force)
-                )
+            outcome = _Promotion(run_folder, network, upstream, force=force).decide()
         except DamagedOutputError:
             raise
         except USER_ERRORS as error:
-            failed.append(f"{network}: {error}")
+            failures.append(f"{network}: {error}")
             run_folder.results.add(f"{network} failed", promoted={network: {"failed": str(error)}})
             run_folder.log.event(
                 "promotion failed", network=network, train=trained.name, message=str(error)
             )
         else:
-            outcome = "promoted" if verdict.promoted else "not promoted"
-            details = {"promoted": verdict.promoted, "reason": verdict.reason}
+            decision = "promoted" if outcome.promoted else "not promoted"
             run_folder.results.add(
-                f"{network} {outcome}: {verdict.reason}", promoted={network: details}
+                f"{network} {decision}: {outcome.reason}",
+                promoted={network: {"promoted": outcome.promoted, "reason": outcome.reason}},
             )
-            event = f"network {outcome}"
-            run_folder.log.event(event, network=network, train=trained.name, reason=verdict.reason)
-            yield verdict
-    if failed:
-        raise PromotionError("\n".join(failed))
+            run_folder.log.event(
+                f"network {decision}", network=network, train=trained.name, reason=outcome.reason
+            )
+            yield outcome
+    if failures:
+        raise PromotionError("\n".join(failures))
 
 
-def _promote(
-    run_folder: RunFolder,
-    network: str,
-    upstream: Mapping[str, Version],
-    dataset: FeatureDataset,
-    bar: Bar,
-    *,
-    force: bool,
-) -> tuple[bool, str]:
-    """Whether a network was promoted, and why."""
-    trained = upstream["train"]
-    candidate = _read(network, trained.folder / network, dataset)
-    _refuse_seen_events(candidate, dataset, force=force)
-    registry = Registry(run_folder.config.run_dir, network)
-    current = registry.recovered()
-    digest = model_digest(trained.files, f"{network}/model")
-    if current is not None and model_digest(current.files) == digest:
+class _Promotion:
+    """The decision about one network."""
+
+    def __init__(
+        self, run_folder: RunFolder, network: str, upstream: Mapping[str, Version], *, force: bool
+    ) -> None:
+        self._run_folder = run_folder
+        self._network = network
+        self._upstream = upstream
+        self._trained = upstream["train"]
+        self._dataset = FeatureDataset.load(upstream["features"].folder)
+        self._registry = Registry(run_folder.config.run_dir, network)
+        self._force = force
+
+    def decide(self) -> PromotionOutcome:
+        """Promote the network if it is better than the model in use, or if that is damaged."""
+        candidate = _read(self._network, self._trained.folder / self._network, self._dataset)
+        _check_unseen(candidate, self._dataset, force=self._force)
+        current = self._registry.recovered()
+        digest = model_digest(self._trained.files, f"{self._network}/model")
+        if current is not None and model_digest(current.files) == digest:
+            return self._keep_or_repair(current, digest)
+        if digest in self._registry.withdrawn_digests() and not self._force:
+            return self._refused("it was rolled back; --force promotes it anyway")
+
+        num_predictions = 2 * self._dataset.num_rows("test")
+        label = f"promote {self._network}"
+        with Bar(self._run_folder.console, label, "events", num_predictions) as bar:
+            verdict = self._compare(candidate, current, bar)
+        if not (verdict.is_better or self._force):
+            is_compared = verdict.improvement is not None
+            advice = "" if is_compared else " `promote --force` puts it in use anyway."
+            return self._refused(f"{verdict.reason}{advice}")
+        self._publish(digest, verdict.improvement)
+        prefix = "" if verdict.is_better else "--force, although "
+        return self._promoted(f"{prefix}{verdict.reason}")
+
+    def _promoted(self, reason: str) -> PromotionOutcome:
+        return PromotionOutcome(self._network, promoted=True, reason=reason)
+
+    def _refused(self, reason: str) -> PromotionOutcome:
+        return PromotionOutcome(self._network, promoted=False, reason=reason)
+
+    def _keep_or_repair(self, current: Version, digest: str) -> PromotionOutcome:
+        """The same model is in use: publish it again if its files are damaged."""
         if not changed_files(current.folder, current.files):
-            return False, f"it is in use already, as {current.name}"
-        _publish(run_folder, registry, trained, digest, None)
+            return self._refused(f"it is in use already, as {current.name}")
+        self._publish(digest, None)
         own_folders.remove(current.folder)
-        return True, f"files of {current.name}, the same model, were gone or changed"
-    if not force and digest in registry.withdrawn_digests():
-        return False, "it was rolled back; --force promotes it anyway"
-    task = task_of(run_folder.config, dataset.classes, upstream)
-    events = _scored_events(candidate, dataset, task, bar)
-    verdict = _below_floor(run_folder.config, events, task)
-    if verdict is None:
-        verdict = _compared(run_folder.config, events, current, dataset, task, bar)
-    if not (verdict.is_better or force):
-        advice = "" if verdict.improvement else " `promote --force` puts it in use anyway."
-        return False, f"{verdict.reason}{advice}"
-    _publish(run_folder, registry, trained, digest, verdict.improvement)
-    return True, verdict.reason if verdict.is_better else f"--force, although {verdict.reason}"
+        return self._promoted(f"files of {current.name}, the same model, were gone or changed")
 
-
-class _PromotionVerdict(NamedTuple):
-    """Whether a candidate is better than what is in use, and why."""
-
-    is_better: bool
-    reason: str
-    improvement: Estimate | None = None
-    """None without a comparison."""
-
-
-def _below_floor(
-    config: Config, events: ScoredEvents, task: EvaluationTask
-) -> _PromotionVerdict | None:
-    """The verdict about a candidate that does not reach `promote.at_least`; None about one that does."""
-    try:
-        reason = shortfall(events, task, config.promote.at_least)
-    except ModelError as error:
-        reason = f"it cannot be measured: {error}"
-    if not reason:
-        return None
-    return _PromotionVerdict(
-        is_better=False, reason=reason if reason.endswith(".") else f"{reason}."
-    )
-
-
-def _compared(
-    config: Config,
-    events: ScoredEvents,
-    current: Version | None,
-    dataset: FeatureDataset,
-    task: EvaluationTask,
-    bar: Bar,
-) -> _PromotionVerdict:
-    """The verdict about a candidate, whose test events are given, beside the model in use."""
-    if current is None:
-        return _PromotionVerdict(is_better=True, reason="there was none in use")
-    try:
-        in_use = _read("in-use", _undamaged(current).folder, dataset)
-        _refuse_seen_events(in_use, dataset)
-        before, _, _ = measurable(_scored_events(in_use, dataset, task, bar), task)
-        after, _, _ = measurable(events, task)
-        gain = improvement(before, after)
-    except (ModelError, FeatureError) as error:
-        return _PromotionVerdict(
-            is_better=False, reason=f"it cannot be compared with {current.name}: {error}"
+    def _compare(self, candidate: FoundModel, current: Version | None, bar: Bar) -> _Verdict:
+        """Compare a candidate with the floor, then with the model in use."""
+        config = self._run_folder.config
+        task = task_of(config, self._dataset.classes, self._upstream)
+        events = _scored_events(candidate, self._dataset, task, bar)
+        try:
+            reason = shortfall(events, task, config.promote.at_least)
+        except ModelError as error:
+            reason = f"it cannot be measured: {error}"
+        if reason:
+            return _Verdict(is_better=False, reason=f"{reason.removesuffix('.')}.")
+        if current is None:
+            return _Verdict(is_better=True, reason="there was none in use")
+        try:
+            events_in_use = self._score_in_use(current, task, bar)
+            measurable_in_use, _, _ = measurable(events_in_use, task)
+            measurable_new, _, _ = measurable(events, task)
+            gain = improvement(measurable_in_use, measurable_new)
+        except (ModelError, FeatureError) as error:
+            return _Verdict(
+                is_better=False, reason=f"it cannot be compared with {current.name}: {error}"
+            )
+        needed_sigmas = config.promote.min_sigma
+        direction = "lower" if gain.value >= 0 else "higher"
+        difference = with_error(abs(gain.value), gain.error, " +- ")
+        return _Verdict(
+            is_better=gain.value > needed_sigmas * gain.error,
+            reason=(
+                f"its mean cross-entropy on {len(measurable_new.labels)} test events is {direction} than that of "
+                f"{current.name} by {difference}; a decrease by {needed_sigmas:g} standard errors is needed"
+            ),
+            improvement=gain,
         )
-    needed = config.promote.min_sigma
-    direction = "lower" if gain.value >= 0 else "higher"
-    difference = with_error(abs(gain.value), gain.error, " +- ")
-    reason = (
-        f"its mean cross-entropy on {len(after.labels)} test events is {direction} than that of {current.name} by "
-        f"{difference}; a decrease by {needed:g} standard errors is needed"
-    )
-    return _PromotionVerdict(
-        is_better=gain.value > needed * gain.error, reason=reason, improvement=gain
-    )
+
+    def _score_in_use(self, current: Version, task: EvaluationTask, bar: Bar) -> ScoredEvents:
+        """The test events with the scores of the model in use.
+
+        Raises:
+            ModelError: It is damaged, so another one may replace it, or it has seen the events.
+        """
+        try:
+            folder = current.verified().folder
+        except DamagedOutputError as cause:
+            raise ModelError(str(cause)) from cause
+        model = _read("in-use", folder, self._dataset)
+        _check_unseen(model, self._dataset)
+        return _scored_events(model, self._dataset, task, bar)
+
+    def _publish(self, digest: str, gain: Estimate | None) -> None:
+        """Copy the trained model, and its ONNX file if there is one, to the registry."""
+        registry, network = self._registry, self._network
+        folder = registry.next_folder(digest)
+        onnx_file = self._exported_file()
+        manifest = {
+            "network": network,
+            "train": self._trained.name,
+            "promoted": now(),
+            "improvement": None if gain is None else gain._asdict(),
+            "code_version": code_version(),
+        }
+        try:
+            registry.remove_unpublished()
+            registry.begin(folder)
+            with claimed([folder]):
+                shutil.copytree(self._trained.folder / network / "model", folder / "model")
+                copy_record(self._trained.folder / network, folder)
+                if onnx_file is not None:
+                    shutil.copyfile(onnx_file, folder / "model.onnx")
+                registry.commit(folder, manifest)
+        except OSError as cause:
+            raise cannot_write(folder, cause) from cause
+
+    def _exported_file(self) -> Path | None:
+        """The ONNX file of the network, if `export` has read an equal training."""
+        exported = self._run_folder.store("export").current()
+        if exported is None:
+            return None
+        read_training = Fingerprint.from_json(exported.made_from).inputs.get("train")
+        digest = STAGE_OF["export"].content_read(self._trained)
+        if read_training is None or read_training.digest != digest:
+            return None
+        exported.verified([f"{self._network}/model.onnx"])
+        return exported.folder / self._network / "model.onnx"
 
 
-def _undamaged(current: Version) -> Version:
-    """The model in use; a ModelError if it is damaged, so that another may replace it."""
-    try:
-        return current.verified()
-    except DamagedOutputError as cause:
-        raise ModelError(str(cause)) from cause
+def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
+    """A model for the classes and features of a dataset."""
+    model = read_trained(name, folder)
+    refuse_other_classes(model, dataset.classes)
+    refuse_other_features([model], dataset.definitions)
+    return model
+
+
+def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
+    """Refuse a model that was trained on test events, or, unless forced, may have been."""
+    unknown = refuse_seen_events([model], dataset.files("test"))
+    if unknown and not force:
+        raise ModelError(
+            f"the training events of {model.candidate.name} are unknown, and test events may be among them: its "
+            f"run.json or the features that it names are missing. Train again, or use `promote --force`."
+        )
 
 
 def _scored_events(
     model: FoundModel, dataset: FeatureDataset, task: EvaluationTask, bar: Bar
 ) -> ScoredEvents:
     """The test events with the scores of a model."""
-    return task.scored(
-        predict(model.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add)
+    predictions = predict(
+        model.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add
     )
+    return task.scored(predictions)
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
@@ -233,77 +291,29 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     with run_folder.locked():
         registry = Registry(run_folder.config.run_dir, network)
         current = registry.recovered()
-        earlier = [
-            name
-            for name in registry.promoted()
-            if current and number_of(name) < number_of(current.name)
-        ]
-        if current is None or not earlier:
+        previous = None if current is None else _previous(registry, current)
+        if current is None or previous is None:
             raise MissingInputError(
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
             )
-        Version(
-            earlier[-1], registry.folder / earlier[-1], registry.manifest_of(earlier[-1]) or {}
-        ).verified()
+        previous.verified()
         registry.withdraw(current, now())
-        registry.point_to(earlier[-1])
+        registry.point_to(previous.name)
         run_folder.log.event(
-            "network rolled back", network=network, withdrawn=current.name, in_use=earlier[-1]
+            "network rolled back", network=network, withdrawn=current.name, in_use=previous.name
         )
         run_folder.write_metrics(failed=None)
-        words = f"{network}: {earlier[-1]} in use instead of {current.name}"
         run_folder.results.add(
-            words, rolled_back={network: {"withdrawn": current.name, "in_use": earlier[-1]}}
+            f"{network}: {previous.name} in use instead of {current.name}",
+            rolled_back={network: {"withdrawn": current.name, "in_use": previous.name}},
         )
-        return current.name, earlier[-1]
+        return current.name, previous.name
 
 
-def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
-    """A model for the classes and features of a dataset."""
-    found = read_trained(name, folder)
-    refuse_other_classes(found, dataset.classes)
-    refuse_other_features([found], dataset.definitions)
-    return found
-
-
-def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
-    """Refuse a model that was trained on test events, or, unless forced, may have been."""
-    unknown = refuse_seen_events([model], dataset.files("test"))
-    if unknown and not force:
-        raise ModelError(
-            f"the training events of {model.candidate.name} are unknown, and test events may be among them: its "
-            f"run.json or the features that it names are missing. Train again, or use `promote --force`."
-        )
-
-
-def _publish(
-    run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None
-) -> None:
-    folder, network = registry.next_folder(digest), registry.stage
-    if exported := run_folder.store("export").current():
-        # An equal training has the same networks.
-        read = Fingerprint.from_json(exported.made_from).inputs.get("train")
-        if read is None or read.digest != STAGE_OF["export"].content_read(trained):
-            exported = None
-        else:
-            exported.verified([f"{network}/model.onnx"])
-    try:
-        registry.remove_unpublished()
-        registry.begin(folder)
-        with claimed([folder]):
-            shutil.copytree(trained.folder / network / "model", folder / "model")
-            copy_record(trained.folder / network, folder)
-            if exported is not None:
-                shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
-            registry.commit(
-                folder,
-                {
-                    "network": network,
-                    "train": trained.name,
-                    "promoted": now(),
-                    "improvement": None if found is None else found._asdict(),
-                    "code_version": code_version(),
-                },
-            )
-    except OSError as cause:
-        raise cannot_write(folder, cause) from cause
+def _previous(registry: Registry, current: Version) -> Version | None:
+    """The newest promoted version before the current one."""
+    earlier = [name for name in registry.promoted() if number_of(name) < number_of(current.name)]
+    if not earlier:
+        return None
+    name = earlier[-1]
+    return Version(name, registry.folder / name, registry.manifest_of(name) or {})
