@@ -88,7 +88,7 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
         study = StudySettings.model_validate(content)
     except ValidationError as cause:
         place = f"{path} with the section compare of the config" if changes else str(path)
-        raise ConfigError(explain(cause, StudySettings, place=place)) from None
+        raise ConfigError(explain(cause, StudySettings, file=place)) from None
 
     _check_settings_of_runs(study, path)
     _check_changes_have_effect(study, changes.get("train", {}), path)
@@ -136,7 +136,7 @@ def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
             slow_ranks = study.cluster_settings(values).slow_ranks
         except ValidationError as cause:
             section = _SECTIONS[cause.title]
-            raise ConfigError(explain(cause, section, place=f"{path}: {description}")) from None
+            raise ConfigError(explain(cause, section, file=f"{path}: {description}")) from None
         lowest_rank = min(slow_ranks, default=0)
         # A study of several numbers of workers may also have runs of one worker.
         if lowest_rank >= num_workers > 1:

@@ -105,16 +105,18 @@ class Config(SettingsSection):
     @property
     def signals(self) -> list[str]:
         """Names of the classes that are the signal: those that are set, or the only one with an obvious name."""
-        names = {plain(name): name for name in self.classes}
-        named = [names[each] for each in _SIGNALS if each in names]
+        if self.evaluate.signals:
+            return self.evaluate.signals
+        class_by_plain_name = {plain(name): name for name in self.classes}
+        candidates = [name for name in _SIGNALS if name in class_by_plain_name]
         # The top quark is a background of many searches.
-        is_known = len(named) == 1 and ("ttbar" not in names or names.keys() <= _PUBLISHED)
-        if self.evaluate.signal is None and not is_known:
+        has_other_top = "ttbar" in candidates and not class_by_plain_name.keys() <= _PUBLISHED
+        if len(candidates) != 1 or has_other_top:
             raise ConfigError(
                 f"evaluate.signal is not set, and the names of the classes do not say which one is the signal. Set it "
                 f"to one or some of: {', '.join(self.classes)}."
             )
-        return self.evaluate.signals or named[:1]
+        return [class_by_plain_name[candidates[0]]]
 
     @property
     def trigger_luminosity(self) -> float | None:
@@ -136,48 +138,49 @@ class Config(SettingsSection):
 
     def normalisation(self) -> dict[str, float | str | None]:
         """Dotted keys of what normalises the samples, with their values."""
-        return {
-            f"samples.{sample.name}.{key}": getattr(sample, key)
-            for sample in self.samples
-            for key in ("cross_section_pb", "sum_of_weights")
-        }
+        values: dict[str, float | str | None] = {}
+        for sample in self.samples:
+            values[f"samples.{sample.name}.cross_section_pb"] = sample.cross_section_pb
+            values[f"samples.{sample.name}.sum_of_weights"] = sample.sum_of_weights
+        return values
 
-    def trainings_of(self, name: ModelName) -> dict[str, TrainSettings]:
+    def trainings_of(self, network: ModelName) -> dict[str, TrainSettings]:
         """The settings of each training of a network, by the name of its folder; see `train.seeds`.
 
         The first one has the name of the network.
         """
-        settings = self.training_of(name)
-        further = [(settings.seed + number) % SEEDS for number in range(1, settings.seeds)]
-        return {name: settings} | {
-            f"{name}-seed-{seed}": settings.model_copy(update={"seed": seed}) for seed in further
-        }
+        settings = self.training_of(network)
+        trainings = {network: settings}
+        for offset in range(1, settings.seeds):
+            seed = (settings.seed + offset) % SEEDS
+            trainings[f"{network}-seed-{seed}"] = settings.model_copy(update={"seed": seed})
+        return trainings
 
-    def training_of(self, name: ModelName) -> TrainSettings:
+    def training_of(self, network: ModelName) -> TrainSettings:
         """The training settings of a network, before the results of a grid search replace some."""
-        return TrainSettings.model_validate(
-            {**self.train.model_dump(exclude_unset=True), **self.train_by_network.get(name, {})}
-        )
+        common_settings = self.train.model_dump(exclude_unset=True)
+        own_settings = self.train_by_network.get(network, {})
+        return TrainSettings.model_validate({**common_settings, **own_settings})
 
 
-def _take_plugins() -> None:
-    """Networks and methods of plugins are sections of the config."""
+def _add_sections_of_plugins() -> None:
+    """Rebuild the model of the config: networks and methods of plugins are sections of it."""
     Config.model_rebuild(force=True)
 
 
-plugins.after_loading(_take_plugins)
+plugins.after_loading(_add_sections_of_plugins)
 
 
 class LoadedConfig(NamedTuple):
     """A config, and the sources of its values."""
 
     config: Config
-    given: list[ConfigSource]
-    """The file, and the options."""
+    sources: list[ConfigSource]
+    """The file, then the options."""
 
     def source(self, keys: Keys) -> str:
         """The source of a value: the last `--set` that gives it or a part of it, the file, or `default`."""
-        return source_of(keys, self.given)
+        return source_of(keys, self.sources)
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
@@ -188,52 +191,58 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
 def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a config.
 
-    `name` is the path of a YAML file, or the name of a shipped one (`demo`); an override is `a.b=c`, and c is read as
-    YAML.
+    Args:
+        name: The path of a YAML file, or the name of a shipped config (`demo`).
+        overrides: Texts `a.b=c`; c is read as YAML.
     """
     path = find_config(name)
     # Relative paths in a config that comes with the code start at the current folder.
     is_shipped = path.resolve().parent == SHIPPED.resolve()
     folder = "" if is_shipped or path.parent.resolve() == Path.cwd() else path.parent
-    content = read_mapping(path)
-    locate_paths(content, folder, str(path))
-    given = [ConfigSource((), copy.deepcopy(content), path.name if is_shipped else str(path))]
-    # They add sections, in which the other options may set keys.
-    of_plugins = [each for each in overrides if re.match(r"plugins\s*=", each)]
-    given += [apply_override(content, each, Config) for each in of_plugins]
-    _load_plugins(content, "" if of_plugins else folder)
-    given += [apply_override(content, each, Config) for each in overrides if each not in of_plugins]
-    locate_paths(content, "", "--set")
+    values = read_mapping(path)
+    locate_paths(values, folder, str(path))
+    sources = [ConfigSource((), copy.deepcopy(values), path.name if is_shipped else str(path))]
+    # Plugins add sections, in which the other options may set keys.
+    plugin_overrides = [text for text in overrides if re.match(r"plugins\s*=", text)]
+    other_overrides = [text for text in overrides if text not in plugin_overrides]
+    sources += [apply_override(values, text, Config) for text in plugin_overrides]
+    _load_plugins(values, "" if plugin_overrides else folder)
+    sources += [apply_override(values, text, Config) for text in other_overrides]
+    locate_paths(values, "", "--set")
     try:
-        config = Config.model_validate(content)
+        config = Config.model_validate(values)
     except ValidationError as cause:
-        raise ConfigError(explain(cause, Config, place=str(path), overrides=given[1:])) from None
+        raise ConfigError(explain(cause, Config, file=str(path), overrides=sources[1:])) from None
     register_secrets(config.model_dump())
-    return LoadedConfig(config, given)
+    return LoadedConfig(config, sources)
 
 
-def _load_plugins(content: dict[str, Any], folder: Path | str) -> None:
+def _load_plugins(values: dict[str, Any], folder: Path | str) -> None:
     """Import the plugins of a config before it is read, and write out their paths."""
-    named = content.get("plugins", [])
-    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+    names = values.get("plugins", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError("plugins: give a list of Python files or modules, such as [mine.py].")
-    if named:
-        content["plugins"] = named = [plugins.absolute_name(each, folder) for each in named]
-    if others := [each for each in plugins.loaded() if each not in named]:
+    if names:
+        names = [plugins.absolute_name(name, folder) for name in names]
+        values["plugins"] = names
+    already_loaded = [name for name in plugins.loaded() if name not in names]
+    if already_loaded:
         raise ConfigError(
-            f"plugins: this process has loaded {', '.join(others)} already. Start another one."
+            f"plugins: this process has loaded {', '.join(already_loaded)} already. Start another one."
         )
-    plugins.load(named)
+    plugins.load(names)
 
 
 def find_config(name: str) -> Path:
     """The file of a config, given by path or by the name of a shipped config."""
-    if (path := Path(expand_path(name))).is_file():
+    path = Path(expand_path(name))
+    if path.is_file():
         return path
-    shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
+    shipped = {file.stem: file for file in SHIPPED.glob("*.yaml")}
     if name in shipped:
         return shipped[name]
-    near = [*shipped, *(each.name for each in path.parent.glob("*.y*ml"))]
+    files_beside = [file.name for file in path.parent.glob("*.y*ml")]
+    advice = nearest(path.name, [*shipped, *files_beside])
     raise ConfigError(
-        f"there is no config file '{path.absolute()}', and no shipped config '{name}'.{nearest(path.name, near)}"
+        f"there is no config file '{path.absolute()}', and no shipped config '{name}'.{advice}"
     )

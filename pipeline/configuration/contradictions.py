@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,14 +16,16 @@ from ingestion.expressions import sample_labels
 from ingestion.schema import events_schema
 from ingestion.settings import SampleSettings
 from pipeline.configuration.credentials import holds_credential
-from pipeline.configuration.mistakes import about
+from pipeline.configuration.mistakes import describe_mistake
 from pipeline.configuration.simulate_section import SCHEME
 from pipeline.errors import nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.settings import TrainSettings
 
+#: Columns of the predictions and of `features.kernel_pass.unmixed_schema`.
+_OTHER_COLUMNS: Final = ("predicted", "file_uuid_high", "file_uuid_low", "hlf", "core")
 #: What the evaluation calls all classes but the signal; no class has this name.
-_TOGETHER: Final = "all backgrounds"
+_ALL_BACKGROUNDS: Final = "all backgrounds"
 
 
 def plain(name: str) -> str:
@@ -40,8 +43,8 @@ def _has_cross_section(sample: SampleSettings) -> bool:
     return sample.cross_section_pb is not None or bool(simulated_processes(sample))
 
 
-#: Of the whole config: keys, what they act beside, and whether it has that.
-_OF_CONFIG: Final = (
+#: Keys of the config, the settings that they need, and whether a config has those.
+_NEEDS_BY_KEYS: Final = (
     (
         "features.max_tracks features.max_photons features.max_neutral_hadrons features.ordering",
         "features.particles: true",
@@ -89,9 +92,8 @@ _OF_CONFIG: Final = (
     ),
 )
 _NEEDS: Final = [
-    Needs(key, beside, acts) for keys, beside, acts in _OF_CONFIG for key in keys.split()
+    Needs(key, needed, is_met) for keys, needed, is_met in _NEEDS_BY_KEYS for key in keys.split()
 ]
-#: Of each sample.
 _NEEDS_OF_SAMPLE: Final = (
     Needs("cross_section_error_pb", "cross_section_pb", _has_cross_section),
     Needs("sum_of_weights", "cross_section_pb", lambda sample: sample.cross_section_pb is not None),
@@ -100,28 +102,74 @@ _NEEDS_OF_SAMPLE: Final = (
 
 def check_consistency(config: Any) -> None:
     """Refuse a `Config` whose sections do not fit each other; the message has a line for each reason."""
-    found = [
-        *_of_samples(config),
-        *_of_classes(config),
-        *_of_sections(config),
-        *_of_trainings(config),
+    reasons = [
+        *_contradictions_of_samples(config),
+        *_contradictions_of_classes(config),
+        *_contradictions_of_columns(config),
+        *_contradictions_of_sections(config),
+        *_contradictions_of_trainings(config),
+        *_without_effect(config, _NEEDS),
     ]
-    of_samples = (
-        (sample, _NEEDS_OF_SAMPLE, f"sample '{sample.name}': ") for sample in config.samples
-    )
-    for section, rules, place in ((config, _NEEDS, ""), *of_samples):
-        try:
-            check_keys_have_effect(section, rules)
-        except ValueError as cause:
-            found.append(f"{place}{cause}")
-    if found:
-        raise ValueError("\n".join(dict.fromkeys(found)))
+    for sample in config.samples:
+        idle_keys = _without_effect(sample, _NEEDS_OF_SAMPLE)
+        reasons += [f"sample '{sample.name}': {reason}" for reason in idle_keys]
+    if reasons:
+        raise ValueError("\n".join(dict.fromkeys(reasons)))
 
 
-def _of_classes(config: Any) -> Iterator[str]:
-    names = list(map(plain, config.classes))
-    for label, (name, letters) in enumerate(zip(config.classes, names, strict=True)):
-        if letters in {"", plain(_TOGETHER)} or names.count(letters) > 1:
+def _without_effect(section: Any, needs: Sequence[Needs]) -> list[str]:
+    """What is set in a section without effect."""
+    try:
+        check_keys_have_effect(section, needs)
+    except ValueError as cause:
+        return [str(cause)]
+    return []
+
+
+def _contradictions_of_samples(config: Any) -> Iterator[str]:
+    all_names = []
+    for sample in config.samples:
+        # A sample with `label_by` has other names for its events beside its own.
+        names = {sample.name, *sample_labels(sample.name, sample.label, sample.label_by)}
+        all_names += [name.casefold() for name in names]
+    for sample in config.samples:
+        if all_names.count(sample.name.casefold()) > 1:
+            yield f"samples: the name '{sample.name}' is given twice; names must differ"
+        yield from _contradictions_of_label(sample, config.classes)
+        for name in sample.weights.keys() - config.ingest.weights.keys():
+            yield (
+                f"samples: '{sample.name}' has the weight '{name}', which is none of ingest.weights."
+                f"{nearest(name, config.ingest.weights)} Give it there for the other samples, or as `{name}: none`"
+            )
+        yield from _contradictions_of_processes(sample, config)
+
+
+def _contradictions_of_label(sample: SampleSettings, classes: list[str]) -> Iterator[str]:
+    label = max(sample.labels)
+    if label >= len(classes):
+        yield f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names, from 0"
+        return
+    class_names = [plain(name) for name in classes]
+    sample_name = plain(sample.name)
+    is_other_class = sample_name in class_names and sample_name != class_names[label]
+    if is_other_class and not sample.label_by:
+        yield f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of another class"
+
+
+def _contradictions_of_processes(sample: SampleSettings, config: Any) -> Iterator[str]:
+    processes = [process.name for process in config.simulate.processes]
+    for name in simulated_processes(sample):
+        if name not in processes:
+            yield f"samples: '{sample.name}': simulate.processes has no '{name}'.{nearest(name, processes)}"
+        if len(sample.files) > 1:
+            yield f"samples: '{sample.name}' reads {SCHEME}{name} and files of another luminosity; make two samples"
+
+
+def _contradictions_of_classes(config: Any) -> Iterator[str]:
+    plain_names = [plain(name) for name in config.classes]
+    for label, (name, plain_name) in enumerate(zip(config.classes, plain_names, strict=True)):
+        is_reserved = plain_name in {"", plain(_ALL_BACKGROUNDS)}
+        if is_reserved or plain_names.count(plain_name) > 1:
             yield f"classes: the name '{name}' is blank, given twice, or taken; only letters and digits count"
         samples = [sample for sample in config.samples if label in sample.labels]
         if not samples:
@@ -133,95 +181,79 @@ def _of_classes(config: Any) -> Iterator[str]:
     for signal in signals:
         if signal not in config.classes:
             yield f"evaluate.signal: there is no class '{signal}'.{nearest(signal, config.classes)}"
-    if not len(set(signals)) == len(signals) < len(config.classes):
+    has_repeats = len(set(signals)) < len(signals)
+    if has_repeats or len(signals) >= len(config.classes):
         yield "evaluate.signal: name each class once, and leave one for the background"
 
 
-def _of_samples(config: Any) -> Iterator[str]:
-    classes, processes = config.classes, [process.name for process in config.simulate.processes]
-    # A sample with `label_by` has other names for its events beside its own.
-    names = [
-        name.casefold()
-        for each in config.samples
-        for name in {each.name, *sample_labels(each.name, each.label, each.label_by)}
-    ]
-    for sample in config.samples:
-        if names.count(sample.name.casefold()) > 1:
-            yield f"samples: the name '{sample.name}' is given twice; names must differ"
-        if (label := max(sample.labels)) >= len(classes):
-            yield f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names, from 0"
-        elif not sample.label_by and plain(sample.name) in {*map(plain, classes)} - {
-            plain(classes[label])
-        }:
-            yield f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of another class"
-        for name in sample.weights.keys() - config.ingest.weights.keys():
-            yield (
-                f"samples: '{sample.name}' has the weight '{name}', which is none of ingest.weights."
-                f"{nearest(name, config.ingest.weights)} Give it there for the other samples, or as `{name}: none`"
-            )
-        for name in simulated_processes(sample):
-            if name not in processes:
-                yield f"samples: '{sample.name}': simulate.processes has no '{name}'.{nearest(name, processes)}"
-            if len(sample.files) > 1:
-                yield f"samples: '{sample.name}' reads {SCHEME}{name} and files of another luminosity; make two samples"
-
-
-def _of_sections(config: Any) -> Iterator[str]:
-    # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
-    taken = {
-        *COLUMNS,
-        *events_schema().names,
-        "predicted",
-        "file_uuid_high",
-        "file_uuid_low",
-        "hlf",
-        "core",
-    }
-    passed = config.ingest.pass_through
-    for name in passed:
-        if name in taken or name.startswith("probability") or passed.count(name) > 1:
+def _contradictions_of_columns(config: Any) -> Iterator[str]:
+    """Branches that are passed through, and those that own features need."""
+    passed_through = config.ingest.pass_through
+    taken_names = {*COLUMNS, *events_schema().names, *_OTHER_COLUMNS}
+    for name in passed_through:
+        is_taken = name in taken_names or name.startswith("probability")
+        if is_taken or passed_through.count(name) > 1:
             yield f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
     for name, feature in plugin_features().items():
-        if missing := [branch for branch in feature.needs if branch not in passed]:
+        missing = [branch for branch in feature.needs if branch not in passed_through]
+        if missing:
             yield f"ingest.pass_through: the feature '{name}' ({feature.location}) needs {', '.join(missing)}; add it"
-    folder = config.run_dir.resolve()
-    if folder in {ROOT, *ROOT.parents} or any(
-        folder.is_relative_to(ROOT / name) for name in PACKAGES
-    ):
+
+
+def _contradictions_of_sections(config: Any) -> Iterator[str]:
+    if _holds_code(config.run_dir.resolve()):
         yield f"run_dir: '{config.run_dir}' holds the code of the pipeline; choose another folder"
-    cut, before = config.features.min_lepton_pt, config.ingest.min_lepton_pt
-    if cut < before:
-        yield f"features.min_lepton_pt ({cut:g}) is below ingest.min_lepton_pt ({before:g}), which drops these events"
-    lacking = [name for name in config.model.names if "particles" in config.model.of(name).inputs]
-    if lacking and not config.features.particles:
-        yield f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false"
-    are_normalised = all(map(_has_cross_section, config.samples))
-    if (
-        config.evaluate.data
-        and are_normalised
-        and "integrated_luminosity" not in config.features.model_fields_set
-    ):
+    min_pt, ingested_min_pt = config.features.min_lepton_pt, config.ingest.min_lepton_pt
+    if min_pt < ingested_min_pt:
+        yield (
+            f"features.min_lepton_pt ({min_pt:g}) is below ingest.min_lepton_pt ({ingested_min_pt:g}), "
+            f"which drops these events"
+        )
+    networks = [name for name in config.model.names if "particles" in config.model.of(name).inputs]
+    if networks and not config.features.particles:
+        yield f"model.names: {', '.join(networks)} needs particle lists, but features.particles is false"
+    has_luminosity = "integrated_luminosity" in config.features.model_fields_set
+    if config.evaluate.data and not has_luminosity and all(map(_has_cross_section, config.samples)):
         yield (
             "evaluate.data: the simulation needs the luminosity of the data, since all samples have cross_section_pb; "
             "set features.integrated_luminosity [1/pb]"
         )
 
 
-def _of_trainings(config: Any) -> Iterator[str]:
-    model, fewest = config.model, {"epochs": min(config.gridsearch.epochs)}
-    searched = {name: fewest for name in model.names if model.of(name).is_searched}
+def _holds_code(folder: Path) -> bool:
+    if folder in {ROOT, *ROOT.parents}:
+        return True
+    return any(folder.is_relative_to(ROOT / package) for package in PACKAGES)
+
+
+def _contradictions_of_trainings(config: Any) -> Iterator[str]:
     trainings = [config.train]
+    searched = [name for name in config.model.names if config.model.of(name).is_searched]
     for name in dict.fromkeys([*config.train_by_network, *searched]):
         try:
-            trainings.append(config.training_of(name))
-            TrainSettings.model_validate(
-                trainings[-1].model_dump(exclude_unset=True) | searched.get(name, {})
-            )
+            training = config.training_of(name)
+            trainings.append(training)
+            if name in searched:
+                fewest_epochs = {"epochs": min(config.gridsearch.epochs)}
+                settings = training.model_dump(exclude_unset=True) | fewest_epochs
+                TrainSettings.model_validate(settings)
         except ValidationError as cause:
-            mistakes = " ".join(about(each, TrainSettings)[1] for each in cause.errors())
-            where = " with the fewest gridsearch.epochs" if name in searched else ""
-            yield f"train_by_network.{name}{where}: {mistakes}"
-    # `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
-    words = "\n".join(word for training in trainings for word in training.launcher_args)
-    for name in filter(holds_credential, re.findall(r"(?:^|[,=])([\w.-]+)=", words, re.MULTILINE)):
-        yield f"launcher_args: the list of processes would show '{name}'; export it and give its name alone (-x {name})"
+            sentences = []
+            for mistake in cause.errors():
+                _, sentence = describe_mistake(mistake, TrainSettings)
+                sentences.append(sentence)
+            condition = " with the fewest gridsearch.epochs" if name in searched else ""
+            yield f"train_by_network.{name}{condition}: {' '.join(sentences)}"
+    yield from _credentials_of_launchers(trainings)
+
+
+def _credentials_of_launchers(trainings: Sequence[TrainSettings]) -> Iterator[str]:
+    for training in trainings:
+        for argument in training.launcher_args:
+            # `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
+            for name in re.findall(r"(?:^|[,=])([\w.-]+)=", argument):
+                if holds_credential(name):
+                    yield (
+                        f"launcher_args: the list of processes would show '{name}'; export it and give its name "
+                        f"alone (-x {name})"
+                    )

@@ -28,95 +28,128 @@ class ConfigSource(NamedTuple):
 
     def touches(self, keys: Keys) -> bool:
         """Whether it gives the value of a key, of a section around it, or a part of its value."""
-        return all(own == other for own, other in zip(self.keys, keys, strict=False))
+        num_common = min(len(self.keys), len(keys))
+        return self.keys[:num_common] == keys[:num_common]
 
 
-def source_of(keys: Keys, given: Sequence[ConfigSource]) -> str:
-    """The last that gives a value or a part of it, or `default`; of a file and its options."""
-    last = next(each for each in reversed(given) if each.touches(keys))
-    return last.source if _holds(last.value, keys[len(last.keys) :]) else "default"
+def source_of(keys: Keys, sources: Sequence[ConfigSource]) -> str:
+    """The last source that gives a value or a part of it, or `default`; a file comes before its options."""
+    last = next(source for source in reversed(sources) if source.touches(keys))
+    return last.source if _has_value(last.value, keys[len(last.keys) :]) else "default"
 
 
-def _holds(content: Any, keys: Keys) -> bool:
-    # The name alone stands for a section with this `name`.
-    if not keys or (isinstance(content, str) and keys == ("name",)):
+def _has_value(value: Any, keys: Keys) -> bool:
+    """Whether a value of a config gives the value below some keys."""
+    if not keys:
         return True
-    items = dict(enumerate(content)) if isinstance(content, list) else content
-    return isinstance(items, dict) and keys[0] in items and _holds(items[keys[0]], keys[1:])
+    if isinstance(value, str):
+        # The name alone stands for a section with this `name`.
+        return keys == ("name",)
+    items = dict(enumerate(value)) if isinstance(value, list) else value
+    key, *inner_keys = keys
+    return isinstance(items, dict) and key in items and _has_value(items[key], tuple(inner_keys))
 
 
-def apply_override(content: dict[str, Any], option: str, model: type[BaseModel]) -> ConfigSource:
-    """Put the value of `a.b=c` into the content of a config, in place. YAML reads c, unless the config expects text.
+def apply_override(values: dict[str, Any], option: str, model: type[BaseModel]) -> ConfigSource:
+    """Set the value of `a.b=c` in the values of a config, in place. YAML reads c, unless the config expects text.
 
     Examples:
         >>> from pipeline.config import Config
-        >>> content = {"train": {"epochs": 20}, "classes": ["QCD", "ttbar"]}
+        >>> values = {"train": {"epochs": 20}, "classes": ["QCD", "ttbar"]}
         >>> for option in ("train.epochs=3", "classes.0=010", "spark.conf.spark.sql.shuffle.partitions=4"):
-        ...     _ = apply_override(content, option, Config)
-        >>> content["train"], content["classes"], content["spark"]
+        ...     _ = apply_override(values, option, Config)
+        >>> values["train"], values["classes"], values["spark"]
         ({'epochs': 3}, ['010', 'ttbar'], {'conf': {'spark.sql.shuffle.partitions': '4'}})
     """
-    path, separator, text = (part.strip() for part in option.partition("="))
-    said = f"--set {truncated(hide_credentials(option))}"
-    if not separator or not all(path.split(".")):
+    path, equals, text = option.partition("=")
+    names = path.strip().split(".")
+    source = f"--set {truncated(hide_credentials(option))}"
+    if not equals or not all(names):
         raise ConfigError(
-            f"{said}: write it as key.subkey=value, for example --set train.epochs=5."
+            f"{source}: write it as key.subkey=value, for example --set train.epochs=5."
         )
-    places = list(_walk(model, path.split(".")))
-    given = ConfigSource(tuple(key for key, _ in places), _value(text, places[-1][1], said), said)
-    where: Any = content
-    for number, (key, kind) in enumerate(places, start=1):
-        name = truncated(".".join(map(str, given.keys[: number - 1])))
-        is_list = isinstance(where, list)
-        if is_list and not (isinstance(key, int) and key < len(where)):
+    typed_keys = list(_typed_keys(model, names))
+    keys = tuple(key for key, _ in typed_keys)
+    _, value_type = typed_keys[-1]
+    value = _parse_value(text.strip(), value_type, source)
+    section: Any = values
+    for depth, (key, key_type) in enumerate(typed_keys[:-1]):
+        _check_key(section, key, keys[:depth], source)
+        section = _inner_section(section, key, key_type)
+    _check_key(section, keys[-1], keys[:-1], source)
+    section[keys[-1]] = value
+    return ConfigSource(keys, value, source)
+
+
+def _check_key(section: Any, key: str | int, outer_keys: Keys, source: str) -> None:
+    """Refuse a key of what is no section, and a number that a list does not have."""
+    name = truncated(".".join(map(str, outer_keys)))
+    if isinstance(section, list):
+        if not isinstance(key, int) or key >= len(section):
             raise ConfigError(
-                f"{said}: '{name}' has {len(where)} items, counted from 0, no item '{key}'."
+                f"{source}: '{name}' has {len(section)} items, counted from 0, no item '{key}'."
             )
-        if not (is_list or isinstance(where, dict)):
-            raise ConfigError(f"{said}: '{name}' holds a value, not further keys.")
-        if number == len(places):
-            where[key] = given.value
-        elif not is_list and where.get(key) is None:
-            where[key] = {}
-        elif isinstance(where[key], str) and any(map(kind_of, sections_in(kind))):
-            where[key] = {"name": where[key]}
-        where = where[key]
-    return given
+    elif not isinstance(section, dict):
+        raise ConfigError(f"{source}: '{name}' holds a value, not further keys.")
 
 
-def _value(text: str, kind: Any, said: str) -> Any:
+def _inner_section(section: Any, key: str | int, key_type: Any) -> Any:
+    """The section or list of a key; where there is none, a new one takes its place."""
+    if isinstance(section, dict) and section.get(key) is None:
+        section[key] = {}
+    elif isinstance(section[key], str) and any(map(kind_of, sections_in(key_type))):
+        # The name alone stands for a section with this `name`.
+        section[key] = {"name": section[key]}
+    return section[key]
+
+
+def _parse_value(text: str, value_type: Any, source: str) -> Any:
     is_quoted = text[:1] in {"'", '"'}
-    if kind in (str, Path) and not is_quoted:
+    if value_type in (str, Path) and not is_quoted:
         return text
     try:
         value = read_yaml(text)
     except YAMLError as cause:
-        raise ConfigError(f"{said}: the value is no valid YAML: {about_yaml(cause)}.") from None
+        raise ConfigError(f"{source}: the value is no valid YAML: {about_yaml(cause)}.") from None
     # Text stays unchanged: YAML would cut it at ' #'.
     return text if isinstance(value, str) and not is_quoted else value
 
 
-def _walk(model: type[BaseModel], path: Sequence[str]) -> Iterator[tuple[str | int, Any]]:
+def _typed_keys(model: type[BaseModel], names: Sequence[str]) -> Iterator[tuple[str | int, Any]]:
     """Each key of a path, and the type of its value; None if it is not known.
 
-    In a mapping of text, such as the Spark properties, the rest of the path is one key.
+    In a mapping of text, such as the Spark properties, the remaining names are one key.
     """
-    kind: Any = model
-    for number, part in enumerate(path):
-        container = next(
-            (each for each in (kind, *get_args(kind)) if get_origin(each) in (list, dict)), None
-        )
-        is_list = get_origin(container) is list
-        if container and not is_list and get_args(container)[1] in (str, str | SecretStr):
-            yield ".".join(path[number:]), str
-            return
-        types = [
-            each.model_fields[part].annotation
-            for each in sections_in(kind)
-            if part in each.model_fields
-        ]
-        kind = get_args(container)[-1] if container else types[0] if types else None
-        yield int(part) if is_list and part.isdecimal() else part, kind
+    value_type: Any = model
+    for depth, name in enumerate(names):
+        container = _container_in(value_type)
+        key: str | int = name
+        if get_origin(container) is dict:
+            _, value_type = get_args(container)
+            if value_type in (str, str | SecretStr):
+                yield ".".join(names[depth:]), str
+                return
+        elif get_origin(container) is list:
+            (value_type,) = get_args(container)
+            key = int(name) if name.isdecimal() else name
+        else:
+            value_type = _type_of_key(value_type, name)
+        yield key, value_type
+
+
+def _container_in(annotation: Any) -> Any:
+    """The type of the list or mapping that a value may be; None if it is none."""
+    for option in (annotation, *get_args(annotation)):
+        if get_origin(option) in (list, dict):
+            return option
+    return None
+
+
+def _type_of_key(annotation: Any, name: str) -> Any:
+    for section in sections_in(annotation):
+        if name in section.model_fields:
+            return section.model_fields[name].annotation
+    return None
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
@@ -125,15 +158,19 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
         return annotation.variants()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [section for each in get_args(annotation) for section in sections_in(each)]
+    sections = []
+    for inner_annotation in get_args(annotation):
+        sections += sections_in(inner_annotation)
+    return sections
 
 
 def kind_of(section: type[BaseModel]) -> str:
     """The value of the key `name` that chooses this kind of a section; empty if it has only one."""
     field = section.model_fields.get("name")
-    return (
-        get_args(field.annotation)[0] if field and get_origin(field.annotation) is Literal else ""
-    )
+    if field is None or get_origin(field.annotation) is not Literal:
+        return ""
+    kind: str = get_args(field.annotation)[0]
+    return kind
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:

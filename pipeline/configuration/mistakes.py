@@ -12,86 +12,107 @@ from pydantic_core import ErrorDetails
 
 from hep_core.secrets import HIDDEN, redact, redact_all
 from pipeline.configuration.credentials import holds_credential
-from pipeline.configuration.keys import ConfigSource, kind_of, sections_in
+from pipeline.configuration.keys import ConfigSource, Keys, kind_of, sections_in
 from pipeline.errors import nearest, truncated
 
-_LINES_SHOWN: Final = 20
+_MAX_LINES: Final = 20
 
 
 def explain(
     error: ValidationError,
     model: type[BaseModel],
     *,
-    place: str,
+    file: str,
     overrides: Sequence[ConfigSource] = (),
 ) -> str:
     """All mistakes of a config, one per line; those of a single option follow with its name."""
-    in_file, in_options = [], []
+    lines_of_file, lines_of_options = [], []
     for mistake in error.errors():
-        keys, words = about(mistake, model)
-        giving = [each for each in overrides if keys and each.touches(keys)]
-        if giving:
-            in_options.append(f"{giving[-1].source}: {words}")
+        keys, sentence = describe_mistake(mistake, model)
+        options = [override.source for override in overrides if keys and override.touches(keys)]
+        if options:
+            lines_of_options.append(f"{options[-1]}: {sentence}")
             continue
-        in_file += [f"  {line}" for line in words.splitlines()]
+        lines_of_file += [f"  {line}" for line in sentence.splitlines()]
         if overrides and not keys:
             # Values that contradict each other: of the file, of options, or of both.
-            place = " ".join([place, "with", *(each.source for each in overrides)])
-    number = f"{len(in_file)} mistake{'s' if len(in_file) > 1 else ''}"
-    lines = [*([f"{place} has {number}:", *in_file] if in_file else []), *in_options]
-    return "\n".join([*lines[:_LINES_SHOWN], *(["  ..."] if len(lines) > _LINES_SHOWN else [])])
+            file = " ".join([file, "with", *(override.source for override in overrides)])
+    lines = []
+    if lines_of_file:
+        plural = "s" if len(lines_of_file) > 1 else ""
+        lines = [f"{file} has {len(lines_of_file)} mistake{plural}:", *lines_of_file]
+    lines += lines_of_options
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES:] = ["  ..."]
+    return "\n".join(lines)
 
 
-def about(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[tuple[str | int, ...], str]:
+def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Keys, str]:
     """The keys of a mistake in a section, and a sentence about it."""
     # Pydantic also names validators, kinds of sections and the keys of mappings.
-    skipped = {kind for _, kind in _keys_below([model])} | {"[key]"}
+    not_keys = {kind for _, kind in _keys_below([model])} | {"[key]"}
     keys = tuple(
-        key for key in mistake["loc"] if key not in skipped and not str(key).startswith("function-")
+        key
+        for key in mistake["loc"]
+        if key not in not_keys and not str(key).startswith("function-")
     )
-    return keys, "\n".join(map(truncated, _words(mistake, keys, model).splitlines()))
+    lines = [truncated(line) for line in _sentence(mistake, keys, model).splitlines()]
+    return keys, "\n".join(lines)
 
 
-def _words(mistake: ErrorDetails, keys: tuple[str | int, ...], model: type[BaseModel]) -> str:
+def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
     context, key = mistake.get("ctx", {}), ".".join(map(str, keys))
-    if mistake["type"] == "extra_forbidden":
-        return f"unknown key '{key}'.{_advice(keys, model)}"
-    if mistake["type"] in {"missing", "union_tag_not_found"}:
-        discriminator = context.get("discriminator", "").strip("'")
-        return f"'{'.'.join(filter(None, [key, discriminator]))}' is missing."
-    if mistake["type"] == "value_error":
-        words = f"{key + ': ' if key else ''}{context['error']}"
-        return "\n".join(
-            line if line.endswith((".", "?")) else f"{line}." for line in words.splitlines()
-        )
-    names = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
-    if mistake["type"] == "union_tag_invalid":
-        return f"'{key}': there is no '{context['tag']}', only {', '.join(names)}.{nearest(context['tag'], names)}"
-    given: Any = redact_all(mistake["input"])
-    seen = HIDDEN if holds_credential(f"{key}={given!r}") else redact(repr(given))
-    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    return f"'{key}': {mistake['msg']} (given: {seen}).{f' Did you mean {close[0]!r}?' if close else ''}"
+    match mistake["type"]:
+        case "extra_forbidden":
+            return f"unknown key '{key}'.{_advice(keys, model)}"
+        case "missing" | "union_tag_not_found":
+            discriminator = context.get("discriminator", "").strip("'")
+            return f"'{'.'.join(filter(None, [key, discriminator]))}' is missing."
+        case "value_error":
+            text = f"{key}: {context['error']}" if key else str(context["error"])
+            return "\n".join(map(_with_full_stop, text.splitlines()))
+        case "union_tag_invalid":
+            tag, names = context["tag"], _quoted_names(context["expected_tags"])
+            return f"'{key}': there is no '{tag}', only {', '.join(names)}.{nearest(tag, names)}"
+    value: Any = redact_all(mistake["input"])
+    is_secret = holds_credential(f"{key}={value!r}")
+    shown_value = HIDDEN if is_secret else redact(repr(value))
+    names = _quoted_names(context.get("expected", ""))
+    close_names = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    advice = f" Did you mean {close_names[0]!r}?" if close_names else ""
+    return f"'{key}': {mistake['msg']} (given: {shown_value}).{advice}"
 
 
-def _advice(keys: Sequence[str | int], model: type[BaseModel]) -> str:
+def _with_full_stop(line: str) -> str:
+    return line if line.endswith((".", "?")) else f"{line}."
+
+
+def _quoted_names(text: str) -> list[str]:
+    return re.findall(r"'([^']+)'", text)
+
+
+def _advice(keys: Keys, model: type[BaseModel]) -> str:
     """What may be meant by an unknown key: a key of another kind or of a section inside, or a name like it."""
-    *outer, key = map(str, keys)
+    *outer_keys, last_key = map(str, keys)
     sections = [model]
-    for part in outer:
+    for outer_key in outer_keys:
+        inner_sections = []
+        for section in sections:
+            if outer_key in section.model_fields:
+                inner_sections += sections_in(section.model_fields[outer_key].annotation)
         # Numbers of items, and names in mappings, lead to no other section.
-        inner = [
-            each.model_fields[part].annotation for each in sections if part in each.model_fields
-        ]
-        sections = [section for each in inner for section in sections_in(each)] or sections
-    below = list(_keys_below(sections))
-    inside = {name: [kind for other, kind in below if other == name and kind] for name, _ in below}
-    inside = {name: kinds for name, kinds in inside.items() if name.split(".")[-1] == key}
-    for name, kinds in inside.items():
-        if kinds:
-            return f" '{name}' is a key of {', '.join(kinds)}."
-    if inside:
-        return f" Did you mean {' or '.join(map(repr, inside))}?"
-    return nearest(key, {name for name, _ in below if "." not in name})
+        if inner_sections:
+            sections = inner_sections
+    kinds_by_name: dict[str, list[str]] = {}
+    for name, kind in _keys_below(sections):
+        if name.split(".")[-1] == last_key:
+            kinds_by_name.setdefault(name, []).append(kind)
+    for name, kinds in kinds_by_name.items():
+        if any(kinds):
+            return f" '{name}' is a key of {', '.join(filter(None, kinds))}."
+    if kinds_by_name:
+        return f" Did you mean {' or '.join(map(repr, kinds_by_name))}?"
+    return nearest(last_key, {name for name, _ in _keys_below(sections) if "." not in name})
 
 
 def _keys_below(sections: Sequence[type[BaseModel]], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -22,46 +22,49 @@ PATHS: Final = (
     "spark.executor_python",
     "train.launcher_args.*",
 )
-#: Words that may be paths, and start nowhere.
-_WORDS: Final = ("spark.executor_python", "train.launcher_args.*")
+#: Arguments that may be paths, and start in no folder.
+_ARGUMENTS: Final = ("spark.executor_python", "train.launcher_args.*")
 #: A scheme, and a slash: of `s3://bucket`, a path keeps `s3:/bucket`.
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-
-#: Begin of the paths of the bundled events, in any config.
+#: Start of the paths of the bundled events, in any config.
 _BUNDLED: Final = "bundled://"
 
 
-def locate_paths(content: Any, folder: str | Path, place: str) -> None:
+def locate_paths(values: Any, folder: str | Path, source: str) -> None:
     """Write out all paths of a config, in place.
 
     Values of the wrong type, and paths that are written out already, stay unchanged.
     """
     for keys in PATHS:
-        _locate(content, keys.split("."), "" if keys in _WORDS else folder, f"{place}: ")
+        start = "" if keys in _ARGUMENTS else folder
+        _locate(values, keys.split("."), start, f"{source}: ")
 
 
-def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> None:
-    key, *inner = keys
-    items = (
-        dict(enumerate(content))
-        if isinstance(content, list)
-        else content
-        if isinstance(content, dict)
-        else {}
-    )
-    for name in items if key == "*" else [key] if key in items else []:
-        if inner:
-            _locate(items[name], inner, folder, f"{place}{name}.")
-        elif isinstance(items[name], str):
-            bundled = ExpandedPath(items[name].replace(_BUNDLED, f"{bundled_events()}/", 1))
+def _locate(values: Any, keys: list[str], folder: str | Path, location: str) -> None:
+    """Write out the paths below some keys; `location` is for messages."""
+    first_key, *inner_keys = keys
+    if isinstance(values, list):
+        items = dict(enumerate(values))
+    elif isinstance(values, dict):
+        items = values
+    else:
+        return
+    for key in list(items):
+        if first_key not in ("*", key):
+            continue
+        if inner_keys:
+            _locate(items[key], inner_keys, folder, f"{location}{key}.")
+        elif isinstance(items[key], str):
             try:
-                content[name] = (
-                    bundled
-                    if items[name].startswith(_BUNDLED)
-                    else expand_path(items[name], folder)
-                )
+                values[key] = _expand(items[key], folder)
             except PathError as cause:
-                raise ConfigError(f"{place}{name}: {cause}.") from None
+                raise ConfigError(f"{location}{key}: {cause}.") from None
+
+
+def _expand(path: str, folder: str | Path) -> ExpandedPath:
+    if path.startswith(_BUNDLED):
+        return ExpandedPath(f"{bundled_events()}/{path.removeprefix(_BUNDLED)}")
+    return expand_path(path, folder)
 
 
 def bundled_events() -> Path:
@@ -69,26 +72,27 @@ def bundled_events() -> Path:
     folder = ROOT / "samples"
     if not folder.is_dir():
         folder = Path(sys.prefix) / "share" / "hep-pipeline" / "samples"
-    return Path(folder.name) if folder == Path.cwd() / folder.name else folder
+    is_in_current_folder = folder == Path.cwd() / folder.name
+    return Path(folder.name) if is_in_current_folder else folder
 
 
-def local_folder(words: str | Path) -> Path:
+def local_folder(path: str | Path) -> Path:
     """The path of a folder; `~` and variables are as in a shell. This makes nothing.
 
     Examples:
         >>> local_folder("runs/mine")
         PosixPath('runs/mine')
     """
-    if _URL.match(str(words)):
+    if _URL.match(str(path)):
         raise ValueError(
-            f"'{words}' is a URL, and outputs go to local file systems only; name a folder"
+            f"'{path}' is a URL, and outputs go to local file systems only; name a folder"
         )
-    return Path(expand_path(str(words)))
+    return Path(expand_path(str(path)))
 
 
-def folder_of_option(words: Path, option: str) -> Path:
+def folder_of_option(path: Path, option: str) -> Path:
     """`local_folder` of an option of the command line."""
     try:
-        return local_folder(words)
+        return local_folder(path)
     except (ValueError, PathError) as cause:
         raise ConfigError(f"{option}: {cause}.") from cause

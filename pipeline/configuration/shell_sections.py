@@ -38,17 +38,20 @@ class SparkSettings(SettingsSection):
 
     @field_validator("conf", mode="before")
     @classmethod
-    def _credentials_are_secret(cls, value: Any) -> Any:
-        for name, text in value.items() if isinstance(value, dict) else ():
+    def _credentials_are_secret(cls, conf: Any) -> Any:
+        if not isinstance(conf, dict):
+            return conf
+        hidden_conf = dict(conf)
+        for name, text in conf.items():
             if not isinstance(text, str | SecretStr):
                 raise ValueError(f"the value of {name} is no text; write it in quotes")  # noqa: TRY004 - for pydantic
             if isinstance(text, str) and holds_credential(f"{name} {text}"):
-                value = {**value, name: SecretStr(text)}
+                hidden_conf[name] = SecretStr(text)
                 if str(name).endswith("JavaOptions"):
                     raise ValueError(
                         f"the list of processes shows {name}, so it must not hold a credential"
                     )
-        return value
+        return hidden_conf
 
 
 class SystematicsSettings(SettingsSection):

@@ -68,15 +68,12 @@ class ProcessSettings(SettingsSection):
 
     def lines(self) -> list[str]:
         """All settings of Pythia for this process, in order."""
-        own = list(PRESETS.get(self.name, ()))
-        if self.file is not None:
-            text = self.file.read_text(encoding="utf-8")
-            own = [
-                line.strip()
-                for line in text.splitlines()
-                if line.strip() and line.strip()[0] not in "!#"
-            ]
-        return [*own, *self.pythia]
+        if self.file is None:
+            lines = list(PRESETS.get(self.name, ()))
+        else:
+            stripped = map(str.strip, self.file.read_text(encoding="utf-8").splitlines())
+            lines = [line for line in stripped if line and not line.startswith(("!", "#"))]
+        return [*lines, *self.pythia]
 
 
 class PileUpSettings(SettingsSection):

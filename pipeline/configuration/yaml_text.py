@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
@@ -13,13 +13,22 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from pipeline.errors import ConfigError, truncated
 
+_UNREADABLE_VALUES: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
 
 class _Constructor(SafeConstructor):
     """Dates are text, as in JSON, and so is `=`."""
 
 
-for _kind in ("timestamp", "value"):
-    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", _Constructor.construct_yaml_str)
+for _tag in ("timestamp", "value"):
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_tag}", _Constructor.construct_yaml_str)
 
 
 def _yaml() -> YAML:
@@ -31,41 +40,34 @@ def _yaml() -> YAML:
 
 
 def read_yaml(text: str) -> Any:
-    """The content of YAML text, as JSON can hold it: a set, for one, has no order.
+    """The values of YAML text, as JSON can hold them: a set, for one, has no order.
 
     Examples:
         >>> read_yaml("{epochs: 010, title: no, when: 1:30, day: 2026-11-20}")
         {'epochs': 10, 'title': 'no', 'when': '1:30', 'day': '2026-11-20'}
     """
     try:
-        content = _yaml().load(text)
-        json.dumps(content, ensure_ascii=False).encode()
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as cause:
+        values = _yaml().load(text)
+        json.dumps(values, ensure_ascii=False).encode()
+    except _UNREADABLE_VALUES as cause:
         raise YAMLError(f"a value in it cannot be read ({truncated(str(cause))})") from None
-    return content
+    return values
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file."""
     try:
-        content = read_yaml(path.read_text(encoding="utf-8"))
+        values = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
     except YAMLError as cause:
         raise ConfigError(f"{path} is no valid YAML: {about_yaml(cause)}") from None
-    if not isinstance(content, dict):
+    if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values, one `key: value` in a line.")
-    return content
+    return values
 
 
-def write_yaml(content: Any) -> str:
+def write_yaml(values: Any) -> str:
     r"""JSON content as YAML text, one key per line.
 
     Examples:
@@ -74,7 +76,7 @@ def write_yaml(content: Any) -> str:
     """
     file = io.StringIO()
     # Mappings of our own classes become plain ones.
-    _yaml().dump(json.loads(json.dumps(content)), file)
+    _yaml().dump(json.loads(json.dumps(values)), file)
     return file.getvalue()
 
 
@@ -82,7 +84,7 @@ def about_yaml(cause: YAMLError) -> str:
     """The mistake in YAML text with its position. The text itself may hold a secret."""
     if not isinstance(cause, MarkedYAMLError) or cause.problem_mark is None:
         return truncated(str(cause))
-    words = " ".join(
-        each.partition(" with value")[0] for each in (cause.context, cause.problem) if each
-    )
-    return f"{words} (line {cause.problem_mark.line + 1}, column {cause.problem_mark.column + 1})"
+    line, column = cause.problem_mark.line + 1, cause.problem_mark.column + 1
+    phrases = [phrase for phrase in (cause.context, cause.problem) if phrase]
+    mistake = " ".join(phrase.partition(" with value")[0] for phrase in phrases)
+    return f"{mistake} (line {line}, column {column})"
