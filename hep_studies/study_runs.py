@@ -206,7 +206,7 @@ def subject_of_study(run_folder: RunFolder, study: Study) -> tuple[Subject, Even
             f"study {study.name}: there is no workload '{workload}'.{nearest(workload, NETWORKS)}"
         )
     upstream = run_folder.upstream(Train(), command="compare")
-    Runner(run_folder).say_what_is_stale(Train(), upstream)
+    Runner(run_folder).note_stale_inputs(Train(), upstream)
     features = upstream["features"]
     dataset = FeatureDataset.load(features.folder)
     network = run_folder.config.model.of(workload)
@@ -240,7 +240,7 @@ def _description_of_workload(settings: WorkloadSettings) -> EventsDescription:
 def event_labels(run_folder: RunFolder) -> PlotLabels:
     """Return the labels on plots of the events of the run folder."""
     ingested = run_folder.store("ingest").current()
-    files = ingested.manifest["inputs"] if ingested else ()
+    files = ingested.manifest.inputs if ingested else ()
     return plot_labels(run_folder.config.model_dump(mode="json"), files)
 
 
@@ -272,9 +272,7 @@ def _make_missing_runs(
         unfinished = _unfinished_runs(run_folder, label, batch)
         if not unfinished:
             continue
-        run_folder.refuse_unfit_machine(
-            Train.needs, "optimisers cannot be compared", workers=num_workers
-        )
+        run_folder.check_machine(Train.needs, "optimisers cannot be compared", workers=num_workers)
         with Bar(run_folder.console, label, "steps") as bar:
             train_on_ranks(
                 unfinished,

@@ -75,7 +75,7 @@ class Run(NamedTuple):
 
     def events(self) -> ak.Array:
         """All ingested events, a record each; their collections are lists of records, in GeV and radians."""
-        return ak.from_parquet(self._store("ingest").data_of(self.output("ingest")) / "events")
+        return ak.from_parquet(self._store("ingest").data_folder(self.output("ingest")) / "events")
 
     def features(self, split: str = "test") -> pa.Table:
         """Features of the events of a split: `train`, `val` or `test`."""
@@ -137,7 +137,7 @@ def current_model(run: Run | str | Path, network: str | None = None) -> EventCla
         ConfigError: Several models are in use, or none of this network.
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
-    return load_classifier(Registry.in_use(folder, network).folder)
+    return load_classifier(Registry.model_in_use(folder, network).folder)
 
 
 def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) -> pa.Table:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
-import subprocess
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,13 +12,11 @@ import tenacity
 from rich.console import Console
 
 from hep_core.integrity import DamagedOutputError
-from hep_core.secrets import redact_all
 from hep_core.storage import as_path
+from ingestion.settings import SampleSettings
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
-from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import (
-    MISSING_INPUT_ERRORS,
     FolderInUseError,
     MachineError,
     MissingInputError,
@@ -30,20 +25,19 @@ from pipeline.errors import (
 )
 from pipeline.machine.doctor import Finding, Need, examine, render
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.fingerprint import Fingerprint
+from pipeline.notifier import Notifier
+from pipeline.runs.counters import SimulateCounters, SimulatedProcess
 from pipeline.runs.lock import locked
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outcome import CommandResults
 from pipeline.runs.outputs import suspect_files
 from pipeline.runs.own_folders import claimed
-from pipeline.runs.provenance import now
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version
 from pipeline.stages.base import Stage
-from pipeline.stages.table import STAGE_OF, STAGES
-from pipeline.terminal.exit_codes import stop_requested
+from pipeline.stages.table import STAGE_OF, STAGES, content_read
 
-_SECONDS_TO_NOTIFY: Final = 60.0
 _SECONDS_BETWEEN_TRIES: Final = 0.5
 
 
@@ -51,234 +45,216 @@ class RunFolder:
     """The run folder of a config; making this object writes nothing."""
 
     def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
-        self._written = config
+        self._written_config = config
         self.config = with_simulated_samples(config)
         self.console = console
-        self._wait = wait
+        self._wait_seconds = wait
         self.log = RunLog(config.run_dir)
         self.results = CommandResults()
         """What the command that holds the run folder made or used."""
         self.spark = SparkProvider(config.spark, self._log_jvm_noise)
+        self._notifier = Notifier(
+            config.notify,
+            config.run_dir,
+            self.log,
+            say=self.say,
+            prints_outcome=not console.is_terminal,
+        )
         self._verified: set[Path] | None = None
-        """Files that were what was written when the command that holds the run folder looked."""
+        """Files that the command which holds the run folder has checked."""
 
     def refresh(self) -> None:
         """Take paths and cross-sections of simulated samples from the version of `simulate` in use."""
-        self.config = with_simulated_samples(self._written)
+        self.config = with_simulated_samples(self._written_config)
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:
-        """Hold the run folder; see `pipeline.runs.lock`.
+        """Hold the run folder; see `pipeline.runs.lock`. At the end, say how the command ended.
 
-        In a file, a line of time, run, outcome and `results` comes last. The command of `notify` gets the same as JSON.
-
-        A `job` only reads versions and has a folder of its own, of that name: it locks this folder, and runs beside
-        all other commands.
-        `clean` keeps the versions that were in use when the job began.
+        A `job` only reads versions and has a folder of its own, of that name: it locks this folder,
+        and runs beside all other commands. `clean` keeps the versions that were in use when the job
+        began. The command of `notify` does not run for a job.
         """
-        ended: BaseException | None = None
+        end: BaseException | None = None
         self.results = CommandResults()
         self._verified = set()
         try:
-            with self._held(job):
+            with self._lock(job):
                 yield
         except DamagedOutputError as error:
-            ended = self.suspect(error)
-            raise ended from error
+            end = self.suspect(error)
+            raise end from error
         except BaseException as error:
-            ended = error
+            end = error
             raise
         finally:
             self._verified = None
-            self._tell_the_outcome(ended, notify=not job)
-
-    def _tell_the_outcome(self, ended: BaseException | None, *, notify: bool) -> None:
-        outcome, when = _outcome(ended), now()
-        if not self.console.is_terminal:
-            self.say(f"{when} run {self.log.run_id}: {', '.join([outcome, *self.results.words])}")
-        if notify and self.config.notify:
-            message = "" if ended is None else str(ended)
-            about = {
-                "time": when,
-                "run": self.log.run_id,
-                "run_dir": str(self.config.run_dir.absolute()),
-            }
-            about |= {
-                "command": " ".join(map(hide_credentials, sys.argv[1:])),
-                "outcome": outcome,
-                "message": message,
-            }
-            self._notify({**about, "log": str(self.log.path.absolute()), **self.results.values})
-
-    def _notify(self, about: Mapping[str, Any]) -> None:
-        """Give the outcome to the command of `notify`; its failure is said and changes nothing."""
-        try:
-            done = subprocess.run(
-                self.config.notify, input=json.dumps(redact_all(about)), text=True, capture_output=True,
-                timeout=_SECONDS_TO_NOTIFY, check=False,
-            )  # fmt: skip
-            problem = (
-                f"it ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
-                if done.returncode
-                else ""
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            problem = str(error)
-        if problem:
-            self.say(f"warning: the command of `notify` failed: {problem}")
+            self._notifier.report(end, self.results, notifies=not job)
 
     @contextmanager
-    def _held(self, job: str) -> Iterator[None]:
-        tries = tenacity.Retrying(
+    def _lock(self, job: str) -> Iterator[None]:
+        attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(FolderInUseError),
-            stop=tenacity.stop_after_delay(self._wait),
+            stop=tenacity.stop_after_delay(self._wait_seconds),
             wait=tenacity.wait_fixed(_SECONDS_BETWEEN_TRIES),
-            before_sleep=lambda state: (
-                self._say_that_it_waits() if state.attempt_number == 1 else None
-            ),
+            before_sleep=self._say_first_wait,
             reraise=True,
         )
-        with ExitStack() as held:
-            # Without a job, that is the run folder.
-            tries(lambda: held.enter_context(locked(self.config.run_dir / job)))
+        # Without a job, that is the run folder.
+        folder = self.config.run_dir / job
+        with ExitStack() as stack:
+            attempts(lambda: stack.enter_context(locked(folder)))
             if job:
-                held.enter_context(
-                    claimed(each.folder for each in map(in_use, self.stores()) if each)
-                )
+                stack.enter_context(claimed(self._folders_in_use()))
             yield
 
-    def _say_that_it_waits(self) -> None:
-        self.say(
-            f"{self.config.run_dir} is in use by another run; waiting up to {self._wait:g} s for its end"
-        )
+    def _say_first_wait(self, state: tenacity.RetryCallState) -> None:
+        if state.attempt_number == 1:
+            self.say(
+                f"{self.config.run_dir} is in use by another run; waiting up to "
+                f"{self._wait_seconds:g} s for its end"
+            )
+
+    def _folders_in_use(self) -> list[Path]:
+        versions = [store.readable_current() for store in self.stores()]
+        return [version.folder for version in versions if version is not None]
 
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""
         storage = self.config.storage if STAGE_OF[stage].uses_storage else None
         return StageStore(self.config.run_dir, stage, storage=as_path(storage) if storage else None)
 
-    def stores(self) -> list[StageStore]:
+    def stores(self) -> list[StageStore | Registry]:
         """The versions of all stages, and the models of each network that were promoted."""
-        return [
-            *(self.store(stage.name) for stage in STAGES),
-            *Registry.all_of(self.config.run_dir),
-        ]
+        stage_stores = [self.store(stage.name) for stage in STAGES]
+        return [*stage_stores, *Registry.of_all_networks(self.config.run_dir)]
 
     def upstream(
         self,
         stage: Stage,
         *,
-        mixed: bool = False,
+        allow_mixed: bool = False,
         command: str = "",
-        instead: Mapping[str, Version] | None = None,
+        replacements: Mapping[str, Version] | None = None,
     ) -> dict[str, Version]:
         """Current versions of the stages that a stage reads.
 
-        They may be `mixed`: made from other versions than these, and damaged. `instead` has versions with other
-        manifests than those on disk. A damaged one that the stage can do without is left out.
+        An optional one that is damaged, or was made from other versions, is left out.
+
+        Args:
+            stage: The stage.
+            allow_mixed: Whether they may be damaged, and made from other versions than these.
+            command: The command for messages, if it is no stage.
+            replacements: Versions with other manifests than those on disk.
 
         Raises:
+            NoOutputYetError: The output of a stage is missing.
+            MissingInputError: A version was made from another version than the current one.
             DamagedOutputError: A file that the stage reads is not what was written.
         """
-        self.refuse_missing_upstream([stage], command=command)
-        needed, replaced = stage.upstream_of(self.config), instead or {}
-        names = (*needed, *stage.optional_upstream)
-        found = {
-            name: version
-            for name in names
-            if (version := replaced.get(name) or self.store(name).current())
-        }
-        versions = {name: version for name, version in found.items() if name in needed}
-        for name, version in versions.items():
-            # A test event of new features may have been a training event of the old.
-            for source in () if mixed else _made_from_others(STAGE_OF[name], version, versions):
-                raise MissingInputError(
-                    f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
-                    f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
-                    f"`python -m pipeline run` for all, with the same options."
-                )
-        if not mixed:
+        self.check_upstream_exists([stage], command=command)
+        needed_names = stage.upstream_of(self.config)
+        versions: dict[str, Version] = {}
+        optional_versions: dict[str, Version] = {}
+        for name in (*needed_names, *stage.optional_upstream):
+            version = (replacements or {}).get(name) or self.store(name).current()
+            if version is not None:
+                target = versions if name in needed_names else optional_versions
+                target[name] = version
+        if not allow_mixed:
             for name, version in versions.items():
-                self._refuse_damage(version, stage.reads[name])
-        for name, version in found.items():
-            if name in needed or _made_from_others(STAGE_OF[name], version, versions):
+                _check_sources(stage, name, version, versions)
+            for name, version in versions.items():
+                self._check_files(version, stage.reads[name])
+        for name, version in optional_versions.items():
+            if _changed_sources(STAGE_OF[name], version, versions):
                 continue
             try:
-                self._refuse_damage(version, stage.reads[name])
+                self._check_files(version, stage.reads[name])
             except DamagedOutputError as damage:
-                if not mixed:
-                    self.say(f"  note: {self.suspect(damage)} {stage.name} runs without {name}.")
+                if not allow_mixed:
+                    self.note(f"{self.suspect(damage)} {stage.name} runs without {name}.")
             else:
                 versions[name] = version
         return versions
 
-    def _refuse_damage(self, version: Version, patterns: Collection[str]) -> None:
-        """Refuse a version with damaged files of some patterns; a command reads each file once for that."""
-        verified = self._verified if self._verified is not None else set()
-        files = {file.place(version.folder): file for file in version.files_like(patterns)}
-        version.refuse_damage([file for path, file in files.items() if path not in verified])
+    def _check_files(self, version: Version, patterns: Collection[str]) -> None:
+        """Refuse a version with damaged files of some patterns; a command checks each file once."""
+        verified = set() if self._verified is None else self._verified
+        files = {file.location(version.folder): file for file in version.files_like(patterns)}
+        version.check_files([file for path, file in files.items() if path not in verified])
         verified.update(files)
 
     def suspect(self, error: DamagedOutputError) -> DamagedOutputError:
-        """Remember a damaged file with the version in use that names it; returns the error with the stage of that.
+        """Remember a damaged file with the version in use that names it.
 
         The file is then read whole to see whether that version is up to date.
+
+        Returns:
+            The error with the stage that wrote the file, if a version in use names it.
         """
         if self._verified:
             self._verified.clear()
         for store in self.stores():
-            version = in_use(store)
-            for file in version.files if version else ():
-                if version and store.holds(error.path, file):
+            version = store.readable_current()
+            if version is None:
+                continue
+            for file in version.files:
+                if store.holds(error.path, file):
                     suspect_files(version.folder, [file.path])
                     return DamagedOutputError(error.path, error.damage, version.writer)
         return error
 
-    def refuse_missing_upstream(self, stages: Iterable[Stage], *, command: str = "") -> None:
-        """Refuse stages whose input neither exists nor is made by an earlier stage of the list."""
+    def check_upstream_exists(self, stages: Iterable[Stage], *, command: str = "") -> None:
+        """Refuse stages whose input neither exists nor is made by an earlier stage of the list.
+
+        Raises:
+            NoOutputYetError: The output of a stage is missing.
+        """
         made: set[str] = set()
         for stage in stages:
             for name in stage.upstream_of(self.config):
                 if name not in made and self.store(name).current() is None:
-                    who = command or stage.name
                     raise NoOutputYetError(
-                        f"{who} needs the output of {name}, which is not in {self.config.run_dir.absolute()} yet. "
-                        f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all, with the same "
-                        f"options."
+                        f"{command or stage.name} needs the output of {name}, which is not in "
+                        f"{self.config.run_dir.absolute()} yet. Run `python -m pipeline {name}` "
+                        f"first, or `python -m pipeline run` for all, with the same options."
                     )
             made.add(stage.name)
 
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`; see `RunLog.write_metrics`."""
-        stages = _manifests_in_use(map(self.store, STAGE_OF))
-        self.log.write_metrics(
-            stages, _manifests_in_use(Registry.all_of(self.config.run_dir)), failed=failed
-        )
+        stages = {name: self.store(name).readable_current() for name in STAGE_OF}
+        registries = Registry.of_all_networks(self.config.run_dir)
+        models = {registry.name: registry.readable_current() for registry in registries}
+        self.log.write_metrics(stages, models, failed=failed)
 
     def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
-        """Problems of this machine.
-
-        Without `workers`, those of the training count.
-        """
+        """Problems of this machine; without `workers`, those of the training count."""
         train = self.config.train
         if Need.MPI in needs and train.launcher.startswith("spark"):
             needs = {*needs, Need.SPARK}
-        is_here = train.launcher == "mpirun" and not train.launcher_args
+        ranks_run_here = train.launcher == "mpirun" and not train.launcher_args
+        num_workers = workers or train.workers
         return examine(
             needs,
             run_dir=self.config.run_dir,
-            workers=(workers or train.workers) if is_here else 1,
+            workers=num_workers if ranks_run_here else 1,
             threads=train.threads,
         )
 
-    def refuse_unfit_machine(
-        self, needs: Collection[Need], what: str, *, workers: int | None = None
+    def check_machine(
+        self, needs: Collection[Need], problem: str, *, workers: int | None = None
     ) -> None:
-        """Raise if `examine` finds an error; warnings are for `doctor`."""
+        """Refuse to go on if `examine` finds an error; warnings are for `doctor`.
+
+        Raises:
+            MachineError: There is an error; `problem` begins its message.
+        """
         findings = self.examine(needs, workers=workers)
-        errors = [each for each in findings if each.severity == "error"]
+        errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
-            raise MachineError(f"{what} on this machine:\n{render(errors)}")
+            raise MachineError(f"{problem} on this machine:\n{render(errors)}")
 
     def _log_jvm_noise(self, line: str) -> None:
         # A command that only looks at a run folder writes no log.
@@ -286,76 +262,75 @@ class RunFolder:
             with suppress(RunFolderError):
                 self.log.event("message of the JVM", message=line)
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """Print a line without markup."""
-        self.console.print(words, highlight=False, markup=False)
+        self.console.print(line, highlight=False, markup=False)
+
+    def note(self, text: str) -> None:
+        """Print an indented note without markup."""
+        self.say(f"  note: {text}")
 
 
 def with_simulated_samples(config: Config) -> Config:
-    """The config with paths instead of `simulate://` names, and with the cross-sections of the simulation.
+    """The config with paths instead of `simulate://` names, and the cross-sections of the simulation.
 
-    A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing changes.
+    A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing
+    changes.
     """
-    if not any(map(simulated_processes, config.samples)):
+    if not any(simulated_processes(sample) for sample in config.samples):
         return config
-    # A damaged version is named by the command that needs it.
-    version = in_use(StageStore(config.run_dir, "simulate"))
-    if version is None:
+    try:
+        version = StageStore(config.run_dir, "simulate").current()
+        if version is None:
+            return config
+        simulated = version.counters(SimulateCounters).processes
+    except RunFolderError:
+        # The command that needs the damaged version names it.
         return config
-    made: dict[str, Any] = version.manifest["counters"]["processes"]
     samples = []
     for sample in config.samples:
-        names = simulated_processes(sample)
-        if names and names[0] in made:
-            changes: dict[str, Any] = {
-                "files": [f"{glob.escape(str(version.folder))}/{names[0]}/*.root"]
-            }
-            if sample.cross_section_pb is None:
-                known = made[names[0]]
-                changes["cross_section_pb"] = known["cross_section_pb"]
-                changes["cross_section_error_pb"] = (
-                    sample.cross_section_error_pb or known["cross_section_error_pb"]
-                )
-            sample = sample.model_copy(update=changes)  # noqa: PLW2901
-        samples.append(sample)
+        processes = simulated_processes(sample)
+        if processes and processes[0] in simulated:
+            process = processes[0]
+            files = f"{glob.escape(str(version.folder))}/{process}/*.root"
+            samples.append(_simulated_sample(sample, files, simulated[process]))
+        else:
+            samples.append(sample)
     return config.model_copy(update={"samples": samples})
 
 
-def _outcome(error: BaseException | None) -> str:
-    """How a command ended; a night that waits is no failure."""
-    if error is None:
-        return "done"
-    if isinstance(error, FolderInUseError):
-        return "waits for another run"
-    # After Ctrl-C, which also ends the JVM, Spark may fail first.
-    if isinstance(error, KeyboardInterrupt) or stop_requested.is_set():
-        return "interrupted"
-    return (
-        "waits for its input"
-        if isinstance(error, MISSING_INPUT_ERRORS)
-        else f"failed ({type(error).__name__})"
-    )
+def _simulated_sample(
+    sample: SampleSettings, files: str, process: SimulatedProcess
+) -> SampleSettings:
+    changes: dict[str, Any] = {"files": [files]}
+    if sample.cross_section_pb is None:
+        error = sample.cross_section_error_pb or process.cross_section_error_pb
+        changes["cross_section_pb"] = process.cross_section_pb
+        changes["cross_section_error_pb"] = error
+    return sample.model_copy(update=changes)
 
 
-def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] | None]:
-    found = {store.stage: in_use(store) for store in stores}
-    return {name: None if version is None else version.manifest for name, version in found.items()}
+def _check_sources(
+    stage: Stage, name: str, version: Version, versions: Mapping[str, Version]
+) -> None:
+    """Refuse a version of the stage `name` that was made from another version than a current one."""
+    # A test event of new features may have been a training event of the old.
+    for source in _changed_sources(STAGE_OF[name], version, versions):
+        raise MissingInputError(
+            f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
+            f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
+            f"`python -m pipeline run` for all, with the same options."
+        )
 
 
-def in_use(store: StageStore) -> Version | None:
-    """The version in use; None if it is damaged: the command that needs it says so."""
-    try:
-        return store.current()
-    except RunFolderError:
-        return None
-
-
-def _made_from_others(stage: Stage, version: Version, versions: dict[str, Version]) -> list[str]:
-    """Stages whose content in the given versions differs from the content that a version was made from."""
-    whole = Fingerprint.from_json(version.manifest["fingerprint"])
-    used = [item for each in (whole, *whole.parts.values()) for item in each.inputs.items()]
-    return [
-        source
-        for source, read in used
-        if source in versions and read.digest != stage.content_read(versions[source])
-    ]
+def _changed_sources(stage: Stage, version: Version, versions: Mapping[str, Version]) -> list[str]:
+    """Stages whose content in some versions is not the content that a version was made from."""
+    fingerprint = version.manifest.fingerprint
+    changed = []
+    for read in (fingerprint, *fingerprint.parts.values()):
+        for source, recorded in read.inputs.items():
+            if source in versions:
+                digest = content_read(stage, versions[source])
+                if digest != recorded.digest:
+                    changed.append(source)
+    return changed

@@ -28,7 +28,7 @@ from models.errors import ModelError
 from models.prediction import Predictor
 from models.prediction_files import probability_branches
 from pipeline.runs.models_on_disk import find_models
-from pipeline.runs.trained_models import FoundModel, refuse_other_settings
+from pipeline.runs.trained_models import FoundModel, check_same_settings
 
 #: Why an entry has no score, by the number of its flag; 0 is an entry with scores.
 FLAGS: Final = ("scored", "rejected_nonfinite", "rejected_no_lepton", *OUTCOMES[SELECTED + 1 :])
@@ -94,7 +94,7 @@ class EventClassifier(NamedTuple):
         if not COLLECTIONS.keys() <= set(table.schema.names):
             given = stated_settings(table.schema)
             own = metadata_settings(self.selection, self.reading.model_dump(mode="json"))
-            refuse_other_settings(self.name, {key: own[key] for key in own if key in given}, given)
+            check_same_settings(self.name, {key: own[key] for key in own if key in given}, given)
             inputs = model_inputs(table, self.model.inputs, max_particles=None)
             firsts = range(0, table.num_rows, _AT_ONCE)
             return self._probabilities(

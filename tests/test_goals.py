@@ -100,9 +100,7 @@ def test_the_front_figures_of_the_docs_could_not_be_repeated(goal: str) -> None:
 def test_numbers_in_the_readme_are_those_of_the_demo() -> None:
     """By its command, which has nothing to do where the site has just shown the demo."""
     make("run")
-    counters = {
-        stage: in_use(ROOT / "runs" / "demo", stage).manifest["counters"] for stage in STAGES
-    }
+    counters = {stage: in_use(ROOT / "runs" / "demo", stage).manifest.counters for stage in STAGES}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     entries = sum(counter["entries"] for counter in counters["ingest"]["samples"].values())
     selected = sum(counter["selected"] for counter in counters["features"]["samples"].values())

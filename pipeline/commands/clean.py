@@ -58,7 +58,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     return removed
 
 
-def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
+def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registry]) -> set[Path]:
     """Folders of the versions in use or claimed by a running job, and of all that they were made from."""
     to_visit = []
     for store in stores:
@@ -73,18 +73,15 @@ def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[
         if folder in needed:
             continue
         needed.add(folder)
-        manifest = store_by_folder[folder.parent].manifest_of(folder.name) or {}
-        upstream = manifest.get("upstream", {})
-        if "train" in manifest:
-            # A promoted model names its training alone.
-            upstream = {"train": manifest["train"]}
-        for stage, version in upstream.items():
-            to_visit.append(run_folder.config.run_dir / stage / version)
+        manifest = store_by_folder[folder.parent].manifest_of(folder.name)
+        if manifest is not None:
+            for stage, version in manifest.sources.items():
+                to_visit.append(run_folder.config.run_dir / stage / version)
     return needed
 
 
 def _removable_folders(
-    run_folder: RunFolder, store: StageStore, keep: int, needed: Collection[Path]
+    run_folder: RunFolder, store: StageStore | Registry, keep: int, needed: Collection[Path]
 ) -> list[Path]:
     """The version folders of a store to remove."""
     # Withdrawn models do not count, since a rollback skips them.
@@ -106,14 +103,14 @@ def _removable_folders(
 
 
 def _clean_store(
-    run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool
+    run_folder: RunFolder, store: StageStore | Registry, folders: list[Path], *, dry_run: bool
 ) -> list[Removable]:
     """Remove version folders of a store, and the files on object storage that they alone use."""
     versions = {folder: Removable(folder, _unshared_bytes(folder)) for folder in folders}
     stored_files = []
-    if store.stored:
-        for version, sizes in store.unused_files(without=folders).items():
-            stored_files.append(Removable(store.stored.root / version, sum(sizes.values())))
+    if isinstance(store, StageStore) and store.objects:
+        for version, sizes in store.unused_objects(without=folders).items():
+            stored_files.append(Removable(store.objects.root / version, sum(sizes.values())))
     if not dry_run:
         try:
             # Each version is logged once it is gone.
@@ -139,10 +136,11 @@ def _clean_kernel_outputs(run_folder: RunFolder, *, dry_run: bool) -> list[Remov
     """Remove the kernel outputs that the features in use were not made from."""
     features = run_folder.store("features")
     unused = [
-        Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()
+        Removable(folder, size_of(files))
+        for folder, files in features.unused_kernel_outputs().items()
     ]
     if not dry_run:
-        features.remove_unused_outputs()
+        features.remove_unused_kernel_outputs()
         _log_removed(run_folder, "kernel outputs", *unused)
     return unused
 

@@ -32,8 +32,8 @@ from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.trained_models import (
     FoundModel,
-    refuse_other_features,
-    refuse_seen_events,
+    check_definitions,
+    check_unseen_events,
     trained_models,
 )
 from pipeline.stages.base import Context
@@ -95,7 +95,7 @@ def evaluate_files(
         folder = _next_folder(config) if out is None else folder_of_option(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
         found_models = _models(run_folder, models)
-        refuse_other_features(found_models, kernel_items(config.features))
+        check_definitions(found_models, kernel_items(config.features))
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
                 events, train = _new_events(run_folder, inputs, unfinished), []
@@ -181,12 +181,12 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
     except MissingInputError as error:
         run_folder.say(f"  no rates: {error}")
         return None, ()
-    return rates_before(run_folder.config, upstream), upstream["ingest"].manifest["inputs"]
+    return rates_before(run_folder.config, upstream), upstream["ingest"].manifest.inputs
 
 
 def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: _Events) -> None:
     """Print what limits the results; a model that was trained on these events is an error."""
-    for name in refuse_seen_events(models, events.files, events.keys):
+    for name in check_unseen_events(models, events.files, events.keys):
         run_folder.say(
             f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the "
             f"result means nothing"
@@ -225,7 +225,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         current=None,
         missing=frozenset(),
         taken_over_parts=frozenset(),
-        found=Ingest().find_inputs(new_config, None, run_folder.console),
+        inputs=Ingest().find_inputs(new_config, None, run_folder.console),
         out_dir=folder,
         data_dir=folder.absolute(),
         spark=run_folder.spark,

@@ -32,7 +32,7 @@ from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import new_folder
-from pipeline.runs.seen_events import count_seen_of
+from pipeline.runs.seen_events import count_seen_of_files
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.terminal.progress import Bar
 
@@ -142,7 +142,7 @@ def _model_path(run_folder: RunFolder, model: str | None, network: str | None) -
     """The path that the user names, else that of the model in use."""
     if model:
         return expand_path(model)
-    return str(Registry.in_use(run_folder.config.run_dir, network).folder)
+    return str(Registry.model_in_use(run_folder.config.run_dir, network).folder)
 
 
 def _warn_of_training_events(
@@ -157,7 +157,7 @@ def _warn_of_training_events(
     for info in infos:
         # The samples of the training may have stated the tree themselves.
         identities += [info.uuid, tree_identity(info.uuid, settings.tree_name)]
-    num_seen = count_seen_of(FeatureDataset.load(classifier.dataset), identities)
+    num_seen = count_seen_of_files(FeatureDataset.load(classifier.dataset), identities)
     if num_seen:
         run_folder.say(
             f"  warning: {classifier.name} was trained on {num_seen} events of these files; their scores are better "

@@ -29,22 +29,23 @@ from pipeline.errors import (
 )
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.counters import TrainCounters
 from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
-from pipeline.runs.store import Version, number_of
+from pipeline.runs.store import number_of
 from pipeline.runs.trained_models import (
     FoundModel,
+    check_classes,
+    check_definitions,
+    check_unseen_events,
     read_trained,
-    refuse_other_classes,
-    refuse_other_features,
-    refuse_seen_events,
 )
+from pipeline.runs.version import PromotedModel, Version
 from pipeline.stages.evaluate import Evaluate, task_of
-from pipeline.stages.table import STAGE_OF
+from pipeline.stages.table import STAGE_OF, content_read
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads
 
@@ -92,7 +93,7 @@ def _promote_networks(
     """Decide about each network; a network that fails does not stop the next ones."""
     trained = upstream["train"]
     failures: list[str] = []
-    for network in trained.manifest["counters"]["networks"]:
+    for network in trained.counters(TrainCounters).networks:
         try:
             outcome = _Promotion(run_folder, network, upstream, force=force).decide()
         except DamagedOutputError:
@@ -160,7 +161,7 @@ class _Promotion:
     def _refused(self, reason: str) -> PromotionOutcome:
         return PromotionOutcome(self._network, promoted=False, reason=reason)
 
-    def _keep_or_repair(self, current: Version, digest: str) -> PromotionOutcome:
+    def _keep_or_repair(self, current: PromotedModel, digest: str) -> PromotionOutcome:
         """The same model is in use: publish it again if its files are damaged."""
         if not changed_files(current.folder, current.files):
             return self._refused(f"it is in use already, as {current.name}")
@@ -168,7 +169,7 @@ class _Promotion:
         own_folders.remove(current.folder)
         return self._promoted(f"files of {current.name}, the same model, were gone or changed")
 
-    def _compare(self, candidate: FoundModel, current: Version | None, bar: Bar) -> _Verdict:
+    def _compare(self, candidate: FoundModel, current: PromotedModel | None, bar: Bar) -> _Verdict:
         """Compare a candidate with the floor, then with the model in use."""
         config = self._run_folder.config
         task = task_of(config, self._dataset.classes, self._upstream)
@@ -202,7 +203,7 @@ class _Promotion:
             improvement=gain,
         )
 
-    def _score_in_use(self, current: Version, task: EvaluationTask, bar: Bar) -> ScoredEvents:
+    def _score_in_use(self, current: PromotedModel, task: EvaluationTask, bar: Bar) -> ScoredEvents:
         """The test events with the scores of the model in use.
 
         Raises:
@@ -230,7 +231,7 @@ class _Promotion:
         }
         try:
             registry.remove_unpublished()
-            registry.begin(folder)
+            registry.create(folder)
             with claimed([folder]):
                 shutil.copytree(self._trained.folder / network / "model", folder / "model")
                 copy_record(self._trained.folder / network, folder)
@@ -245,8 +246,8 @@ class _Promotion:
         exported = self._run_folder.store("export").current()
         if exported is None:
             return None
-        read_training = Fingerprint.from_json(exported.made_from).inputs.get("train")
-        digest = STAGE_OF["export"].content_read(self._trained)
+        read_training = exported.made_from.inputs.get("train")
+        digest = content_read(STAGE_OF["export"], self._trained)
         if read_training is None or read_training.digest != digest:
             return None
         exported.verified([f"{self._network}/model.onnx"])
@@ -256,14 +257,14 @@ class _Promotion:
 def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
     """A model for the classes and features of a dataset."""
     model = read_trained(name, folder)
-    refuse_other_classes(model, dataset.classes)
-    refuse_other_features([model], dataset.definitions)
+    check_classes(model, dataset.classes)
+    check_definitions([model], dataset.definitions)
     return model
 
 
 def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
     """Refuse a model that was trained on test events, or, unless forced, may have been."""
-    unknown = refuse_seen_events([model], dataset.files("test"))
+    unknown = check_unseen_events([model], dataset.files("test"))
     if unknown and not force:
         raise ModelError(
             f"the training events of {model.candidate.name} are unknown, and test events may be among them: its "
@@ -310,10 +311,9 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
         return current.name, previous.name
 
 
-def _previous(registry: Registry, current: Version) -> Version | None:
+def _previous(registry: Registry, current: PromotedModel) -> PromotedModel | None:
     """The newest promoted version before the current one."""
     earlier = [name for name in registry.promoted() if number_of(name) < number_of(current.name)]
     if not earlier:
         return None
-    name = earlier[-1]
-    return Version(name, registry.folder / name, registry.manifest_of(name) or {})
+    return registry.version(earlier[-1])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pipeline.errors import RunFolderError
-from pipeline.run_folder import RunFolder, in_use
+from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import changed_files, suspect_files
-from pipeline.runs.store import StageStore
+from pipeline.runs.store import AnyVersion, StageStore, VersionStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
 
@@ -27,9 +27,9 @@ def status(run_folder: RunFolder) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for stage in STAGES:
         state[stage.name] = _version_in_use(run_folder.store(stage.name), _KEYS_OF_STAGES)
-    registries = Registry.all_of(run_folder.config.run_dir)
+    registries = Registry.of_all_networks(run_folder.config.run_dir)
     state["in_use"] = {
-        registry.stage: _version_in_use(registry, _KEYS_OF_MODELS) for registry in registries
+        registry.name: _version_in_use(registry, _KEYS_OF_MODELS) for registry in registries
     }
     return state
 
@@ -60,14 +60,15 @@ def verify(run_folder: RunFolder) -> list[str]:
     """
     paths = []
     for store in run_folder.stores():
-        version = in_use(store)
+        version = store.readable_current()
         if version is None:
             continue
         damaged_files = changed_files(version.folder, version.files)
         if damaged_files:
             suspect_files(version.folder, [file.path for file in damaged_files])
-        paths += [str(file.place(version.folder)) for file in damaged_files]
-        paths += map(str, store.changed_kernel_outputs(version))
+        paths += [str(file.location(version.folder)) for file in damaged_files]
+        if isinstance(store, StageStore):
+            paths += map(str, store.changed_kernel_outputs())
     return paths
 
 
@@ -84,7 +85,7 @@ def _cells(version: dict[str, Any] | None, *keys: str) -> list[str]:
     return list(cells.values())
 
 
-def _version_in_use(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | None:
+def _version_in_use(store: VersionStore[AnyVersion], keys: Sequence[str]) -> dict[str, Any] | None:
     """Name, folder and some keys of the manifest of a version in use; None if there is none."""
     name = None
     try:
@@ -95,5 +96,6 @@ def _version_in_use(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | 
         return {"version": name, "folder": folder, "damage": str(damage)}
     if version is None:
         return None
-    values = {key: version.manifest[key] for key in keys}
+    manifest = version.manifest.model_dump(mode="json", include=set(keys))
+    values = {key: manifest[key] for key in keys}
     return {"version": version.name, "folder": str(version.folder), **values}

@@ -13,8 +13,9 @@ from hep_core.secrets import redact
 from pipeline.commands.config import has_sources_inside, nested_values
 from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.counters import EvaluateCounters, TrainCounters
 from pipeline.runs.log import timestamp
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.report import Report
 from training.loop.records import read_records
 
@@ -54,7 +55,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
 
     with run_folder.locked("track"):
         upstream = run_folder.upstream(Report(), command="track")
-        networks = upstream["train"].manifest["counters"]["networks"]
+        networks = upstream["train"].counters(TrainCounters).networks
         try:
             client = MlflowClient(tracking_uri=uri)
             experiment_id = _experiment_id(client, run_folder.config.mlflow.experiment)
@@ -87,19 +88,22 @@ def _track_network(
 ) -> Tracked:
     """Log parameters, curves, results and files of a network, unless MLflow has its run already."""
     trained, evaluated = upstream["train"], upstream["evaluate"]
-    tags = {EVALUATION: f"{evaluated.name} of {evaluated.manifest['created']}", NETWORK: network}
+    tags = {
+        EVALUATION: f"{evaluated.name} of {evaluated.manifest.created.isoformat()}",
+        NETWORK: network,
+    }
     if run_id := _finished_run(client, experiment_id, tags):
         return Tracked(network, run_id, is_new=False)
 
-    summary = trained.manifest["counters"]["networks"][network]
-    end = timestamp(summary["created"])
+    summary = trained.counters(TrainCounters).networks[network]
+    end = timestamp(summary.created)
     # The start of a training without interruptions.
-    start = end - summary["seconds"]
+    start = end - summary.seconds
     run_id = client.create_run(
         experiment_id,
         start_time=_milliseconds(start),
         run_name=f"{network} {trained.name}",
-        tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
+        tags=tags | {"code_version": evaluated.manifest.code_version},
     ).info.run_id
     # The client cuts them into calls of the size that servers take.
     client.log_batch(
@@ -107,7 +111,7 @@ def _track_network(
         params=_params(network, upstream),
         metrics=[
             *_curves(trained.folder / network, start),
-            _metric("training_seconds", summary["seconds"], end),
+            _metric("training_seconds", summary.seconds, end),
             *_results(network, evaluated),
         ],
     )
@@ -135,12 +139,12 @@ def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
     from mlflow.entities import Param
 
     trained = upstream["train"]
-    config = dict(trained.manifest["config"])
+    config = dict(trained.manifest.config)
     del config["train_by_network"]
-    config["samples"] = upstream["ingest"].manifest["config"]["samples"]
+    config["samples"] = upstream["ingest"].config.samples
     for stage, version in upstream.items():
         if stage in config:
-            config[stage] = version.manifest["config"][stage]
+            config[stage] = version.manifest.config[stage]
     run = json.loads((trained.folder / network / "run.json").read_text(encoding="utf-8"))
     config |= {"model": run["model"], "train": run["train"]}
 
@@ -164,16 +168,16 @@ def _curves(training: Path, start: float) -> Iterator[Metric]:
 
 def _results(network: str, evaluated: Version) -> Iterator[Metric]:
     """Accuracy and areas on the test split, with their errors."""
-    run = evaluated.manifest["counters"]["runs"][network]
-    estimates = {"test_accuracy": run["accuracy"]}
-    for class_name, area in run["auc"].items():
+    metrics = evaluated.counters(EvaluateCounters).runs[network]
+    estimates = {"test_accuracy": metrics.accuracy}
+    for class_name, area in metrics.auc.items():
         # MLflow allows no other characters.
         name = re.sub(r"[^A-Za-z0-9_. -]", "_", class_name)
         estimates[f"test_auc/{name}"] = area
-    time = timestamp(evaluated.manifest["created"])
+    time = evaluated.manifest.created.timestamp()
     for name, estimate in estimates.items():
-        yield _metric(name, estimate["value"], time)
-        yield _metric(f"{name}_error", estimate["error"], time)
+        yield _metric(name, estimate.value, time)
+        yield _metric(f"{name}_error", estimate.error, time)
 
 
 def _metric(name: str, value: float, time: float, epoch: int = 0) -> Metric:

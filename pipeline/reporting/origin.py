@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from models.evaluation.style import PlotLabels
 from pipeline.configuration.simulate_section import PRESETS
+from pipeline.runs.counters import SimulateCounters
 from pipeline.runs.store import StageStore
 
 #: The files of `samples/` by UUID, with the cross-sections of the demo [pb].
@@ -129,8 +130,8 @@ def _simulated_cross_sections(run_dir: Path) -> dict[str, float]:
     version = StageStore(run_dir, "simulate").current()
     if version is None:
         return {}
-    processes = version.manifest["counters"]["processes"]
-    return {name: counters["cross_section_pb"] for name, counters in processes.items()}
+    processes = version.counters(SimulateCounters).processes
+    return {name: process.cross_section_pb for name, process in processes.items()}
 
 
 def _min_pthat(config: Mapping[str, Any], process_name: str) -> str | None:

@@ -28,7 +28,9 @@ from pipeline.reporting.cutflow import (
     uncertain_mixtures,
 )
 from pipeline.reporting.origin import BUNDLED
-from pipeline.runs.store import Version
+from pipeline.runs.counters import IngestCounters
+from pipeline.runs.manifest import StageManifest
+from pipeline.runs.version import Version
 
 _HERE: Final = Path(__file__).parent
 #: With fewer test events than this, the report warns.
@@ -152,11 +154,11 @@ def _share(interval: Any) -> str:
 def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
     """The content of the page without figures."""
     manifests = {stage: version.manifest for stage, version in versions.items()}
-    counters = {stage: manifest.get("counters", {}) for stage, manifest in manifests.items()}
+    counters = {stage: manifest.counters for stage, manifest in manifests.items()}
     metrics = counters["evaluate"]
     runs = metrics["runs"]
     config = {**_used_config(manifests), "report": report}
-    cuts = applied_cuts(config["features"], manifests["ingest"]["inputs"])
+    cuts = applied_cuts(config["features"], manifests["ingest"].inputs)
     config_of_cuts = config | {"features": cuts}
     class_by_sample = {
         sample: config["classes"][label]
@@ -192,30 +194,29 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
         "unmeasurable": summary.unmeasurable(metrics),
         "measurable_to": next(iter(runs.values()))["measurable_to"],
         "export": counters["export"]["networks"] if "export" in counters else {},
-        "files": manifests["ingest"]["inputs"],
+        "files": manifests["ingest"].inputs,
         "config_yaml": write_yaml(config),
         "versions": versions,
         "made": manifests["evaluate"],
     }
 
 
-def _used_config(manifests: Mapping[str, Any]) -> dict[str, Any]:
+def _used_config(manifests: Mapping[str, StageManifest]) -> dict[str, Any]:
     """Each section of the config from the stage that used it: later commands may have used another config."""
     config = {}
     for stage, sections in _SECTIONS_OF_STAGES.items():
         if stage in manifests:
             for section in sections:
-                config[section] = manifests[stage]["config"][section]
+                config[section] = manifests[stage].config[section]
     return config
 
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:
     """Warnings about the numbers of the page."""
-    ingest = versions["ingest"].manifest
     features = versions["features"].manifest
-    metrics = versions["evaluate"].manifest["counters"]
+    metrics = versions["evaluate"].manifest.counters
     return [
-        *_warnings_about_input(ingest, metrics["num_events"], features["config"]),
+        *_warnings_about_input(versions["ingest"], metrics["num_events"], features.config),
         *_warnings_about_data(metrics),
         *_warnings_about_models(metrics),
         *_warnings_about_accepted(versions),
@@ -223,21 +224,21 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
 
 
 def _warnings_about_input(
-    ingest: Mapping[str, Any], num_test_events: int, config: Mapping[str, Any]
+    ingested: Version, num_test_events: int, config: Mapping[str, Any]
 ) -> Iterator[str]:
     """Warnings about files and events; `config` is that of the features."""
-    counters = ingest["counters"]
-    num_bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
+    counters, files = ingested.counters(IngestCounters), ingested.manifest.inputs
+    num_bundled = sum(file["uuid"] in BUNDLED for file in files)
     if num_bundled:
         yield (
-            f"Technical sample: {num_bundled} of the {len(ingest['inputs'])} input files are bundled with the "
+            f"Technical sample: {num_bundled} of the {len(files)} input files are bundled with the "
             f"software. Their events test it; they do not measure the quality of such models."
         )
     if num_test_events < _FEW_EVENTS:
         yield f"Only {num_test_events} test events: small differences between models mean nothing."
     if config["features"]["convention"] != "correct":
         yield "Features are those of CERN's published notebooks, mistakes included."
-    samples = counters["samples"].values()
+    samples = counters.samples.values()
     if num_negative := sum(sample["events_of_negative_weight"] for sample in samples):
         yield (
             f"{num_negative} of the ingested events have negative weights: they enter sums, losses and metrics with "
@@ -245,10 +246,10 @@ def _warnings_about_input(
         )
     if num_copies := sum(sample["rejected_copy"] for sample in samples):
         yield f"{num_copies} events are copies of others in the input files and were left out."
-    unread_files = [*counters["bad_files"], *counters.get("waiting_files", [])]
-    yield from notes(ingest["inputs"], config["samples"], counters["samples"], unread_files)
+    unread_files = [*counters.bad_files, *counters.waiting_files]
+    yield from notes(files, config["samples"], counters.samples, unread_files)
     yield from uncertain_mixtures(config)
-    if num_bad := len(counters["bad_files"]):
+    if num_bad := len(counters.bad_files):
         yield f"Unreadable input files that were skipped: {num_bad}. The numbers do not include them."
 
 
@@ -276,8 +277,9 @@ def _warnings_about_models(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 def _warnings_about_accepted(versions: Mapping[str, Version]) -> Iterator[str]:
     for stage, version in versions.items():
-        if "accepted" in version.manifest:
-            reasons = "; ".join(version.manifest["accepted"]["reasons"])
+        acceptance = version.manifest.accepted
+        if acceptance is not None:
+            reasons = "; ".join(acceptance.reasons)
             yield f"{stage} was stale and accepted as up to date: {reasons}."
 
 
@@ -287,7 +289,7 @@ def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
     comparisons = _embedded_figures(evaluated.folder / "plots", _SIDE_BY_SIDE)
     captions = _OF_MODEL | {name: own.caption for name, own in OWN_FIGURES.items()}
     figures_of_runs = {}
-    for model in evaluated.manifest["counters"]["runs"]:
+    for model in evaluated.manifest.counters["runs"]:
         figures = _embedded_figures(evaluated.folder / model / "plots", captions)
         figures_of_runs[model] = list(figures.values())
     content: dict[str, Any] = {

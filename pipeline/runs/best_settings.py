@@ -1,11 +1,14 @@
-"""The best settings of a grid search in a training. Only networks that take theirs from there depend on this code."""
+"""The best settings of a grid search in a training.
+
+Only networks that take their settings from there depend on this code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from models.networks.network_settings import NetworkSettings
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from training.gridsearch.settings import Trial
 from training.settings import TrainSettings
 
@@ -13,11 +16,15 @@ from training.settings import TrainSettings
 def with_best_settings(
     model: NetworkSettings, settings: TrainSettings, searched: Version, say: Callable[[str], None]
 ) -> tuple[NetworkSettings, TrainSettings]:
-    """Settings of a network and of its training after the search; `say` gets a line about them."""
+    """Settings of a network and of its training after the search.
+
+    `say` is called with a line about them.
+    """
     best = Trial.load(searched.folder / "best.json")
     model, settings = best.applied_to(model, settings)
+    layers = "-".join(map(str, best.hidden))
     say(
-        f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
+        f"from the grid search: layers {layers}, learning rate {best.learning_rate:g}, "
         f"{best.epochs} epochs, {settings.batch_size} events a step and worker"
     )
     return model, settings

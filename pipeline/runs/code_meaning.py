@@ -1,8 +1,8 @@
 """The meaning of code for a result: syntax trees of the modules that an entry point imports.
 
-A statement is left out only for what it is, never for a name in it: comments, docstrings, texts of raised errors,
-imports for type checkers, and types of functions that no decorator sees change no result. A call counts, whatever it
-is called; if only words changed, `plan --accept` says so.
+A statement is left out only for what it is, never for a name in it: comments, docstrings, texts of
+raised errors, imports for type checkers, and types of functions that no decorator sees change no
+result. A call counts, whatever it is called; if only messages changed, `plan --accept` says so.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ PACKAGES: Final = (
     *("hep_simulation", "hep_studies"),
 )
 
-#: The rooms of the shell that compute outputs of stages. The config counts by its values; the other rooms start, watch,
-#: print and store. A stage whose result depends on one of their modules names it as an entry point.
+#: The rooms of the shell that compute outputs of stages. The config counts by its values; the other
+#: rooms start, watch, print and store. A stage whose result depends on one of their modules names it
+#: as an entry point.
 _SHELL_WITH_RESULTS: Final = (
     "pipeline.stages.",
     "pipeline.reporting.",
     "pipeline.configuration.simulate_section",
 )
-#: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
+#: Registries, which import all methods of a kind. Only the methods that the config chooses run; they
+#: are entry points.
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
 #: By these names a module finds files beside it.
-_OWN_PLACE: Final = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
-
-
+_LOCATION_NAMES: Final = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
 #: Longest name of a file.
-_LONGEST_NAME: Final = 255
+_MAX_NAME_LENGTH: Final = 255
 
 
 class _Module(NamedTuple):
@@ -53,62 +53,65 @@ class _Module(NamedTuple):
 def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     """Digest of the meaning of every module that the entry points run, by name.
 
+    Raises:
+        FileNotFoundError: An entry point is no module.
+
     Examples:
         >>> "features.isolation" in code_digests(["pipeline.stages.features"])
         True
     """
-    found: dict[str, str] = {}
-    waiting = list(entry_points)
-    for name in waiting:
+    pending = list(entry_points)
+    for name in pending:
         if _file_of(name) is None:
             raise FileNotFoundError(
                 f"{name} is an entry point of a stage, but there is no such module"
             )
-    while waiting:
-        name = waiting.pop()
+    digests: dict[str, str] = {}
+    while pending:
+        name = pending.pop()
         file = _file_of(name)
-        if name in found or file is None:
+        if name in digests or file is None:
             continue
         modules = {name: file}
-        if _is_ours(name):
+        if not _is_ours(name):
+            modules = _plugin_modules(name, file)
+        elif "." in name:
             # An import also runs the packages around the module.
-            waiting += [name.rpartition(".")[0]] if "." in name else []
-        else:
-            modules = _whole_plugin(name, file)
+            pending.append(name.rpartition(".")[0])
         for module_name, path in modules.items():
             try:
-                module = _read(module_name, path, path.stat().st_mtime_ns)
+                module = _read_module(module_name, path, path.stat().st_mtime_ns)
             except FileNotFoundError:
                 # It vanished since its folder was listed, so that nothing can import it.
                 continue
-            found[module_name] = module.digest
-            waiting += [
-                imported for imported in module.imports if _is_followed(module_name, imported)
-            ]
-    return dict(sorted(found.items()))
+            digests[module_name] = module.digest
+            pending += [name for name in module.imports if _is_followed(module_name, name)]
+    return dict(sorted(digests.items()))
 
 
 def _is_ours(module: str) -> bool:
     return module.partition(".")[0] in PACKAGES
 
 
-def _whole_plugin(name: str, file: Path) -> dict[str, Path]:
-    """The modules of the package of a plugin by name; of a plugin without one, its module.
+def _plugin_modules(name: str, file: Path) -> dict[str, Path]:
+    """All modules of the package of a plugin, by name; of a plugin without a package, its module.
 
     Other files count where a module names them: notebooks, logs and events may lie there too.
     """
-    folder = file.parent
+    package_folder = file.parent
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    if not package or not (folder / "__init__.py").is_file():
+    if not package or not (package_folder / "__init__.py").is_file():
         return {name: file}
-    top = _top_package(folder)
-    while folder != top:
-        folder, package = folder.parent, package.rpartition(".")[0]
+    top_folder = _top_package(package_folder)
+    while package_folder != top_folder:
+        package_folder, package = package_folder.parent, package.rpartition(".")[0]
     modules = {}
-    for path in sorted(_modules_below(folder)):
-        inner = path.relative_to(folder)
-        parts = inner.parent.parts if path.name == "__init__.py" else inner.with_suffix("").parts
-        modules[".".join([package, *parts])] = path
+    for path in sorted(_modules_below(package_folder)):
+        relative_path = path.relative_to(package_folder)
+        module_path = relative_path.with_suffix("")
+        if path.name == "__init__.py":
+            module_path = relative_path.parent
+        modules[".".join([package, *module_path.parts])] = path
     return modules
 
 
@@ -120,15 +123,18 @@ def _top_package(folder: Path) -> Path:
 
 
 def _modules_below(folder: Path) -> Iterator[Path]:
-    """Python files, but for hidden ones, such as those of editors, and for what runs of this pipeline wrote."""
-    for place, folders, names in os.walk(folder):
+    """Python files below a folder.
+
+    Hidden files, such as those of editors, and outputs of this pipeline are left out.
+    """
+    for parent, subfolders, names in os.walk(folder):
         if MARKER in names:
-            folders.clear()
+            subfolders.clear()
             continue
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (
-            Path(place, name) for name in names if name.endswith(".py") and not name.startswith(".")
-        )
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for name in names:
+            if name.endswith(".py") and not name.startswith("."):
+                yield Path(parent, name)
 
 
 def _is_followed(importer: str, imported: str) -> bool:
@@ -144,38 +150,50 @@ def _file_of(module: str) -> Path | None:
 
 
 @cache
-def _read(name: str, file: Path, _modified: int) -> _Module:
+def _read_module(name: str, file: Path, _modified: int) -> _Module:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    imports = _imports(tree, name if file.name == "__init__.py" else name.rpartition(".")[0])
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Constant))
-    words = {node.id if isinstance(node, ast.Name) else node.value for node in found}
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    imports = _imports(tree, package)
+    names_and_constants: set[object] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names_and_constants.add(node.id)
+        elif isinstance(node, ast.Constant):
+            names_and_constants.add(node.value)
     digest = hashlib.sha256(ast.unparse(_Meaning().visit(tree)).encode())
-    for path in _data_read(name, file, words):
+    for path in _data_files(name, file, names_and_constants):
         digest.update(path.read_bytes())
     return _Module(digest.hexdigest(), frozenset(imports))
 
 
-def _data_read(name: str, file: Path, words: Collection[object]) -> list[Path]:
-    """The files that are no code and that a module may read; `words` are its names and constants."""
+def _data_files(name: str, file: Path, names_and_constants: Collection[object]) -> list[Path]:
+    """The files that are no code and that a module may read."""
     if not _is_ours(name):
-        return _named_files({file.parent, _top_package(file.parent)}, words)
-    # A template includes others beside it, so that all files that are no code count with the module that names one, or
-    # that knows its own place.
-    data = sorted(_data_in(file.parent))
-    is_read = any(word in words for word in (*_OWN_PLACE, *(path.name for path in data)))
-    return data if is_read else []
+        return _named_files({file.parent, _top_package(file.parent)}, names_and_constants)
+    # A template includes others beside it, so that all files that are no code count with the module
+    # that names one, or that knows its own location.
+    paths = sorted(_data_in(file.parent))
+    hints = {*_LOCATION_NAMES, *(path.name for path in paths)}
+    return paths if hints & set(names_and_constants) else []
 
 
-def _named_files(roots: Collection[Path], words: Collection[object]) -> list[Path]:
-    """Files that a plugin names, from its folders or a folder that it names: others there may be events and runs."""
+def _named_files(roots: Collection[Path], constants: Collection[object]) -> list[Path]:
+    """Files that a plugin names, in its folders or a folder that it names.
+
+    Other files there may be events and runs.
+    """
     names = [
-        word
-        for word in words
-        if isinstance(word, str) and 0 < len(word) < _LONGEST_NAME and "\0" not in word
+        constant
+        for constant in constants
+        if isinstance(constant, str)
+        and 0 < len(constant) < _MAX_NAME_LENGTH
+        and "\0" not in constant
     ]
-    named = [root / name for root in roots for name in names]
-    folders = [*roots, *(path for path in named if path.is_dir())]
-    return sorted({place / name for place in folders for name in names if (place / name).is_file()})
+    folders = list(roots)
+    for root in roots:
+        folders += [root / name for name in names if (root / name).is_dir()]
+    paths = {folder / name for folder in folders for name in names}
+    return sorted(path for path in paths if path.is_file())
 
 
 def _data_in(folder: Path) -> Iterator[Path]:
@@ -190,19 +208,20 @@ def _data_in(folder: Path) -> Iterator[Path]:
 def _imports(tree: ast.Module, package: str) -> set[str]:
     """Names that may be our modules: what is imported, also inside functions."""
     names: set[str] = set()
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.If) and _is_for_checkers(node):
-            waiting += node.orelse
+            pending += node.orelse
             continue
-        waiting += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), package)
-            names.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+            names.add(module)
+            names.update(f"{module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-    return {name for name in names if name.split(".")[0] in PACKAGES}
+    return {name for name in names if _is_ours(name)}
 
 
 class _Meaning(ast.NodeTransformer):
@@ -223,9 +242,9 @@ class _Meaning(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         if not node.decorator_list:
             node.returns = None
-            for each in ast.walk(node.args):
-                if isinstance(each, ast.arg):
-                    each.annotation = None
+            for argument in ast.walk(node.args):
+                if isinstance(argument, ast.arg):
+                    argument.annotation = None
         return self.generic_visit(node)
 
 
@@ -237,6 +256,6 @@ def _is_text(node: ast.expr) -> bool:
     """Whether an argument of an error is its message."""
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
-    return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str)
+    return isinstance(node, ast.JoinedStr)

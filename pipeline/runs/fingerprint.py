@@ -6,14 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-from pydantic import TypeAdapter
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Input:
-    """One thing that a stage reads: a ROOT file, or the output of another stage."""
+    """A ROOT file, or the output of another stage, that a stage reads."""
 
     name: str
     """Name for messages: a path, or a stage."""
@@ -36,56 +34,56 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """One hash of the fingerprint, without names of files."""
+        """One hash of the fingerprint, without the names of its inputs."""
         content = {
-            "inputs": {identity: each.digest for identity, each in self.inputs.items()},
+            "inputs": {identity: source.digest for identity, source in self.inputs.items()},
             "config": self.config,
             "code": self.code,
             "parts": {name: part.digest for name, part in self.parts.items()},
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Fingerprint:
-        """From the manifest."""
-        return _FROM_JSON.validate_python(content)
-
-    def without_inputs(self, names: Iterable[str]) -> Fingerprint:
+    def without_inputs(self, identities: Iterable[str]) -> Fingerprint:
         """The fingerprint without some inputs."""
-        kept = {identity: each for identity, each in self.inputs.items() if identity not in names}
-        parts = {name: part.without_inputs(names) for name, part in self.parts.items()}
-        return replace(self, inputs=kept, parts=parts)
-
-
-_FROM_JSON: Final = TypeAdapter(Fingerprint)
+        inputs = {
+            identity: source
+            for identity, source in self.inputs.items()
+            if identity not in identities
+        }
+        parts = {name: part.without_inputs(identities) for name, part in self.parts.items()}
+        return replace(self, inputs=inputs, parts=parts)
 
 
 def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Why a stage is stale, in words; empty if it is up to date.
+    """Why a stage is stale; empty if it is up to date.
 
     Examples:
         >>> old = Fingerprint({}, {"features.isolation_cone": 0.3}, {})
         >>> reasons_to_run(old, Fingerprint({}, {"features.isolation_cone": 0.4}, {}))
         ['config features.isolation_cone changed (0.3 -> 0.4)']
     """
-    old_inputs, new_inputs = before.inputs, now.inputs
-    reasons = sorted(
-        f"input added: {new_inputs[key].name}" for key in new_inputs.keys() - old_inputs.keys()
-    )
-    reasons += sorted(
-        f"input removed: {old_inputs[key].name}" for key in old_inputs.keys() - new_inputs.keys()
-    )
-    reasons += sorted(
-        f"input changed: {new_inputs[key].name}"
-        for key in new_inputs.keys() & old_inputs.keys()
-        if new_inputs[key].digest != old_inputs[key].digest
-    )
+    reasons = _changed_inputs(before.inputs, now.inputs)
     for key in sorted(now.config.keys() | before.config.keys()):
         old, new = before.config.get(key, "not set"), now.config.get(key, "not set")
         if old != new:
             reasons.append(f"config {key} changed ({_short(old)} -> {_short(new)})")
-    reasons += [f"code of {name} changed" for name in changed_code(before, now)]
+    reasons += [f"code of {module} changed" for module in changed_code(before, now)]
     return reasons + _reasons_of_parts(before.parts, now.parts)
+
+
+def _changed_inputs(before: dict[str, Input], now: dict[str, Input]) -> list[str]:
+    added = now.keys() - before.keys()
+    removed = before.keys() - now.keys()
+    changed = {
+        identity
+        for identity in now.keys() & before.keys()
+        if now[identity].digest != before[identity].digest
+    }
+    return [
+        *sorted(f"input added: {now[identity].name}" for identity in added),
+        *sorted(f"input removed: {before[identity].name}" for identity in removed),
+        *sorted(f"input changed: {now[identity].name}" for identity in changed),
+    ]
 
 
 def changed_code(before: Fingerprint, now: Fingerprint) -> list[str]:

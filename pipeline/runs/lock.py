@@ -23,47 +23,54 @@ _ATTEMPTS: Final = 100
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder; a second run is refused. The lock ends with the process, however that ends.
 
-    The folder itself is locked, so nobody frees it by removing a file. Its file `.lock` is locked too, since NFS tells
-    other hosts only of locks on files. Folders that were made for the lock are removed with it if they are empty.
+    The folder itself is locked, so nobody frees it by removing a file. Its file `.lock` is locked
+    too, since NFS informs other hosts only of locks on files. Folders that were made for the lock
+    are removed with it if they are empty.
+
+    Raises:
+        FolderInUseError: Another run holds the folder.
+        RunFolderError: The folder cannot be written, or its file system has no locks.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             missing_folders = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            held.callback(os.close, descriptor)
-            file = held.enter_context((folder / LOCK).open("a+"))
+            stack.callback(os.close, descriptor)
+            lock_file = stack.enter_context((folder / LOCK).open("a+"))
         except OSError as cause:
             raise cannot_write(folder, cause) from cause
-        _lock(descriptor, file, folder)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        _lock(descriptor, lock_file, folder)
+        lock_file.truncate(0)
+        lock_file.write(str(os.getpid()))
+        lock_file.flush()
         try:
             yield
         finally:
-            file.truncate(0)
+            lock_file.truncate(0)
             if missing_folders:
                 _remove_if_empty(missing_folders)
 
 
-def _lock(descriptor: int, file: TextIO, folder: Path) -> None:
+def _lock(descriptor: int, lock_file: TextIO, folder: Path) -> None:
     holder = ""
-    # A run writes its process id just after it gets the lock, and removes it just before it frees the lock.
+    # A run writes its process id just after it gets the lock, and removes it just before it frees
+    # the lock.
     for _ in range(_ATTEMPTS):
         try:
             _lock_folder(descriptor)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            if holder := file.read().strip():
+            lock_file.seek(0)
+            holder = lock_file.read().strip()
+            if holder:
                 break
             time.sleep(0.01)
         except OSError as cause:
             raise RunFolderError(
-                f"{folder}: its file system cannot lock files ({cause}), so two runs could write there at once. "
-                f"Mount it with locks (Lustre: the option `flock`; NFS: a lock daemon), or choose a run_dir on another "
-                f"file system."
+                f"{folder}: its file system cannot lock files ({cause}), so two runs could write "
+                f"there at once. Mount it with locks (Lustre: the option `flock`; NFS: a lock "
+                f"daemon), or choose a run_dir on another file system."
             ) from cause
         else:
             if os.fstat(descriptor).st_nlink:

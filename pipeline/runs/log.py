@@ -10,20 +10,23 @@ import datetime as dt
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hep_core.secrets import redact_all
-from pipeline.errors import cannot_write
+from pipeline.errors import RunFolderError, cannot_write
+from pipeline.runs.counters import EvaluateCounters, IngestCounters
+from pipeline.runs.version import PromotedModel, Version
 
 if TYPE_CHECKING:
-    from prometheus_client import Gauge
+    from prometheus_client import CollectorRegistry, Gauge
 
 METRICS: Final = "metrics.prom"
 _LOGS: Final = "logs"
-#: Words and label of the gauge of each kind of `results`.
-_RESULTS: Final = {
+#: Description and label of the gauge of each group of `results`.
+_RESULT_GAUGES: Final = {
     "files": ("Files that were read, skipped as damaged, or left for a later run", "state"),
     "events": ("Events of a sample after ingest", "sample"),
     "accuracy": ("Accuracy on the test split", "network"),
@@ -35,16 +38,15 @@ class RunLog:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        started = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
-        self.run_id = f"{started}-{os.getpid()}"
+        start_time = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+        self.run_id = f"{start_time}-{os.getpid()}"
         self.path = run_dir / _LOGS / f"{self.run_id}.jsonl"
 
     def event(self, name: str, **details: Any) -> None:
         """Append an event; the last line of a killed run shows its last event."""
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        line = json.dumps(
-            {"time": time, "run": self.run_id, "event": name, **redact_all(details)}, default=str
-        )
+        content = {"time": time, "run": self.run_id, "event": name, **redact_all(details)}
+        line = json.dumps(content, default=str)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
@@ -54,69 +56,110 @@ class RunLog:
 
     def write_metrics(
         self,
-        stages: dict[str, dict[str, Any] | None],
-        in_use: dict[str, dict[str, Any] | None],
+        stages: Mapping[str, Version | None],
+        models: Mapping[str, PromotedModel | None],
         *,
         failed: str | None,
     ) -> None:
-        """Replace `metrics.prom`; each value names its run folder, so that several run folders do not collide.
+        """Replace `metrics.prom`.
 
-        `failed` is the stage that failed in this run, or `promote`.
+        Each value names its run folder, so that several run folders do not collide.
+
+        Args:
+            stages: The versions in use by stage.
+            models: The models in use by network.
+            failed: The stage that failed in this run, or `promote`.
         """
-        from prometheus_client import CollectorRegistry, Gauge, write_to_textfile  # noqa: PLC0415 - `status` starts without it
+        from prometheus_client import write_to_textfile  # noqa: PLC0415 - `status` starts without it
 
-        registry = CollectorRegistry()
-        run_dir = str(self._run_dir.absolute())
-
-        def gauge(name: str, words: str, *labels: str) -> Callable[..., Gauge]:
-            made = Gauge(f"hep_pipeline_{name}", words, ["run_dir", *labels], registry=registry)
-            return lambda *values: made.labels(run_dir, *values)
-
-        made = gauge("stage_made_timestamp_seconds", "When the version in use was made", "stage")
-        seconds = gauge("stage_duration_seconds", "How long that took", "stage")
-        failures = gauge("stage_failed", "1 if the last run failed in this stage", "stage")
-        for name, manifest in stages.items():
-            failures(name).set(float(name == failed))
-            if manifest is not None:
-                made(name).set(timestamp(manifest["created"]))
-                seconds(name).set(manifest["seconds"])
-        failures("promote").set(float(failed == "promote"))
-        words = "When the model in use was promoted; 0 if there is none that can be read"
-        promoted = gauge("model_promoted_timestamp_seconds", words, "network")
-        for network, manifest in in_use.items():
-            promoted(network).set(timestamp(manifest["promoted"]) if manifest else 0.0)
-        gauge("last_run_timestamp_seconds", "When the last run ended")().set_to_current_time()
-        for kind, values in results(stages).items():
-            measured = gauge(kind, *_RESULTS[kind])
-            for label, value in values.items():
-                measured(label).set(value)
-        gauge("free_bytes", "Free space on the disk of the run folder")().set(
-            shutil.disk_usage(self._run_dir).free
-        )
-        gauge("used_bytes", "Size of all files in the run folder")().set(
-            size_of(self._run_dir.rglob("*"))
-        )
+        gauges = _Gauges(self._run_dir)
+        gauges.add_stages(stages, failed)
+        gauges.add_models(models)
+        gauges.add("last_run_timestamp_seconds", "When the last run ended").set_to_current_time()
+        for group, values in results(stages).items():
+            description, label = _RESULT_GAUGES[group]
+            gauges.add_values(group, description, label, values)
+        free_bytes = shutil.disk_usage(self._run_dir).free
+        gauges.add("free_bytes", "Free space on the disk of the run folder").set(free_bytes)
+        used_bytes = size_of(self._run_dir.rglob("*"))
+        gauges.add("used_bytes", "Size of all files in the run folder").set(used_bytes)
         path = self._run_dir / METRICS
         try:
-            write_to_textfile(str(path), registry)
+            write_to_textfile(str(path), gauges.registry)
         except OSError as cause:
             raise cannot_write(path, cause) from cause
 
 
-def results(stages: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Numbers of files by what became of them, of events by sample, and accuracies by network."""
-    ingest, evaluate = (stages.get(name) or {} for name in ("ingest", "evaluate"))
-    counters, runs = ingest.get("counters", {}), evaluate.get("counters", {}).get("runs", {})
-    files = {
-        "read": ingest.get("inputs"), "skipped": counters.get("bad_files"), "waiting": counters.get("waiting_files")
-    }  # fmt: skip
-    return {
-        "files": {state: len(those) for state, those in files.items() if those is not None},
-        "events": {
-            sample: counts["events"] for sample, counts in counters.get("samples", {}).items()
-        },
-        "accuracy": {network: run["accuracy"]["value"] for network, run in runs.items()},
-    }
+class _Gauges:
+    """The gauges of a run folder, whose path is the first label of each."""
+
+    def __init__(self, run_dir: Path) -> None:
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
+
+        self.registry: CollectorRegistry = CollectorRegistry()
+        self._run_dir = str(run_dir.absolute())
+
+    def add(self, name: str, description: str) -> Gauge:
+        """Add a gauge without other labels."""
+        return self._gauge(name, description).labels(self._run_dir)
+
+    def add_values(
+        self, name: str, description: str, label: str, values: Mapping[str, float]
+    ) -> None:
+        """Add a gauge with a value for each value of a label."""
+        gauge = self._gauge(name, description, label)
+        for label_value, value in values.items():
+            gauge.labels(self._run_dir, label_value).set(value)
+
+    def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
+        from prometheus_client import Gauge  # noqa: PLC0415 - as above
+
+        names = ["run_dir", *labels]
+        return Gauge(f"hep_pipeline_{name}", description, names, registry=self.registry)
+
+    def add_stages(self, stages: Mapping[str, Version | None], failed: str | None) -> None:
+        """Add when each version in use was made, how long that took, and which stage failed."""
+        versions = {name: version for name, version in stages.items() if version is not None}
+        created = {name: version.manifest.created.timestamp() for name, version in versions.items()}
+        seconds = {name: version.manifest.seconds for name, version in versions.items()}
+        failures = {name: float(name == failed) for name in (*stages, "promote")}
+        self.add_values(
+            "stage_made_timestamp_seconds", "When the version in use was made", "stage", created
+        )
+        self.add_values("stage_duration_seconds", "How long that took", "stage", seconds)
+        self.add_values("stage_failed", "1 if the last run failed in this stage", "stage", failures)
+
+    def add_models(self, models: Mapping[str, PromotedModel | None]) -> None:
+        """Add when each model in use was promoted."""
+        promoted = {
+            network: 0.0 if model is None else model.manifest.promoted.timestamp()
+            for network, model in models.items()
+        }
+        description = "When the model in use was promoted; 0 if there is none that can be read"
+        self.add_values("model_promoted_timestamp_seconds", description, "network", promoted)
+
+
+def results(stages: Mapping[str, Version | None]) -> dict[str, dict[str, float]]:
+    """Numbers of files by their state, of events by sample, and accuracies by network.
+
+    What a damaged version would say is missing.
+    """
+    values: dict[str, dict[str, float]] = {"files": {}, "events": {}, "accuracy": {}}
+    ingested, evaluated = stages.get("ingest"), stages.get("evaluate")
+    if ingested is not None:
+        with suppress(RunFolderError):
+            counters = ingested.counters(IngestCounters)
+            values["events"] = {name: steps["events"] for name, steps in counters.samples.items()}
+            values["files"] = {
+                "read": len(ingested.manifest.inputs),
+                "skipped": len(counters.bad_files),
+                "waiting": len(counters.waiting_files),
+            }
+    if evaluated is not None:
+        with suppress(RunFolderError):
+            models = evaluated.counters(EvaluateCounters).runs
+            values["accuracy"] = {name: model.accuracy.value for name, model in models.items()}
+    return values
 
 
 def timestamp(when: str) -> float:

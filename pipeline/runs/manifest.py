@@ -1,32 +1,41 @@
-"""What the manifest of a version says, and the pointer to the version in use."""
+"""The manifests of versions, and the pointer to the version in use."""
 
 from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+)
 
 from hep_core.integrity import SEAL, has_seal, with_seal
 from hep_core.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.outputs import OutputFile
-from pipeline.runs.state_files import checked, damaged, read_json
+from pipeline.runs.state_files import check_content, damaged, read_json
 
 MANIFEST_VERSION: Final = 3
 #: Pattern of the names of versions.
 VERSION_NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
 
 
-def _named_like_a_version(name: str) -> str:
+def _check_version_name(name: str) -> str:
     if not VERSION_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is no name of a version, such as 0002-1f0a93bc")
     return name
 
 
-def _inside_the_folder(files: list[OutputFile]) -> list[OutputFile]:
+def _check_paths_inside(files: list[OutputFile]) -> list[OutputFile]:
     for file in files:
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts:
@@ -34,9 +43,10 @@ def _inside_the_folder(files: list[OutputFile]) -> list[OutputFile]:
     return files
 
 
-VersionName = Annotated[str, AfterValidator(_named_like_a_version)]
-Outputs = Annotated[list[OutputFile], AfterValidator(_inside_the_folder)]
+VersionName = Annotated[str, AfterValidator(_check_version_name)]
+Outputs = Annotated[list[OutputFile], AfterValidator(_check_paths_inside)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Time = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat)]
 
 
 class Pointer(BaseModel):
@@ -45,16 +55,25 @@ class Pointer(BaseModel):
     version: VersionName
 
 
-class _Manifest(BaseModel):
-    """What the manifests of stages and of models have in common."""
+class Manifest(BaseModel):
+    """The keys that are used of every manifest, whichever release wrote it."""
 
     model_config = ConfigDict(extra="allow")
 
-    manifest_version: Literal[3]
-    code_version: str
-    outputs: Outputs
+    manifest_version: int
+    outputs: Outputs = []
+    upstream: dict[str, VersionName] = {}
+    """Versions of other stages that a version of a stage was made from."""
+    train: VersionName | None = None
+    """The training that a promoted model comes from."""
+    counters: dict[str, Any] = {}
     seal: str | None = None
     """Digest of all other keys; manifests of earlier code have none."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Versions that a version or model was made from, by stage."""
+        return self.upstream if self.train is None else {"train": self.train}
 
 
 class _RecordedCheck(BaseModel):
@@ -63,22 +82,27 @@ class _RecordedCheck(BaseModel):
     detail: str
 
 
-class _Acceptance(BaseModel):
-    when: AwareDatetime
+class Acceptance(BaseModel):
+    """A `plan --accept` of a version."""
+
+    when: Time
     reasons: list[str]
 
 
-class StageManifest(_Manifest):
+class StageManifest(Manifest):
     """The manifest of a version of a stage."""
 
+    manifest_version: Literal[3]
+    outputs: Outputs
+    code_version: str
     stage: str
-    created: AwareDatetime
+    created: Time
     seconds: Seconds
     command: list[str]
     fingerprint: Fingerprint
+    accepted: Acceptance | None = None
     made_from: Fingerprint | None = None
-    """The fingerprint of the inputs it was made from, if `plan --accept` replaced the other one."""
-    accepted: _Acceptance | None = None
+    """The first fingerprint, if `plan --accept` has replaced it."""
     upstream: dict[str, VersionName]
     config: dict[str, Any]
     packages: dict[str, str]
@@ -92,52 +116,54 @@ class _Improvement(BaseModel):
     error: float
 
 
-class ModelManifest(_Manifest):
+class ModelManifest(Manifest):
     """The manifest of a promoted model."""
 
+    manifest_version: Literal[3]
+    outputs: Outputs
+    code_version: str
     network: str
     train: VersionName
-    promoted: AwareDatetime
+    promoted: Time
     improvement: _Improvement | None
-    withdrawn: AwareDatetime | None = None
+    withdrawn: Time | None = None
+    """When the model was rolled back."""
 
 
-class _EarlierManifest(BaseModel):
-    """What is used of a manifest that earlier code wrote."""
+class RecordedConfig(BaseModel):
+    """The sections of a config in a manifest that other stages read."""
 
-    manifest_version: Literal[1, 2]
-    outputs: Outputs = []
-    upstream: dict[str, VersionName] = {}
-    counters: dict[str, Any] = {}
-
-
-POINTER_KIND: Final = TypeAdapter(Pointer)
-_EARLIER_KIND: Final = TypeAdapter(_EarlierManifest)
+    classes: list[str]
+    samples: list[dict[str, Any]]
+    ingest: dict[str, Any]
+    features: dict[str, Any]
 
 
-def read_manifest(
-    path: Path, kind: type[StageManifest | ModelManifest], *, remedy: str
-) -> dict[str, Any]:
-    """The checked content of a manifest; of one that earlier code wrote, only what is still used is checked.
+AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+POINTER_TYPE: Final = TypeAdapter(Pointer)
+_EARLIER_TYPE: Final = TypeAdapter(Manifest)
+
+
+def read_manifest(path: Path, kind: type[AnyManifest], *, remedy: str) -> AnyManifest | Manifest:
+    """Read and check a manifest; one of earlier code is a plain `Manifest`.
 
     Raises:
-        RunFolderError: It cannot be read, lacks a key, has a wrong value, or was changed after it was written.
+        RunFolderError: It cannot be read, lacks a key, has a wrong value, or was changed after it
+            was written.
     """
     content = read_json(path, remedy=remedy)
     if not isinstance(content, dict):
         raise damaged(path, "it holds no JSON object", remedy)
     version = content.get("manifest_version")
     if version in range(1, MANIFEST_VERSION):
-        checked(content, _EARLIER_KIND, path=path, remedy=remedy)
-        return content
+        return check_content(content, _EARLIER_TYPE, path=path, remedy=remedy)
     if isinstance(version, int) and version > MANIFEST_VERSION:
         raise damaged(path, f"a later release wrote it (manifest_version {version})", remedy)
-    checked(content, TypeAdapter(kind), path=path, remedy=remedy)
+    manifest = check_content(content, TypeAdapter(kind), path=path, remedy=remedy)
     if SEAL in content and not has_seal(content):
-        raise damaged(
-            path, "it was changed after it was written; its seal is of other content", remedy
-        )
-    return content
+        reason = "it was changed after it was written; its seal is of other content"
+        raise damaged(path, reason, remedy)
+    return manifest
 
 
 def sealed_manifest(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -1,68 +1,77 @@
 """The model registry: all models of a run folder that are or were in use.
 
 <run_dir>/registry/<network>/current.json          the pointer to the model in use
-<run_dir>/registry/<network>/0003-5be21f02/        a model that was promoted, with model.onnx and manifest.json
+<run_dir>/registry/<network>/0003-5be21f02/        a model that was promoted, with model.onnx and
+                                                   manifest.json
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, Final
 
 from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.runs import own_folders
-from pipeline.runs.manifest import ModelManifest, StageManifest
-from pipeline.runs.outputs import OutputFile, digest_of
-from pipeline.runs.store import StageStore, Version, listed, number_of
+from pipeline.runs.manifest import Manifest, ModelManifest, read_manifest
+from pipeline.runs.outputs import EarlierFiles, OutputFile, digest_of, written_files
+from pipeline.runs.state_files import damaged
+from pipeline.runs.store import VersionStore, listed, number_of
+from pipeline.runs.version import MANIFEST, PromotedModel
 
 #: Folder of the registry in the run folder.
 REGISTRY: Final = "registry"
-_WITHDRAWN: Final = "withdrawn"
 
 
 def model_digest(files: Iterable[OutputFile], folder: str = "model") -> str:
     """Digest of the bytes of a model."""
-    return digest_of(
-        {
-            each.path.removeprefix(folder): each.digest
-            for each in files
-            if each.path.startswith(f"{folder}/")
-        }
-    )
+    digests = {
+        file.path.removeprefix(folder): file.digest
+        for file in files
+        if file.path.startswith(f"{folder}/")
+    }
+    return digest_of(digests)
 
 
-class Registry(StageStore):
+class Registry(VersionStore[PromotedModel]):
     """The models of one network that were promoted."""
 
-    kind: ClassVar[type[StageManifest | ModelManifest]] = ModelManifest
-    subject: ClassVar[str] = "network"
-
     def __init__(self, run_dir: Path, network: str) -> None:
-        super().__init__(run_dir, network, group=REGISTRY)
+        registry_dir = run_dir / REGISTRY
+        folder = registry_dir / network
+        super().__init__(network, folder, [registry_dir, folder])
 
     @classmethod
-    def all_of(cls, run_dir: Path) -> list[Registry]:
+    def of_all_networks(cls, run_dir: Path) -> list[Registry]:
         """The registries of all networks with promoted models, by name."""
-        return [cls(run_dir, path.name) for path in listed(run_dir / REGISTRY) if path.is_dir()]
+        folders = [path for path in listed(run_dir / REGISTRY) if path.is_dir()]
+        return [cls(run_dir, folder.name) for folder in folders]
 
     @classmethod
-    def in_use(cls, run_dir: Path, network: str | None = None) -> Version:
-        """The model in use."""
-        current = {each.folder.name: each.current() for each in cls.all_of(run_dir)}
-        there = {name: version for name, version in current.items() if version is not None}
-        if not there:
+    def model_in_use(cls, run_dir: Path, network: str | None = None) -> PromotedModel:
+        """The model in use; `network` says which of several.
+
+        Raises:
+            MissingInputError: No model is in use.
+            ConfigError: Several models are in use, or none of this network.
+        """
+        models: dict[str, PromotedModel] = {}
+        for registry in cls.of_all_networks(run_dir):
+            model = registry.current()
+            if model is not None:
+                models[registry.name] = model
+        if not models:
             raise MissingInputError(
-                f"no model is in use in {run_dir}. Name a training folder or an ONNX file (`--model`), or run "
-                f"`python -m pipeline promote`."
+                f"no model is in use in {run_dir}. Name a training folder or an ONNX file "
+                f"(`--model`), or run `python -m pipeline promote`."
             )
-        if network is None and len(there) > 1:
-            raise ConfigError(
-                f"several models are in use: {', '.join(there)}. Name one (`--network`)."
-            )
-        if network is not None and network not in there:
-            raise ConfigError(f"no model of '{network}' is in use.{nearest(network, there)}")
-        return there[network or next(iter(there))].verified()
+        if network is None and len(models) > 1:
+            names = ", ".join(models)
+            raise ConfigError(f"several models are in use: {names}. Name one (`--network`).")
+        if network is not None and network not in models:
+            raise ConfigError(f"no model of '{network}' is in use.{nearest(network, models)}")
+        name = network if network is not None else next(iter(models))
+        return models[name].verified()
 
     @property
     def _remedy(self) -> str:
@@ -70,47 +79,64 @@ class Registry(StageStore):
             f"Remove {self.pointer} and run `promote`, which puts the newest promoted model in use."
         )
 
+    def _read_version(self, name: str) -> PromotedModel | None:
+        manifest = self._read_manifest(name)
+        if not isinstance(manifest, ModelManifest):
+            return None
+        return PromotedModel(name, self.folder / name, manifest)
+
+    def _read_manifest(self, name: str) -> ModelManifest | Manifest:
+        path = self.folder / name / MANIFEST
+        manifest = read_manifest(path, ModelManifest, remedy=self._remedy)
+        if isinstance(manifest, ModelManifest) and manifest.network != self.name:
+            raise damaged(path, f"network: it is that of '{manifest.network}'", self._remedy)
+        return manifest
+
     def promoted(self) -> list[str]:
-        """Names of the models with a readable manifest that were not withdrawn, the oldest first."""
-        manifests = {name: self.manifest_of(name) for name in self.complete()}
-        return [
-            name for name, manifest in manifests.items() if manifest and _WITHDRAWN not in manifest
-        ]
+        """Names of the readable models that were not withdrawn, the oldest first."""
+        return [model.name for model in self._models() if model.manifest.withdrawn is None]
 
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
-        manifests = {
-            name: self.manifest_of(name) for name in {*self.complete()} - {*self.promoted()}
-        }
         return {
-            model_digest(Version(name, self.folder / name, each).files)
-            for name, each in manifests.items()
-            if each
+            model_digest(model.files)
+            for model in self._models()
+            if model.manifest.withdrawn is not None
         }
 
-    def withdraw(self, version: Version, when: str) -> None:
-        """Mark a model as rolled back."""
-        self.rewrite_manifest(version, version.manifest | {_WITHDRAWN: when})
+    def _models(self) -> list[PromotedModel]:
+        models = [self.version(name) for name in self.complete()]
+        return [model for model in models if model is not None]
 
-    def recovered(self) -> Version | None:
-        """The model in use; a missing pointer is first set to the newest promoted model.
+    def commit(self, folder: Path, manifest: Mapping[str, Any]) -> PromotedModel:
+        """Put a model whose folder is complete in use."""
+        without = {MANIFEST, own_folders.MARKER}
+        outputs = written_files(folder, without=without, earlier=EarlierFiles(self.folder, {}))
+        return self.publish(folder, manifest, outputs)
+
+    def withdraw(self, model: PromotedModel, when: str) -> None:
+        """Mark a model as rolled back."""
+        self.update_manifest(model, withdrawn=when)
+
+    def recovered(self) -> PromotedModel | None:
+        """The model in use, after a missing pointer was set to the newest promoted model.
 
         It is missing after a kill just before it was written, or where somebody removed a damaged one.
         """
-        if not self.pointer.exists() and (promoted := self.promoted()):
+        promoted = self.promoted()
+        if promoted and not self.pointer.exists():
             self.point_to(promoted[-1])
         return self.current()
 
     def remove_unpublished(self) -> None:
-        """Remove models newer than the one in use, except withdrawn ones: a kill came before they were in use.
+        """Remove models newer than the one in use, except withdrawn ones.
 
-        Otherwise `rollback` would take them for earlier models in use.
+        A kill came before they were in use. Otherwise `rollback` would take them for earlier models.
         """
         current = self.current()
+        if current is None:
+            return
         for name in self.promoted():
-            if (
-                current
-                and number_of(name) > number_of(current.name)
-                and self.may_remove(self.folder / name)
-            ):
-                own_folders.remove(self.folder / name)
+            folder = self.folder / name
+            if number_of(name) > number_of(current.name) and self.may_remove(folder):
+                own_folders.remove(folder)

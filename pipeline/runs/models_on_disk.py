@@ -12,49 +12,59 @@ from models.export.onnx_classifier import OnnxClassifier
 from models.prediction import Candidate
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.seen_events import dataset_of
-from pipeline.runs.store import verify_below
-from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
+from pipeline.runs.trained_models import FoundModel, check_classes, read_trained
+from pipeline.runs.version import check_output_files
 
-#: Names of folders, but for those that an evaluation gives to files.
+#: Names that a model may have, which are names of folders and not those of an evaluation's files.
 _NAME: Final = re.compile(r"(?!.*\.json$)[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 #: Other folders of an evaluation.
-_TAKEN: Final = frozenset({"plots", "events", "features", "keys", "boosted-trees"})
+_RESERVED_NAMES: Final = frozenset({"plots", "events", "features", "keys", "boosted-trees"})
 
 
-def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> list[FoundModel]:
+def find_models(arguments: Sequence[str], classes: Sequence[str] | None = None) -> list[FoundModel]:
     """Read models.
 
-    A word is `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a folder of several.
+    An argument is `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a
+    folder of several.
+
+    Raises:
+        MissingInputError: There is no model at a path.
+        ConfigError: A name cannot be that of a model, or two models have the same.
+        ModelError: A model cannot be read, or has other `classes`.
     """
-    found: dict[str, FoundModel] = {}
-    for word in words:
-        name, separator, path = word.partition("=")
-        if not separator or Path(word).exists():
-            name, separator, path = "", "", word
-        for place in _places(Path(expand_path(path))):
-            # All exported files are named `<network>/model.onnx`.
-            own = place.parent if place.name == "model.onnx" else place
-            chosen = (
-                name
-                if separator
-                else (own.stem if own.suffix == ".onnx" and own.is_file() else own.name)
-            )
-            if chosen in found and not separator:
-                chosen = f"{place.parent.parent.name}-{chosen}"
-            if chosen in found or chosen in _TAKEN or not _NAME.fullmatch(chosen):
+    models: dict[str, FoundModel] = {}
+    for argument in arguments:
+        explicit_name, separator, path = argument.partition("=")
+        if not separator or Path(argument).exists():
+            explicit_name, separator, path = "", "", argument
+        for location in _model_locations(Path(expand_path(path))):
+            name = explicit_name
+            if not separator:
+                name = _default_name(location)
+                if name in models:
+                    name = f"{location.parent.parent.name}-{name}"
+            if name in models or name in _RESERVED_NAMES or not _NAME.fullmatch(name):
                 raise ConfigError(
-                    f"--model {word}: '{chosen}' is the name of two models, one that an evaluation uses itself, or "
-                    f"cannot be that of a folder. Give names of at most 100 letters, digits, _ . -: "
-                    f"--model first={place} --model second=..."
+                    f"--model {argument}: '{name}' is the name of two models, one that an "
+                    f"evaluation uses itself, or cannot be that of a folder. Give names of at most "
+                    f"100 letters, digits, _ . -: --model first={location} --model second=..."
                 )
-            found[chosen] = _read(chosen, place)
-    for each in found.values():
-        if classes is not None:
-            refuse_other_classes(each, classes)
-    return list(found.values())
+            models[name] = _read(name, location)
+    if classes is not None:
+        for model in models.values():
+            check_classes(model, classes)
+    return list(models.values())
 
 
-def _places(path: Path) -> list[Path]:
+def _default_name(location: Path) -> str:
+    """The name of a model without an explicit one: of its ONNX file or folder."""
+    # All files of the stage `export` are named `<network>/model.onnx`.
+    if location.name == "model.onnx":
+        return location.parent.name
+    return location.stem if location.suffix == ".onnx" and location.is_file() else location.name
+
+
+def _model_locations(path: Path) -> list[Path]:
     """ONNX files and folders of training runs that a path stands for."""
     if path.is_file():
         return [path]
@@ -62,29 +72,30 @@ def _places(path: Path) -> list[Path]:
         return [path.parent]
     if (path / "model" / "model.json").is_file():
         return [path]
-    several = sorted({*path.glob("*/model/model.json"), *path.glob("*/model.onnx")})
-    if several:
-        return [each if each.suffix == ".onnx" else each.parents[1] for each in several]
+    trainings = [file.parents[1] for file in sorted(path.glob("*/model/model.json"))]
+    exported = sorted(path.glob("*/model.onnx"))
+    if trainings or exported:
+        return sorted([*trainings, *exported])
     if not path.exists():
         raise MissingInputError(
             f"--model: there is no {path.absolute()}. Name a training folder or an ONNX file."
         )
-    inside = ", ".join(sorted(each.name for each in path.iterdir())) or "nothing"
+    names = ", ".join(sorted(child.name for child in path.iterdir())) or "nothing"
     raise MissingInputError(
-        f"--model: {path} holds no trained model (no model/model.json; a training writes it after the first epoch) and "
-        f"no model.onnx. It holds: {inside}."
+        f"--model: {path} holds no trained model (no model/model.json; a training writes it after "
+        f"the first epoch) and no model.onnx. It holds: {names}."
     )
 
 
-def _read(name: str, place: Path) -> FoundModel:
-    verify_below(place)
-    if place.is_file():
-        exported, dataset = OnnxClassifier.load(place), dataset_of(place.parent)
-        return FoundModel(
-            Candidate(name, exported),
-            exported.classes,
-            exported.definitions,
-            dataset,
-            exported.reading,
-        )
-    return read_trained(name, place)
+def _read(name: str, location: Path) -> FoundModel:
+    check_output_files(location)
+    if not location.is_file():
+        return read_trained(name, location)
+    exported = OnnxClassifier.load(location)
+    return FoundModel(
+        Candidate(name, exported),
+        exported.classes,
+        exported.definitions,
+        dataset_of(location.parent),
+        exported.reading,
+    )

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.runs.store import Version
+from pipeline.runs.counters import EvaluateCounters, IngestCounters, TrainCounters
+from pipeline.runs.version import Version
 
 #: Skipped files that a line names.
-_NAMED_FILES: Final = 3
+_MAX_NAMED_FILES: Final = 3
 
 
 class CommandResults:
-    """The results of one command, stage by stage; what it neither made nor used is not among them."""
+    """The results of one command, stage by stage, without what it neither made nor used."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.phrases: list[str] = []
         """For a line of the terminal."""
         self.values: dict[str, Any] = {}
         """For JSON."""
-        self._words_of: dict[str, list[str]] = {}
+        self._phrases_of_stage: dict[str, list[str]] = {}
 
-    def add(self, words: str, **values: Any) -> None:
-        """Add a result: words for the line, values for JSON; mappings of the same key are joined."""
-        self.words.append(words)
+    def add(self, phrase: str, **values: Any) -> None:
+        """Add a result: a phrase for the line, values for JSON; mappings of the same key are joined."""
+        self.phrases.append(phrase)
         for key, value in values.items():
             if isinstance(value, dict):
                 self.values.setdefault(key, {}).update(value)
@@ -31,51 +32,47 @@ class CommandResults:
 
     def add_stage(self, version: Version, *, is_new: bool) -> None:
         """Add a version that a stage made, or that is up to date."""
-        stage = version.manifest["stage"]
+        stage = version.manifest.stage
         # A stage that repairs its output was added before.
-        for words in self._words_of.pop(stage, []):
-            self.words.remove(words)
-        before = len(self.words)
+        for phrase in self._phrases_of_stage.pop(stage, []):
+            self.phrases.remove(phrase)
+        num_earlier = len(self.phrases)
         if is_new:
-            made = self.values.setdefault("made", {})
-            made[stage] = version.manifest["created"]
+            creation_times = self.values.setdefault("made", {})
+            creation_times[stage] = version.manifest.created.isoformat()
         if stage == "ingest":
-            self._add_files(version.manifest)
+            self._add_files(version)
         elif stage == "train":
-            networks = version.manifest["counters"]["networks"]
-            accuracies = {name: summary["best_val_accuracy"] for name, summary in networks.items()}
+            networks = version.counters(TrainCounters).networks
+            accuracies = {name: summary.best_val_accuracy for name, summary in networks.items()}
             self._add_accuracies("validation", accuracies, key="validation_accuracy")
         elif stage == "evaluate":
-            models = version.manifest["counters"]["runs"]
-            accuracies = {name: model["accuracy"]["value"] for name, model in models.items()}
+            models = version.counters(EvaluateCounters).runs
+            accuracies = {name: metrics.accuracy.value for name, metrics in models.items()}
             self._add_accuracies("test", accuracies, key="accuracy")
-        self._words_of[stage] = self.words[before:]
+        self._phrases_of_stage[stage] = self.phrases[num_earlier:]
 
-    def _add_files(self, manifest: dict[str, Any]) -> None:
+    def _add_files(self, version: Version) -> None:
         """Add the ROOT files of a version of `ingest`, and its events by sample."""
-        counters = manifest["counters"]
-        skipped = [bad["path"] for bad in counters.get("bad_files", [])]
-        waiting = [file["path"] for file in counters.get("waiting_files", [])]
-        in_use = len(manifest["inputs"])
-        events = {
-            sample: counts["events"] for sample, counts in counters.get("samples", {}).items()
-        }
-        files = {"read": in_use, "skipped": len(skipped), "waiting": len(waiting)}
-        self.add(f"{in_use:,} files in use", files=files, events=events)
+        counters = version.counters(IngestCounters)
+        skipped = [file["path"] for file in counters.bad_files]
+        waiting = [file["path"] for file in counters.waiting_files]
+        num_read = len(version.manifest.inputs)
+        num_files = {"read": num_read, "skipped": len(skipped), "waiting": len(waiting)}
+        num_events = {sample: steps["events"] for sample, steps in counters.samples.items()}
+        self.add(f"{num_read:,} files in use", files=num_files, events=num_events)
         if skipped:
-            self.add(
-                f"{len(skipped):,} files skipped ({_first_names(skipped)})", skipped_files=skipped
-            )
+            phrase = f"{len(skipped):,} files skipped ({_first_names(skipped)})"
+            self.add(phrase, skipped_files=skipped)
         if waiting:
-            self.add(
-                f"{len(waiting):,} files waiting ({_first_names(waiting)})", waiting_files=waiting
-            )
+            phrase = f"{len(waiting):,} files waiting ({_first_names(waiting)})"
+            self.add(phrase, waiting_files=waiting)
 
     def _add_accuracies(self, split: str, accuracies: dict[str, float], *, key: str) -> None:
         """Add accuracies on a split by network."""
         self.values[key] = accuracies
         for network, accuracy in accuracies.items():
-            self.words.append(f"{split} accuracy of {network} {accuracy:.3f}")
+            self.phrases.append(f"{split} accuracy of {network} {accuracy:.3f}")
 
 
 def _first_names(names: list[str]) -> str:
@@ -85,6 +82,6 @@ def _first_names(names: list[str]) -> str:
         >>> _first_names(["a", "b", "c", "d", "e"])
         'a, b, c and 2 more'
     """
-    shown = ", ".join(names[:_NAMED_FILES])
-    others = len(names) - _NAMED_FILES
-    return f"{shown} and {others:,} more" if others > 0 else shown
+    first_names = ", ".join(names[:_MAX_NAMED_FILES])
+    num_more = len(names) - _MAX_NAMED_FILES
+    return f"{first_names} and {num_more:,} more" if num_more > 0 else first_names

@@ -17,10 +17,18 @@ from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 MARKER: Final = "made-by-hep-pipeline"
 
 
-def make(folder: Path) -> None:
-    """Make a folder with the marker."""
+def make(folder: Path, note: str = "") -> None:
+    """Make a folder with the marker, which holds a note."""
     folder.mkdir(parents=True)
-    (folder / MARKER).touch()
+    (folder / MARKER).write_text(note, encoding="utf-8")
+
+
+def read_note(folder: Path) -> str:
+    """The note in the marker of a folder; empty if there is none."""
+    try:
+        return (folder / MARKER).read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def is_ours(folder: Path) -> bool:
@@ -33,39 +41,39 @@ def is_ours(folder: Path) -> bool:
     return (folder / MARKER).is_file() or not any(folder.iterdir())
 
 
-def empty(folder: Path) -> None:
-    """Remove all but the marker from a folder if it is ours."""
-    for path in folder.iterdir() if is_ours(folder) else ():
+def remove(folder: Path) -> None:
+    """Remove a folder if it is ours; the marker comes last, so that after a kill it is still ours."""
+    if not is_ours(folder):
+        return
+    for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != MARKER:
             path.unlink()
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder if it is ours. The marker comes last, so that the rest after a kill is still ours."""
-    if is_ours(folder):
-        empty(folder)
-        (folder / MARKER).unlink(missing_ok=True)
-        folder.rmdir()
+    (folder / MARKER).unlink(missing_ok=True)
+    folder.rmdir()
 
 
 @contextlib.contextmanager
 def claimed(folders: Iterable[Path]) -> Iterator[None]:
-    """Claim folders that a job reads or writes, so that they are not removed; the claim ends with the process."""
-    with contextlib.ExitStack() as held:
+    """Claim folders that a job reads or writes, so that nobody removes them.
+
+    The claim ends with the process.
+    """
+    with contextlib.ExitStack() as claims:
         for folder in folders:
             # A folder without the marker is never removed. Run folders lie where files can be locked.
             with contextlib.suppress(OSError):
-                fcntl.flock(held.enter_context((folder / MARKER).open()), fcntl.LOCK_SH)
+                marker = claims.enter_context((folder / MARKER).open())
+                fcntl.flock(marker, fcntl.LOCK_SH)
         yield
 
 
 def is_claimed(folder: Path) -> bool:
     """Whether a running job has claimed a folder."""
     try:
-        with (folder / MARKER).open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (folder / MARKER).open("r+") as marker:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
@@ -75,9 +83,9 @@ def is_claimed(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the one of `--out`, which gets its name when the work is done; removed after a failure.
+    """Yield a folder beside the one of `--out`, which gets its name when the work is done.
 
-    The result belongs to the user: it is none of ours.
+    It is removed after a failure. The result belongs to the user: it is none of ours.
     """
     if folder.exists():
         raise RunFolderError(

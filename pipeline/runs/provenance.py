@@ -63,28 +63,22 @@ def installed_version(package: str) -> str | None:
 
 
 def code_version() -> str:
-    """Commit of the checkout, and whether its code differs from it; without a checkout the installed release."""
+    """Commit of the checkout, and whether its code differs from it; else the installed release."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:
         return f"release {installed_version(DISTRIBUTION) or 'unknown'}"
-    return f"commit {commit}" + (
-        LOCAL_CHANGES if _git("status", "--porcelain", "--", ":/", ":/!docs") else ""
-    )
+    local_changes = _git("status", "--porcelain", "--", ":/", ":/!docs")
+    return f"commit {commit}{LOCAL_CHANGES if local_changes else ''}"
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout; None if there is no git, no checkout or no commit."""
+    """Output of git for the checkout; None if there is no git, no checkout or no commit."""
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         return None
+    command = [git, "-C", str(ROOT), *arguments]
     try:
-        done = subprocess.run(
-            [git, "-C", str(ROOT), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -19,12 +19,15 @@ from hep_core.checked_parquet import read_parquet
 from hep_core.integrity import DamagedOutputError
 from hep_core.storage import file_sizes
 from ingestion.copies import UInt64s, read_keys
-from pipeline.runs.store import StageStore, Version, verify_below
+from pipeline.errors import RunFolderError
+from pipeline.runs.counters import IngestCounters
+from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version, check_output_files
 
 #: File beside the model that names the features of the training.
 _RUN: Final = "run.json"
 #: Splits that a training sees: it learns from one, and the other chooses its best epoch.
-_LEARNT_FROM: Final = ("train", "val")
+_SPLITS_SEEN: Final = ("train", "val")
 #: The key of an event that has none.
 _NO_EVENT: Final[UInt64s] = np.zeros(1, np.uint64)
 #: No events.
@@ -32,95 +35,113 @@ NO_KEYS: Final[UInt64s] = _NO_EVENT[1:]
 
 
 def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEYS) -> int | None:
-    """Number of events in the training and validation splits of a dataset, also those that are copies of others there.
+    """Number of events in the training and validation splits of a dataset, with copies of theirs.
 
     Copies are known by their `keys`; see `distinct_keys`.
 
     Returns:
         None if it holds none of the identities, and may hold copies.
     """
-    copied = _originals(dataset.folder, keys)
-    seen = identities(_learnt_from(dataset))
-    events = pc.unique(pa.concat_arrays([events, pa.array(copied or (), pa.string())]))
-    found = pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
-    return None if copied is None and not found else found
+    originals = _originals_of_copies(dataset.folder, keys)
+    original_identities = pa.array(originals or [], pa.string())
+    candidates = pc.unique(pa.concat_arrays([events, original_identities]))
+    is_seen = pc.is_in(candidates, value_set=identities(_seen_files(dataset)))
+    num_seen: int = pc.sum(is_seen).as_py() or 0
+    if originals is None and not num_seen:
+        return None
+    return num_seen
 
 
-def count_seen_of(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
-    """Number of events of some ROOT files in the training and validation splits of a dataset, copies not counted."""
-    columns = [read_parquet(file, ["file_uuid"])["file_uuid"] for file in _learnt_from(dataset)]
-    return sum(pc.sum(pc.is_in(each, value_set=pa.array(uuids))).as_py() for each in columns)
+def count_seen_of_files(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
+    """Number of events of some ROOT files in the training and validation splits, without copies."""
+    wanted_uuids = pa.array(uuids)
+    num_seen = 0
+    for file in _seen_files(dataset):
+        file_uuids = read_parquet(file, ["file_uuid"])["file_uuid"]
+        num_seen += pc.sum(pc.is_in(file_uuids, value_set=wanted_uuids)).as_py()
+    return num_seen
 
 
 def distinct_keys(folder: Path) -> UInt64s:
     """The keys of the events that have one (`ingestion.copies`), each once and in order."""
-    return np.unique(np.concatenate([_NO_EVENT, *map(read_keys, folder.iterdir())]))[1:]
+    keys = [read_keys(path) for path in folder.iterdir()]
+    return np.unique(np.concatenate([_NO_EVENT, *keys]))[1:]
 
 
-def _originals(features: Path, keys: UInt64s) -> list[str] | None:
-    """`uuid:entry` of the ingested events that new files hold too: after `hadd` or a skim under another identity.
+def _originals_of_copies(features: Path, keys: UInt64s) -> list[str] | None:
+    """`uuid:entry` of the ingested events that new files hold too.
+
+    That is so after `hadd` or a skim, under another identity.
 
     Returns:
         None if it is unknown: the ingested events are gone, or other code made their keys.
     """
-    found: list[str] = []
     if not len(keys):
-        return found
+        return []
     run_dir = features.parents[1]
-    made_from = StageStore(run_dir, "features").manifest_of(features.name) or {}
-    store, name = StageStore(run_dir, "ingest"), made_from.get("upstream", {}).get("ingest", "")
-    ingested = Version(name, store.folder / name, store.manifest_of(name) or {})
-    try:
-        if not ingested.ran_same_code("ingestion.copies"):
-            return None
-        files = ingested.files_like(["keys/*"])
-        if not all(file.is_there(ingested.folder) for file in files):
-            return None
-        ingested.refuse_damage(files)
-        for file in files:
-            uuid, _, start = Path(file.path).stem.rpartition("-")
-            ingested_keys = read_keys(file.place(ingested.folder))
-            places = np.flatnonzero(
-                keys[np.searchsorted(keys[:-1], ingested_keys)] == ingested_keys
-            )
-            found += [f"{uuid}:{int(start) + place}" for place in places]
-    except (FileNotFoundError, KeyError):
+    manifest = StageStore(run_dir, "features").manifest_of(features.name)
+    if manifest is None or "ingest" not in manifest.upstream:
         return None
-    return found
+    ingested = StageStore(run_dir, "ingest").version(manifest.upstream["ingest"])
+    if ingested is None or not ingested.ran_same_code("ingestion.copies"):
+        return None
+    try:
+        return _events_with_keys(ingested, keys)
+    except (FileNotFoundError, RunFolderError):
+        return None
 
 
-def dataset_of(place: Path) -> Path | None:
+def _events_with_keys(ingested: Version, keys: UInt64s) -> list[str]:
+    """`uuid:entry` of the ingested events that have one of the keys."""
+    files = {file.path: file for file in ingested.files_like(["keys/*"])}
+    for file in files.values():
+        if not file.exists(ingested.folder):
+            raise FileNotFoundError(file.path)
+    ingested.check_files(files.values())
+    events = []
+    for part in ingested.counters(IngestCounters).parts:
+        key_file = files.get(f"keys/{part.keys_name}")
+        if key_file is None:
+            continue
+        part_keys = read_keys(key_file.location(ingested.folder))
+        nearest_keys = keys[np.searchsorted(keys[:-1], part_keys)]
+        rows = np.flatnonzero(nearest_keys == part_keys)
+        events += [f"{part.file_uuid}:{part.start + row}" for row in rows]
+    return events
+
+
+def dataset_of(training: Path) -> Path | None:
     """The features that a training run names; None if they are unknown, incomplete or damaged."""
-    folder = _named_by(place)
+    folder = _recorded_dataset(training)
     if folder is None:
         return None
     try:
-        verify_below(folder)
+        check_output_files(folder)
         dataset = FeatureDataset.load(folder)
     except (DamagedOutputError, FeatureError):
         return None
-    there = file_sizes(dataset.data)
-    is_whole = all(group.file in there for split in _LEARNT_FROM for group in dataset.splits[split])
-    return folder if is_whole else None
+    existing = file_sizes(dataset.data)
+    needed = [group.file for split in _SPLITS_SEEN for group in dataset.splits[split]]
+    return folder if existing.keys() >= set(needed) else None
 
 
-def copy_record(place: Path, target: Path) -> None:
+def copy_record(training: Path, target: Path) -> None:
     """Copy the record of a training run, with the path of its features relative to the new folder."""
-    folder = _named_by(place)
+    folder = _recorded_dataset(training)
     if folder is not None:
-        content = json.loads((place / _RUN).read_text(encoding="utf-8"))
+        content = json.loads((training / _RUN).read_text(encoding="utf-8"))
         content["dataset"] = os.path.relpath(folder, target)
         (target / _RUN).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _learnt_from(dataset: FeatureDataset) -> list[Path]:
-    return [file for split in _LEARNT_FROM for file in dataset.files(split)]
+def _seen_files(dataset: FeatureDataset) -> list[Path]:
+    return [file for split in _SPLITS_SEEN for file in dataset.files(split)]
 
 
-def _named_by(place: Path) -> Path | None:
-    """The features that a record names, by a path relative to the training run, so that both can move together."""
+def _recorded_dataset(training: Path) -> Path | None:
+    """The features that a record names, by a path relative to it, so that both can move together."""
     try:
-        written = json.loads((place / _RUN).read_text(encoding="utf-8"))["dataset"]
-        return Path(os.path.normpath(place.absolute() / written))
+        relative_path = json.loads((training / _RUN).read_text(encoding="utf-8"))["dataset"]
+        return Path(os.path.normpath(training.absolute() / relative_path))
     except (OSError, ValueError, KeyError, TypeError):
         return None

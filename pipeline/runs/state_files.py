@@ -1,6 +1,7 @@
-"""JSON files in which a run folder keeps its state: they are checked against a type when they are read.
+"""JSON files with the state of a run folder, which are checked against a type when they are read.
 
-A file that is no JSON, lacks a key or has a wrong value is a `RunFolderError`, which names the file and the key.
+A file that is no JSON, lacks a key or has a wrong value ends in a `RunFolderError`, which names the
+file and the key.
 """
 
 from __future__ import annotations
@@ -16,30 +17,41 @@ from pipeline.errors import RunFolderError
 T = TypeVar("T")
 
 
-def read_state(path: Path, kind: TypeAdapter[T], *, remedy: str) -> T:
-    """The checked content of a JSON file; `remedy` is what to do if it is damaged.
+def read_state(path: Path, content_type: TypeAdapter[T], *, remedy: str) -> T:
+    """Read and check a JSON file; `remedy` is what to do if it is damaged.
 
     Raises:
-        RunFolderError: The file cannot be read, or its content is none of this kind.
+        RunFolderError: The file cannot be read, or its content has another type.
     """
-    return checked(read_json(path, remedy=remedy), kind, path=path, remedy=remedy)
+    return check_content(read_json(path, remedy=remedy), content_type, path=path, remedy=remedy)
 
 
 def read_json(path: Path, *, remedy: str) -> Any:
-    """The content of a JSON file; a RunFolderError if there is none."""
+    """Read a JSON file.
+
+    Raises:
+        RunFolderError: It cannot be read, or is no JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else f"it is no JSON: {cause}"
-        raise damaged(path, str(reason), remedy) from cause
+    except OSError as cause:
+        raise damaged(path, str(cause.strerror), remedy) from cause
+    except (ValueError, RecursionError) as cause:
+        raise damaged(path, f"it is no JSON: {cause}", remedy) from cause
 
 
-def checked(content: Any, kind: TypeAdapter[T], *, path: Path, remedy: str) -> T:
-    """Content of a JSON file as a value of a kind; a RunFolderError that names the first wrong key."""
+def check_content(
+    content: Any, content_type: TypeAdapter[T], *, path: Path, remedy: str, key: str = ""
+) -> T:
+    """The content of a JSON file, or of a `key` there, as a value of a type.
+
+    Raises:
+        RunFolderError: A key is missing or wrong; the message names the first.
+    """
     try:
-        return kind.validate_python(content)
+        return content_type.validate_python(content)
     except ValidationError as cause:
-        raise damaged(path, _first_mistake(cause), remedy) from cause
+        raise damaged(path, _first_mistake(cause, key), remedy) from cause
 
 
 def damaged(path: Path, reason: str, remedy: str) -> RunFolderError:
@@ -47,10 +59,10 @@ def damaged(path: Path, reason: str, remedy: str) -> RunFolderError:
     return RunFolderError(f"{path} is damaged: {reason}. {remedy}")
 
 
-def _first_mistake(error: ValidationError) -> str:
-    """The first wrong key of a file, in words."""
+def _first_mistake(error: ValidationError, outer_key: str) -> str:
     mistake = error.errors(include_url=False)[0]
-    key = ".".join(map(str, mistake["loc"]))
+    keys = [str(key) for key in (outer_key, *mistake["loc"]) if key != ""]
+    key = ".".join(keys)
     if mistake["type"] == "missing":
         return f"the key '{key}' is missing"
     reason = mistake["msg"].removeprefix("Value error, ")

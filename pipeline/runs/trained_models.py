@@ -13,8 +13,9 @@ from features.settings import FeatureSettings
 from ingestion.copies import UInt64s
 from models.errors import ModelError
 from models.prediction import Candidate
+from pipeline.runs.counters import TrainCounters
 from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 
 
 class FoundModel(NamedTuple):
@@ -31,16 +32,23 @@ class FoundModel(NamedTuple):
 
 
 def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
-    """The networks of a version of `train`, each with its further trainings."""
-    found, counters = [], trained.manifest["counters"]
-    for network in counters["networks"]:
-        folders = [network, *counters["further"].get(network, ())]
-        first, *further = (read_trained(folder, trained.folder / folder) for folder in folders)
-        for each in (first, *further):
-            refuse_other_classes(each, classes)
-        others = [each.candidate.model for each in further]
-        found.append(first._replace(candidate=first.candidate._replace(further=others)))
-    return found
+    """The networks of a version of `train`, each with its further trainings.
+
+    Raises:
+        ModelError: A network has other classes.
+    """
+    counters = trained.counters(TrainCounters)
+    models = []
+    for network in counters.networks:
+        folders = [network, *counters.further.get(network, {})]
+        trainings = [read_trained(folder, trained.folder / folder) for folder in folders]
+        for training in trainings:
+            check_classes(training, classes)
+        first, *further = trainings
+        further_models = [training.candidate.model for training in further]
+        candidate = first.candidate._replace(further=further_models)
+        models.append(first._replace(candidate=candidate))
+    return models
 
 
 def read_trained(name: str, folder: Path) -> FoundModel:
@@ -49,45 +57,61 @@ def read_trained(name: str, folder: Path) -> FoundModel:
 
     model, spec = load_model(folder / "model")
     records = folder / "metrics" / "rank-0.jsonl"
-    history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
-    candidate = Candidate(name, model, [json.loads(line) for line in history])
+    lines = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
+    history = [json.loads(line) for line in lines]
+    candidate = Candidate(name, model, history)
     return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(folder), spec.reading)
 
 
-def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
-    """Refuse models whose features have other definitions than those of the events."""
-    # What a model of an earlier version does not state is as it was then: the defaults of later settings.
+def check_definitions(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
+    """Refuse models whose features have other definitions than those of the events.
+
+    Raises:
+        ModelError: A definition differs.
+    """
+    # A model of an earlier release does not state later settings: they had their defaults.
     defaults = FeatureSettings().model_dump(mode="json")
-    for each in models:
-        refuse_other_settings(
-            each.candidate.name, {**defaults, **each.definitions}, {**defaults, **definitions}
-        )
+    event_definitions = {**defaults, **definitions}
+    for model in models:
+        model_definitions = {**defaults, **model.definitions}
+        check_same_settings(model.candidate.name, model_definitions, event_definitions)
 
 
-def refuse_other_settings(name: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise `ModelError` if features were made with other settings than those of a model's training."""
-    differing = [
-        f"{key} {own.get(key, 'not set')} instead of {given.get(key, 'not set')}"
-        for key in sorted({*own, *given})
-        if own.get(key) != given.get(key)
-    ]
-    if differing:
+def check_same_settings(
+    model: str, training_settings: Mapping[str, Any], event_settings: Mapping[str, Any]
+) -> None:
+    """Refuse features that were made with other settings than those of a model's training.
+
+    Raises:
+        ModelError: A setting differs.
+    """
+    differences = []
+    for key in sorted({*training_settings, *event_settings}):
+        if training_settings.get(key) != event_settings.get(key):
+            trained = training_settings.get(key, "not set")
+            present = event_settings.get(key, "not set")
+            differences.append(f"{key} {trained} instead of {present}")
+    if differences:
         raise ModelError(
-            f"{name} was trained on features with other definitions: {', '.join(differing)}. Use the config of its "
-            f"training, or train again."
+            f"{model} was trained on features with other definitions: {', '.join(differences)}. Use "
+            f"the config of its training, or train again."
         )
 
 
-def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
-    """Raise `ModelError` if a model has other classes than the events."""
-    if found.classes != list(classes):
+def check_classes(model: FoundModel, classes: Sequence[str]) -> None:
+    """Refuse a model that has other classes than the events.
+
+    Raises:
+        ModelError: The classes differ.
+    """
+    if model.classes != list(classes):
         raise ModelError(
-            f"{found.candidate.name} was trained for the classes {found.classes}, the config has {list(classes)}. "
-            f"Use the config of its training."
+            f"{model.candidate.name} was trained for the classes {model.classes}, the config has "
+            f"{list(classes)}. Use the config of its training."
         )
 
 
-def refuse_seen_events(
+def check_unseen_events(
     models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS
 ) -> list[str]:
     """Refuse models that were trained, or chosen, on events of the evaluation.
@@ -96,20 +120,21 @@ def refuse_seen_events(
 
     Returns:
         Names of the models whose training events are unknown.
+
+    Raises:
+        ModelError: A model has seen some of the events.
     """
     events = identities(files)
     unknown = []
-    for each in models:
-        num_seen = (
-            None
-            if each.dataset is None
-            else count_seen(FeatureDataset.load(each.dataset), events, keys)
-        )
+    for model in models:
+        num_seen = None
+        if model.dataset is not None:
+            num_seen = count_seen(FeatureDataset.load(model.dataset), events, keys)
         if num_seen is None:
-            unknown.append(each.candidate.name)
+            unknown.append(model.candidate.name)
         elif num_seen:
             raise ModelError(
-                f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events, so its results on "
-                f"them mean nothing. Evaluate it on events that it has not seen."
+                f"{model.candidate.name} was trained on {num_seen} of these {len(events)} events, "
+                f"so its results on them mean nothing. Evaluate it on events that it has not seen."
             )
     return unknown

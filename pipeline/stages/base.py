@@ -16,7 +16,7 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import OutputFile, content_digest
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Result:
     """All must pass."""
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """Details of the inputs, for the manifest."""
-    own_inputs: dict[str, Input] | None = None
+    inputs_read: dict[str, Input] | None = None
     """The inputs that were read, if they may differ from those of `find_inputs`."""
     digests: dict[str, str] = field(default_factory=dict)
     """Digests of files on object storage that are known, by path."""
@@ -58,7 +58,7 @@ class StageInputs(NamedTuple):
     """Inputs by identity, for the fingerprint."""
     details: Any = None
     """Details of the inputs for `run` of the stage."""
-    remembered: list[dict[str, Any]] | None = None
+    records: list[dict[str, Any]] | None = None
     """Details for the manifest, also if nothing changed; None if there are none."""
 
 
@@ -75,8 +75,8 @@ class Context:
     """Missing or changed files of the version in use, by path below its folder."""
     taken_over_parts: frozenset[str]
     """Unchanged parts, which `out_dir` holds already as in the version in use."""
-    found: StageInputs
-    """What `find_inputs` found."""
+    inputs: StageInputs
+    """The result of `find_inputs`."""
     out_dir: Path
     """Its new version folder."""
     data_dir: Path
@@ -85,15 +85,18 @@ class Context:
     console: Console
 
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
-        """The running context, whose executors see the folder of the Parquet; a progress bar shows its start."""
+        """The running context, whose executors see the folder of the Parquet.
+
+        A progress bar shows its start.
+        """
         with self.bar("Spark", "") as bar:
             show = partial(bar, 0, 0)
             show("starting")
             return self.spark.context(folder=self.data_dir, inputs=inputs, show=show)
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Print an indented line without markup."""
-        self.console.print(f"  {words}", highlight=False, markup=False)
+        self.console.print(f"  {text}", highlight=False, markup=False)
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""
@@ -119,9 +122,18 @@ class Stage(ABC):
 
     name: ClassVar[str]
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Stages whose output it reads, and patterns of the files there; see `pipeline.runs.outputs.content_digest`."""
+    """Stages whose output it reads, and patterns of the files there.
+
+    See `pipeline.runs.outputs.content_digest`.
+    """
     optional_upstream: ClassVar[tuple[str, ...]] = ()
-    """Stages whose output it reads if it exists and belongs to the same inputs as the rest."""
+    """Stages whose output it reads if it exists and belongs to the same inputs as the others."""
+    volatile: ClassVar[frozenset[str]] = frozenset()
+    """Keys of its JSON files and counters that differ between equal results, such as times.
+
+    Each is a path of keys, such as `export.json/*/latency_us`, where `*` is any key or index. The
+    first key is the name of the file, or `counters`.
+    """
     uses_storage: ClassVar[bool] = False
     """Whether its Parquet goes to the `storage` of the config."""
     needs: ClassVar[tuple[Need, ...]] = ()
@@ -145,18 +157,18 @@ class Stage(ABC):
         """The parts of its output, by name."""
         return {}
 
-    def content_read(self, version: Version) -> str:
-        """Digest of the content that it reads of a version of a stage."""
-        return content_digest(
-            version.files, version.manifest["counters"], self.reads[version.manifest["stage"]]
-        )
+    def content_read(self, version: Version, volatile: frozenset[str]) -> str:
+        """Digest of the content that it reads of a version of a stage with some volatile keys."""
+        manifest = version.manifest
+        patterns = self.reads[manifest.stage]
+        return content_digest(manifest.outputs, manifest.counters, patterns, volatile)
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
         """The config keys that its result depends on, without those of its parts."""
         return {}
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
-        """What it reads besides the output of other stages.
+        """Find what it reads besides the output of other stages.
 
         The manifest of the version in use may make it unnecessary to open files again.
         """

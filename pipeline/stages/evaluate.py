@@ -21,7 +21,7 @@ from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import Step, cutflow, labels_by_sample
 from pipeline.reporting.summary import about_data
 from pipeline.runs.outputs import COUNTERS
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 from pipeline.stages.input_files import files_read, identities
 from pipeline.terminal.progress import Bar
@@ -111,21 +111,22 @@ class Evaluate(Stage):
         """Whether the data of a version were read by the code and the settings of now."""
         if current is None or not current.ran_same_code(*self.entry_points(config)):
             return False
-        before, now = current.manifest["config"], config.model_dump(mode="json", include={"ingest"})
-        same_particles = before["features"]["particles"] == config.features.particles
-        return same_particles and bool(before["ingest"] == now["ingest"])
+        before = current.config
+        ingest = config.ingest.model_dump(mode="json")
+        same_particles = before.features.get("particles") == config.features.particles
+        return same_particles and before.ingest == ingest
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
-        from pipeline.runs.trained_models import refuse_other_features, trained_models
+        from pipeline.runs.trained_models import check_definitions, trained_models
         from training.threads import use_threads
 
         config = context.config
         use_threads(config.train.threads)
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         found = trained_models(context.upstream["train"], dataset.classes)
-        refuse_other_features(found, dataset.definitions)
+        check_definitions(found, dataset.definitions)
         task = task_of(config, dataset.classes, context.upstream)
         metrics = evaluated(
             config,
@@ -143,7 +144,7 @@ class Evaluate(Stage):
         return Result(
             summary=_accuracies_in_words(metrics),
             counters=metrics,
-            inputs=_files_of_manifest(context.found.details or []),
+            inputs=_files_of_manifest(context.inputs.details or []),
             checks=[
                 Check(
                     f"{name}: events predicted = events in the test split",
@@ -265,7 +266,7 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
         return {}
     ingested = context.upstream["ingest"]
     parts = [
-        each.place(ingested.folder) for each in ingested.files if each.path.startswith("events/")
+        each.location(ingested.folder) for each in ingested.files if each.path.startswith("events/")
     ]
     wanted = identities(dataset.files("test"))
     return dict(
@@ -293,7 +294,7 @@ def _data(
         return {}
     reading = IngestSettings.model_validate({**dataset.reading, "pass_through": needed_branches()})
     is_read_alike = reading == config.ingest.model_copy(update={"pass_through": needed_branches()})
-    known = context.found.details if is_read_alike else []
+    known = context.inputs.details if is_read_alike else []
     files = _data_files(
         config, reading, context.say, needs_particles=selection.particles, known=known
     )
@@ -340,7 +341,7 @@ def _copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:
 
     keys = keys[keys != 0]
     simulated = [
-        read_keys(each.place(ingested.folder))
+        read_keys(each.location(ingested.folder))
         for each in ingested.files
         if each.path.startswith("keys/")
     ]
@@ -350,9 +351,7 @@ def _copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:
 
 def _selection(context: Context) -> FeatureSettings:
     """The settings with which the features were made."""
-    return FeatureSettings.model_validate(
-        context.upstream["features"].manifest["config"]["features"]
-    )
+    return FeatureSettings.model_validate(context.upstream["features"].config.features)
 
 
 def make_task(
@@ -399,8 +398,8 @@ def make_task(
 
 def task_of(config: Config, classes: list[str], upstream: Mapping[str, Version]) -> EvaluationTask:
     """The settings of an evaluation of the current features, which are of some classes."""
-    selection = FeatureSettings.model_validate(upstream["features"].manifest["config"]["features"])
-    files = upstream["ingest"].manifest["inputs"]
+    selection = FeatureSettings.model_validate(upstream["features"].config.features)
+    files = upstream["ingest"].manifest.inputs
     return make_task(config, classes, rates_before(config, upstream), selection, files)
 
 
@@ -409,8 +408,8 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
-    ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
-    labels = labels_by_sample(ingested["config"]["samples"])
+    ingested, selected = upstream["ingest"], upstream["features"]
+    labels = labels_by_sample(ingested.config.samples)
     known = {
         part.name: part.cross_section_pb for sample in config.samples for part in sample.by_label()
     }
@@ -418,11 +417,13 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
     if any(known.get(name) is None for name in labels):
         return None
     described = {
-        **{key: ingested["config"][key] for key in ("samples", "ingest")},
-        **{key: selected["config"][key] for key in ("classes", "features")},
+        "samples": ingested.config.samples,
+        "ingest": ingested.config.ingest,
+        "classes": selected.config.classes,
+        "features": selected.config.features,
     }
-    selection = FeatureSettings.model_validate(selected["config"]["features"])
-    steps = cutflow(ingested["counters"], selected["counters"], described)
+    selection = FeatureSettings.model_validate(selected.config.features)
+    steps = cutflow(ingested.manifest.counters, selected.manifest.counters, described)
     found = rates_behind_cutflow(config, steps, selection)
     # The events have the labels of then.
     return found and found._replace(labels=labels)

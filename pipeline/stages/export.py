@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
+from pipeline.runs.counters import TrainCounters
 from pipeline.runs.outputs import content_digest, digest_of
 from pipeline.runs.provenance import code_version
 from pipeline.runs.seen_events import copy_record
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import export_table
 
@@ -41,16 +42,22 @@ class Export(Stage):
         "evaluate": (_WORKING_POINTS,),
     }
     optional_upstream: ClassVar[tuple[str, ...]] = ("evaluate",)
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"export.json/*/events_per_second", "export.json/*/latency_us"}
+    )
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
         return (f"pipeline.stages.{self.name}", *config.model.modules)
 
-    def content_read(self, version: Version) -> str:
-        """Of a training the models that are exported: the first of each network."""
-        if version.manifest["stage"] != "train":
-            return super().content_read(version)
-        networks = version.manifest["counters"]["networks"]
+    def content_read(self, version: Version, volatile: frozenset[str]) -> str:
+        """Digest of what it reads; of a training only the models that it exports.
+
+        These are the first of each network.
+        """
+        if version.manifest.stage != "train":
+            return super().content_read(version, volatile)
+        networks = version.counters(TrainCounters).networks
         return content_digest(version.files, {}, [f"{network}/model/*" for network in networks])
 
     def config_items(self, config: Config) -> dict[str, Any]:
@@ -62,7 +69,7 @@ class Export(Stage):
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)
-        networks = list(context.upstream["train"].manifest["counters"]["networks"])
+        networks = list(context.upstream["train"].counters(TrainCounters).networks)
         found = {}
         with context.bar("export", "networks") as bar:
             for number, network in enumerate(networks):
@@ -190,7 +197,7 @@ def _provenance(context: Context, network: str) -> Provenance:
     }
     return Provenance(
         run_id=f"train {trained.name} {digest_of(files)[:16]}",
-        code={"train": trained.manifest["code_version"], "export": code_version()},
+        code={"train": trained.manifest.code_version, "export": code_version()},
         digests={
             "features": content_digest(features.files, {}, ["train/*"]),
             "network": content_digest(trained.files, {}, [f"{network}/model/*"]),

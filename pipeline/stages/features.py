@@ -24,9 +24,10 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import applied_cuts, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
+from pipeline.runs.counters import IngestCounters, KernelCounters
+from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
-from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ class Features(Stage):
             *(f"counters/{name}" for name in ("samples", "weights", "generated")),
         )
     }
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "counters/kernel_outputs_taken_over",
+            "counters/kernel_outputs/*/lies_in",
+            "counters/kernel_outputs/*/file_digest",
+            "dataset.json/lies_in",
+        }
+    )
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
@@ -68,12 +77,13 @@ class Features(Stage):
         from features.spark_job import make_features, track_hint
 
         _refuse_other_labels(context)
-        config, ingested = context.config, context.upstream["ingest"].manifest
+        config, ingested = context.config, context.upstream["ingest"]
+        ingest_counters = ingested.counters(IngestCounters)
         for words in uncertain_mixtures(config.model_dump(mode="json")):
             context.say(f"note: {words}")
-        total = sum(sample["events"] for sample in ingested["counters"]["samples"].values())
+        total = sum(sample["events"] for sample in ingest_counters.samples.values())
         # Samples of which events are there: they are in the config too.
-        there = {each["name"] for each in ingested["config"]["samples"]}
+        there = {each["name"] for each in ingested.config.samples}
         spark = context.start_spark()
         with _folder_of_kernels(context) as kernels:
             with ExitStack() as progress:
@@ -90,7 +100,7 @@ class Features(Stage):
                     _events_files(context),
                     generated_samples(
                         [each for each in config.samples if each.name in there],
-                        ingested["counters"],
+                        ingested.manifest.counters,
                     ),
                     config.features,
                     config.classes,
@@ -131,13 +141,13 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
         yield folder
         return
     store = StageStore(context.config.run_dir, Features.name)
-    store.remove_unused_outputs()
+    store.remove_unused_kernel_outputs()
     try:
         own_folders.make(folder)
         with claimed([folder]):
             yield folder
     except BaseException:
-        store.remove_unused_outputs()
+        store.remove_unused_kernel_outputs()
         raise
 
 
@@ -148,7 +158,7 @@ def _refuse_other_labels(context: Context) -> None:
     """
     config = context.config
     now = {sample.name: (sample.label, sample.label_by) for sample in config.samples}
-    for each in context.upstream["ingest"].manifest["config"]["samples"]:
+    for each in context.upstream["ingest"].config.samples:
         name, label, label_by = each["name"], each["label"], each.get("label_by", {})
         labels = [
             known for known in sample_labels(name, label, label_by).values() if known is not None
@@ -164,9 +174,9 @@ def _refuse_other_labels(context: Context) -> None:
 
 def _reading(context: Context) -> dict[str, Any]:
     """What `predict` reads further files by: the settings of ingest, with what all samples state alike."""
-    config = context.upstream["ingest"].manifest["config"]
-    settings = IngestSettings.model_validate(config["ingest"])
-    first, *others = ((each["tree"], each["branch_map"]) for each in config["samples"])
+    config = context.upstream["ingest"].config
+    settings = IngestSettings.model_validate(config.ingest)
+    first, *others = ((each["tree"], each["branch_map"]) for each in config.samples)
     if all(each == first for each in others):
         settings = settings.for_sample(*first)
     kept = (
@@ -199,9 +209,9 @@ def _events_files(context: Context) -> list[EventsFile]:
     ingested = context.upstream["ingest"]
     files = {each.path: each for each in ingested.files}
     return [
-        EventsFile(part["name"], part["sample"], file.digest, str(file.place(ingested.folder)))
-        for part in ingested.manifest["counters"]["parts"]
-        if part["name"] and (file := files[f"events/{part['name']}"])
+        EventsFile(part.name, part.sample, file.digest, str(file.location(ingested.folder)))
+        for part in ingested.counters(IngestCounters).parts
+        if part.name and (file := files[f"events/{part.name}"])
     ]
 
 
@@ -219,11 +229,11 @@ def _earlier(context: Context) -> list[KernelOutput]:
         *hlf_names()
     ]:
         return []
-    before = FeatureSettings.model_validate(current.manifest["config"]["features"])
+    before = FeatureSettings.model_validate(current.config.features)
     if kernel_items(before) != kernel_items(context.config.features):
         return []
-    outputs = current.manifest["counters"]["kernel_outputs"]
-    return [KernelOutput(*(each[name] for name in KernelOutput._fields)) for each in outputs]
+    outputs = current.counters(KernelCounters).kernel_outputs
+    return [KernelOutput(**output.model_dump()) for output in outputs]
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
@@ -246,27 +256,29 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     from features.kernel_pass import LACKS_OWN_TRACK
     from pipeline.terminal.tables import cutflow_table
 
-    ingested = context.upstream["ingest"].manifest
+    ingested = context.upstream["ingest"]
+    ingest_counters = ingested.manifest.counters
     config = {
-        **{key: ingested["config"][key] for key in ("samples", "ingest")},
+        "samples": ingested.config.samples,
+        "ingest": ingested.config.ingest,
         "classes": context.config.classes,
         "features": applied_cuts(
-            context.config.features.model_dump(mode="json"), ingested["inputs"]
+            context.config.features.model_dump(mode="json"), ingested.manifest.inputs
         ),
     }
-    by_class = cutflow(ingested["counters"], counters, config, by_class=True)
-    by_sample = cutflow(ingested["counters"], counters, config)
+    by_class = cutflow(ingest_counters, counters, config, by_class=True)
+    by_sample = cutflow(ingest_counters, counters, config)
     parts = (
         sample_labels(each["name"], each["label"], each.get("label_by", {}))
-        for each in config["samples"]
+        for each in ingested.config.samples
     )
     names = [name for each in parts for name in each]
     beside = {
         key: found
         for key, of in (
             (LACKS_OWN_TRACK, counters["samples"]),
-            (WRAPPED_AZIMUTHS, ingested["counters"]["samples"]),
-            (NO_CLASS, ingested["counters"]["samples"]),
+            (WRAPPED_AZIMUTHS, ingest_counters["samples"]),
+            (NO_CLASS, ingest_counters["samples"]),
         )
         if (found := {name: of[name][key] for name in names if key in of.get(name, {})})
     }

@@ -35,6 +35,15 @@ class GridSearch(Stage):
     }
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
     wanted_by: ClassVar[str] = "model.hlf.from_gridsearch"
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "search.json/seconds",
+            "search.json/speed_up",
+            "search.json/training_seconds",
+            "search.json/trainings_taken_over",
+            "search.json/scores/*/latency",
+        }
+    )
 
     def is_wanted(self, config: Config) -> bool:
         """Whether a network takes its settings from the search; the command `gridsearch` runs it in any case."""

@@ -16,8 +16,9 @@ from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
+from pipeline.runs.counters import IngestCounters
 from pipeline.runs.provenance import package_versions
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 from pipeline.stages.input_files import files_read, files_skipped, identities
 from pipeline.terminal.progress import Bar
@@ -74,7 +75,7 @@ class Ingest(Stage):
         if current is not None and current.ran_same_code(_JOB) and _same_settings(config, current):
             known = {info.path: info for info in infos}
             # Other packages may read what those of the time could not.
-            if current.manifest["packages"] == package_versions():
+            if current.manifest.packages == package_versions():
                 known |= {
                     each.path: each
                     for each in bad
@@ -104,7 +105,7 @@ class Ingest(Stage):
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
         """Whether a version read the files of a sample by what the sample states now."""
-        before, now = current.made_from["config"], self.config_items(config)
+        before, now = current.made_from.config, self.config_items(config)
         keys = [f"samples.{sample}.{key}" for key in _READ_BY]
         return all(key in before and key in now and before[key] == now[key] for key in keys)
 
@@ -113,7 +114,7 @@ class Ingest(Stage):
         from ingestion.spark_job import ingest
 
         config = context.config
-        infos, bad, _ = context.found.details
+        infos, bad, _ = context.inputs.details
         earlier = self._earlier_parts(context, infos)
         events_dir = context.data_dir / "events"
         make_folder(events_dir)
@@ -140,7 +141,7 @@ class Ingest(Stage):
             )
         files, left_out = (
             [each._asdict() for each in those]
-            for those in (infos, (*result.bad, *context.found.details.waiting))
+            for those in (infos, (*result.bad, *context.inputs.details.waiting))
         )
         samples = [sample.model_dump() for sample in config.samples]
         for words in notes(files, samples, sums_by_sample(result.parts)["samples"], left_out):
@@ -172,7 +173,9 @@ class Ingest(Stage):
                 for name in ("sample", *_READ_BY)
             )
         }
-        for part in (EventsPart(**each) for each in current.manifest["counters"]["parts"]):
+        for part in (
+            EventsPart(**each.model_dump()) for each in current.counters(IngestCounters).parts
+        ):
             if part.file_uuid in unchanged:
                 parts.setdefault(part.file_uuid, []).append(part)
             if context.missing & {f"events/{part.name}", f"keys/{part.keys_name}"}:
@@ -186,7 +189,7 @@ def _refuse_damaged_simulation(context: Context, infos: Iterable[FileInfo]) -> N
     if "simulate" not in context.upstream:
         return
     simulated = context.upstream["simulate"]
-    files = {str(file.place(simulated.folder).absolute()): file for file in simulated.files}
+    files = {str(file.location(simulated.folder).absolute()): file for file in simulated.files}
     for info in infos:
         file = files.get(str(Path(info.path).absolute()))
         if file and info.digest and info.digest != file.digest:
@@ -195,11 +198,8 @@ def _refuse_damaged_simulation(context: Context, infos: Iterable[FileInfo]) -> N
 
 def _same_settings(config: Config, current: Version) -> bool:
     """Whether a version was made with these trees, branches and thresholds."""
-    before = current.made_from["config"]
-    same_pieces = (
-        current.manifest["config"]["ingest"].get("entries_per_task")
-        == config.ingest.entries_per_task
-    )
+    before = current.made_from.config
+    same_pieces = current.config.ingest.get("entries_per_task") == config.ingest.entries_per_task
     now = {**flat_items(config.ingest, "ingest"), "features.particles": config.features.particles}
     return same_pieces and all(before.get(key) == value for key, value in now.items())
 
@@ -240,7 +240,7 @@ def _result(context: Context, result: IngestResult) -> Result:
             "generated": result.generated,
             "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],
-            "waiting_files": [each._asdict() for each in context.found.details.waiting],
+            "waiting_files": [each._asdict() for each in context.inputs.details.waiting],
             "parts": [part._asdict() for part in result.parts],
         },
         checks=[
@@ -262,7 +262,7 @@ def _result(context: Context, result: IngestResult) -> Result:
             ),
         ],
         inputs=[info._asdict() for info in result.infos],
-        own_inputs=identities(result.infos, result.bad),
+        inputs_read=identities(result.infos, result.bad),
         digests={f"events/{part.name}": part.digest for part in parts},
         taken_over=[each for each in before.files if (each.lies_in, each.path) in earlier]
         if before

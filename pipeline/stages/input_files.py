@@ -1,4 +1,7 @@
-"""ROOT files as the inputs of a stage: known by their UUID, wherever they lie, and by what changes their content."""
+"""ROOT files as the inputs of a stage.
+
+A file is known by its UUID, wherever it lies, and by what changes its content.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hep_core.secrets import redact
+from pipeline.errors import RunFolderError
+from pipeline.runs.counters import IngestCounters
 from pipeline.runs.fingerprint import Input
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 
 if TYPE_CHECKING:
     from ingestion.files import BadFile, FileInfo
@@ -20,7 +25,7 @@ def files_read(version: Version | None) -> list[FileInfo]:
     if version is None:
         return []
     try:
-        return [FileInfo(**info) for info in version.manifest["inputs"]]
+        return [FileInfo(**record) for record in version.manifest.inputs]
     except TypeError:
         # Other code wrote it, which makes the stage stale: all files are checked again.
         return []
@@ -33,23 +38,19 @@ def files_skipped(version: Version | None) -> list[BadFile]:
     if version is None:
         return []
     try:
-        return [BadFile(**bad) for bad in version.manifest["counters"]["bad_files"]]
-    except (KeyError, TypeError):
+        return [BadFile(**record) for record in version.counters(IngestCounters).bad_files]
+    except (RunFolderError, TypeError):
         return []
 
 
 def identities(infos: Sequence[FileInfo], bad: Sequence[BadFile] = ()) -> dict[str, Input]:
-    """Files by UUID, skipped ones (which may have none) by path."""
-    good = {
-        info.uuid: Input(
-            redact(info.path), f"{info.sample}:{info.size}:{info.entries}:{info.revision}"
-        )
-        for info in infos
-    }
-    skipped = {
-        f"skipped {redact(each.path)}": Input(
-            f"{redact(each.path)} (skipped)", f"{each.sample}:{each.size}:{each.modified}"
-        )
-        for each in bad
-    }
-    return good | skipped
+    """Inputs for the fingerprint: files by UUID, skipped ones (which may have none) by path."""
+    inputs = {}
+    for info in infos:
+        digest = f"{info.sample}:{info.size}:{info.entries}:{info.revision}"
+        inputs[info.uuid] = Input(redact(info.path), digest)
+    for file in bad:
+        path = redact(file.path)
+        digest = f"{file.sample}:{file.size}:{file.modified}"
+        inputs[f"skipped {path}"] = Input(f"{path} (skipped)", digest)
+    return inputs

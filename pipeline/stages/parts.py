@@ -1,4 +1,7 @@
-"""The parts of a stage, such as its networks: each has a folder, which a later version takes over or continues."""
+"""The parts of a stage, such as its networks.
+
+Each has a folder, which a later version takes over or continues.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,20 @@ def unchanged_parts(
     before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]
 ) -> frozenset[str]:
     """Parts of the version in use that are complete and would not change."""
-    old = {} if before is None else before.parts
+    if before is None:
+        return frozenset()
     damaged = {path.split("/")[0] for path in missing}
     return frozenset(
         name
         for name, part in now.parts.items()
-        if name in old and name not in damaged and old[name].digest == part.digest
+        if name in before.parts and name not in damaged and before.parts[name].digest == part.digest
     )
 
 
 def begin_parts(
     store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool
 ) -> None:
-    """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
+    """Give each part its folder: that of the version in use, of an interrupted run, or an empty one.
 
     `afresh` leaves the work of interrupted runs.
     """
@@ -43,16 +47,23 @@ def begin_parts(
             incomplete = context.out_dir / f".{name}.incomplete"
             shutil.copytree(context.current.folder / name, incomplete, copy_function=link_or_copy)
             incomplete.rename(folder)
-        for path in [] if afresh else store.unfinished():
-            if path == context.out_dir or _digest_of_part(path / name) != part.digest:
-                continue
-            if folder.exists():
-                shutil.rmtree(path / name)
-            else:
-                (path / name).rename(folder)
+        if not afresh:
+            _continue_part(store, folder, part.digest)
         if not folder.exists():
             folder.mkdir()
             (folder / _PART).write_text(part.digest, encoding="utf-8")
+
+
+def _continue_part(store: StageStore, folder: Path, digest: str) -> None:
+    """Move the work of interrupted runs on a part to its new folder; the newest work prevails."""
+    for version_folder in store.unfinished():
+        interrupted = version_folder / folder.name
+        if version_folder == folder.parent or _digest_of_part(interrupted) != digest:
+            continue
+        if folder.exists():
+            shutil.rmtree(interrupted)
+        else:
+            interrupted.rename(folder)
 
 
 def _digest_of_part(folder: Path) -> str | None:

@@ -13,7 +13,7 @@ from pipeline.configuration.keys import flat_items
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import COUNTERS, digest_of
 from pipeline.runs.state_files import read_state
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 
 
@@ -70,13 +70,13 @@ class Report(Stage):
         features = context.upstream["features"]
         section = context.config.report.model_dump(mode="json")
         # The rates are those of the cross-sections then.
-        config = {**context.upstream["evaluate"].manifest["config"], "report": section}
-        files = context.upstream["ingest"].manifest["inputs"]
+        config = {**context.upstream["evaluate"].manifest.config, "report": section}
+        files = context.upstream["ingest"].manifest.inputs
         with context.bar("report", "figures") as bar:
             bar(0, 0, "drawing the dataset card")
             plot_card(
                 load_histograms(features.folder),
-                features.manifest["config"]["classes"],
+                features.config.classes,
                 plot_labels(config, files),
                 context.out_dir / "card",
             )
@@ -85,7 +85,7 @@ class Report(Stage):
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
         versions = {name: context.upstream[name] for name in order if name in context.upstream}
         html = render(
-            versions, section, context.out_dir / "card", comparisons=context.found.details
+            versions, section, context.out_dir / "card", comparisons=context.inputs.details
         )
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")

@@ -6,6 +6,7 @@ from typing import Final
 
 from hep_core.extensions import STAGES as EXTRA_STAGES
 from hep_core.extensions import load_extensions
+from pipeline.runs.version import Version
 from pipeline.stages.base import Stage
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
@@ -27,3 +28,8 @@ STAGES: Final[tuple[Stage, ...]] = (
     Report(),
 )
 STAGE_OF: Final = {stage.name: stage for stage in STAGES}
+
+
+def content_read(reader: Stage, version: Version) -> str:
+    """Digest of the content that a stage reads of a version of another stage."""
+    return reader.content_read(version, STAGE_OF[version.manifest.stage].volatile)

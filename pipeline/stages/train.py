@@ -23,6 +23,18 @@ from training.topology import TOPOLOGIES
 if TYPE_CHECKING:
     from training.settings import TrainSettings
 
+#: Keys of the record of an epoch, and of the summary of a training, about times and speed.
+_VOLATILE: Final = (
+    "consensus_distance",
+    "created",
+    "exchange_seconds",
+    "hidden_seconds",
+    "per_rank",
+    "samples_per_second",
+    "seconds",
+    "seconds_by_kind",
+    "wait_seconds",
+)
 #: Difference between the numbers of uses of an event in an epoch below which nothing is said.
 _USED_EQUALLY: Final = 0.1
 
@@ -39,6 +51,11 @@ class Train(Stage):
         "gridsearch": ("best.json",),
     }
     needs: ClassVar[tuple[Need, ...]] = (Need.MPI,)
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        f"{place}/{key}"
+        for place in ("counters/networks/*", "counters/further/*/*", "rank-0.jsonl/*")
+        for key in _VOLATILE
+    )
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:
         """The features, and the grid search if a network takes its settings from there."""
@@ -111,11 +128,10 @@ class Train(Stage):
         """Summary of a training: done now, or taken over from the version in use."""
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
-            before = context.current.manifest["counters"]
-            found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[
-                folder
-            ]
-            return found
+            counters = context.current.manifest.counters
+            trainings = {**counters["networks"], **counters["further"].get(network, {})}
+            summary: dict[str, Any] = trainings[folder]
+            return summary
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
         return _train(context, folder, planned)

@@ -21,7 +21,7 @@ from pipeline.config import Config, load_config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 
 NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
@@ -73,7 +73,7 @@ class Analysis:
         return self.version(stage).folder
 
     def counters(self, stage: str) -> dict[str, Any]:
-        content: dict[str, Any] = self.version(stage).manifest["counters"]
+        content: dict[str, Any] = self.version(stage).manifest.counters
         return content
 
     def parts(self) -> dict[str, bytes]:

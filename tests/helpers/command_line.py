@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.configuration.yaml_text import write_yaml
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 #: Those that `run` includes with `small_config`: no network is to be what a grid search found.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from published_by_hand import example_version
+
 from pipeline.reporting.page import render
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 
 REPORT = {"title": "A title", "sample_note": "made up", "rates_note": "made up too"}
 #: Figures by the folder they lie in.
@@ -26,7 +29,7 @@ def page_of(
 
 def counters(made: dict[str, Version], stage: str) -> dict[str, Any]:
     """The counters of a version, to change."""
-    found: dict[str, Any] = made[stage].manifest["counters"]
+    found: dict[str, Any] = made[stage].manifest.counters
     return found
 
 
@@ -58,10 +61,11 @@ def example_versions(
     }
     kept = [name for name in counters if name in optional or name not in {"gridsearch", "export"}]
     versions = {
-        name: Version(
-            f"0001-{name}",
-            folder / name,
-            {"stage": name, **_manifest(samples, classes, after), "counters": counters[name]},
+        name: replace(
+            example_version(
+                name, folder / name, **_manifest(samples, classes, after), counters=counters[name]
+            ),
+            name=f"0001-{name}",
         )
         for name in kept
     }

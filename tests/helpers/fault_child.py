@@ -53,7 +53,7 @@ def kill_at(number: int) -> None:
         if steps["is_publishing"] and (is_written or event == "os.rename"):
             step()
 
-    def watched_commit(self: Any, folder: Path, manifest: dict[str, Any], **chosen: Any) -> Any:
+    def watched_commit(self: Any, folder: Path, manifest: Any, **chosen: Any) -> Any:
         steps["is_publishing"] = steps["done"] == 0
         version = commit(self, folder, manifest, **chosen)
         if steps["is_publishing"]:
@@ -72,13 +72,13 @@ def after_begin(work: Callable[[], object]) -> None:
     """Do something once a new version folder is there, before the work in it."""
     from pipeline.runs import store
 
-    begin = store.StageStore.begin
+    create = store.StageStore.create
 
-    def begin_and_more(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, *args, **kwargs)
+    def create_and_more(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
         work()
 
-    store.StageStore.begin = begin_and_more  # type: ignore[method-assign]
+    store.StageStore.create = create_and_more  # type: ignore[method-assign]
 
 
 def wait_at_lock(path: Path) -> None:

@@ -22,8 +22,8 @@ from command_line import SAMPLES, in_use, invoke, small_config, version_of
 from filelock import FileLock
 from ranks import wait_until
 
+from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.store import StageStore
-from pipeline.runs.stored_files import KERNELS
 
 #: The grid search is at the side of the others.
 SETTINGS: Final = {
@@ -90,7 +90,7 @@ class FinishedRun:
             self._start("-c", ALL_STAGES, str(self.config), *STAGES), seconds=800
         )
         assert done.returncode == 0, done.stderr
-        seconds = {stage: in_use(self.run_dir, stage).manifest["seconds"] for stage in STAGES}
+        seconds = {stage: in_use(self.run_dir, stage).manifest.seconds for stage in STAGES}
         start = time.monotonic() - started - sum(seconds.values())
         # Most of the first stage is the start of Spark, which each command needs for itself.
         for stage in ("features", "gridsearch"):
@@ -181,7 +181,7 @@ class FinishedRun:
         assert folders == sorted([here.name, "current.json", *kernels])
         if kernels:
             assert [path.name for path in (self.run_dir / stage / KERNELS).iterdir()] == [here.name]
-            assert StageStore(self.run_dir, stage).unused_outputs() == {}
+            assert StageStore(self.run_dir, stage).unused_kernel_outputs() == {}
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from feature_datasets import write_dataset
 
 from features.dataset import FeatureDataset
 from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint, Input
-from pipeline.runs.outputs import written_files
-from pipeline.runs.store import StageStore, Version
-from pipeline.stages.table import STAGE_OF
+from pipeline.runs.manifest import StageManifest
+from pipeline.runs.outputs import EarlierFiles, written_files
+from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version
+from pipeline.stages.table import STAGE_OF, content_read
+
+#: What a training says of itself, as far as others read it.
+TRAINING_SUMMARY: Final = {
+    "best_val_loss": 0.3,
+    "best_val_accuracy": 0.9,
+    "best_epoch": 1,
+    "epochs": 2,
+    "seconds": 1.0,
+    "created": "2026-01-01T00:00:00+00:00",
+}
 
 
 def example_manifest(stage: str, **changes: Any) -> dict[str, Any]:
@@ -34,6 +46,12 @@ def example_manifest(stage: str, **changes: Any) -> dict[str, Any]:
         "checks": [],
         **changes,
     }
+
+
+def example_version(stage: str, folder: Path, **changes: Any) -> Version:
+    """A version of a stage with a manifest of its own, which no store has published."""
+    content = {"manifest_version": 3, "outputs": [], **example_manifest(stage, **changes)}
+    return Version(folder.name, folder, StageManifest.model_validate(content))
 
 
 def example_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
@@ -58,7 +76,7 @@ def publish(
     store = StageStore(run_dir, stage)
     if folder is None:
         folder = store.next_folder("00" * 8)
-        store.begin(folder)
+        store.create(folder)
     for pattern in (
         () if content == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json")
     ):
@@ -67,10 +85,12 @@ def publish(
     made = {name: StageStore(run_dir, name).current() for name in STAGE_OF[stage].reads}
     found = {name: version for name, version in made.items() if version is not None}
     inputs = {
-        name: Input(name, STAGE_OF[stage].content_read(version)) for name, version in found.items()
+        name: Input(name, content_read(STAGE_OF[stage], version)) for name, version in found.items()
     }
     known = {
-        "counters": {"networks": {"hlf": {}}, "further": {}} if stage == "train" else {},
+        "counters": {"networks": {"hlf": TRAINING_SUMMARY}, "further": {}}
+        if stage == "train"
+        else {},
         "fingerprint": asdict(Fingerprint(inputs, {}, {})),
         "upstream": {name: version.name for name, version in found.items()},
     }
@@ -87,7 +107,7 @@ def publish_features(
     """Publish a dataset of `feature_datasets.write_dataset`, whose arguments these are, as the output of `features`."""
     store = StageStore(run_dir, "features")
     folder = store.next_folder("0123456789")
-    store.begin(folder)
+    store.create(folder)
     made = write_dataset(folder, rows=rows, **dataset)
     publish(run_dir, "features", folder, config=config or {})
     return made
@@ -95,8 +115,11 @@ def publish_features(
 
 def record_as_written(store: StageStore, version: Version) -> None:
     """Name the files of a version in its manifest as they are now, as if they had been published so."""
-    but = {"manifest.json", own_folders.MARKER}
-    files = written_files(version.folder, but, earlier=(version.folder, ()))
-    store.rewrite_manifest(
-        version, version.manifest | {"outputs": [file._asdict() for file in files]}
+    is_stage = isinstance(version.manifest, StageManifest)
+    files = written_files(
+        version.folder,
+        without={"manifest.json", own_folders.MARKER},
+        earlier=EarlierFiles(version.folder, {}),
+        volatile=STAGE_OF[version.writer].volatile if is_stage else (),
     )
+    store.update_manifest(version, outputs=[file._asdict() for file in files])

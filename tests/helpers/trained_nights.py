@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import torch
 from command_line import SAMPLES, small_config
 from networks import small_network, small_spec
-from published_by_hand import publish, publish_features
+from published_by_hand import TRAINING_SUMMARY, publish, publish_features
 from rich.console import Console
 from training_runs import make_spec
 
@@ -47,11 +47,14 @@ class TrainedNights:
         """A training of a number of steps of Adam on all training events."""
         store = StageStore(self.run_dir, "train")
         folder = store.next_folder(f"{steps:08d}")
-        store.begin(folder)
+        store.create(folder)
         (folder / "hlf").mkdir()
         make_spec(self.dataset, folder / "hlf").save(folder / "hlf" / "run.json")
         save_model(fitted(self.dataset, steps, seed), small_spec("hlf"), folder / "hlf" / "model")
-        counters: dict[str, Any] = {"networks": {name: {} for name in networks}, "further": {}}
+        counters: dict[str, Any] = {
+            "networks": dict.fromkeys(networks, TRAINING_SUMMARY),
+            "further": {},
+        }
         self.made["train"] = publish(self.run_dir, "train", folder, counters=counters).name
 
     def promote(self, *, force: bool = False) -> tuple[bool, str]:
@@ -67,10 +70,10 @@ class TrainedNights:
     def in_use(self) -> str | None:
         """The training that the model in use comes from."""
         current = self.registry.current()
-        return None if current is None else current.manifest["train"]
+        return None if current is None else current.manifest.train
 
     @property
-    def registry(self) -> StageStore:
+    def registry(self) -> Registry:
         return Registry(self.run_dir, "hlf")
 
 

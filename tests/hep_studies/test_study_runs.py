@@ -86,13 +86,13 @@ def test_runs_are_stale_when_their_own_code_changes(
         }
 
     old = digests()
-    read = code_meaning._read
+    read = code_meaning._read_module
 
     def read_changed(name: str, file: Path, modified: int) -> Any:
         content = read(name, file, modified)
         return content._replace(digest="other") if name == module else content
 
-    monkeypatch.setattr(code_meaning, "_read", read_changed)
+    monkeypatch.setattr(code_meaning, "_read_module", read_changed)
     new = digests()
     study_runs._digest_of_modules.cache_clear()
 

@@ -142,7 +142,7 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: FinishedRun) 
         for file in in_use(finished.run_dir, "features").files
     ]
     outputs = [file._asdict() for file in files]
-    store.rewrite_manifest(features, features.manifest | {"outputs": outputs})
+    store.update_manifest(features, outputs=outputs)
     before = versions(finished.run_dir)
     done = invoke("evaluate", "--config", finished.config, "--force")
     assert done.exit_code == Exit.USER_ERROR, done.output

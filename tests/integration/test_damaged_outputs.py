@@ -35,7 +35,7 @@ from pipeline.runs.model_registry import Registry
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.outputs import OutputFile, damaged_files
 from pipeline.runs.own_folders import MARKER
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGES as ALL_STAGES
 
@@ -183,12 +183,12 @@ def test_a_damaged_model_in_use_is_not_used(finished: FinishedRun, name: str) ->
     content = damage(path, DAMAGES["a flipped bit"])
     try:
         with pytest.raises(DamagedOutputError, match=path.name):
-            Registry.in_use(finished.run_dir)
+            Registry.model_in_use(finished.run_dir)
         with pytest.raises(DamagedOutputError, match=path.name):
             find_models([str(path if path.suffix == ".onnx" else version.folder)])
     finally:
         replace_file(path, content, path.stat().st_mtime_ns)
-    assert Registry.in_use(finished.run_dir) == version
+    assert Registry.model_in_use(finished.run_dir) == version
 
 
 def with_larger_scale(content: bytes) -> bytes:
@@ -205,7 +205,7 @@ def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(
 
     def loss() -> float:
         trained = in_use(finished.run_dir, "train")
-        value: float = trained.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
+        value: float = trained.manifest.counters["networks"]["hlf"]["best_val_loss"]
         return value
 
     before = loss()

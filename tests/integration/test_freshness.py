@@ -172,10 +172,8 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
     version = in_use(plans.run_dir, "train")
-    (further,) = version.manifest["counters"]["further"]["hlf"].values()
-    assert (
-        further["best_val_loss"] != version.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
-    )
+    (further,) = version.manifest.counters["further"]["hlf"].values()
+    assert further["best_val_loss"] != version.manifest.counters["networks"]["hlf"]["best_val_loss"]
     # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in use.
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
@@ -185,7 +183,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     again = in_use(plans.run_dir, "train")
     weights = Path("hlf-seed-2", "model", "weights.pt")
     assert (
-        again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
+        again.manifest.counters["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
         == further["best_val_loss"]
     )
     assert (again.folder / weights).is_file()

@@ -127,7 +127,7 @@ def test_files_and_cross_sections_reach_the_samples(
     assert "8 events in 4 files" in run("simulate")
     assert "simulate: up to date" in run("simulate")
     config = with_simulated_samples(load_config(str(path)))
-    made = in_use(tmp_path / "run", "simulate").manifest["counters"]["processes"]
+    made = in_use(tmp_path / "run", "simulate").manifest.counters["processes"]
     assert [sample.cross_section_pb for sample in config.samples] == [
         pytest.approx(
             made[name]["cross_section_before_filter_pb"] * made[name]["filter_efficiency"]

@@ -22,7 +22,7 @@ from pipeline.config import load_config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError
 from pipeline.machine.doctor import Finding, Need
 from pipeline.run_folder import RunFolder
-from pipeline.runs import store as store_module
+from pipeline.runs import version as version_module
 from pipeline.runs.outputs import OutputFile
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
@@ -67,7 +67,7 @@ def test_versions_that_do_not_belong_together_are_refused_unless_asked_for(
     )
     with pytest.raises(MissingInputError, match=words):
         run_folder.upstream(Evaluate())
-    assert run_folder.upstream(Evaluate(), mixed=True)["features"].name == new
+    assert run_folder.upstream(Evaluate(), allow_mixed=True)["features"].name == new
 
 
 def test_versions_of_the_same_content_belong_together(run_folder: RunFolder) -> None:
@@ -95,12 +95,12 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
         return findings
 
     monkeypatch.setattr(module, "examine", examine)
-    run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run")
+    run_folder.check_machine([Need.SPARK], "ingest cannot run")
     findings.append(Finding("disk", "error", "The disk is full.", "Make room."))
     with pytest.raises(
         MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room"
     ) as refused:
-        run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
+        run_folder.check_machine([Need.SPARK], "ingest cannot run", workers=5)
     assert "Java is old" not in str(refused.value)
     assert asked == [2, 5]
 
@@ -264,7 +264,7 @@ def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(
     chain(run_folder)
     store = run_folder.store("export")
     folder = store.next_folder("11" * 8)
-    store.begin(folder)
+    store.create(folder)
     (folder / "export.json").write_text("{}")
     publish(run_folder.config.run_dir, "export", folder)
     assert "export" in run_folder.upstream(Report())
@@ -272,7 +272,7 @@ def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(
     assert "export" not in run_folder.upstream(Report())
     assert f"note: {path} is not what was written" in printed.getvalue()
     assert "report runs without export" in printed.getvalue()
-    assert "export" not in run_folder.upstream(Report(), mixed=True)
+    assert "export" not in run_folder.upstream(Report(), allow_mixed=True)
 
 
 def test_a_command_reads_each_file_of_an_upstream_once_to_check_it(
@@ -280,13 +280,13 @@ def test_a_command_reads_each_file_of_an_upstream_once_to_check_it(
 ) -> None:
     chain(run_folder)
     read: list[str] = []
-    damaged_files = store_module.damaged_files
+    damaged_files = version_module.damaged_files
 
     def counting(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
-        read.extend(str(file.place(folder)) for file in files)
+        read.extend(str(file.location(folder)) for file in files)
         return damaged_files(folder, files)
 
-    monkeypatch.setattr(store_module, "damaged_files", counting)
+    monkeypatch.setattr(version_module, "damaged_files", counting)
     with run_folder.locked():
         for _ in range(2):
             run_folder.upstream(Evaluate())

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from command_line import SAMPLES, small_config
@@ -37,6 +37,10 @@ def test_a_run_without_its_input_leaves_no_run_folder(
     assert not run_folder.config.run_dir.exists()
 
 
+#: Counters of `ingest` without any sample.
+NO_EVENTS: dict[str, Any] = {"samples": {}, "weights": {}}
+
+
 class Watched(Stage):
     """Says whether Spark was stopped before it ran."""
 
@@ -47,7 +51,7 @@ class Watched(Stage):
 
     def run(self, context: Context) -> Result:  # noqa: ARG002
         self._seen[self.name] = bool(self._stops)
-        return Result(summary="done")
+        return Result(summary="done", counters=NO_EVENTS)
 
 
 def test_workers_of_spark_idled_through_the_rest_of_a_run_and_ended_with_a_traceback(
@@ -57,7 +61,7 @@ def test_workers_of_spark_idled_through_the_rest_of_a_run_and_ended_with_a_trace
     stops: list[str] = []
     seen: dict[str, bool] = {}
     monkeypatch.setattr(run_folder.spark, "stop", lambda: stops.append("stop"))
-    monkeypatch.setattr(run_folder, "refuse_unfit_machine", lambda *_, **__: None)
+    monkeypatch.setattr(run_folder, "check_machine", lambda *_, **__: None)
     stages = [Watched("ingest", (Need.SPARK,), stops, seen), Watched("simulate", (), stops, seen)]
     monkeypatch.setattr("pipeline.runner.STAGES", stages)
     Runner(run_folder).run(["ingest", "simulate"])
@@ -87,7 +91,7 @@ class Files(Stage):
 
     def run(self, context: Context) -> Result:
         self.files = list(context.config.samples[0].files)
-        return Result(summary="done")
+        return Result(summary="done", counters=NO_EVENTS)
 
 
 def test_events_whose_simulation_was_complete_before_a_kill_were_not_the_ones_that_ingest_read(
@@ -113,7 +117,8 @@ class Halves(Stage):
 
     def run(self, context: Context) -> Result:
         return Result(
-            summary="continued" if (context.out_dir / "half").exists() else "from scratch"
+            summary="continued" if (context.out_dir / "half").exists() else "from scratch",
+            counters={"networks": {}},
         )
 
 
@@ -124,7 +129,7 @@ class Whole(Stage):
 
     def run(self, context: Context) -> Result:
         (context.out_dir / "events").write_text("some")
-        return Result(summary="done")
+        return Result(summary="done", counters=NO_EVENTS)
 
 
 def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
@@ -132,7 +137,7 @@ def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
 ) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     runner, stage = Runner(run_folder), Whole()
-    monkeypatch.setattr(runner, "wanted", lambda: [stage])
+    monkeypatch.setattr(runner.planner, "wanted_stages", lambda: [stage])
     assert runner._run_stage(stage, force=False)
     current = run_folder.store("ingest").current()
     assert current is not None
@@ -153,7 +158,7 @@ def test_accept_left_the_export_stale_if_the_evaluation_belonged_to_another_trai
     for stage in ("train", "export"):
         publish(run_folder.config.run_dir, stage, content="second")
     runner = Runner(run_folder)
-    monkeypatch.setattr(runner, "wanted", lambda: [Evaluate(), Export()])
+    monkeypatch.setattr(runner.planner, "wanted_stages", lambda: [Evaluate(), Export()])
     assert runner.accept() == ["evaluate", "export"]
     assert [each.reasons for each in runner.plan()] == [[], []]
 
@@ -168,8 +173,9 @@ def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, num
     same, others = (
         store.folder / name for name in (f"{number}{current.name[4:]}", "0003-0123abcd")
     )
-    for folder in (same, others):
-        own_folders.make(folder)
+    digest = current.manifest.fingerprint.digest
+    for folder, note in ((same, digest), (others, "digest of others")):
+        own_folders.make(folder, note)
         (folder / "half").touch()
     assert runner._run_stage(Halves(), force=True)
     assert (others / "half").exists()
@@ -204,7 +210,7 @@ def test_a_stage_whose_input_is_gone_is_stale(
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     publish(run_folder.config.run_dir, "evaluate")
     runner = Runner(run_folder)
-    monkeypatch.setattr(runner, "wanted", lambda: [Evaluate()])
+    monkeypatch.setattr(runner.planner, "wanted_stages", lambda: [Evaluate()])
     (planned,) = runner.plan()
     assert (planned.state, planned.reasons) == (
         State.STALE,

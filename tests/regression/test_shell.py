@@ -58,7 +58,7 @@ def test_the_name_of_an_unfinished_version_is_not_used_again(tmp_path: Path) -> 
     """After `kill -9` the next run took the same version folder name, where orphaned tasks could still write."""
     store = StageStore(tmp_path, "ingest")
     killed = store.next_folder("abcdef0123")
-    store.begin(killed)
+    store.create(killed)
     assert store.next_folder("abcdef0123").name != killed.name
 
 

@@ -20,7 +20,7 @@ from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import now
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore
 
 CHAIN = {
     "ingest": (),
@@ -30,15 +30,15 @@ CHAIN = {
 }
 
 
-def publish(store: StageStore, *, model: str = "", **manifest: object) -> str:
+def publish(store: StageStore | Registry, *, model: str = "", **manifest: object) -> str:
     """A version that holds something, and a model of this content."""
     folder = store.next_folder("0123456789")
-    store.begin(folder)
+    store.create(folder)
     (folder / "data").write_bytes(b"x" * 1000)
     (folder / "model").mkdir()
     (folder / "model" / "weights.pt").write_text(model)
     known = example_model_manifest if isinstance(store, Registry) else example_manifest
-    return store.commit(folder, known(store.stage, **manifest)).name
+    return store.commit(folder, known(store.name, **manifest)).name
 
 
 def night(run_dir: Path) -> dict[str, str]:
@@ -117,9 +117,9 @@ def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to
         publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(6)
     ]
     for name in names[4:]:
-        registry.withdraw(
-            Version(name, registry.folder / name, registry.manifest_of(name) or {}), now()
-        )
+        model = registry.version(name)
+        assert model is not None
+        registry.withdraw(model, now())
     registry.point_to(names[3])
     clean(run_folder, 3)
     assert registry.complete() == names[1:]
@@ -192,7 +192,7 @@ def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(
     made = night(run_dir)
     store = StageStore(run_dir, "evaluate")
     running = store.next_folder("0123456789")
-    store.begin(running)
+    store.create(running)
     with claimed([running]):
         # Nobody holds the run folder.
         assert clean(run_folder, 1) == []

@@ -98,7 +98,7 @@ def export(nights: TrainedNights) -> Path:
     """Publish an export of the training; returns its model."""
     store = nights.run_folder.store("export")
     folder = store.next_folder("ee" * 8)
-    store.begin(folder)
+    store.create(folder)
     (folder / "hlf").mkdir()
     (folder / "hlf" / "model.onnx").write_text("exported")
     publish(nights.run_dir, "export", folder)
@@ -164,8 +164,10 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
     assert "is higher than that of 0002" in reason
     assert nights.in_use() == better
     # The improvement is kept with the model.
-    kept = nights.registry.current().manifest["improvement"]  # type: ignore[union-attr]
-    assert kept["value"] > kept["error"] > 0
+    model = nights.registry.current()
+    assert model is not None
+    assert model.manifest.improvement is not None
+    assert model.manifest.improvement.value > model.manifest.improvement.error > 0
 
 
 def test_slices_of_a_class_counted_by_their_numbers_of_test_events(

@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> Path:
         publish(tmp_path / "run", stage, content="first")
     registry = Registry(tmp_path / "run", "hlf")
     folder = registry.next_folder("0123456789")
-    registry.begin(folder)
+    registry.create(folder)
     registry.commit(folder, example_model_manifest("hlf"))
     return path
 
@@ -41,7 +41,7 @@ def spoil(store: StageStore, kind: str) -> str:
     if kind == "pointer":
         store.pointer.write_text(json.dumps({"version": f"../features/{version.name}"}))
         return f"{store.pointer} is damaged: version: "
-    content = dict(version.manifest)
+    content = json.loads(manifest.read_text())
     if kind == "outputs":
         content["outputs"] = [{"path": "data"}]
         manifest.write_text(json.dumps(content))

@@ -96,9 +96,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
     trained = store.current()
     assert trained is not None
     # As where both networks were taken over by a later version.
-    store.rewrite_manifest(
-        trained, {**trained.manifest, "created": "2100-01-01T00:00:00+00:00", "seconds": 1e6}
-    )
+    store.update_manifest(trained, created="2100-01-01T00:00:00+00:00", seconds=1e6)
     estimate = {"value": 0.9, "error": 0.01}
     runs = {
         name: {"accuracy": estimate, "auc": {"W+jets": estimate}} for name in ("hlf", "particles")

@@ -114,7 +114,12 @@ def test_rates_of_simulated_events_have_the_threshold_of_their_generator(
     tmp_path: Path, own: bool
 ) -> None:
     sizes = {"qcd": 7.0, "ttbar": 8.0, "wjets": 9.0}
-    counters = {"processes": {name: {"cross_section_pb": size} for name, size in sizes.items()}}
+    counters = {
+        "processes": {
+            name: {"cross_section_pb": size, "cross_section_error_pb": 0.1}
+            for name, size in sizes.items()
+        }
+    }
     version = publish(tmp_path / "run", "simulate", counters=counters)
     processes = [
         {"name": "qcd", "pythia": ["PhaseSpace:pTHatMin=30"]},

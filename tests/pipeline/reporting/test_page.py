@@ -12,7 +12,8 @@ import pytest
 from example_versions import REPORT, Page, counters, example_versions, page_of
 
 from pipeline.reporting.page import render
-from pipeline.runs.store import Version
+from pipeline.runs.manifest import Acceptance
+from pipeline.runs.version import Version
 from pipeline.terminal.tables import evaluation_tables
 
 #: Ends an attribute and a tag, then tries to run.
@@ -40,7 +41,9 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
         example_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL))
     )
     for each in (harmless, evil):
-        each["features"].manifest["accepted"] = {"reasons": [EVIL]}
+        each["features"].manifest.accepted = Acceptance.model_validate(
+            {"when": "2026-01-01T00:00:00+00:00", "reasons": [EVIL]}
+        )
     texts = {"title": EVIL, "sample_note": EVIL, "rates_note": EVIL}
     page = page_of(evil, tmp_path / "b", texts, comparisons=compared(EVIL))
     assert page.tags == page_of(harmless, tmp_path / "a", comparisons=compared("x")).tags

@@ -9,6 +9,7 @@ from example_versions import counters, example_versions, page_of
 
 from pipeline.reporting.origin import BUNDLED
 from pipeline.reporting.page import warnings
+from pipeline.runs.manifest import Acceptance
 
 
 def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
@@ -22,10 +23,10 @@ def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
 def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None:
     made = example_versions(tmp_path)
     ingest, metrics = (counters(made, stage) for stage in ("ingest", "evaluate"))
-    first = made["ingest"].manifest["inputs"][0]
-    made["ingest"].manifest["inputs"].append({**first, "uuid": next(iter(BUNDLED))})
+    first = made["ingest"].manifest.inputs[0]
+    made["ingest"].manifest.inputs.append({**first, "uuid": next(iter(BUNDLED))})
     metrics["num_events"] = 999
-    made["features"].manifest["config"]["features"] |= {
+    made["features"].manifest.config["features"] |= {
         "convention": "sparkdltrigger",
         "ordering": "file",
     }
@@ -35,9 +36,12 @@ def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None
     ingest["bad_files"] += [bad, bad]
     tests = metrics["runs"]["hlf"]["train_against_test"]["top"]
     tests["QCD"]["p_value"] = 0.002
-    made["train"].manifest["accepted"] = {
-        "reasons": ["code models/networks/hlf.py changed", "train.epochs was 3"]
-    }
+    made["train"].manifest.accepted = Acceptance.model_validate(
+        {
+            "when": "2026-01-01T00:00:00+00:00",
+            "reasons": ["code models/networks/hlf.py changed", "train.epochs was 3"],
+        }
+    )
     expected = [
         "Technical sample: 1 of the 2 input files",
         "Only 999 test events",

@@ -33,7 +33,7 @@ def area(x: float) -> float:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(code_meaning, "ROOT", tmp_path)
-    code_meaning._read.cache_clear()
+    code_meaning._read_module.cache_clear()
     folder = tmp_path / "features"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -44,7 +44,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digests() -> dict[str, str]:
-    code_meaning._read.cache_clear()
+    code_meaning._read_module.cache_clear()
     return code_digests(["features.a"])
 
 
@@ -171,7 +171,7 @@ def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def changed_in_plugin(before: dict[str, str], entry: str = "my_package.parts.trigger") -> set[str]:
-    code_meaning._read.cache_clear()
+    code_meaning._read_module.cache_clear()
     return {name for name, digest in code_digests([entry]).items() if digest != before.get(name)}
 
 
@@ -272,7 +272,7 @@ def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(
         code_digests([f"pipeline.reporting.{module}"]) for module in ("page", "cutflow")
     )
     (folder / name).write_text("two")
-    code_meaning._read.cache_clear()
+    code_meaning._read_module.cache_clear()
     assert code_digests(["pipeline.reporting.page"]) != page
     assert code_digests(["pipeline.reporting.cutflow"]) == cutflow
 

@@ -7,8 +7,8 @@ from threading import Barrier
 
 import pytest
 
-from pipeline.runs import stored_files
-from pipeline.runs.stored_files import StoredFiles
+from pipeline.runs import object_store
+from pipeline.runs.object_store import ObjectStore
 
 
 def test_the_footers_of_files_on_object_storage_are_read_together(
@@ -24,9 +24,9 @@ def test_the_footers_of_files_on_object_storage_are_read_together(
         all_are_asked_for.wait(timeout=60)
         return f"footer of {path.name}"
 
-    monkeypatch.setattr(stored_files, "footer_of", footer_of)
+    monkeypatch.setattr(object_store, "footer_of", footer_of)
 
-    files = StoredFiles(tmp_path).written(
+    files = ObjectStore(tmp_path, tmp_path / "run").written(
         "0001-abcdef01", {path: f"digest of {path}" for path in paths}
     )
 

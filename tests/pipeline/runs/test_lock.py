@@ -119,7 +119,7 @@ with locked(Path({str(tmp_path)!r})):
 def test_a_version_that_is_written_is_not_removed(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "train")
     folder = store.next_folder("0123456789")
-    store.begin(folder)
+    store.create(folder)
     with claimed([folder]):
         assert not store.may_remove(folder)
         store.remove_unfinished()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from published_by_hand import example_model_manifest, example_version
 
 from pipeline.errors import RunFolderError
 from pipeline.runs.log import METRICS, RunLog
+from pipeline.runs.model_registry import Registry
 
 
 def samples(run_dir: Path) -> dict[tuple[str, str], float]:
@@ -34,10 +36,14 @@ def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
 
 
 def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) -> None:
-    manifest = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
+    registry = Registry(tmp_path, "hlf")
+    folder = registry.next_folder("0" * 8)
+    registry.create(folder)
+    promoted = "2026-01-02T00:00:00+00:00"
+    model = registry.commit(folder, example_model_manifest("hlf", promoted=promoted))
     RunLog(tmp_path).write_metrics(
-        {"ingest": manifest, "train": None},
-        {"hlf": {"promoted": "2026-01-02T00:00:00+00:00"}, "particles": None},
+        {"ingest": example_version("ingest", tmp_path, seconds=2.5), "train": None},
+        {"hlf": model, "particles": None},
         failed="train",
     )
     found = samples(tmp_path)
@@ -53,15 +59,12 @@ def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) ->
 
 
 def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) -> None:
-    made = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
-    samples_of = {"qcd": {"entries": 90, "events": 70}, "ttbar": {"entries": 9, "events": 7}}
-    ingest = {"bad_files": [{}] * 10, "waiting_files": [{}], "samples": samples_of}
+    steps = {"qcd": {"entries": 90, "events": 70}, "ttbar": {"entries": 9, "events": 7}}
+    ingest = {"bad_files": [{}] * 10, "waiting_files": [{}], "samples": steps, "weights": {}}
+    metrics = {"runs": {"hlf": {"accuracy": {"value": 0.93, "error": 0.01}}}}
     stages = {
-        "ingest": {**made, "inputs": [{}] * 3, "counters": ingest},
-        "evaluate": {
-            **made,
-            "counters": {"runs": {"hlf": {"accuracy": {"value": 0.93, "low": 0.9}}}},
-        },
+        "ingest": example_version("ingest", tmp_path, inputs=[{}] * 3, counters=ingest),
+        "evaluate": example_version("evaluate", tmp_path, counters=metrics),
     }
     (tmp_path / "events").write_bytes(b"12345")
     RunLog(tmp_path).write_metrics(stages, {}, failed=None)

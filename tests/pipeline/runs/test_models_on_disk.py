@@ -13,6 +13,7 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from networks import small_network, small_spec
 from onnx import TensorProto, helper
+from published_by_hand import TRAINING_SUMMARY, example_version
 from training_runs import make_spec
 
 from features.columns import hlf_names
@@ -22,11 +23,10 @@ from models.export.onnx_export import export_onnx
 from models.saved_model import save_model
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.models_on_disk import find_models
-from pipeline.runs.store import Version
 from pipeline.runs.trained_models import (
     FoundModel,
-    refuse_other_features,
-    refuse_seen_events,
+    check_definitions,
+    check_unseen_events,
     trained_models,
 )
 
@@ -91,10 +91,10 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
 ) -> None:
     write_run(version / "hlf-seed-2", dataset, seed=7)
     counters = {
-        "networks": {"hlf": {}, "inclusive": {}},
-        "further": {"hlf": {"hlf-seed-2": {}}, "inclusive": {}},
+        "networks": {"hlf": TRAINING_SUMMARY, "inclusive": TRAINING_SUMMARY},
+        "further": {"hlf": {"hlf-seed-2": TRAINING_SUMMARY}, "inclusive": {}},
     }
-    hlf, inclusive = trained_models(Version(version.name, version, {"counters": counters}), CLASSES)
+    hlf, inclusive = trained_models(example_version("train", version, counters=counters), CLASSES)
     assert (hlf.candidate.name, inclusive.candidate.name) == ("hlf", "inclusive")
     found = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
     expected = [
@@ -186,11 +186,11 @@ def test_a_damaged_model_folder_and_other_classes_are_refused(
 def test_other_features_are_refused_with_the_settings_that_differ(version: Path) -> None:
     found = find_models([str(version / "hlf")], CLASSES)
     # A model from before a setting has its default.
-    refuse_other_features(
+    check_definitions(
         found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450}
     )
     with pytest.raises(ModelError) as caught:
-        refuse_other_features(found, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
+        check_definitions(found, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
     assert "isolation_cone 0.3 instead of 0.4, max_tracks 450 instead of 100" in str(caught.value)
     assert "min_jet_pt" not in str(caught.value)
 
@@ -205,11 +205,11 @@ def test_events_that_a_model_was_made_of_are_counted_and_refused(
 ) -> None:
     files = [*dataset.files(split), *dataset.files("test")]
     for unseen in (dataset.files("test"), []):
-        assert refuse_seen_events(found_model(version / "hlf"), unseen) == []
+        assert check_unseen_events(found_model(version / "hlf"), unseen) == []
     with pytest.raises(
         ModelError, match=rf"hlf was trained on {count} of these {count + 7} events"
     ):
-        refuse_seen_events(found_model(version / "hlf"), files)
+        check_unseen_events(found_model(version / "hlf"), files)
 
 
 @pytest.mark.parametrize("lost", ["hlf/run.json", "data/val/*"])
@@ -220,9 +220,9 @@ def test_what_is_not_known_to_be_unseen_is_said(
     run = write_run(tmp_path / "hlf", data)
     assert found_model(run)[0].dataset == data.folder
     next(tmp_path.glob(lost)).unlink()
-    assert refuse_seen_events(found_model(run), dataset.files("train")) == ["hlf"]
+    assert check_unseen_events(found_model(run), dataset.files("train")) == ["hlf"]
     file = exported(tmp_path / "x.onnx")
-    assert refuse_seen_events(found_model(file), dataset.files("train")) == ["x"]
+    assert check_unseen_events(found_model(file), dataset.files("train")) == ["x"]
 
 
 @pytest.mark.parametrize("move", [shutil.copytree, shutil.move])
@@ -237,4 +237,4 @@ def test_a_run_folder_that_was_moved_or_copied_knows_its_own_features(
     (found,) = found_model(new / "train" / "0001" / "hlf")
     assert found.dataset == new / "features" / "0001"
     with pytest.raises(ModelError, match="was trained on 11"):
-        refuse_seen_events([found], dataset.files("train"))
+        check_unseen_events([found], dataset.files("train"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import SAMPLES, small_config
-from published_by_hand import publish
+from published_by_hand import TRAINING_SUMMARY, publish
 from rich.console import Console
 from trained_nights import TrainedNights
 
@@ -23,8 +23,11 @@ from pipeline.runs.outcome import CommandResults
 
 #: Writes its input to the file that is its argument.
 KEEPS = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
-EVALUATED = {"runs": {"hlf": {"accuracy": {"value": 0.931}}}}
-TRAINED = {"networks": {"hlf": {"best_val_accuracy": 0.912}}, "further": {}}
+EVALUATED = {"runs": {"hlf": {"accuracy": {"value": 0.931, "error": 0.01}}}}
+TRAINED = {
+    "networks": {"hlf": TRAINING_SUMMARY | {"best_val_accuracy": 0.912}},
+    "further": {},
+}
 
 
 def ingested(*, skipped: int) -> dict[str, Any]:
@@ -32,6 +35,7 @@ def ingested(*, skipped: int) -> dict[str, Any]:
     waiting_files = [{"path": "/data/late.root"}]
     return {
         "samples": {"qcd": {"events": 7}},
+        "weights": {"qcd": {"events": [7.0, 7.0]}},
         "bad_files": bad_files,
         "waiting_files": waiting_files,
     }
@@ -47,7 +51,7 @@ def test_each_stage_adds_its_own_numbers(tmp_path: Path) -> None:
     for stage, version in made.items():
         results = CommandResults()
         results.add_stage(version, is_new=stage == "train")
-        words[stage], values[stage] = ", ".join(results.words), results.values
+        words[stage], values[stage] = ", ".join(results.phrases), results.values
     assert words == {
         "ingest": "3 files in use, 2 files skipped (/data/0.root, /data/1.root), 1 files waiting (/data/late.root)",
         "train": "validation accuracy of hlf 0.912",
@@ -68,7 +72,7 @@ def test_the_first_of_many_skipped_files_are_named(tmp_path: Path) -> None:
     results.add_stage(publish(tmp_path, "ingest", counters=ingested(skipped=1234)), is_new=True)
     assert (
         "1,234 files skipped (/data/0.root, /data/1.root, /data/2.root and 1,231 more)"
-        in results.words
+        in results.phrases
     )
     assert len(results.values["skipped_files"]) == 1234
 
@@ -152,4 +156,4 @@ def test_a_stage_that_runs_again_in_a_command_is_named_once(tmp_path: Path) -> N
         results.add_stage(version, is_new=True)
     once = CommandResults()
     once.add_stage(version, is_new=True)
-    assert results.words == ["before", *once.words]
+    assert results.phrases == ["before", *once.phrases]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from analyses import write_sample_file
 from event_rows import distinct, event_row, lepton
+from published_by_hand import example_manifest
 from rich.console import Console
 from s3_server import Server, forget_connections, lead_to, s3_server
 from stages_in_process import run_stages, without_spark
@@ -26,7 +27,8 @@ from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError, StorageInUseError
 from pipeline.run_folder import RunFolder
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version
 
 pytestmark = pytest.mark.slow
 
@@ -120,8 +122,8 @@ def named(config: Path) -> set[str]:
     storage = load_config(str(config)).storage
     for stage in STAGES:
         version = current(config, stage)
-        files = [str(file.place(version.folder)) for file in version.files if file.lies_in]
-        kernels = version.manifest["counters"].get("kernel_outputs", [])
+        files = [str(file.location(version.folder)) for file in version.files if file.lies_in]
+        kernels = version.manifest.counters.get("kernel_outputs", [])
         files += [
             f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow"
             for e in kernels
@@ -254,14 +256,15 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
         StageStore(site.folder / name, "ingest", storage=as_path(site.storage))
         for name in ("one", "two")
     )
-    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: "")
+    monkeypatch.setattr("pipeline.runs.object_store.ObjectStore._owner", lambda _: "")
+    monkeypatch.setattr("pipeline.runs.object_store.ObjectStore.sizes", lambda _: {})
     folder, other = one.next_folder("a" * 8), two.next_folder("b" * 8)
-    one.begin(folder)
-    (one.data_of(folder) / "events" / "a.parquet").write_bytes(b"one")
+    one.create(folder)
+    (one.data_folder(folder) / "events" / "a.parquet").write_bytes(b"one")
     with pytest.raises(StorageInUseError, match="another run with the same `storage` was faster"):
-        two.begin(other)
+        two.create(other)
     two.discard(other)
-    version = one.commit(folder, {})
+    version = one.commit(folder, example_manifest("ingest"))
     assert list((site.folder / "two" / "ingest").glob("0*")) == []
     assert site.objects() == {
         "ingest/made-by-hep-pipeline",

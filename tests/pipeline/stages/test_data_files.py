@@ -12,18 +12,19 @@ import pytest
 from command_line import SAMPLES, small_config
 from delphes_files import write_delphes
 from night_files import FIRST, Night, events
-from published_by_hand import example_manifest, publish
+from published_by_hand import example_version, publish
 from rich.console import Console
 from stages_in_process import run_stages, without_spark
 
 from ingestion.files import FileInfo, SourceFile, inspect_file
 from pipeline.config import Config, load_config
 from pipeline.errors import MissingInputError
+from pipeline.planner import Planner
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.store import Version
+from pipeline.runs.version import Version
 from pipeline.stages.base import StageInputs
 from pipeline.stages.evaluate import Evaluate, _files_of_manifest
 
@@ -45,7 +46,7 @@ def test_copies_in_the_data_were_not_noticed(
     assert "Data: 52 entries in 1 file" in said
     assert "note: 6 events of evaluate.data are copies of others in the simulation" in said
     assert "note: 3 events of evaluate.data are copies of others in the data" in said
-    found = night.version("evaluate").manifest["counters"]["runs"]["hlf"]["data"]
+    found = night.version("evaluate").manifest.counters["runs"]["hlf"]["data"]
     assert found["copies"] == {"data": 3, "simulation": 6}
     page = (night.version("report").folder / "report.html").read_text()
     assert "6 events of the data are copies of others in the simulation." in page
@@ -109,8 +110,7 @@ def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
     write_delphes(path, events(500))
     config = chosen(str(path))
     found = inputs_of(config)
-    manifest = example_manifest("evaluate", inputs=_files_of_manifest(found.details))
-    current = Version("0001-00000000", tmp_path, manifest)
+    current = example_version("evaluate", tmp_path, inputs=_files_of_manifest(found.details))
     os.utime(path, (1, 1))
     assert inputs_of(config, current).inputs == found.inputs
     # One byte of the events, as a job that writes in place leaves it.
@@ -128,12 +128,11 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
     write_delphes(tmp_path / "data.root", events(500))
     config = chosen(str(tmp_path / "data.root"))
     found = inputs_of(config)
-    manifest = example_manifest(
-        "evaluate",
-        inputs=_files_of_manifest(found.details),
-        config=config.model_dump(mode="json"),
-        fingerprint=asdict(Fingerprint({}, {}, code_digests(Evaluate().entry_points(config)))),
-    )
+    manifest: dict[str, Any] = {
+        "inputs": _files_of_manifest(found.details),
+        "config": config.model_dump(mode="json"),
+        "fingerprint": asdict(Fingerprint({}, {}, code_digests(Evaluate().entry_points(config)))),
+    }
     opened = []
 
     def noted(source: SourceFile, *settings: Any, **stamp: Any) -> FileInfo:
@@ -141,10 +140,14 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
         return inspect_file(source, *settings, **stamp)
 
     monkeypatch.setattr("ingestion.files.inspect_file", noted)
-    assert inputs_of(config, Version("0001-00000000", tmp_path, manifest)).inputs == found.inputs
+    assert (
+        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == found.inputs
+    )
     assert opened == []
     manifest["config"]["ingest"]["min_btag"] = 0.5
-    assert inputs_of(config, Version("0001-00000000", tmp_path, manifest)).inputs == found.inputs
+    assert (
+        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == found.inputs
+    )
     assert opened == [str(tmp_path / "data.root")]
 
 
@@ -158,8 +161,8 @@ def test_a_broken_link_among_the_data_is_named_by_plan(
     plans = {
         each.stage.name: each for each in Runner(RunFolder(config, Console(quiet=True))).plan()
     }
-    state, reasons = Runner(RunFolder(config, Console(quiet=True)))._state(
-        Evaluate(), plans["evaluate"].current, ()
+    state, reasons = Planner(RunFolder(config, Console(quiet=True))).state(
+        Evaluate(), plans["evaluate"].current
     )
     assert state is State.FAILS
     assert "data.root" in reasons[0]

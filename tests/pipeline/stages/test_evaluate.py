@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -20,7 +20,8 @@ from features.settings import FeatureSettings
 from models.errors import UndefinedMetricError
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
-from pipeline.runs.store import Version
+from pipeline.runs.manifest import StageManifest
+from pipeline.runs.version import Version
 from pipeline.stages.evaluate import Evaluate, _shifted, evaluated, make_task, rates_before
 
 if TYPE_CHECKING:
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 def finished(folder: Path) -> dict[str, Version]:
     """Stages of which 4 of 10 events of each sample are left."""
     return {
-        name: each._replace(
-            manifest=json.loads(json.dumps(each.manifest).replace("tt&bar", "ttbar"))
+        name: replace(
+            version,
+            manifest=StageManifest.model_validate_json(
+                version.manifest.model_dump_json().replace("tt&bar", "ttbar")
+            ),
         )
-        for name, each in example_versions(folder).items()
+        for name, version in example_versions(folder).items()
     }
 
 
@@ -80,8 +84,8 @@ def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path)
         made_config(tmp_path, (1e5, 800.0), stated, data=["data.root"]),
         finished(tmp_path),
     )
-    features = stages["features"].manifest["config"]["features"] | stated
-    stages["features"].manifest["config"]["features"] = features
+    features = stages["features"].manifest.config["features"] | stated
+    stages["features"].manifest.config["features"] = features
     rates = rates_before(config, stages)
     assert rates is not None
     assert rates.are_events
@@ -199,7 +203,7 @@ def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Pa
     stages = finished(tmp_path)
     config = made_config(tmp_path, (1e5, 800.0))
     for stage in stages.values():
-        stage.manifest["config"]["samples"].append(
+        stage.manifest.config["samples"].append(
             {"name": "gone", "label": 0, "cross_section_pb": 7.0}
         )
     # Its test events are mixed by rates, and it has none.
@@ -231,7 +235,7 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
 ) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
     upstream = finished(tmp_path)
-    upstream["ingest"].manifest["outputs"] = []
+    upstream["ingest"].manifest.outputs = []
     asked: list[Any] = []
 
     def noted(
@@ -294,11 +298,11 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
         )
     monkeypatch.setattr("pipeline.stages.evaluate.evaluated", evaluated)
     upstream = finished(tmp_path)
-    upstream["features"] = upstream["features"]._replace(folder=dataset.folder)
+    upstream["features"] = replace(upstream["features"], folder=dataset.folder)
     config = made_config(tmp_path, (1e5, 800.0))
     found = SimpleNamespace(details=None)
     context: Any = SimpleNamespace(
-        config=config, upstream=upstream, console=None, out_dir=tmp_path / "out", found=found
+        config=config, upstream=upstream, console=None, out_dir=tmp_path / "out", inputs=found
     )
     (check,) = Evaluate().run(context).checks
     assert [asked[split] for split in ("test", "train")] == [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.runs.store import Version
+from published_by_hand import example_version
+
+from pipeline.runs.version import Version
 from pipeline.stages.export import _provenance
 
 POINTS = {
@@ -23,7 +26,10 @@ def version(folder: Path, **files: tuple[str, str]) -> Version:
         {"path": path, "size": 1, "digest": digest, "content": content}
         for path, (digest, content) in files.items()
     ]
-    return Version("0001-abcdef01", folder, {"outputs": outputs, "code_version": "commit 1"})
+    return replace(
+        example_version("train", folder, outputs=outputs, code_version="commit 1"),
+        name="0001-abcdef01",
+    )
 
 
 def upstream(folder: Path, *, seconds: str = "aa", weights: str = "ww", **others: Version) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,6 +23,7 @@ from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.features import Features
 from pipeline.stages.ingest import Ingest
 from pipeline.stages.report import Report
+from pipeline.stages.table import content_read
 
 
 @pytest.fixture
@@ -134,11 +136,12 @@ def test_a_stage_depends_on_the_counters_that_it_reads(
 ) -> None:
     night.run("ingest")
     version = night.version("ingest")
-    counters = {**version.manifest["counters"], counter: "another"}
-    other = version._replace(manifest={**version.manifest, "counters": counters})
+    counters = {**version.manifest.counters, counter: "another"}
+    manifest = version.manifest.model_copy(update={"counters": counters})
+    other = replace(version, manifest=manifest)
     stages: list[Stage] = [Features(), Evaluate(), Report()]
     assert [
-        stage.name for stage in stages if stage.content_read(other) != stage.content_read(version)
+        stage.name for stage in stages if content_read(stage, other) != content_read(stage, version)
     ] == stale
 
 

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> StageStore:
     """With a version in use, of one network."""
     store = StageStore(tmp_path, "train")
     folder = store.next_folder("0" * 8)
-    store.begin(folder)
+    store.create(folder)
     for name in FILES:
         path = folder / "hlf" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> StageStore:
 def next_version(store: StageStore) -> Path:
     """Begin the next version, which takes the network over."""
     folder = store.next_folder("1" * 8)
-    store.begin(folder, but=[path for path in store.unfinished() if Train().can_continue(path)])
+    store.create(folder, keep=[path for path in store.unfinished() if Train().can_continue(path)])
     context = SimpleNamespace(
         out_dir=folder, current=store.current(), taken_over_parts=frozenset({"hlf"})
     )
@@ -98,12 +98,12 @@ def test_only_interrupted_work_with_the_same_inputs_is_continued(
     store: StageStore, digest: str | None, afresh: bool
 ) -> None:
     interrupted = store.next_folder("1" * 8)
-    store.begin(interrupted)
+    store.create(interrupted)
     (interrupted / "hlf").mkdir()
     (interrupted / "hlf" / "made-from").write_text(digest or PARTS["hlf"].digest)
     (interrupted / "hlf" / "work").touch()
     folder = store.next_folder("2" * 8)
-    store.begin(folder, but=[interrupted])
+    store.create(folder, keep=[interrupted])
     context = SimpleNamespace(out_dir=folder, current=store.current(), taken_over_parts=frozenset())
     begin_parts(store, cast("Context", context), PARTS, afresh=afresh)
     is_continued = digest is None and not afresh

@@ -1,0 +1,197 @@
+"""Decides which stages must run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hep_core.input_errors import InputFileError
+from hep_core.secrets import redact_all
+from pipeline.config import Config
+from pipeline.errors import MISSING_INPUT_ERRORS, ConfigError, RunFolderError
+from pipeline.run_folder import RunFolder
+from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
+from pipeline.runs.outputs import damaged_files
+from pipeline.runs.provenance import package_versions
+from pipeline.runs.version import Version
+from pipeline.stages.base import Stage, StageInputs
+from pipeline.stages.table import STAGES, content_read
+
+
+class State(StrEnum):
+    """State of a stage."""
+
+    FRESH = "up to date"
+    STALE = "stale"
+    MISSING = "not there yet"
+    FAILS = "would fail"
+    """Its input cannot be read, or that of a stage that it reads, or a setting is missing."""
+    WAITS = "would wait"
+    """Its input is to come."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether `run` makes a new version."""
+        return self in {State.STALE, State.MISSING}
+
+
+class StagePlan(NamedTuple):
+    """State of a stage, with reasons."""
+
+    stage: Stage
+    state: State
+    reasons: list[str]
+    current: Version | None
+    notes: list[str]
+    """Remarks that make nothing stale."""
+
+
+class Planner:
+    """Compares the versions of a run folder with its inputs, config and code."""
+
+    def __init__(self, run_folder: RunFolder) -> None:
+        self._run_folder = run_folder
+
+    @property
+    def _config(self) -> Config:
+        return self._run_folder.config
+
+    def plan(self) -> list[StagePlan]:
+        """The state of every stage; a stage is also stale if a stage that it reads will run."""
+        states: dict[str, State] = {}
+        plans = []
+        for stage in self.wanted_stages():
+            plan = self._plan_stage(stage, states)
+            states[stage.name] = plan.state
+            plans.append(plan)
+        return plans
+
+    def wanted_stages(self) -> list[Stage]:
+        """The stages that `run` includes, in order."""
+        return [stage for stage in STAGES if stage.is_wanted(self._config)]
+
+    def _plan_stage(self, stage: Stage, earlier_states: dict[str, State]) -> StagePlan:
+        """The plan of a stage, after those of all earlier stages."""
+        current, damage = readable_version(self._run_folder.store(stage.name).current)
+        notes = self.notes_on_unfinished(stage)
+        if current is not None:
+            notes = [*_changed_packages(current), *notes]
+        source_names = (*stage.upstream_of(self._config), *stage.optional_upstream)
+        states = {name: earlier_states[name] for name in source_names if name in earlier_states}
+        blocking = [name for name, state in states.items() if state in {State.FAILS, State.WAITS}]
+        if blocking:
+            reasons = [f"{name} {states[name]}" for name in blocking]
+            return StagePlan(stage, states[blocking[0]], reasons, current, notes)
+        will_run = [name for name, state in states.items() if state.runs]
+        state, reasons = self.state(stage, current, will_run)
+        if damage and state is State.MISSING:
+            state, reasons = State.STALE, [damage]
+        return StagePlan(stage, state, reasons, current, notes)
+
+    def state(
+        self, stage: Stage, current: Version | None, will_run: Sequence[str] = ()
+    ) -> tuple[State, list[str]]:
+        """The state of a stage, with reasons.
+
+        `will_run` are stages that it reads and that will run before it.
+        """
+        try:
+            stage.config_items(self._config)
+            if current is None:
+                if not will_run:
+                    stage.find_inputs(self._config, None, self._run_folder.console)
+                return State.MISSING, []
+            reasons = self._reasons(stage, current, will_run)
+        except MISSING_INPUT_ERRORS as problem:
+            return State.WAITS, [str(problem)]
+        except (InputFileError, ConfigError, RunFolderError) as problem:
+            return State.FAILS, [str(problem)]
+        reasons += [f"{name} would run, and its result may change" for name in will_run]
+        return State.STALE if reasons else State.FRESH, reasons
+
+    def _reasons(self, stage: Stage, current: Version, will_run: Sequence[str]) -> list[str]:
+        for name in stage.upstream_of(self._config):
+            if self._run_folder.store(name).readable_current() is None:
+                return ["the output of a stage that it reads is gone"]
+        inputs = stage.find_inputs(self._config, current, self._run_folder.console)
+        upstream = self._run_folder.upstream(stage, allow_mixed=True)
+        fingerprint = self.fingerprint(stage, inputs, upstream)
+        return reasons_to_replace(current, fingerprint, damaged_paths(current), ignore=will_run)
+
+    def notes_on_unfinished(self, stage: Stage, *, skip: Path | None = None) -> list[str]:
+        """A note on each interrupted work of a stage that a later run may continue.
+
+        `skip` is the folder that a run has just begun.
+        """
+        return [
+            f"{folder} holds interrupted work; a run with its settings and code continues it, else "
+            f"it stays until `clean`"
+            for folder in self._run_folder.store(stage.name).unfinished()
+            if folder != skip and stage.can_continue(folder)
+        ]
+
+    def fingerprint(
+        self, stage: Stage, stage_inputs: StageInputs, upstream: dict[str, Version]
+    ) -> Fingerprint:
+        """Everything that the result of a stage would depend on."""
+        outputs_read = {
+            name: Input(f"output of {name}", content_read(stage, version))
+            for name, version in upstream.items()
+        }
+        parts = {}
+        for name, part in stage.parts(self._config).items():
+            part_inputs = {source: outputs_read[source] for source in part.upstream}
+            parts[name] = _fingerprint(part_inputs, part.config_items, part.entry_points)
+        inputs = dict(stage_inputs.inputs)
+        # Where a stage has parts, the outputs of other stages are inputs of these.
+        if not parts:
+            inputs |= outputs_read
+        items, entry_points = stage.config_items(self._config), stage.entry_points(self._config)
+        return replace(_fingerprint(inputs, items, entry_points), parts=parts)
+
+
+def _fingerprint(
+    inputs: dict[str, Input], config_items: dict[str, Any], entry_points: Sequence[str]
+) -> Fingerprint:
+    # Hidden as in the manifest; otherwise a title with a secret would make the stage stale forever.
+    return Fingerprint(inputs, redact_all(config_items), code_digests(entry_points))
+
+
+def readable_version(read: Callable[[], Version | None]) -> tuple[Version | None, str]:
+    """A version that can be read, and the damage of one that cannot."""
+    try:
+        return read(), ""
+    except RunFolderError as damage:
+        return None, str(damage)
+
+
+def damaged_paths(version: Version) -> list[str]:
+    """Paths of the files of a version that are gone or damaged."""
+    return [file.path for file in damaged_files(version.folder, version.files)]
+
+
+def reasons_to_replace(
+    current: Version,
+    fingerprint: Fingerprint,
+    damaged: Sequence[str],
+    *,
+    ignore: Sequence[str] = (),
+) -> list[str]:
+    """Why the version in use is stale; inputs in `ignore` do not count."""
+    before = current.manifest.fingerprint.without_inputs(ignore)
+    reasons = reasons_to_run(before, fingerprint.without_inputs(ignore))
+    return reasons + [f"output is gone or damaged: {path}" for path in damaged]
+
+
+def _changed_packages(current: Version) -> list[str]:
+    """Notes on packages whose versions have changed since they computed a version."""
+    installed = package_versions()
+    return [
+        f"made with {name} {version}; installed is {installed.get(name, 'none')}"
+        for name, version in current.manifest.packages.items()
+        if installed.get(name) != version
+    ]

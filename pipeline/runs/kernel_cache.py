@@ -1,0 +1,88 @@
+"""The cache of kernel outputs: what the kernels made of each events part, for later runs.
+
+    <run_dir>/features/kernels/0002-1f0a93bc/part.arrow     written by the run of that version
+
+Only the version in use passes outputs on, also those of earlier runs, so that an output which it
+does not name is unused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pipeline.runs import own_folders
+from pipeline.runs.counters import KernelCounters
+from pipeline.runs.manifest import Manifest
+from pipeline.runs.outputs import digest_of_file
+
+#: Folder of the kernel outputs of all versions, below that of the stage.
+KERNELS: Final = "kernels"
+
+
+def kernel_output_digests(manifest: Manifest) -> dict[str, str]:
+    """Digests of the kernel outputs that a version was made from, by path below the stage's folder.
+
+    Of outputs of earlier releases no digest is known; it is empty.
+    """
+    counters = KernelCounters.model_validate(manifest.counters)
+    return {
+        f"{KERNELS}/{output.lies_in}/{Path(output.name).stem}.arrow": output.file_digest
+        for output in counters.kernel_outputs
+    }
+
+
+def changed_kernel_outputs(stage_folder: Path, manifest: Manifest) -> list[Path]:
+    """Kernel outputs that a version was made from and that are gone or changed; reads all of them."""
+    changed = []
+    for path, recorded_digest in kernel_output_digests(manifest).items():
+        digest = digest_of_file(stage_folder / path)
+        if digest is None or recorded_digest not in {"", digest}:
+            changed.append(stage_folder / path)
+    return changed
+
+
+class KernelCache:
+    """The kernel outputs in a run folder.
+
+    Args:
+        stage_folder: The folder of the stage.
+        may_remove: Whether a folder there may be removed.
+    """
+
+    def __init__(self, stage_folder: Path, may_remove: Callable[[Path], bool]) -> None:
+        self._stage_folder = stage_folder
+        self._folder = stage_folder / KERNELS
+        self._may_remove = may_remove
+
+    def unused(self, current: Manifest | None) -> dict[Path, list[Path]]:
+        """Unused files, by folder: of replaced events, and of runs that failed.
+
+        `current` is the manifest of the version in use.
+        """
+        used = {} if current is None else kernel_output_digests(current)
+        unused = {}
+        for folder in sorted(self._folder.glob("*")):
+            outputs = sorted(folder.glob("*.arrow"))
+            unused_files = [
+                path
+                for path in outputs
+                if path.relative_to(self._stage_folder).as_posix() not in used
+            ]
+            unfinished_files = folder.glob(".*.arrow.*")
+            removable = [*unused_files, *unfinished_files]
+            if (removable or not outputs) and self._may_remove(folder):
+                unused[folder] = removable
+        return unused
+
+    def remove_unused(self, current: Manifest | None) -> None:
+        """Remove unused files, and folders that hold no others."""
+        for folder, paths in self.unused(current).items():
+            for path in paths:
+                path.unlink(missing_ok=True)
+            if all(path.name == own_folders.MARKER for path in folder.iterdir()):
+                own_folders.remove(folder)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()

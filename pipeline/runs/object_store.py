@@ -1,0 +1,173 @@
+"""Files of a stage on object storage, where the config names one (`storage`).
+
+    <storage>/<stage>/made-by-hep-pipeline          token and path of the run folder that owns it
+    <storage>/<stage>/0002-1f0a93bc/events/...      the files that the run of this version wrote
+    <storage>/<stage>/kernels/0002-1f0a93bc/...     and its kernel outputs
+
+Manifests stay in the run folder. They name all files of a version by URL, also those that earlier
+runs wrote, so a file is there once. The run folder keeps its token in `<stage>/storage.json`. A run
+folder that has another one, or none, is refused before it writes, as is a copy of the owner. Objects
+are removed only where the run folder is the owner.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from hep_core.atomic_files import write_atomically
+from hep_core.input_errors import RefusedFileError
+from hep_core.integrity import file_digest
+from hep_core.storage import file_sizes, path_to_fs, translate_fs_errors
+from pipeline.errors import StorageInUseError
+from pipeline.runs.kernel_cache import KERNELS
+from pipeline.runs.manifest import VERSION_NAME
+from pipeline.runs.outputs import OutputFile, footer_of
+from pipeline.runs.own_folders import MARKER
+from pipeline.runs.state_files import read_state
+
+#: File of the run folder with its tokens, by folder on object storage.
+_TOKENS: Final = "storage.json"
+_TOKENS_TYPE: Final = TypeAdapter(dict[str, list[str]])
+_OBJECT: Final = re.compile(rf"(?:{KERNELS}/)?{VERSION_NAME.pattern}/.+")
+
+
+class ObjectStore:
+    """The objects of one stage.
+
+    Args:
+        root: The folder on object storage.
+        stage_folder: The folder of the stage in the run folder.
+    """
+
+    def __init__(self, root: Path, stage_folder: Path) -> None:
+        self.root = root
+        self._stage_folder = stage_folder.absolute()
+
+    def claim(self) -> None:
+        """Make this run folder the owner of the folder on object storage, unless it is already.
+
+        Raises:
+            StorageInUseError: Another run folder owns it, or nobody knows who wrote its objects.
+        """
+        if self.is_owned():
+            return
+        unknown_objects = sorted(self.sizes())
+        if self._owner() or unknown_objects:
+            example = unknown_objects[0] if unknown_objects else MARKER
+            raise StorageInUseError(
+                f"{self.root} holds {example}, which this run folder does not know: another run "
+                f"folder writes there, or the run folder that did is gone. Give each run folder a "
+                f"`storage` of its own, or remove {self.root} if nothing needs it."
+            )
+        # The run folder knows its token first: a kill in between leaves a storage without an owner.
+        token = uuid.uuid4().hex
+        self._stage_folder.mkdir(parents=True, exist_ok=True)
+        tokens = _read_tokens(self._stage_folder)
+        write_atomically(self._stage_folder / _TOKENS, {**tokens, str(self.root): [token]})
+        self._write_owner(f"{token} {self._stage_folder}")
+
+    def is_owned(self) -> bool:
+        """Whether this run folder owns the folder on object storage."""
+        # Earlier releases wrote no path, and noted two tokens, of the last run and the one before.
+        token, _, owner_folder = self._owner().partition(" ")
+        if token not in self._tokens(self._stage_folder):
+            return False
+        is_here = owner_folder in {"", str(self._stage_folder)}
+        # The owner may have moved here. If it is still there, this is a copy.
+        return is_here or token not in self._tokens(Path(owner_folder))
+
+    def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
+        """The files that the run of a version wrote, without kernel outputs."""
+        folder = self.root / version
+
+        def describe(path: str, size: int) -> OutputFile:
+            with translate_fs_errors(folder, path):
+                digest = digests.get(path) or file_digest(folder / path)
+                return OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path))
+
+        sizes = dict(sorted(file_sizes(folder).items()))
+        # On object storage, the wait for an answer takes longer than all else.
+        with ThreadPoolExecutor() as threads:
+            return list(threads.map(describe, sizes.keys(), sizes.values()))
+
+    def unused(self, used: Collection[str]) -> dict[str, dict[str, int]]:
+        """Sizes of the objects of this run folder that nothing uses.
+
+        Returns:
+            Sizes [bytes] by name of the version and path below the folder of the stage.
+        """
+        unused: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        if not self.is_owned():
+            return unused
+        for path, size in self.sizes().items():
+            if path not in used:
+                version = path.removeprefix(f"{KERNELS}/").partition("/")[0]
+                unused[version][path] = size
+        return dict(unused)
+
+    def remove(self, paths: Collection[str]) -> None:
+        """Remove objects by their paths below the folder of the stage."""
+        if not paths:
+            return
+        system, root = path_to_fs(self.root)
+        with translate_fs_errors(self.root, "the storage"):
+            system.rm([f"{root}/{path}" for path in paths])
+        # s3fs passes over the objects that a server refuses to remove.
+        refused = sorted(set(paths) & set(file_sizes(self.root)))
+        if refused:
+            raise RefusedFileError(
+                f"{self.root / refused[0]} cannot be removed: the server refuses it. Give the key "
+                f"the right to remove objects (s3:DeleteObject), and run the command again."
+            )
+
+    def sizes(self) -> dict[str, int]:
+        """Sizes [bytes] of all objects of versions, by path below the folder of the stage."""
+        sizes = file_sizes(self.root)
+        return {path: size for path, size in sizes.items() if _OBJECT.fullmatch(path)}
+
+    def paths_below(self, files: Iterable[OutputFile]) -> set[str]:
+        """Paths of files of versions, below the folder of the stage, that lie on object storage."""
+        urls = (f"{file.lies_in}/{file.path}" for file in files if file.lies_in)
+        return {url.removeprefix(f"{self.root}/") for url in urls}
+
+    def _tokens(self, stage_folder: Path) -> list[str]:
+        return _read_tokens(stage_folder).get(str(self.root), [])
+
+    def _owner(self) -> str:
+        """Token and path of the owner; empty if there is none."""
+        with translate_fs_errors(self.root, "the storage"):
+            try:
+                return (self.root / MARKER).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return ""
+
+    def _write_owner(self, owner: str) -> None:
+        """Write token and path of the owner; of several run folders only one succeeds."""
+        system, name = path_to_fs(self.root / MARKER)
+        with translate_fs_errors(self.root, "the storage"):
+            try:
+                # To create is a conditional PUT (If-None-Match).
+                system.pipe_file(name, owner.encode(), mode="create")
+            except FileExistsError as cause:
+                raise StorageInUseError(
+                    f"{self.root / MARKER} is there already: another run with the same `storage` "
+                    f"was faster. Give each run folder a storage of its own, or begin again."
+                ) from cause
+
+
+def _read_tokens(stage_folder: Path) -> dict[str, list[str]]:
+    """The tokens of a run folder, by folder on object storage."""
+    path = stage_folder / _TOKENS
+    if not os.path.lexists(path):
+        return {}
+    remedy = "Restore it from a backup, or choose another `storage`."
+    return read_state(path, _TOKENS_TYPE, remedy=remedy)

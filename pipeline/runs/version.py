@@ -1,0 +1,160 @@
+"""Versions: complete outputs of a stage, and promoted models, each a folder with a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from pydantic import BaseModel, TypeAdapter
+
+from hep_core.integrity import DamagedOutputError
+from pipeline.errors import RunFolderError
+from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.counters import Counters
+from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.manifest import (
+    VERSION_NAME,
+    Manifest,
+    ModelManifest,
+    RecordedConfig,
+    StageManifest,
+    read_manifest,
+)
+from pipeline.runs.outputs import OutputFile, damaged_files
+from pipeline.runs.state_files import check_content
+
+MANIFEST: Final = "manifest.json"
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+AnyCounters = TypeVar("AnyCounters", bound=Counters)
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """A folder of files that a manifest names."""
+
+    name: str
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def files(self) -> list[OutputFile]:
+        """All files of the version except the manifest."""
+        return self.manifest.outputs
+
+    def files_like(self, patterns: Collection[str]) -> list[OutputFile]:
+        """Its files whose paths match a pattern; `*` also matches slashes."""
+        return [
+            file
+            for file in self.files
+            if any(fnmatchcase(file.path, pattern) for pattern in patterns)
+        ]
+
+    def verified(self, patterns: Collection[str] = ("*",)) -> Self:
+        """This version, after a check of its files of some patterns.
+
+        Raises:
+            DamagedOutputError: A file is gone or not what was written.
+        """
+        self.check_files(self.files_like(patterns))
+        return self
+
+    def check_files(self, files: Collection[OutputFile]) -> None:
+        """Refuse files of this version that are gone or not what was written."""
+        for file in damaged_files(self.folder, files):
+            raise self.damage_of(file)
+
+    def damage_of(self, file: OutputFile) -> DamagedOutputError:
+        """The error for a damaged file of this version."""
+        damage = "its content is another" if file.exists(self.folder) else "it is gone"
+        return DamagedOutputError(file.location(self.folder), damage, self.writer)
+
+    @property
+    def writer(self) -> str:
+        """The command that wrote it."""
+        return "promote"
+
+
+@dataclass(frozen=True)
+class Version(OutputFolder):
+    """A complete output of a stage."""
+
+    manifest: StageManifest
+
+    @property
+    def writer(self) -> str:
+        """The stage that wrote it."""
+        return self.manifest.stage
+
+    @property
+    def made_from(self) -> Fingerprint:
+        """The fingerprint of its inputs, also after `plan --accept` has replaced it."""
+        return self.manifest.made_from or self.manifest.fingerprint
+
+    def ran_same_code(self, *entry_points: str) -> bool:
+        """Whether all code below some entry points means the same as when it was made."""
+        recorded = self.made_from.code
+        digests = code_digests(entry_points)
+        return all(recorded.get(module) == digest for module, digest in digests.items())
+
+    def counters(self, kind: type[AnyCounters]) -> AnyCounters:
+        """Its counters as a class of `pipeline.runs.counters`.
+
+        Raises:
+            RunFolderError: A key is missing or wrong.
+        """
+        return self._read_key("counters", self.manifest.counters, kind)
+
+    @property
+    def config(self) -> RecordedConfig:
+        """The config that it was made with.
+
+        Raises:
+            RunFolderError: A section is missing or wrong.
+        """
+        return self._read_key("config", self.manifest.config, RecordedConfig)
+
+    def _read_key(self, key: str, content: dict[str, Any], kind: type[AnyModel]) -> AnyModel:
+        remedy = f"`python -m pipeline {self.writer}` makes it again."
+        path = self.folder / MANIFEST
+        return check_content(content, TypeAdapter(kind), path=path, remedy=remedy, key=key)
+
+
+@dataclass(frozen=True)
+class PromotedModel(OutputFolder):
+    """A model in the registry."""
+
+    manifest: ModelManifest
+
+
+def check_output_files(path: Path) -> None:
+    """Refuse a damaged file of a version, or a folder with one; other paths are passed over.
+
+    Raises:
+        DamagedOutputError: A file is gone or not what was written.
+    """
+    path = path.absolute()
+    for folder in (path, *path.parents):
+        if not VERSION_NAME.fullmatch(folder.name):
+            continue
+        version = _version_in(folder)
+        if version is not None:
+            inner_path = path.relative_to(folder).as_posix()
+            patterns = ["*"] if inner_path == "." else [inner_path, f"{inner_path}/*"]
+            version.verified(patterns)
+
+
+def _version_in(folder: Path) -> Version | PromotedModel | None:
+    """The version in a folder; None if it holds no manifest of this release."""
+    with suppress(RunFolderError):
+        manifest = read_manifest(folder / MANIFEST, StageManifest, remedy="")
+        if isinstance(manifest, StageManifest):
+            return Version(folder.name, folder, manifest)
+    with suppress(RunFolderError):
+        manifest = read_manifest(folder / MANIFEST, ModelManifest, remedy="")
+        if isinstance(manifest, ModelManifest):
+            return PromotedModel(folder.name, folder, manifest)
+    return None
