@@ -35,7 +35,8 @@ class ClusterSettings(SettingsSection):
     event_seconds: float = Field(default=1e-6, ge=0)
     """Computing time per event of the batch [s]."""
     jitter: float = Field(default=0.0, ge=0)
-    """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of mean 1."""
+    """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of
+    mean 1."""
     slow_ranks: dict[NonNegativeInt, PositiveFloat] = Field(default={})
     """Stragglers: slow ranks with the factor on their computing time, for example `{0: 10}`."""
     pause_probability: float = Field(default=0.0, ge=0, le=1)
@@ -68,11 +69,11 @@ class ClusterSettings(SettingsSection):
         )
 
     def step_of(self, batch_size: int) -> float:
-        """Mean time of a step without messages [s]."""
+        """Return the mean time of a step without messages [s]."""
         return self.step_seconds + self.event_seconds * batch_size
 
     def protocol(self, world_size: int) -> str:
-        """The protocol of pairwise averages: `memory` on one host, else `sockets`."""
+        """Return the protocol of pairwise averages: `memory` on one host, else `sockets`."""
         return "memory" if world_size <= self.workers_per_host else "sockets"
 
 
@@ -83,35 +84,38 @@ class ComputeTimes:
 
     def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
         self._cluster = cluster
-        self._step_seconds, self._event_seconds = cluster.step_seconds, cluster.event_seconds
-        self._factor = cluster.slow_ranks.get(rank, 1.0)
+        self._step_seconds = cluster.step_seconds
+        self._event_seconds = cluster.event_seconds
+        self._slowness = cluster.slow_ranks.get(rank, 1.0)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 
     def draw(self, num_events: int) -> float:
-        """Time of the next step [s]."""
+        """Return the time of the next step [s]."""
         if not self._drawn:
-            self._drawn = self._block()
-        stretch, pause = self._drawn.pop()
-        return (
-            self._step_seconds + self._event_seconds * num_events
-        ) * self._factor * stretch + pause
+            self._drawn = self._draw_block()
+        jitter, pause = self._drawn.pop()
+        mean_seconds = self._step_seconds + self._event_seconds * num_events
+        return mean_seconds * self._slowness * jitter + pause
 
-    def evaluating(self, num_events: int) -> float:
-        """Time of a forward pass without gradients, which takes two more thirds [s]."""
-        return self._event_seconds * num_events * self._factor / 3
+    def evaluation_seconds(self, num_events: int) -> float:
+        """Return the time of a forward pass [s]; gradients take twice as long."""
+        return self._event_seconds * num_events * self._slowness / 3
 
-    def _block(self) -> list[tuple[float, float]]:
-        cluster, size = self._cluster, self._BLOCK
+    def _draw_block(self) -> list[tuple[float, float]]:
+        """Draw the jitter factors and the pauses [s] of many steps."""
+        cluster = self._cluster
         if not cluster.jitter and not cluster.pause_probability:
-            return [(1.0, 0.0)] * size
-        stretch = np.exp(cluster.jitter * self._rng.standard_normal(size) - cluster.jitter**2 / 2)
-        paused = self._rng.random(size) < cluster.pause_probability
-        pause = np.where(paused, self._rng.exponential(cluster.pause_seconds, size), 0.0)
-        return list(zip(stretch.tolist(), pause.tolist(), strict=True))
+            return [(1.0, 0.0)] * self._BLOCK
+        normal = self._rng.standard_normal(self._BLOCK)
+        jitter = np.exp(cluster.jitter * normal - cluster.jitter**2 / 2)
+        is_paused = self._rng.random(self._BLOCK) < cluster.pause_probability
+        pauses = self._rng.exponential(cluster.pause_seconds, self._BLOCK)
+        pauses = np.where(is_paused, pauses, 0.0)
+        return list(zip(jitter.tolist(), pauses.tolist(), strict=True))
 
     def state(self) -> dict[str, Any]:
-        """Position in the worker's random numbers."""
+        """Return the position in the worker's random numbers."""
         return {
             "generator": dict(self._rng.bit_generator.state),
             "drawn": [list(pair) for pair in self._drawn],
@@ -120,4 +124,4 @@ class ComputeTimes:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a position in the worker's random numbers."""
         self._rng.bit_generator.state = state["generator"]
-        self._drawn = [(stretch, pause) for stretch, pause in state["drawn"]]
+        self._drawn = [(jitter, pause) for jitter, pause in state["drawn"]]

@@ -1,7 +1,8 @@
 """Times of communication: pure functions of a network, the number of workers and the size of a vector.
 
-Ranks fill one host after the other. Messages within a host go through its memory. Messages between hosts share the
-network interface (NIC) of each host: those that leave it at once, or enter it at once, follow each other.
+Ranks fill one host after the other. Messages within a host go through its memory. Messages between
+hosts share the network interface (NIC) of each host: those that leave it at once, or enter it at
+once, follow each other.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: Round trips that one pairwise average waits for; each half of them carries the vector once. `memory`: lock and read;
-#: write and unlock. `sockets`: request and answer.
+#: Round trips that one pairwise average waits for; each half of them carries the vector once.
+#: `memory`: lock and read; write and unlock. `sockets`: request and answer.
 ROUND_TRIPS: Final = {"memory": 2, "sockets": 1}
 
 
@@ -26,7 +27,7 @@ class Link(NamedTuple):
     """Bytes per second."""
 
     def seconds(self, nbytes: float) -> float:
-        """Time of one message."""
+        """Return the time of one message [s]."""
         return self.latency + nbytes / self.bandwidth
 
 
@@ -34,16 +35,16 @@ class Network(NamedTuple):
     """Equal hosts, each with the same number of workers."""
 
     between: Link
-    """From host to host."""
+    """Connection of two hosts."""
     within: Link
-    """Within a host."""
+    """Connection of two workers of a host."""
     workers_per_host: int = 1
     ring_above: float = np.inf
     """Size above which an all-reduce goes around a ring [bytes]."""
 
 
 def all_reduce_seconds(network: Network, world_size: int, nbytes: int) -> float:
-    """Time of an all-reduce after the last worker arrives."""
+    """Return the time of an all-reduce after the last worker arrives [s]."""
     if world_size == 1:
         return 0.0
     if nbytes > network.ring_above:
@@ -53,47 +54,62 @@ def all_reduce_seconds(network: Network, world_size: int, nbytes: int) -> float:
 
 @lru_cache(maxsize=256)
 def recursive_doubling_seconds(network: Network, world_size: int, nbytes: int) -> float:
-    """All-reduce in rounds: pairs at the distance 1, 2, 4, ... exchange the whole vector (Thakur et al. 2005, 4.2).
+    """Return the time of an all-reduce in rounds (Thakur et al. 2005, 4.2) [s].
 
-    Beyond the largest power of 2, each further worker first gives its vector to a neighbour, and gets the sum last.
+    Pairs at the distance 1, 2, 4, ... exchange the whole vector. Beyond the largest power of 2, each
+    further worker first gives its vector to a neighbour, and gets the sum last.
 
     Examples:
         >>> slow = Link(1e-3, 1e6)
-        >>> [round(1e3 * recursive_doubling_seconds(Network(slow, slow), size, 1000)) for size in (2, 8, 15)]
+        >>> network = Network(slow, slow)
+        >>> [round(1e3 * recursive_doubling_seconds(network, size, 1000)) for size in (2, 8, 15)]
         [2, 6, 10]
     """
-    rounds = world_size.bit_length() - 1
-    extra = world_size - 2**rounds
-    # Of the first pairs, the odd ranks take part.
-    members = np.concatenate([np.arange(1, 2 * extra, 2), np.arange(2 * extra, world_size)])
-    neighbours = _round_seconds(network, members[:extra] - 1, members[:extra], nbytes)
-    done = np.where(np.arange(len(members)) < extra, neighbours, 0.0)
-    for distance in 2 ** np.arange(rounds):
-        partners = np.arange(len(members)) ^ distance
-        done = np.maximum(
-            done, done[partners] + _round_seconds(network, members, members[partners], nbytes)
-        )
-    return float(max(done.max(), done[:extra].max(initial=0.0) + neighbours))
+    num_rounds = world_size.bit_length() - 1
+    num_extra = world_size - 2**num_rounds
+    # In each of the first pairs, the odd rank takes part in the rounds for both.
+    odd_ranks = np.arange(1, 2 * num_extra, 2)
+    members = np.concatenate([odd_ranks, np.arange(2 * num_extra, world_size)])
+    positions = np.arange(len(members))
+    neighbour_seconds = _round_seconds(network, odd_ranks - 1, odd_ranks, nbytes)
+
+    # Time at which each member has finished its rounds so far.
+    finished = np.where(positions < num_extra, neighbour_seconds, 0.0)
+    for distance in 2 ** np.arange(num_rounds):
+        partners = positions ^ distance
+        round_seconds = _round_seconds(network, members, members[partners], nbytes)
+        finished = np.maximum(finished, finished[partners] + round_seconds)
+    last_sum = finished[:num_extra].max(initial=0.0) + neighbour_seconds
+    return float(max(finished.max(), last_sum))
 
 
 @lru_cache(maxsize=256)
 def ring_seconds(network: Network, world_size: int, nbytes: int) -> float:
-    """All-reduce around a ring: each of m parts takes 2 (m - 1) messages (Thakur et al. 2005, 4.4).
+    """Return the time of an all-reduce around a ring (Thakur et al. 2005, 4.4) [s].
 
-    A part passes slow and fast connections in turn; each connection carries every part, one after the other.
+    Each of m parts takes 2 (m - 1) messages. A part passes slow and fast connections in turn; each
+    connection carries every part, one after the other.
     """
-    part, hops = nbytes / world_size, 2 * (world_size - 1)
+    part_bytes = nbytes / world_size
+    num_hops = 2 * (world_size - 1)
     hosts = np.arange(world_size) // network.workers_per_host
-    leaves = hosts != np.roll(hosts, -1)
-    seconds = np.where(leaves, network.between.seconds(part), network.within.seconds(part))
-    path = float(np.convolve(np.tile(seconds, 3), np.ones(hops), "valid").max())
-    slowest = network.between if leaves.any() else network.within
-    return max(path, slowest.latency + hops * part / slowest.bandwidth)
+    leaves_host = hosts != np.roll(hosts, -1)
+    hop_seconds = np.where(
+        leaves_host, network.between.seconds(part_bytes), network.within.seconds(part_bytes)
+    )
+    # A part goes around less than twice, from any start.
+    paths = np.convolve(np.tile(hop_seconds, 3), np.ones(num_hops), "valid")
+    slowest = network.between if leaves_host.any() else network.within
+    busiest_link = slowest.latency + num_hops * part_bytes / slowest.bandwidth
+    return max(float(paths.max()), busiest_link)
 
 
 @lru_cache(maxsize=256)
 def tree_seconds(network: Network, world_size: int, nbytes: int) -> float:
-    """Broadcast by a binomial tree, or a barrier for 0 bytes: a round of messages for each binary digit."""
+    """Return the time of a broadcast by a binomial tree, or of a barrier for 0 bytes [s].
+
+    There is a round of messages for each binary digit of the number of workers.
+    """
     total = 0.0
     for distance in 2 ** np.arange((world_size - 1).bit_length()):
         senders = np.arange(min(distance, world_size - distance))
@@ -102,13 +118,13 @@ def tree_seconds(network: Network, world_size: int, nbytes: int) -> float:
 
 
 def average_seconds(network: Network, protocol: str, nbytes: int) -> float:
-    """Time of one pairwise average between hosts, without waiting for locks."""
+    """Return the time of one pairwise average between hosts, without waiting for locks [s]."""
     link = network.between
     return 2 * (ROUND_TRIPS[protocol] * link.latency + nbytes / link.bandwidth)
 
 
 def push_seconds(network: Network, nbytes: int) -> float:
-    """Time of the messages of a push to one shard of another host, which has its lock at once.
+    """Return the time of the messages of a push to a shard of another host with a free lock [s].
 
     Examples:
         >>> link = Link(1e-3, 1e6)
@@ -122,48 +138,52 @@ def push_seconds(network: Network, nbytes: int) -> float:
 def _round_seconds(
     network: Network, senders: NDArray[Any], receivers: NDArray[Any], nbytes: float
 ) -> float:
-    """Time of messages that start together."""
+    """Return the time of messages that start together [s]."""
     if not len(senders):
         return 0.0
-    origins, goals = senders // network.workers_per_host, receivers // network.workers_per_host
-    leaves = origins != goals
-    inside = 0.0 if leaves.all() else network.within.seconds(nbytes)
-    if not leaves.any():
-        return inside
-    most = max(np.bincount(hosts[leaves]).max() for hosts in (origins, goals))
-    return max(inside, network.between.seconds(float(most) * nbytes))
+    origins = senders // network.workers_per_host
+    destinations = receivers // network.workers_per_host
+    leaves_host = origins != destinations
+    within = 0.0 if leaves_host.all() else network.within.seconds(nbytes)
+    if not leaves_host.any():
+        return within
+    # The messages of the busiest NIC follow each other.
+    sent = np.bincount(origins[leaves_host]).max()
+    received = np.bincount(destinations[leaves_host]).max()
+    between = network.between.seconds(float(max(sent, received)) * nbytes)
+    return max(within, between)
 
 
-class Nics:
-    """The NICs of the hosts: what leaves, and what enters, a host at once goes one after the other."""
+class NicQueues:
+    """The NICs of the hosts: messages that leave, or enter, a host at once follow each other."""
 
     def __init__(self, network: Network, world_size: int) -> None:
         self._network = network
-        hosts = -(-world_size // network.workers_per_host)
-        self._sending_until, self._receiving_until = [0.0] * hosts, [0.0] * hosts
+        num_hosts = -(-world_size // network.workers_per_host)
+        self._sending_until = [0.0] * num_hosts
+        self._receiving_until = [0.0] * num_hosts
 
     def link(self, sender: int, receiver: int) -> Link:
-        """The connection of two workers."""
-        per_host = self._network.workers_per_host
-        return (
-            self._network.within
-            if sender // per_host == receiver // per_host
-            else self._network.between
-        )
+        """Return the connection of two workers."""
+        workers_per_host = self._network.workers_per_host
+        is_same_host = sender // workers_per_host == receiver // workers_per_host
+        return self._network.within if is_same_host else self._network.between
 
     def arrival(
         self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1
     ) -> float:
-        """Time at which a message that starts now arrives; each round trip more than one adds a latency."""
-        (link, within, per_host, _), sending, receiving = (
-            self._network,
-            self._sending_until,
-            self._receiving_until,
-        )
-        origin, goal = sender // per_host, receiver // per_host
-        if origin == goal:
+        """Return the time at which a message that starts now arrives.
+
+        Each round trip more than one adds a latency.
+        """
+        between, within, workers_per_host, _ = self._network
+        origin = sender // workers_per_host
+        destination = receiver // workers_per_host
+        if origin == destination:
             return now + round_trips * within.latency + nbytes / within.bandwidth
-        duration = nbytes / link.bandwidth
-        sending[origin] = max(now, sending[origin]) + duration
-        receiving[goal] = max(sending[origin] + link.latency, receiving[goal] + duration)
-        return receiving[goal] + (round_trips - 1) * link.latency
+        duration = nbytes / between.bandwidth
+        sent = max(now, self._sending_until[origin]) + duration
+        received = max(sent + between.latency, self._receiving_until[destination] + duration)
+        self._sending_until[origin] = sent
+        self._receiving_until[destination] = received
+        return received + (round_trips - 1) * between.latency

@@ -1,18 +1,18 @@
 """The parameter server and the shared vectors of workers on the virtual clock.
 
-Time of a push to a shard of another rank, with a latency L and a bandwidth W of the link between them:
+Time of a push to a shard of another rank, with a latency L and a bandwidth W of their link:
 
  * its lock comes at once, or from the worker before; workers queue in the order of their requests;
- * under the lock, lock and get: 2 L + bytes / W, where bytes are those of the segments (or of the elements at some
-   indices, whose request takes bytes of indices / W more);
- * under the lock, put and unlock: 2 L + bytes / W; nothing is put where the result is not finite;
+ * under the lock, lock and get: 2 L + bytes / W, where bytes are those of the segments (or of the
+   elements at some indices, whose request takes bytes of indices / W more);
+ * under the lock, put and unlock: 2 L + bytes / W; a result that is not finite is not put;
  * under the lock, an answer: L + bytes / W, where bytes are those that a server would send.
 
-A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. A
-push takes `push_seconds` of the processor under each lock, whatever its rule. The owner of a shard pays for nothing
-but that and the lock. Shards are independent, but what leaves a host, or enters it, at once goes one after the other
-through its NIC (`costs.Nics`), whether it belongs to one of its workers or to a shard that one of them owns; messages
-without content do not use the card.
+A pull locks and gets, and unlocks without a further message. The question whether a shard is
+occupied takes 2 L. A push takes `push_seconds` of the processor under each lock, whatever its rule.
+The owner of a shard pays only for that and the lock. Shards are independent, but messages that
+leave a host, or enter it, at once follow each other through its NIC (`costs.NicQueues`), whether
+they belong to its workers or to its shards. Messages without content do not use the NIC.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from hep_studies.simulator.costs import ROUND_TRIPS, Network, Nics
+from hep_studies.simulator.costs import ROUND_TRIPS, Network, NicQueues
 from hep_studies.simulator.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import ExchangeCounts, Vector, is_finite
 from training.transports.parameter_server import Answer, Layout, ParameterServer, Push, Rule
 from training.transports.transport import SharedVector
 
 
-class Wires(Nics):
-    """The connections of all workers on the virtual clock."""
+class SimulatedLinks(NicQueues):
+    """The links of all workers on the virtual clock."""
 
     def __init__(self, network: Network, world_size: int, clock: VirtualClock) -> None:
         super().__init__(network, world_size)
@@ -41,11 +41,10 @@ class Wires(Nics):
     def travel(
         self, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1
     ) -> Awaitable[None]:
-        """Wait for a message; each round trip more than one adds an empty one."""
+        """Wait for a message; each round trip more than one adds an empty message."""
         now = self.clock.now
-        return self.clock.sleep(
-            self.arrival(now, sender, receiver, nbytes, round_trips=round_trips) - now
-        )
+        arrival = self.arrival(now, sender, receiver, nbytes, round_trips=round_trips)
+        return self.clock.sleep(arrival - now)
 
 
 class SimShards(NamedTuple):
@@ -59,13 +58,13 @@ class SimShards(NamedTuple):
 class SimServer(ParameterServer):
     """A simulated worker's view of the server.
 
-    `shards`: the shards of all ranks; gets those that this one owns. `push_seconds`: processor time of a push to a
-    shard [s].
+    `shards`: the shards of all ranks, to which this rank adds those that it owns. `push_seconds`:
+    processor time of a push to a shard [s].
     """
 
     def __init__(
         self,
-        wires: Wires,
+        links: SimulatedLinks,
         layout: Layout,
         content: Vector,
         *,
@@ -73,10 +72,11 @@ class SimServer(ParameterServer):
         shards: SimShards,
         push_seconds: float,
     ) -> None:
-        clock = wires.clock
+        clock = links.clock
         background = VirtualBackground(clock, f"push of rank {rank}")
         super().__init__(layout, content, rank=rank, now=lambda: clock.now, background=background)
-        self._clock, self._wires = clock, wires
+        self._clock = clock
+        self._links = links
         self._push_seconds = push_seconds
         shards.rows.update(self._rows)
         shards.clocks.update(self._clocks)
@@ -90,7 +90,7 @@ class SimServer(ParameterServer):
 
     @override
     async def _wait_for_own_push(self) -> None:
-        """Messages share no connections."""
+        """Do nothing: the messages of two pushes may overlap."""
 
     @override
     async def _lock(self, shard: int) -> None:
@@ -102,13 +102,12 @@ class SimServer(ParameterServer):
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
-        is_far = not self._owns(shard)
-        latency = self._wires.link(self.rank, self.layout.owners[shard]).latency
-        if is_far:
-            await self._clock.sleep(latency)
+        if self._owns(shard):
+            return self._locks[shard].is_held
+        latency = self._links.link(self.rank, self.layout.owners[shard]).latency
+        await self._clock.sleep(latency)
         is_held = self._locks[shard].is_held
-        if is_far:
-            await self._clock.sleep(latency)
+        await self._clock.sleep(latency)
         return is_held
 
     @override
@@ -122,46 +121,47 @@ class SimServer(ParameterServer):
     @override
     async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
         owner = self.layout.owners[shard]
-        if owner != self.rank:
-            # The answer to an empty request, or to indices.
-            if indices is not None:
-                await self._wires.travel(self.rank, owner, indices.nbytes)
-            await self._wires.travel(
-                owner, self.rank, out.nbytes, round_trips=2 if indices is None else 1
-            )
+        if owner != self.rank and indices is not None:
+            await self._links.travel(self.rank, owner, indices.nbytes)
+            await self._links.travel(owner, self.rank, out.nbytes)
+        elif owner != self.rank:
+            # The request is empty.
+            await self._links.travel(owner, self.rank, out.nbytes, round_trips=2)
         return await super()._read_shard(shard, out, indices)
 
     @override
     async def _write_shard(
         self, shard: int, rows: Vector, indices: Vector | None, clock: int
     ) -> None:
-        if not self._owns(shard):
-            await self._wires.travel(
-                self.rank, self.layout.owners[shard], rows.nbytes, round_trips=2
-            )
+        owner = self.layout.owners[shard]
+        if owner != self.rank:
+            await self._links.travel(self.rank, owner, rows.nbytes, round_trips=2)
         await super()._write_shard(shard, rows, indices, clock)
 
     @override
     async def _send_answer(self, shard: int, answer: Answer) -> None:
         """The owner of the shard sends only the bytes that the answer reads."""
         nbytes = answer(self.layout.slices[shard], self._rows[shard][0])
-        if not self._owns(shard):
-            await self._wires.travel(self.layout.owners[shard], self.rank, nbytes)
+        owner = self.layout.owners[shard]
+        if owner != self.rank:
+            await self._links.travel(owner, self.rank, nbytes)
         self._count_bytes(shard, nbytes)
 
 
 class SimVector(SharedVector):
     """A simulated worker's shared vector.
 
-    An average in memory takes both locks in the order of the ranks, reads, changes both sides and unlocks. One through
-    sockets reads both sides, and adds the differences after their time on the network, without locks.
+    An average in memory takes both locks in the order of the ranks, reads, changes both sides and
+    unlocks. An average through sockets reads both sides, and adds the differences after their time
+    on the network, without locks.
 
-    `vectors`: those of all ranks; gets this one. `protocol`: see `ClusterSettings.protocol`.
+    `vectors`: those of all ranks, to which this one is added. `protocol`: see
+    `ClusterSettings.protocol`.
     """
 
     def __init__(
         self,
-        wires: Wires,
+        links: SimulatedLinks,
         vectors: dict[int, SimVector],
         rank: int,
         vector: Vector,
@@ -169,7 +169,9 @@ class SimVector(SharedVector):
         protocol: str,
     ) -> None:
         super().__init__(vector)
-        self._wires, self._clock, self._rank = wires, wires.clock, rank
+        self._links = links
+        self._clock = links.clock
+        self._rank = rank
         self._vectors = vectors
         vectors[rank] = self
         self._has_locks = protocol == "memory"
@@ -186,7 +188,7 @@ class SimVector(SharedVector):
     @override
     async def read(self, out: Vector) -> int:
         if self._has_locks:
-            await self._locked()
+            await self._acquire_lock(self)
             self.lock.release()
         np.copyto(out, self.values)
         return self._counts.begun + self._counts.received
@@ -194,61 +196,66 @@ class SimVector(SharedVector):
     @override
     async def add(self, change: Vector) -> int:
         if self._has_locks:
-            await self._locked()
+            await self._acquire_lock(self)
         self.values += change
         if self._has_locks:
             self.lock.release()
         return self._counts.begun + self._counts.received
 
-    async def _locked(self, vector: SimVector | None = None) -> None:
-        started, is_in_background = self._clock.now, self._background.is_under_way
-        await (vector or self).lock.acquire()
+    async def _acquire_lock(self, vector: SimVector) -> None:
+        """Wait for the lock of a vector, and count the time."""
+        started = self._clock.now
+        is_in_background = self._background.is_under_way
+        await vector.lock.acquire()
         waited = self._clock.now - started
         self._counts.wait_seconds += waited
         self.waited += waited
-        self._background.blocked_seconds += waited if is_in_background else 0.0
+        if is_in_background:
+            self._background.blocked_seconds += waited
 
     @override
     async def read_from_rank(self, rank: int, out: Vector) -> None:
-        theirs = self._vectors[rank]
+        vector = self._vectors[rank]
         if self._has_locks:
-            await self._locked(theirs)
+            await self._acquire_lock(vector)
         if rank != self._rank:
-            await self._wires.travel(rank, self._rank, out.nbytes, round_trips=2)
-        np.copyto(out, theirs.values)
+            await self._links.travel(rank, self._rank, out.nbytes, round_trips=2)
+        np.copyto(out, vector.values)
         if self._has_locks:
-            theirs.lock.release()
+            vector.lock.release()
 
     @override
     async def average_with(self, partner: int) -> None:
-        waited = self._counts.wait_seconds
+        wait_seconds = self._counts.wait_seconds
         await self._average(partner)
-        self.waited += self._counts.wait_seconds - waited
+        self.waited += self._counts.wait_seconds - wait_seconds
 
     async def _average(self, partner: int) -> None:
         started = self._clock.now
-        theirs, nbytes, trips = self._vectors[partner], self.values.nbytes, self._round_trips
-        first, second = (self, theirs) if self._rank < partner else (theirs, self)
+        partner_vector = self._vectors[partner]
+        nbytes = self.values.nbytes
+        # Locks in the order of the ranks cannot wait for each other in a circle.
+        first, second = self, partner_vector
+        if partner < self._rank:
+            first, second = partner_vector, self
         if self._has_locks:
             await first.lock.acquire()
             await second.lock.acquire()
             self._counts.wait_seconds += self._clock.now - started
-        await self._wires.travel(partner, self._rank, nbytes, round_trips=trips)
-        difference = theirs.values - self.values
-        # Rounded down for integers, which keeps the sum.
-        difference = difference // 2 if difference.dtype.kind in "iu" else difference * 0.5
-        await self._wires.travel(self._rank, partner, nbytes, round_trips=trips)
-        # What is not finite must not reach the other.
-        is_made = is_finite(difference)
-        if is_made:
-            self.values += difference
-            theirs.values -= difference
+        await self._links.travel(partner, self._rank, nbytes, round_trips=self._round_trips)
+        change = _half(partner_vector.values - self.values)
+        await self._links.travel(self._rank, partner, nbytes, round_trips=self._round_trips)
+        # A model that is not finite must not reach the partner.
+        if is_finite(change):
+            self.values += change
+            partner_vector.values -= change
+            self._counts.begun += 1
+            partner_vector._counts.received += 1
+        else:
+            self._counts.refused += 1
         if self._has_locks:
             second.lock.release()
             first.lock.release()
-        self._counts.begun += is_made
-        theirs._counts.received += is_made
-        self._counts.refused += not is_made
         self._counts.exchange_seconds += self._clock.now - started
 
     @override
@@ -265,3 +272,10 @@ class SimVector(SharedVector):
     @override
     async def drain(self) -> None:
         self.waited += await self._background.drain()
+
+
+def _half(difference: Vector) -> Vector:
+    """Return half a difference; of integers rounded down, which keeps the sum of both sides."""
+    if difference.dtype.kind in "iu":
+        return difference // 2
+    return difference * 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.workloads.draws import Augmentation
 
-#: Number of workers that also evaluate their own model at the end.
+#: Number of workers that also validate their own model at the end.
 _VALIDATE_ALONE = 16
 
 
@@ -32,13 +32,13 @@ class Simulated(NamedTuple):
     """The result of a simulated run."""
 
     records: list[list[dict[str, Any]]]
-    """Records of each worker per epoch, in the format of a real run; times are virtual."""
+    """Records of each worker and epoch, in the format of a real run; times are virtual."""
     parameters: torch.Tensor
     """(world_size, num_parameters) final parameters."""
     seconds: float
     """Virtual time of the run [s]."""
     best: ModelState | None = None
-    """The mean model of the lowest validation loss, unless `files` keep it elsewhere."""
+    """The mean model of the lowest validation loss, unless `files` store it elsewhere."""
 
 
 @without_garbage_collection()
@@ -63,7 +63,8 @@ def simulate(
         settings: The training.
         cluster: Times of computation and communication.
         augmentation: Changes the images of each batch; None for no change.
-        partition: The division of the training rows among the workers, with `settings.skew`; None: all read all.
+        partition: The division of the training rows among the workers, with `settings.skew`; None:
+            all workers read all rows.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
     """
@@ -78,17 +79,18 @@ def simulate(
         clock.now = resume.load(0)["work"]["now"]
     network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
     stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
-    evaluator = BatchedGradients(clock, stacked, train, val)
-    kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
+    gradients = BatchedGradients(clock, stacked, train, val)
+    files_of_rank: list[RunFiles] = []
     trainers = []
     for transport in network.transports():
         rank = transport.rank
+        files_of_rank.append(files(rank) if files else MemoryFiles())
         meter = Meter(transport.now)
         metered = MeteredTransport(transport, meter)
         model = stacked.row(rank)
         times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
         work = StackedWork(
-            evaluator,
+            gradients,
             model,
             rank=rank,
             times=times,
@@ -103,16 +105,20 @@ def simulate(
             algorithm,
             metered,
             meter,
-            kept[rank],
+            files_of_rank[rank],
             None,
             partition=partition,
         )
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
-    best = next(
-        (each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None),
-        None,
-    )
-    histories = merge_records([trainer.history for trainer in trainers])
-    return Simulated(histories, stacked.parameters, clock.now, best)
+    records = merge_records([trainer.history for trainer in trainers])
+    return Simulated(records, stacked.parameters, clock.now, _best_model(files_of_rank))
+
+
+def _best_model(files_of_rank: Sequence[RunFiles]) -> ModelState | None:
+    """Return the best model of a run whose files stay in memory."""
+    for files in files_of_rank:
+        if isinstance(files, MemoryFiles) and files.best is not None:
+            return files.best
+    return None

@@ -1,4 +1,4 @@
-"""Computes gradients of many virtual workers together: their parameters and gradients are rows of two matrices."""
+"""Computes gradients of many virtual workers together: they are rows of one matrix."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from training.workloads.draws import Augmentation, Draws
 from training.workloads.gradients import Sums, TorchGradients, compute_sums
 from training.workloads.work import ValidationPart, Work
 
-_VALIDATED_AT_ONCE: Final = 2048
+_VALIDATION_BATCH: Final = 2048
 
 
 class StackedModels:
-    """The parameters of all virtual workers as rows of one matrix; likewise their gradients, and their buffers.
+    """The models of all virtual workers: parameters, gradients and buffers are rows of matrices.
 
-    `module`: the network; every worker starts with its parameters and buffers. `augmentation`: changes the images of
-    each batch; None for no change.
+    `module`: the network; every worker starts with its parameters and buffers. `augmentation`:
+    changes the images of each batch; None for no change.
     """
 
     def __init__(
@@ -45,17 +45,15 @@ class StackedModels:
     ) -> None:
         self.model = FlatModel(deepcopy(module).train())
         """A model to load the parameters of any worker into."""
-        # Compiled code picks its batches from rows that nobody changes.
+        # Compiled code takes its batches from rows that no augmentation changes.
         self._engine = None if augmentation else compiled_engine(self.model.module)
         self._torch = TorchGradients(self.model)
         self.parameters = self.model.flat.detach().repeat(world_size, 1)
         """(world_size, num_parameters)."""
         self.gradients = torch.zeros_like(self.parameters)
         """(world_size, num_parameters)."""
-        self._host_parameters, self._host_gradients = (
-            self.parameters.numpy(),
-            self.gradients.numpy(),
-        )
+        self._parameters_array = self.parameters.numpy()
+        self._gradients_array = self.gradients.numpy()
         self.buffers = np.tile(self.model.buffers(), (world_size, 1))
         """(world_size, num_buffers) float64."""
         self.draws = [
@@ -66,38 +64,38 @@ class StackedModels:
         """Sums of each worker: loss, weight, correct, samples."""
 
     def row(self, rank: int) -> FlatVectors:
-        """The model of one worker."""
+        """Return the model of one worker."""
         return FlatVectors(
             nn.Parameter(self.parameters[rank], requires_grad=False), self.gradients[rank]
         )
 
     def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
-        """Compute the gradients of some workers at their parameters, into `gradients`, and add to `sums`.
+        """Compute the gradients of some workers at their parameters, and add to `sums`.
 
-        `batches`: the numbers of the rows of each worker's batch, by its rank. `rows`: the rows to pick from.
+        `batches`: indices of the rows of each worker's batch, by its rank. `rows`: all rows.
         """
         if self._engine is not None:
-            order = np.concatenate(list(batches.values()))
-            bounds = np.cumsum([0, *map(len, batches.values())])
             ranks = np.fromiter(batches, np.int64, len(batches))
-            chosen = Batches(ranks, order, bounds)
+            row_indices = np.concatenate(list(batches.values()))
+            bounds = np.cumsum([0, *map(len, batches.values())])
+            stacked_batches = Batches(ranks, row_indices, bounds)
             self._engine.gradients(
-                self._host_parameters, self._host_gradients, rows, chosen, self.sums
+                self._parameters_array, self._gradients_array, rows, stacked_batches, self.sums
             )
             return
         for rank, batch in batches.items():
-            self.model.load(ModelState(self._host_parameters[rank], self.buffers[rank]))
+            self.model.load(ModelState(self._parameters_array[rank], self.buffers[rank]))
             self._torch.compute(self.draws[rank].prepare(rows.batch(batch), for_torch=True))
-            self.model.read_gradient(self._host_gradients[rank])
+            self.model.read_gradient(self._gradients_array[rank])
             self.buffers[rank] = self.model.buffers()
             self.sums[rank] += self._torch.pop_sums()
 
 
 class BatchedGradients:
-    """Evaluates the gradients of all computing workers together, when the first one is needed.
+    """Computes the gradients of all workers that are in a step, when the first one is needed.
 
-    A worker's parameters and batch do not change while it computes, so the gradient may be evaluated at any time within
-    this period.
+    A worker's parameters and batch do not change during its step, so that the gradient may be
+    computed at any time of the step.
     """
 
     def __init__(
@@ -112,26 +110,23 @@ class BatchedGradients:
 
     @types.coroutine
     def gradient(self, rank: int, rows: Vector, seconds: float) -> Generator[float, None, None]:
-        """Let a worker compute on some rows, for some virtual time."""
+        """Compute a worker's gradient on some rows, in some virtual time."""
         self._pending[rank] = rows
         yield self.clock.now + seconds
         if rank in self._pending:
-            self._evaluate()
-
-    def _evaluate(self) -> None:
-        self.stacked.compute(self._pending, self.train.rows)
-        self._pending.clear()
+            self.stacked.compute(self._pending, self.train.rows)
+            self._pending.clear()
 
     def validate(self, state: ModelState) -> Sums:
-        """Sums over the whole validation split."""
-        model, sums = self.stacked.model, Sums()
+        """Return the sums over the validation split."""
+        model = self.stacked.model
+        sums = Sums()
         model.load(state)
         model.module.eval()
         with torch.inference_mode():
-            for batch in self._val.batches(_VALIDATED_AT_ONCE):
-                sums = sums.combine(
-                    compute_sums(model.module(*batch.inputs), batch.labels, batch.weights)
-                )
+            for batch in self._val.batches(_VALIDATION_BATCH):
+                logits = model.module(*batch.inputs)
+                sums = sums.combine(compute_sums(logits, batch.labels, batch.weights))
         model.module.train()
         return sums
 
@@ -144,7 +139,7 @@ class StackedWork(Work):
 
     def __init__(
         self,
-        evaluator: BatchedGradients,
+        gradients: BatchedGradients,
         model: FlatVectors,
         *,
         rank: int,
@@ -153,9 +148,10 @@ class StackedWork(Work):
         validates_alone: bool,
     ) -> None:
         self.model = model
-        self._evaluator = evaluator
+        self._gradients = gradients
         self._rank = rank
-        self._times, self._owned_rows = times, owned_rows
+        self._times = times
+        self._owned_rows = owned_rows
         self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
@@ -164,7 +160,7 @@ class StackedWork(Work):
 
     @override
     def begin(self, assignment: Assignment) -> None:
-        self._order = self._evaluator.train.reading_order(assignment, self._owned_rows)
+        self._order = self._gradients.train.reading_order(assignment, self._owned_rows)
         self._bounds = [0, *accumulate(assignment.sizes)]
         self._step = 0
 
@@ -181,40 +177,40 @@ class StackedWork(Work):
 
     @override
     def compute_gradient(self) -> Awaitable[None]:
-        return self._evaluator.gradient(self._rank, self._rows, self._times.draw(len(self._rows)))
+        seconds = self._times.draw(len(self._rows))
+        return self._gradients.gradient(self._rank, self._rows, seconds)
 
     @override
     def pop_sums(self) -> Sums:
         sums = self.running_sums()
-        self._evaluator.stacked.sums[self._rank] = 0
+        self._gradients.stacked.sums[self._rank] = 0
         return sums
 
     @override
     def running_sums(self) -> Sums:
-        return Sums.from_array(self._evaluator.stacked.sums[self._rank])
+        return Sums.from_array(self._gradients.stacked.sums[self._rank])
 
     @override
     def buffers(self) -> Vector:
-        return np.array(self._evaluator.stacked.buffers[self._rank])
+        return np.array(self._gradients.stacked.buffers[self._rank])
 
     @override
     def write_buffers(self, values: Vector) -> None:
-        self._evaluator.stacked.buffers[self._rank] = values
+        self._gradients.stacked.buffers[self._rank] = values
 
     @override
     async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
-        """Validate for as long as the gradients of a third of the rows take; the first worker evaluates all parts."""
-        await self._evaluator.clock.sleep(
-            self._times.evaluating(self._evaluator.num_val // part.num_parts)
-        )
-        return Sums() if part.part else self._evaluator.validate(state)
+        """Wait for the time of this worker's part; the first worker computes all parts."""
+        num_rows = self._gradients.num_val // part.num_parts
+        await self._gradients.clock.sleep(self._times.evaluation_seconds(num_rows))
+        return Sums() if part.part else self._gradients.validate(state)
 
     @override
     def state(self) -> dict[str, Any]:
-        draws = self._evaluator.stacked.draws[self._rank].state()
-        return {"times": self._times.state(), "now": self._evaluator.clock.now, "draws": draws}
+        draws = self._gradients.stacked.draws[self._rank].state()
+        return {"times": self._times.state(), "now": self._gradients.clock.now, "draws": draws}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         self._times.load_state(state["times"])
-        self._evaluator.stacked.draws[self._rank].load_state(state["draws"])
+        self._gradients.stacked.draws[self._rank].load_state(state["draws"])

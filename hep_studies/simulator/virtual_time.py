@@ -21,27 +21,27 @@ Register = Callable[["VirtualTask"], None]
 
 @types.coroutine
 def suspend(until: float | Register) -> Generator[float | Register, None, None]:
-    """Suspend the running task until a time, or until what `until` arranges when it gets the task."""
+    """Suspend the running task until a time, or until the event that `until` registers it for."""
     yield until
 
 
 class VirtualTask:
     """A coroutine on the virtual clock."""
 
-    __slots__ = ("_clock", "_work", "done", "name")
+    __slots__ = ("_clock", "_work", "has_ended", "name")
 
     def __init__(self, work: Coroutine[Any, Any, None], name: str, clock: VirtualClock) -> None:
         self._work = work
         self._clock = clock
         self.name = name
-        self.done = False
+        self.has_ended = False
 
     def resume(self) -> None:
         """Run the task until it is suspended again or ends."""
         try:
             until = self._work.send(None)
         except StopIteration:
-            self.done = True
+            self.has_ended = True
         except BaseException as error:
             error.add_note(f"in the simulated {self.name}")
             raise
@@ -56,14 +56,14 @@ class VirtualClock:
     """Runs tasks in the order of their events; simultaneous events in the order of their scheduling.
 
     Examples:
-        >>> clock, seen = VirtualClock(), []
-        >>> async def wake(at: float) -> None:
-        ...     await clock.sleep(at)
-        ...     seen.append(clock.now)
-        >>> for at in (2.0, 1.0):
-        ...     _ = clock.spawn(wake(at), "sleeper")
+        >>> clock, wake_times = VirtualClock(), []
+        >>> async def sleep(seconds: float) -> None:
+        ...     await clock.sleep(seconds)
+        ...     wake_times.append(clock.now)
+        >>> for seconds in (2.0, 1.0):
+        ...     _ = clock.spawn(sleep(seconds), "sleeper")
         >>> clock.run()
-        >>> seen
+        >>> wake_times
         [1.0, 2.0]
     """
 
@@ -73,17 +73,17 @@ class VirtualClock:
         self._order = 0
         self._tasks: list[VirtualTask] = []
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
+    def at(self, time: float, callback: Callable[[], None]) -> None:
         """Call a function at a time."""
         self._order += 1
-        heappush(self._events, (when, self._order, what))
+        heappush(self._events, (time, self._order, callback))
 
     def spawn(
-        self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True
+        self, work: Coroutine[Any, Any, None], name: str, *, must_end: bool = True
     ) -> VirtualTask:
-        """Start a coroutine now; `keep`: whether `run` checks that it ends."""
+        """Start a coroutine now; `must_end`: whether `run` checks that it ends."""
         task = VirtualTask(work, name, self)
-        if keep:
+        if must_end:
             self._tasks.append(task)
         self.at(self.now, task.resume)
         return task
@@ -93,15 +93,19 @@ class VirtualClock:
         return suspend(self.now + seconds)
 
     def run(self) -> None:
-        """Run until nothing more can happen; a task that nothing will resume is a `StalledError`."""
+        """Run until nothing more can happen.
+
+        Raises:
+            StalledError: A task waits for an event that nothing will cause.
+        """
         events = self._events
         while events:
-            self.now, _, what = heappop(events)
-            what()
-        waiting = [task.name for task in self._tasks if not task.done]
-        if waiting:
+            self.now, _, callback = heappop(events)
+            callback()
+        stalled = [task.name for task in self._tasks if not task.has_ended]
+        if stalled:
             raise StalledError(
-                f"the simulation stands still at {self.now:g} s; these never ended: {waiting[:8]}"
+                f"the simulation stands still at {self.now:g} s; these never ended: {stalled[:8]}"
             )
 
 
@@ -152,18 +156,22 @@ class VirtualLock:
 
 
 class VirtualBackground(Background):
-    """Work beside a worker's computation, one piece at a time: who begins one knows that the one before has ended."""
+    """Work beside a worker's computation, one piece at a time.
+
+    A caller begins a piece only when the one before has ended.
+    """
 
     is_under_way = False
 
     def __init__(self, clock: VirtualClock, name: str) -> None:
-        self._clock, self._name = clock, name
+        self._clock = clock
+        self._name = name
         self._waiting: VirtualTask | None = None
 
     @override
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
         self.is_under_way = True
-        self._clock.spawn(self._run(work), self._name, keep=False)
+        self._clock.spawn(self._run(work), self._name, must_end=False)
 
     @override
     async def drain(self) -> float:

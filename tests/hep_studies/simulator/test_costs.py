@@ -13,7 +13,7 @@ from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.costs import (
     Link,
     Network,
-    Nics,
+    NicQueues,
     average_seconds,
     recursive_doubling_seconds,
     ring_seconds,
@@ -118,14 +118,14 @@ def test_an_average_takes_as_long_as_its_messages(
 
 def test_workers_of_a_host_share_its_card() -> None:
     byte = NBYTES / SLOW.bandwidth
-    nics = Nics(Network(SLOW, FAST, 2), 6)
+    nics = NicQueues(Network(SLOW, FAST, 2), 6)
     alone, second = (nics.arrival(0.0, rank, 2 + rank, NBYTES) for rank in (0, 1))
     assert (alone, second) == (
         pytest.approx(SLOW.latency + byte),
         pytest.approx(SLOW.latency + 2 * byte),
     )
     # Two hosts send to one: the second message enters behind the first.
-    nics = Nics(Network(SLOW, FAST, 2), 6)
+    nics = NicQueues(Network(SLOW, FAST, 2), 6)
     first, second = (nics.arrival(0.0, sender, 4, NBYTES) for sender in (0, 2))
     assert second - first == pytest.approx(byte)
     # Within a host nothing passes the card.
