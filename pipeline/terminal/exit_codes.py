@@ -38,7 +38,11 @@ from pipeline.runs.provenance import DISTRIBUTION
 #: some imports catch all. The runner then stops before it publishes anything.
 stop_requested: Final = threading.Event()
 #: Packages whose modules have other names.
-_PACKAGE_OF: Final = {"py4j": "pyspark", "sklearn": "scikit-learn", "upath": "universal-pathlib"}
+_PACKAGE_OF_MODULE: Final = {
+    "py4j": "pyspark",
+    "sklearn": "scikit-learn",
+    "upath": "universal-pathlib",
+}
 
 
 class SafeConsole(Console):
@@ -46,9 +50,8 @@ class SafeConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""
-        super().print(
-            *(redact(each) if isinstance(each, str) else each for each in objects), **options
-        )
+        redacted = [redact(text) if isinstance(text, str) else text for text in objects]
+        super().print(*redacted, **options)
 
 
 #: Consoles for the result of a command, and for its progress and errors.
@@ -87,8 +90,8 @@ def with_exit_code(command_line: Callable[[], None]) -> None:
 
 def guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, _interrupt)
     killed_before = killed_for_memory()
     if not debug:
         # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
@@ -97,7 +100,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
         work()
     except typer.Exit:
         raise
-    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it gives the message and the exit code
         if debug:
             err.print(traceback.format_exc(), markup=False)
         num_killed = killed_for_memory() - killed_before
@@ -105,41 +108,56 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
 
 
 def _explain(error: BaseException, *, num_killed: int) -> Exit:
-    """Print what went wrong; returns the exit code."""
+    """Print what went wrong; returns the exit code.
+
+    `num_killed` is the number of processes that the kernel has killed for memory meanwhile.
+    """
     if isinstance(error, KeyboardInterrupt) or stop_requested.is_set():
-        # A terminal also interrupts Spark's workers: their end may reach us as an error before our own interrupt.
-        # A further signal must not change the exit code.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        err.print("\ninterrupted; finished stages stay; the same command resumes there")
-        return Exit.INTERRUPTED
+        return _explain_interrupt()
     error = _missing_extra(error) or plugin_error(error) or error
     if not isinstance(error, USER_ERRORS):
         error = _lack_of_memory(error, num_killed) or error
     if isinstance(error, USER_ERRORS):
-        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        _print_error(str(error))
         limit = memory_limit()
         if num_killed and str(limit) not in str(error):
-            err.print(
-                escape(
-                    f"The kernel has killed {num_killed} process(es) for memory meanwhile: {limit}."
-                )
-            )
-        if isinstance(error, ConfigError):
-            return Exit.USAGE
-        if isinstance(error, TEMPORARY_ERRORS):
-            return Exit.MAY_PASS
-        return Exit.NOT_THERE_YET if isinstance(error, MISSING_INPUT_ERRORS) else Exit.USER_ERROR
-    if of_system := full_disk_error(error) or (error if isinstance(error, OSError) else None):
-        err.print(
-            f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk."
-        )
+            note = f"The kernel has killed {num_killed} process(es) for memory meanwhile: {limit}."
+            err.print(escape(note))
+        return _exit_code(error)
+    system_error = full_disk_error(error)
+    if system_error is None and isinstance(error, OSError):
+        system_error = error
+    if system_error is not None:
+        _print_error(f"{system_error}. Check this name, its permissions and its disk.")
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."
     )
     return Exit.BUG
+
+
+def _explain_interrupt() -> Exit:
+    # A terminal also interrupts Spark's workers: their end may reach us as an error before our own interrupt.
+    # A further signal must not change the exit code.
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)
+    err.print("\ninterrupted; finished stages stay; the same command resumes there")
+    return Exit.INTERRUPTED
+
+
+def _print_error(message: str) -> None:
+    err.print(f"[bold red]error:[/] {escape(message)}")
+
+
+def _exit_code(error: BaseException) -> Exit:
+    if isinstance(error, ConfigError):
+        return Exit.USAGE
+    if isinstance(error, TEMPORARY_ERRORS):
+        return Exit.MAY_PASS
+    if isinstance(error, MISSING_INPUT_ERRORS):
+        return Exit.NOT_THERE_YET
+    return Exit.USER_ERROR
 
 
 def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError | None:
@@ -162,22 +180,20 @@ def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError 
 
 def _missing_extra(error: BaseException) -> MachineError | None:
     """The error for a module that an extra of this package installs."""
-    name = (
-        (getattr(error, "name", None) or "").split(".")[0]
-        if isinstance(error, ModuleNotFoundError)
-        else ""
-    )
-    package = _PACKAGE_OF.get(name, name).replace("_", "-")
-    for line in metadata.requires(DISTRIBUTION) or () if name else ():
-        extra = re.fullmatch(rf"{re.escape(package)}\b[^;]*; extra == .(\w+).", line)
-        if extra:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    module = error.name.split(".")[0]
+    package = _PACKAGE_OF_MODULE.get(module, module).replace("_", "-")
+    for requirement in metadata.requires(DISTRIBUTION) or ():
+        match = re.fullmatch(rf"{re.escape(package)}\b[^;]*; extra == .(\w+).", requirement)
+        if match:
             return MachineError(
-                f"this command needs {name}. Install it: pip install '{DISTRIBUTION}[{extra[1]}]'"
+                f"this command needs {module}. Install it: pip install '{DISTRIBUTION}[{match[1]}]'"
             )
     return None
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
     stop_requested.set()
     raise KeyboardInterrupt
 

@@ -42,33 +42,45 @@ class Grid:
         """The title, as many tables as the width asks for, the caption."""
         if self.title:
             yield Text(self.title, style="italic")
+        key_columns = list(range(self._keys))
         columns = list(range(self._keys, len(self.rows[0])))
         is_first = True
         while columns or is_first:
-            for number in range(max(1, len(columns)), 0, -1):
-                table = self._table([*range(self._keys), *columns[:number]])
-                needed = Measurement.get(
-                    console, options.update(max_width=_UNLIMITED), table
-                ).maximum
-                if needed <= options.max_width:
-                    break
+            num_columns = self._num_fitting_columns(console, options, columns)
+            table = self._table([*key_columns, *columns[:num_columns]])
             # A name wider than the terminal is not cut either.
-            yield from console.render(
-                table, options.update(max_width=max(options.max_width, needed))
-            )
-            columns, is_first = columns[number:], False
+            width = max(options.max_width, _width(table, console, options))
+            yield from console.render(table, options.update(max_width=width))
+            columns = columns[num_columns:]
+            is_first = False
         if self.caption:
             yield Text(self.caption, style="dim italic")
 
+    def _num_fitting_columns(
+        self, console: Console, options: ConsoleOptions, columns: Sequence[int]
+    ) -> int:
+        """The number of columns that fit beside the keys; at least 1."""
+        for num_columns in range(len(columns), 1, -1):
+            table = self._table([*range(self._keys), *columns[:num_columns]])
+            if _width(table, console, options) <= options.max_width:
+                return num_columns
+        return 1
+
     def _table(self, columns: Sequence[int]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for place in columns:
-            is_number = place >= self._keys and all(
-                row[place][:1] in "0123456789.-+" for row in self.rows[1:]
-            )
+        heads, *rows = self.rows
+        for column in columns:
+            cells = [row[column] for row in rows]
+            has_numbers = all(cell[:1] in "0123456789.-+" for cell in cells)
+            is_numeric = column >= self._keys and has_numbers
             table.add_column(
-                Text(self.rows[0][place]), no_wrap=True, justify="right" if is_number else "left"
+                Text(heads[column]), no_wrap=True, justify="right" if is_numeric else "left"
             )
-        for row in self.rows[1:]:
-            table.add_row(*(Text(row[place]) for place in columns))
+        for row in rows:
+            table.add_row(*[Text(row[column]) for column in columns])
         return table
+
+
+def _width(table: Table, console: Console, options: ConsoleOptions) -> int:
+    unlimited = options.update(max_width=_UNLIMITED)
+    return Measurement.get(console, unlimited, table).maximum

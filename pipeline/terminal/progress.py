@@ -22,22 +22,22 @@ class Bar:
         self._unit = unit
         self._total = total
         self._done = 0
-        self._words = "starting"
-        self._news: object = None
-        self._ended = threading.Event()
-        # Rate and remaining time start at the first update: the start of Spark or MPI is not part of the work.
-        self._first: tuple[float, int] | None = None
+        self._state = "starting"
+        self._last_update: object = None
+        self._has_ended = threading.Event()
+        # Time and amount of work at the first update, from which the rate counts: the start of Spark or MPI is no work.
+        self._start: tuple[float, int] | None = None
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.fields[words]}"),
+                TextColumn("{task.fields[state]}"),
                 TimeElapsedColumn(),
                 console=console,
                 transient=True,
             )
-            self._task = self._progress.add_task(label, total=None, words=self._words)
+            self._task = self._progress.add_task(label, total=None, state=self._state)
 
     def __enter__(self) -> Self:
         if self._progress:
@@ -52,40 +52,55 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
+        self._has_ended.set()
         if self._progress:
             self._progress.stop()
 
     def _print_lines(self) -> None:
-        """Print what is new; without news a line after 5 s, 10 s, 20 s and so on."""
-        begun, said, silence = time.monotonic(), self._news, 0
-        while not self._ended.wait(_SECONDS_BETWEEN_LINES):
-            silence = 0 if self._news != said else silence + 1
-            said = self._news
-            if silence.bit_count() <= 1:
-                still = f", at work for {time.monotonic() - begun:.0f} s" if silence else ""
-                self._console.print(
-                    f"  {self._label}: {self._words}{still}", highlight=False, markup=False
-                )
+        """Print each update; without updates a line after 5 s, 10 s, 20 s and so on."""
+        start = time.monotonic()
+        printed_update, num_silent_looks = self._last_update, 0
+        while not self._has_ended.wait(_SECONDS_BETWEEN_LINES):
+            if self._last_update != printed_update:
+                printed_update, num_silent_looks = self._last_update, 0
+                duration = ""
+            else:
+                num_silent_looks += 1
+                duration = f", at work for {time.monotonic() - start:.0f} s"
+            is_power_of_two = num_silent_looks.bit_count() == 1
+            if num_silent_looks == 0 or is_power_of_two:
+                line = f"  {self._label}: {self._state}{duration}"
+                self._console.print(line, highlight=False, markup=False)
 
-    def add(self, number: int) -> None:
-        """Show that this number more is done."""
-        self._done += number
+    def add(self, amount: int) -> None:
+        """Show that this much more is done."""
+        self._done += amount
         self(self._done, self._total)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         """Show that `done` of `total` is done; a total of 0 means unknown."""
-        now, self._news = time.monotonic(), (done, total, note)
-        if self._first is None and done:
-            self._first = (now, done)
-        rate = 0.0
-        if self._first is not None and done > self._first[1]:
-            rate = (done - self._first[1]) / (now - self._first[0])
-        parts = [f"{done}/{total} {self._unit}"] if total else []
+        self._last_update = (done, total, note)
+        phrases = []
+        if total:
+            phrases.append(f"{done}/{total} {self._unit}")
+        rate = self._rate(done)
         if rate and done < total:
-            parts += [f"{rate:,.0f}/s", f"about {(total - done) / rate:.0f} s left"]
-        self._words = ", ".join([*parts, *([note] if note else [])])
+            seconds_left = (total - done) / rate
+            phrases += [f"{rate:,.0f}/s", f"about {seconds_left:.0f} s left"]
+        if note:
+            phrases.append(note)
+        self._state = ", ".join(phrases)
         if self._progress:
             self._progress.update(
-                self._task, completed=done, total=total or None, words=self._words
+                self._task, completed=done, total=total or None, state=self._state
             )
+
+    def _rate(self, done: int) -> float:
+        """Work a second since the first update; 0 if it is not known yet."""
+        now = time.monotonic()
+        if self._start is None:
+            if done:
+                self._start = (now, done)
+            return 0.0
+        start_time, start_done = self._start
+        return (done - start_done) / (now - start_time) if done > start_done else 0.0

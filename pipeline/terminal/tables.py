@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from models.evaluation.rounding import (
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Number of settings of a search that a table shows, the best first.
 _ROWS_SHOWN: Final = 10
-#: What the last rows of a table of shifts say.
-_SPREAD: Final = "all: largest shifts down and up, and in brackets the root mean square"
+#: Explains the last rows of a table of shifts.
+_ENVELOPE_CAPTION: Final = "all: largest shifts down and up, and in brackets the root mean square"
 
 
 def describe(settings: TrainSettings) -> str:
@@ -35,72 +35,85 @@ def describe(settings: TrainSettings) -> str:
         'ar-sgd with sgd, 4 worker(s), learning rate 0.012 (0.003 x 4 workers)'
     """
     rate = settings.effective_learning_rate
-    scaled = (
-        f" ({settings.learning_rate:g} x {settings.workers} workers)"
-        if rate != settings.learning_rate
-        else ""
-    )
-    slow = ""
-    if settings.slowmo is not None:
-        average = "with" if settings.slowmo_is_exact else "without"
-        slow = (
-            f", SlowMo {average} exact average (tau {settings.slowmo.tau}, alpha {settings.slowmo.alpha:g}, beta "
-            f"{settings.slowmo.beta:g}; state of {settings.optimizer}: {settings.state_policy})"
-        )
+    scaling = ""
+    if rate != settings.learning_rate:
+        scaling = f" ({settings.learning_rate:g} x {settings.workers} workers)"
     return (
         f"{settings.algorithm.name} with {settings.optimizer}, {settings.workers} worker(s), learning rate "
-        f"{rate:g}{scaled}{slow}"
+        f"{rate:g}{scaling}{_describe_slowmo(settings)}"
+    )
+
+
+def _describe_slowmo(settings: TrainSettings) -> str:
+    if settings.slowmo is None:
+        return ""
+    average = "with" if settings.slowmo_is_exact else "without"
+    return (
+        f", SlowMo {average} exact average (tau {settings.slowmo.tau}, alpha {settings.slowmo.alpha:g}, beta "
+        f"{settings.slowmo.beta:g}; state of {settings.optimizer}: {settings.state_policy})"
     )
 
 
 def cutflow_table(steps: Sequence[Step]) -> Grid:
     """Events and efficiency with its error after each step, by column; weights too if they tell more."""
-    weighted = shows_weights(steps)
-    heads = ("events", "efficiency", *(("weights", "weighted eff.") if weighted else ()))
-    table = Grid("", *(f"{column}\n{head}" for column in steps[0].yields for head in heads))
+    has_weights = shows_weights(steps)
+    heads = ["events", "efficiency"]
+    if has_weights:
+        heads += ["weights", "weighted eff."]
+    columns = list(steps[0].yields)
+    table = Grid("", *[f"{column}\n{head}" for column in columns for head in heads])
     for step in steps:
         cells = [step.name]
-        for column, each in step.yields.items():
-            cells += [str(each.events), _efficiency(step.efficiencies[column])]
-            cells += [f"{each.weight:.5g}", _efficiency(step.weighted[column])] if weighted else []
+        for column, passed in step.yields.items():
+            cells += [str(passed.events), _efficiency(step.efficiencies[column])]
+            if has_weights:
+                cells += [f"{passed.weight:.5g}", _efficiency(step.weighted[column])]
         table.add_row(*cells)
     return table
 
 
-def _efficiency(each: Efficiency | None) -> str:
-    if each is None:
+def _efficiency(interval: Efficiency | None) -> str:
+    if interval is None:
         return NOT_MEASURABLE
-    if limit_of(each._asdict(), 1.0) is not None:
-        return with_interval(each._asdict(), most=1.0)
-    if each.low == each.high:
-        return f"{each.value:g}"
-    return with_error(each.value, (each.high - each.low) / 2, "+-")
+    if limit_of(interval._asdict(), 1.0) is not None:
+        return with_interval(interval._asdict(), most=1.0)
+    if interval.low == interval.high:
+        return f"{interval.value:g}"
+    return with_error(interval.value, (interval.high - interval.low) / 2, "+-")
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
     """Steps, events and time of each rank; what they did now and then; and whether all events were used."""
     ranks = summary["per_rank"]
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "rank": lambda rank: str(rank["rank"]),
-        "steps": lambda rank: str(rank["steps"]),
-        "events": lambda rank: f"{rank['samples']:,}",
-        "compute [s]": lambda rank: f"{rank['seconds_by_kind'].get('compute', 0.0):.2f}",
-        "communicate [s]": lambda rank: f"{rank['seconds_by_kind'].get('communicate', 0.0):.2f}",
-        "wait [s]": lambda rank: f"{rank['wait_seconds']:.2f}",
-    }
-    if any(rank.get("averages_begun") for rank in ranks):
-        columns["averages"] = lambda rank: f"{rank['averages_begun']}+{rank['averages_received']}"
-        columns["staleness"] = lambda rank: (
-            f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}"
-        )
-    for name in summary["acted"]:
-        if name != "averages_begun":
-            columns[name.replace("_", " ")] = lambda rank, name=name: f"{rank.get(name, 0):,}"  # type: ignore[misc]
-    columns["accuracy"] = lambda rank: f"{rank['worker_val_accuracy']:.3f}"
-    table = Grid(*columns, caption=f"{about_events(summary)}{_about_cycles(summary)}")
-    for rank in ranks:
-        table.add_row(*(cell(rank) for cell in columns.values()))
+    has_averages = any(rank.get("averages_begun") for rank in ranks)
+    actions = [name for name in summary["acted"] if name != "averages_begun"]
+    rows = [_rank_cells(rank, actions, has_averages=has_averages) for rank in ranks]
+    table = Grid(*rows[0], caption=f"{about_events(summary)}{_about_cycles(summary)}")
+    for cells in rows:
+        table.add_row(*cells.values())
     return table
+
+
+def _rank_cells(
+    rank: Mapping[str, Any], actions: Sequence[str], *, has_averages: bool
+) -> dict[str, str]:
+    """The cells of a rank by the head of their column; `actions` are counters."""
+    seconds = rank["seconds_by_kind"]
+    cells = {
+        "rank": str(rank["rank"]),
+        "steps": str(rank["steps"]),
+        "events": f"{rank['samples']:,}",
+        "compute [s]": f"{seconds.get('compute', 0.0):.2f}",
+        "communicate [s]": f"{seconds.get('communicate', 0.0):.2f}",
+        "wait [s]": f"{rank['wait_seconds']:.2f}",
+    }
+    if has_averages:
+        cells["averages"] = f"{rank['averages_begun']}+{rank['averages_received']}"
+        cells["staleness"] = f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}"
+    for action in actions:
+        cells[action.replace("_", " ")] = f"{rank.get(action, 0):,}"
+    cells["accuracy"] = f"{rank['worker_val_accuracy']:.3f}"
+    return cells
 
 
 def about_events(summary: Mapping[str, Any]) -> str:
@@ -110,23 +123,21 @@ def about_events(summary: Mapping[str, Any]) -> str:
         >>> about_events({"epochs": 20, "train_rows": 419, "samples": 8380, "samples_left_out": 0})
         '20 epochs of 419 events, none left out'
     """
-    left_out = summary["samples_left_out"]
-    lost = (
-        f"{left_out:,} of {summary['samples'] + left_out:,} left out"
-        if left_out
-        else "none left out"
-    )
-    return f"{summary['epochs']} epochs of {summary['train_rows']:,} events, {lost}"
+    num_left_out = summary["samples_left_out"]
+    remark = "none left out"
+    if num_left_out:
+        remark = f"{num_left_out:,} of {summary['samples'] + num_left_out:,} left out"
+    return f"{summary['epochs']} epochs of {summary['train_rows']:,} events, {remark}"
 
 
 def _about_cycles(summary: dict[str, Any]) -> str:
     """The exchange cycles of a training with agents, in a sentence."""
     if "mean_cycle_seconds" not in summary:
         return ""
-    sent, received = (summary[name] / 1e6 for name in ("bytes_reduced", "bytes_broadcast"))
+    megabytes_up, megabytes_down = summary["bytes_reduced"] / 1e6, summary["bytes_broadcast"] / 1e6
     return (
-        f"; {summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, {sent:,.1f} MB up, {received:,.1f} MB "
-        f"down, agents train {summary['utilisation']:.0%} of the time"
+        f"; {summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, {megabytes_up:,.1f} MB up, "
+        f"{megabytes_down:,.1f} MB down, agents train {summary['utilisation']:.0%} of the time"
     )
 
 
@@ -141,26 +152,33 @@ def search_table(scores: list[Score]) -> Grid:
         title=f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time per event",
         caption="behind: the best, fold by fold; *: ahead of all smaller, or quicker, beyond noise",
     )
-    for each in scores[:_ROWS_SHOWN]:
-        trial, behind = each.trial, scores[0].lead_over(each)
+    for score in scores[:_ROWS_SHOWN]:
+        trial, lead_of_best = score.trial, scores[0].lead_over(score)
+        smallest_mark = "*" if score in smallest else " "
+        fastest_mark = "*" if score in fastest else " "
         table.add_row(
             "-".join(map(str, trial.hidden)),
             str(trial.batch_size),
             f"{trial.learning_rate:g}",
             str(trial.epochs),
-            f"{each.num_parameters:,}{'*' if each in smallest else ' '}",
-            f"{each.accuracy:.3f}",
-            with_error(behind.value, behind.error),
-            f"{each.latency.value:.1f}{'*' if each in fastest else ' '}",
+            f"{score.num_parameters:,}{smallest_mark}",
+            f"{score.accuracy:.3f}",
+            with_error(lead_of_best.value, lead_of_best.error),
+            f"{score.latency.value:.1f}{fastest_mark}",
         )
     return table
 
 
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """Accuracy and areas by model, the working points, and the rates or events if they are known."""
-    optional = [_background_points(metrics), *_expected_tables(metrics), _trainings(metrics)]
-    varied = [_variations_table(metrics, kind) for kind in ("weights", "systematics")]
-    filled = [table for table in (*optional, *varied) if table is not None and len(table.rows) > 1]
+    optional = [
+        _background_points(metrics),
+        *_expected_tables(metrics),
+        _trainings(metrics),
+        _variations_table(metrics, "weights"),
+        _variations_table(metrics, "systematics"),
+    ]
+    filled = [table for table in optional if len(table.rows) > 1]
     return [_accuracies(metrics), _working_points(metrics), *filled]
 
 
@@ -172,11 +190,10 @@ def _areas(metrics: Mapping[str, Any]) -> list[str]:
 
 def _accuracies(metrics: Mapping[str, Any]) -> Grid:
     areas = _areas(metrics)
-    table = Grid("model", "accuracy", *(f"AUC {name}" for name in areas))
+    table = Grid("model", "accuracy", *[f"AUC {name}" for name in areas])
     for model, run in metrics["runs"].items():
-        table.add_row(
-            model, estimate(run["accuracy"]), *(estimate(run["auc"][name]) for name in areas)
-        )
+        area_cells = [estimate(run["auc"][name]) for name in areas]
+        table.add_row(model, estimate(run["accuracy"]), *area_cells)
     return table
 
 
@@ -194,7 +211,7 @@ def _working_points(metrics: Mapping[str, Any]) -> Grid:
             cells = ["-"] * (1 + len(backgrounds))
             if point["measurable"]:
                 cells = [f"{point['threshold']:.4f}", *map(_percent, point["backgrounds"].values())]
-            table.add_row(model, _kept(point), *cells)
+            table.add_row(model, _wanted(point), *cells)
     return table
 
 
@@ -235,30 +252,32 @@ def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
             if not point["measurable"]:
                 continue
             if "rates" in point:
-                of_classes = [with_interval(point["rates"][name]) for name in classes]
-                rates.add_row(model, _kept(point), *of_classes, _percent(point["purity"]))
+                rate_cells = [with_interval(point["rates"][name]) for name in classes]
+                rates.add_row(model, _wanted(point), *rate_cells, _percent(point["purity"]))
             if "events" in point:
                 names = ("signal_events", "background_events", "significance")
-                numbers = [with_interval(point[name]) for name in names]
+                event_cells = [with_interval(point[name]) for name in names]
                 rejection = inverse_with_interval(point["all_backgrounds"])
-                events.add_row(model, _kept(point), *numbers, rejection, _percent(point["purity"]))
+                purity = _percent(point["purity"])
+                events.add_row(model, _wanted(point), *event_cells, rejection, purity)
     return [events, rates]
 
 
 def _trainings(metrics: Mapping[str, Any]) -> Grid:
     areas = _areas(metrics)
     table = Grid(
-        *("model", "trainings", "accuracy", *(f"AUC {name}" for name in areas)),
+        *("model", "trainings", "accuracy", *[f"AUC {name}" for name in areas]),
         title="mean and spread over trainings with other seeds, on the same events",
     )
     for model, run in metrics["runs"].items():
         if trainings := run.get("trainings"):
-            of_areas = [spread(trainings["auc"][name]) for name in areas]
-            table.add_row(model, str(trainings["count"]), spread(trainings["accuracy"]), *of_areas)
+            area_cells = [spread(trainings["auc"][name]) for name in areas]
+            count, accuracy = str(trainings["count"]), spread(trainings["accuracy"])
+            table.add_row(model, count, accuracy, *area_cells)
     return table
 
 
-def _kept(point: Mapping[str, Any]) -> str:
+def _wanted(point: Mapping[str, Any]) -> str:
     return f"{100 * point['wanted']:g}%"
 
 
@@ -266,44 +285,43 @@ def _percent(share: Mapping[str, Any] | None) -> str:
     return with_interval(share, scale=100, most=1.0)
 
 
-def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
-    """Shifts of accuracy, area and efficiencies with other weights or shifted inputs; None if there are none."""
-    if not any(run.get(kind) for run in metrics["runs"].values()):
-        return None
-    words = {
+def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid:
+    """Shifts of accuracy, area and efficiencies with other weights or shifted inputs."""
+    changes = {
         "weights": "with other weights of the generator",
         "systematics": "after a shift of the energy scale",
-    }[kind]
+    }
+    has_envelope = any(f"{kind}_envelope" in run for run in metrics["runs"].values())
     table = Grid(
         *("model", kind, "kept", "accuracy", "AUC", *metrics["classes"]),
         keys=3,
-        title=f"shift [%] of accuracy, area under the ROC curve, and efficiencies at the same threshold, {words}",
-        caption=_SPREAD
-        if any(f"{kind}_envelope" in run for run in metrics["runs"].values())
-        else "",
+        title=(
+            f"shift [%] of accuracy, area under the ROC curve, and efficiencies at the same threshold, "
+            f"{changes[kind]}"
+        ),
+        caption=_ENVELOPE_CAPTION if has_envelope else "",
     )
-    for name, run in metrics["runs"].items():
-        for variation, wanted, cells in shifts(run, kind):
-            table.add_row(name, variation, f"{100 * wanted:g}%", *cells)
+    for model, run in metrics["runs"].items():
+        for variation, efficiency, cells in shifts(run, kind):
+            table.add_row(model, variation, f"{100 * efficiency:g}%", *cells)
     return table
 
 
-def export_table(found: dict[str, Any]) -> Grid:
+def export_table(networks: dict[str, Any]) -> Grid:
     """Sizes, parity and times of the exported networks, in the form for batches."""
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
     table = Grid(
         *heads, title="model.onnx: size, largest difference from torch, times per event [us]"
     )
-    for network, each in found.items():
-        times, form = each["latency_us"], each["forms"]["model.onnx"]
+    for network, measured in networks.items():
+        form = measured["forms"]["model.onnx"]
+        latencies = [measured["latency_us"][name] for name in ("p50", "p99", "p99_9")]
+        time_cells = ["-" if latency is None else f"{latency:,.1f}" for latency in latencies]
         table.add_row(
             network,
             f"{form['bytes'] / 1000:,.1f}",
             f"{form['largest_difference']:.1e}",
-            *(
-                "-" if times[name] is None else f"{times[name]:,.1f}"
-                for name in ("p50", "p99", "p99_9")
-            ),
-            f"{each['events_per_second']:,.0f}",
+            *time_cells,
+            f"{measured['events_per_second']:,.0f}",
         )
     return table
