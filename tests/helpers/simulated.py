@@ -25,6 +25,7 @@ from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.skew import DirichletPartition
+from training.readers.units import Position
 from training.settings import TrainSettings
 
 
@@ -256,7 +257,13 @@ class MemoryCheckpoints:
         def load(rank: int) -> Any:
             return torch.load(io.BytesIO(parts[rank]), weights_only=True)
 
-        return SimpleNamespace(epoch=epoch, step=step, world_size=len(parts), load=load)
+        return SimpleNamespace(
+            epoch=epoch,
+            step=step,
+            position=Position(epoch, step),
+            world_size=len(parts),
+            load=load,
+        )
 
     def write_rank(
         self, positions: Sequence[tuple[int, int]], _: int, rank: int, content: dict[str, Any]

@@ -57,7 +57,7 @@ class MadeRows:
 def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, MadeRows]]:
     """A reader of each kind, and what it reads from."""
     source = MadeRows(rows)
-    yield StreamedReader(made_dataset(rows), layout, seed=5, row_groups=source.row_groups), source
+    yield StreamedReader(made_dataset(rows), layout, seed=5, read_groups=source.row_groups), source
     source = MadeRows(rows)
     train, val = (
         MemoryRows.lazy(
@@ -65,7 +65,7 @@ def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, 
             split,
             layout,
             seed=5,
-            parts=lambda group: source.row_groups("train", [group]),
+            read_group=lambda group: source.row_groups("train", [group]),
         )
         for split in ("train", "val")
     )

@@ -157,7 +157,7 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
 def _damaged_checkpoints(spec: RunSpec) -> list[str]:
     """Sentences about damaged checkpoints, which the ranks leave out for an older one."""
     digest = settings_digest(spec.workload.meaning, spec.train)
-    return CheckpointFolder(spec.out_dir / "checkpoints", digest).damage()
+    return CheckpointFolder(spec.out_dir / "checkpoints", digest).describe_damage()
 
 
 def _refuse_impossible(spec: RunSpec) -> None:

@@ -20,10 +20,11 @@ from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_dig
 from training.loop.factories import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
-from training.loop.records import FOLDER, DiskFiles, scalars_writer
+from training.loop.records import TENSORBOARD, DiskFiles, open_scalars_writer
 from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
+from training.readers.units import Position
 from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.transports.basics import run_now
@@ -122,7 +123,7 @@ def train(
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.workload.meaning, settings),
-        scalars=scalars_writer(spec.out_dir / FOLDER)
+        scalars=open_scalars_writer(spec.out_dir / TENSORBOARD)
         if settings.tensorboard and not transport.rank
         else None,
         save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
@@ -160,7 +161,7 @@ def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Ch
     )
     run_now(transport.broadcast(place))
     epoch, step, world_size = (int(number) for number in place)
-    return checkpoints.await_complete(epoch, step, world_size) if world_size else None
+    return checkpoints.await_complete(Position(epoch, step), world_size) if world_size else None
 
 
 @contextmanager

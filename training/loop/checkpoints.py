@@ -4,8 +4,8 @@ checkpoints/epoch-00003-step-00000120-of-4-<digest of the settings>/
     rank-0.pt ...   state of that rank; tensors and plain values only
     complete.json   written last, by the last rank: completes the checkpoint
 
-A folder belongs to one run: other settings have another digest, and a run that resumes removes what was written behind
-the place where it begins.
+A folder belongs to one run: other settings have another digest. A run that resumes removes what was
+written behind the position where it begins.
 """
 
 from __future__ import annotations
@@ -23,23 +23,52 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
+from pydantic import BaseModel
 
 from hep_core.atomic_files import new_file
 from hep_core.integrity import has_seal, is_system_error, with_seal
 from training.errors import CheckpointError
+from training.loop.progress import EpochStatsState
+from training.loop.worker_state import WorkerState
+from training.readers.units import Position
 from training.settings import TrainSettings
 
-_KEPT: Final = 2
-#: Places of which a worker keeps its part while they are not complete; one that was stopped for long passes hundreds.
-_OPEN: Final = 32
+_NUM_COMPLETE: Final = 2
+#: Incomplete checkpoints of which a worker keeps its part. A worker that was stopped for long
+#: crosses hundreds of positions.
+_NUM_INCOMPLETE: Final = 32
 _VERSION: Final = 11
-_LEFT_OUT: Final = (
+_CONSEQUENCE: Final = (
     "The training does not continue from this checkpoint, but from an older one if there is one."
 )
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
-#: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
+#: Settings, in addition to those of speed, that may differ between the run that writes and the run
+#: that resumes.
 _FREE: Final = frozenset({"workers", "epochs", "device"})
+
+
+class RankContent(WorkerState):
+    """The file of a rank: tensors and plain values."""
+
+    stats: EpochStatsState
+    num_rows_read: int
+    previous_world_sizes: Sequence[tuple[int, ...]]
+    best: dict[str, Any]
+    history: str
+    """The records of the worker, as lines of JSON."""
+
+
+class Description(BaseModel):
+    """The content of `complete.json`."""
+
+    version: int
+    number: int
+    """Number of the checkpoint in the order of their completion."""
+    digest: str
+    epoch: int
+    step: int
+    world_size: int
 
 
 class Checkpoint(NamedTuple):
@@ -51,7 +80,12 @@ class Checkpoint(NamedTuple):
     """Number of finished steps of the epoch; of its rows, if workers draw work units."""
     world_size: int
 
-    def load(self, rank: int) -> dict[str, Any]:
+    @property
+    def position(self) -> Position:
+        """The place in the run."""
+        return Position(self.epoch, self.step)
+
+    def load(self, rank: int) -> RankContent:
         """Read the content of a rank; unpickling runs no code from it.
 
         Raises:
@@ -60,7 +94,7 @@ class Checkpoint(NamedTuple):
         """
         path = self.folder / f"rank-{rank}.pt"
         try:
-            return _read(path)
+            return _read_content(path)
         except Exception as cause:
             # Damaged bytes raise errors of any type.
             if is_system_error(cause) and not isinstance(cause, FileNotFoundError):
@@ -69,19 +103,19 @@ class Checkpoint(NamedTuple):
                 f"{path} is damaged ({cause}). The same command resumes before it."
             ) from cause
 
-    def damage(self) -> list[str]:
+    def describe_damage(self) -> list[str]:
         """A sentence about each part that cannot be read as it was written."""
-        words = []
+        sentences: list[str] = []
         for rank in range(self.world_size):
             try:
                 self.load(rank)
-            except CheckpointError as problem:
-                words.append(f"{problem} {_LEFT_OUT}")
-        return words
+            except CheckpointError as error:
+                sentences.append(f"{error} {_CONSEQUENCE}")
+        return sentences
 
 
 class CheckpointFolder:
-    """The checkpoints of one run, with the digest of its settings; the folder is made with the first one."""
+    """The checkpoints of one run, with the digest of its settings; the first one makes the folder."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.folder = folder
@@ -90,183 +124,190 @@ class CheckpointFolder:
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint of these settings that is not damaged."""
-        for checkpoint in self._of_these_settings():
-            if not checkpoint.damage():
+        for checkpoint in self._with_these_settings():
+            if not checkpoint.describe_damage():
                 return checkpoint
         return None
 
-    def damage(self) -> list[str]:
+    def describe_damage(self) -> list[str]:
         """A sentence about each damaged file because of which `latest` passes over a checkpoint."""
-        descriptions = [
-            path for path in self.folder.glob("epoch-*/complete.json") if self._is_ours(path.parent)
+        sentences = [
+            f"{path} is damaged. {_CONSEQUENCE}"
+            for path in sorted(self.folder.glob("epoch-*/complete.json"))
+            if self._has_our_digest(path.parent) and _read_description(path) is None
         ]
-        damaged = [path for path in descriptions if _described(path) is None]
-        words = [f"{path} is damaged. {_LEFT_OUT}" for path in sorted(damaged)]
-        for checkpoint in self._of_these_settings():
-            found = checkpoint.damage()
-            if not found:
+        for checkpoint in self._with_these_settings():
+            damage = checkpoint.describe_damage()
+            if not damage:
                 break
-            words += found
-        return words
+            sentences += damage
+        return sentences
 
-    def _of_these_settings(self) -> Iterator[Checkpoint]:
-        """Complete checkpoints of these settings, the newest first."""
-        for content, folder in self._complete():
-            if content["version"] == _VERSION and content["digest"] == self._digest:
-                yield Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
-
-    def await_complete(self, epoch: int, step: int, world_size: int) -> Checkpoint:
-        """Wait for a checkpoint that another rank sees; shared storage may show it to this rank a moment later."""
-        folder = self._place((epoch, step), world_size)
+    def await_complete(self, position: Position, world_size: int) -> Checkpoint:
+        """Wait for a checkpoint that another rank sees; shared storage may show it here later."""
+        folder = self._folder_at(position, world_size)
         deadline = time.monotonic() + _SECONDS_TO_APPEAR
         while not (folder / "complete.json").exists():
             if time.monotonic() > deadline:
                 raise CheckpointError(
-                    f"rank 0 resumes from {folder}, which does not exist on {platform.node()}. All ranks need the same "
-                    f"run folder: put run_dir on storage that all hosts share."
+                    f"rank 0 resumes from {folder}, which does not exist on {platform.node()}. All "
+                    f"ranks need the same run folder: put run_dir on storage that all hosts share."
                 )
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-        return Checkpoint(folder, epoch, step, world_size)
-
-    def _complete(self) -> list[tuple[dict[str, Any], Path]]:
-        """Descriptions and folders of the complete checkpoints, the newest first.
-
-        The newest may be at an earlier step than others: with other settings or another number of workers, a run
-        returns to the beginning of the training or of the epoch.
-        """
-        found = []
-        for path in self.folder.glob("epoch-*/complete.json"):
-            content = _described(path)
-            if content and all(
-                (path.parent / name).exists() for name in _parts(content["world_size"])
-            ):
-                found.append((content["number"], content, path.parent))
-        return [
-            (content, folder)
-            for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)
-        ]
+        return Checkpoint(folder, *position, world_size)
 
     def write_rank(
         self,
-        positions: Sequence[tuple[int, int]],
+        positions: Sequence[Position],
         world_size: int,
         rank: int,
-        content: dict[str, Any],
+        content: Mapping[str, object],
     ) -> None:
         """Write one rank's part, atomically.
 
-        `positions`: epoch, and number of its finished steps or rows; of several checkpoints that share this part.
+        `positions`: of several checkpoints that share this part; the last may be reached alone.
         """
-        *others, last = (self._place(each, world_size) for each in positions[-_OPEN:])
-        last.mkdir(parents=True, exist_ok=True)
-        path = last / f"rank-{rank}.pt"
+        folders = [self._folder_at(position, world_size) for position in positions]
+        last_folder = folders[-1]
+        earlier_folders = folders[-_NUM_INCOMPLETE:-1]
+        last_folder.mkdir(parents=True, exist_ok=True)
+        path = last_folder / f"rank-{rank}.pt"
         with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
             torch.save(content, file)
-        self._written.extend((*(each / path.name for each in others), path))
-        # Another rank may remove a place meanwhile, once it completes a later one; and not all storage can link.
+        # Another rank may remove a folder meanwhile, once it completes a later one. And not all
+        # storage can link.
         with suppress(OSError):
-            for each in others:
-                each.mkdir(exist_ok=True)
-                (each / path.name).hardlink_to(path)
-        while len(self._written) > _OPEN:
-            self._forget(self._written.popleft())
+            for folder in earlier_folders:
+                folder.mkdir(exist_ok=True)
+                (folder / path.name).hardlink_to(path)
+        self._written.extend(folder / path.name for folder in [*earlier_folders, last_folder])
+        while len(self._written) > _NUM_INCOMPLETE:
+            _remove_incomplete(self._written.popleft())
 
-    def _forget(self, part: Path) -> None:
-        """Remove an old part of a checkpoint that is not complete, and its folder with the last."""
-        if not (part.parent / "complete.json").exists():
-            # Another rank may have removed it.
-            with suppress(OSError):
-                part.unlink()
-                part.parent.rmdir()
+    def complete(self, positions: Sequence[Position], world_size: int) -> None:
+        """Mark the last of some checkpoints that all ranks have written as complete.
 
-    def complete(self, positions: Sequence[tuple[int, int]], world_size: int) -> None:
-        """Mark the last of some checkpoints that all ranks have written as complete; remove those before the newest.
-
-        Several ranks may see that they are the last; both then write the same.
+        Older checkpoints than the newest complete ones are removed. Several ranks may see that they
+        are the last; both then write the same.
         """
         for position in reversed(positions):
-            folder = self._place(position, world_size)
+            folder = self._folder_at(position, world_size)
             if (folder / "complete.json").exists():
                 return
-            if all((folder / name).exists() for name in _parts(world_size)):
+            if _has_all_parts(folder, world_size):
                 # Another rank may complete a later one meanwhile, and remove this one.
                 with suppress(FileNotFoundError):
-                    self._complete_one(position, world_size)
+                    self._write_description(folder, position, world_size)
+                    self._remove_old(position)
                 return
 
-    def _complete_one(self, position: tuple[int, int], world_size: int) -> None:
-        folder = self._place(position, world_size)
-        epoch, step = position
-        before = self._complete()
-        content = {
-            "version": _VERSION,
-            "number": before[0][0]["number"] + 1 if before else 0,
-            "digest": self._digest,
-            "epoch": epoch,
-            "step": step,
-            "world_size": world_size,
-        }
-        with new_file(folder / "complete.json", flushed=True) as unfinished:
-            unfinished.write_text(json.dumps(with_seal(content)), encoding="utf-8")
-        kept = [path for _, path in self._complete()[:_KEPT]]
-        for old in self.folder.glob("epoch-*"):
-            # Workers that are ahead write later ones meanwhile.
-            if old not in kept and not (self._is_ours(old) and _position_of(old) > position):
-                shutil.rmtree(old, ignore_errors=True)
+    def forget_after(self, position: Position, resume: Checkpoint | None) -> None:
+        """Remove what an earlier run of these settings wrote behind a position.
 
-    def forget_after(self, position: tuple[int, int], resume: Checkpoint | None) -> None:
-        """Remove what an earlier run of these settings wrote behind a position, before this run writes it again.
-
-        `resume`: the checkpoint that it resumes from, which stays.
+        `resume`: the checkpoint that the run resumes from, which stays.
         """
         for folder in self.folder.glob("epoch-*"):
-            is_before = _position_of(folder) <= position and (folder / "complete.json").exists()
-            if (
-                self._is_ours(folder)
-                and not is_before
-                and (resume is None or folder != resume.folder)
-            ):
+            is_before = _position_of_folder(folder) <= position
+            if is_before and (folder / "complete.json").exists():
+                continue
+            is_resumed = resume is not None and folder == resume.folder
+            if self._has_our_digest(folder) and not is_resumed:
                 shutil.rmtree(folder)
 
-    def _is_ours(self, folder: Path) -> bool:
+    def _with_these_settings(self) -> Iterator[Checkpoint]:
+        """Complete checkpoints of these settings, the newest first."""
+        for description, folder in self._complete_folders():
+            if (description.version, description.digest) == (_VERSION, self._digest):
+                yield Checkpoint(
+                    folder, description.epoch, description.step, description.world_size
+                )
+
+    def _complete_folders(self) -> list[tuple[Description, Path]]:
+        """Descriptions and folders of the complete checkpoints, the newest first.
+
+        The newest may be at an earlier step than others: with other settings or another number of
+        workers, a run returns to the beginning of the training or of the epoch.
+        """
+        complete: list[tuple[Description, Path]] = []
+        for path in self.folder.glob("epoch-*/complete.json"):
+            description = _read_description(path)
+            if description and _has_all_parts(path.parent, description.world_size):
+                complete.append((description, path.parent))
+        return sorted(complete, key=lambda checkpoint: checkpoint[0].number, reverse=True)
+
+    def _write_description(self, folder: Path, position: Position, world_size: int) -> None:
+        numbers = [description.number for description, _ in self._complete_folders()]
+        description = Description(
+            version=_VERSION,
+            number=max(numbers, default=-1) + 1,
+            digest=self._digest,
+            epoch=position.epoch,
+            step=position.num_done,
+            world_size=world_size,
+        )
+        with new_file(folder / "complete.json", flushed=True) as unfinished:
+            text = json.dumps(with_seal(description.model_dump()))
+            unfinished.write_text(text, encoding="utf-8")
+
+    def _remove_old(self, position: Position) -> None:
+        """Remove all but the newest complete checkpoints; workers that are ahead write later ones."""
+        newest = [folder for _, folder in self._complete_folders()[:_NUM_COMPLETE]]
+        for folder in self.folder.glob("epoch-*"):
+            is_ahead = self._has_our_digest(folder) and _position_of_folder(folder) > position
+            if folder not in newest and not is_ahead:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _has_our_digest(self, folder: Path) -> bool:
         return folder.name.endswith(f"-{self._digest}")
 
-    def _place(self, position: tuple[int, int], world_size: int) -> Path:
+    def _folder_at(self, position: Position, world_size: int) -> Path:
         epoch, step = position
         return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}-{self._digest}"
 
 
-def _parts(world_size: int) -> list[str]:
-    return [f"rank-{rank}.pt" for rank in range(world_size)]
+def _has_all_parts(folder: Path, world_size: int) -> bool:
+    return all((folder / f"rank-{rank}.pt").exists() for rank in range(world_size))
 
 
-def _described(path: Path) -> dict[str, Any] | None:
-    """The description of a complete checkpoint; None if it is damaged, or another rank has removed it."""
+def _remove_incomplete(part: Path) -> None:
+    """Remove a part of a checkpoint that is not complete, and its folder with the last part."""
+    if not (part.parent / "complete.json").exists():
+        # Another rank may have removed it.
+        with suppress(OSError):
+            part.unlink()
+            part.parent.rmdir()
+
+
+def _read_description(path: Path) -> Description | None:
+    """The description of a checkpoint; None if it is damaged, or another rank has removed it."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Description.model_validate(content) if has_seal(content) else None
     except (FileNotFoundError, ValueError):
         return None
-    return content if has_seal(content) else None
 
 
-def _position_of(folder: Path) -> tuple[int, int]:
+def _position_of_folder(folder: Path) -> Position:
     _, epoch, _, step, *_ = folder.name.split("-")
-    return int(epoch), int(step)
+    return Position(int(epoch), int(step))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_content(path: Path) -> RankContent:
     """Read what torch.save wrote, with its checksums, which torch itself ignores."""
     with zipfile.ZipFile(path) as file:
-        damaged = file.testzip()
-    if damaged is not None:
-        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-    content: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        damaged_member = file.testzip()
+    if damaged_member is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {damaged_member}")
+    content: RankContent = torch.load(path, weights_only=True, map_location="cpu")
     return content
 
 
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
-    """Digest of what a checkpoint depends on: the workload, and all settings but speed, workers and epochs."""
-    # Other workers own other events, so that what is left of an epoch cannot be dealt anew.
+    """Digest of what a checkpoint depends on: the workload, and most settings.
+
+    It leaves out the settings of speed, and the numbers of workers and epochs.
+    """
+    # Other workers own other events, so they cannot divide the rows that are left of an epoch.
     free = _FREE if train.skew is None else _FREE - {"workers"}
     content = {"workload": workload, "train": train.result_items(exclude=free)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,30 +1,31 @@
 """Measures a worker's time by kind of work, and the bytes that it sends, around any transport.
 
-Every moment belongs to one kind, so that the kinds add up to the time of the run: `read`, `compute`, `communicate`,
-`wait` (for others: barriers, the last worker of an all-reduce, messages of neighbours, locks), `validate` (with what
-the workers send each other for that, such as the models of which it takes the mean) and `checkpoint`.
+Every moment belongs to one kind, so that the kinds add up to the time of the run: `read`, `compute`,
+`communicate`, `wait` (for others: barriers, the last worker of an all-reduce, messages of
+neighbours, locks), `validate` (with the messages for it, such as the models that are averaged) and
+`checkpoint`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
 
 from typing_extensions import override
 
-from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer
-from training.transports.transport import PendingSum, SharedVector, Transport
+from training.transports.basics import ExchangeCounts, Vector
+from training.transports.parameter_server import (
+    ALL_SHARDS,
+    ParameterServer,
+    Push,
+    Rule,
+    ShardSelection,
+)
+from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
-T = TypeVar("T")
-Timed = Coroutine[Any, Any, T]
-"""What the caller awaits: without a coroutine of its own around it."""
-
-
-_WaitCounter = Transport | SharedVector | ParameterServer
-"""Something that knows how long its owner has waited in its calls."""
+Waiting = Transport | SharedVector | ParameterServer
+"""An object whose `waited` is the time that its owner has waited in its calls [s]."""
 
 
 class Meter:
@@ -32,8 +33,8 @@ class Meter:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._all = ""
-        self._last = self._sign = now()
+        self._only_kind = ""
+        self._last_lap = self._last_sign = now()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = 0
         self.doing = "starting"
@@ -44,193 +45,270 @@ class Meter:
         self.seconds.clear()
         self.bytes = 0
 
+    def record(self, kind: str, seconds: float) -> None:
+        """Add time to a kind of work, or to the kind that gets all time at the moment."""
+        self.seconds[self._only_kind or kind] += seconds
+
     def lap(self, kind: str) -> None:
-        """Book the time since the last lap under this kind."""
+        """Record the time since the last lap under this kind."""
         now = self._now()
-        self.seconds[self._all or kind] += now - self._last
-        self._last = now
+        self.record(kind, now - self._last_lap)
+        self._last_lap = now
 
     @contextmanager
     def attribute_all_to(self, kind: str) -> Iterator[None]:
-        """Book all time within under this kind, communication too."""
-        self._all = kind
+        """Record all time within the context under this kind, communication too."""
+        self._only_kind = kind
         try:
             yield
             self.lap(kind)
         finally:
-            self._all = ""
+            self._only_kind = ""
+
+    def communicating(self, activity: str, waiting: Waiting) -> _Communication:
+        """A context for one communication; the time before it is computation."""
+        return _Communication(self, activity, waiting)
+
+    def record_communication(self, waited: float) -> None:
+        """Record the time since the last lap as communication, and `waited` of it as waiting [s]."""
+        now = self._now()
+        seconds = now - self._last_lap
+        waited = min(waited, seconds)
+        self.record("wait", waited)
+        self.record("communicate", seconds - waited)
+        self._last_lap = now
 
     def alive(self) -> None:
         """Report progress within long work."""
-        self._sign = self._now()
+        self._last_sign = self._now()
 
     @property
     def seconds_without_sign(self) -> float:
-        """Time since the last booking of this worker."""
-        return self._now() - max(self._last, self._sign)
+        """Time since the last record or sign of this worker."""
+        return self._now() - max(self._last_lap, self._last_sign)
 
     @property
     def total_seconds(self) -> float:
         """Time of all kinds."""
         return sum(self.seconds.values())
 
-    async def timed(self, what: str, work: Awaitable[T], waiting: _WaitCounter) -> T:
-        """Await some communication; books the time before it as computation, and the part spent waiting apart."""
-        self.lap("compute")
-        doing, self.doing = self.doing, what
-        before = waiting.waited
-        result = await work
-        self.doing = doing
-        self._talked(waiting.waited - before)
-        return result
 
-    def begun(self, what: str, call: Callable[[], T], waiting: _WaitCounter) -> T:
-        """Begin some communication by a call; books as `timed`."""
-        self.lap("compute")
-        doing, self.doing = self.doing, what
-        before = waiting.waited
-        result = call()
-        self.doing = doing
-        self._talked(waiting.waited - before)
-        return result
+class _Communication:
+    """Records the time of one communication; a class, since a generator takes three times as long."""
 
-    def _talked(self, waited: float) -> None:
-        """Book the time since the last lap as communication, but for the part spent waiting [s]."""
-        now = self._now()
-        seconds = now - self._last
-        waited = min(waited, seconds)
-        self.seconds[self._all or "wait"] += waited
-        self.seconds[self._all or "communicate"] += seconds - waited
-        self._last = now
+    def __init__(self, meter: Meter, activity: str, waiting: Waiting) -> None:
+        self._meter, self._activity, self._waiting = meter, activity, waiting
 
+    def __enter__(self) -> None:
+        meter = self._meter
+        meter.lap("compute")
+        self._doing_before, meter.doing = meter.doing, self._activity
+        self._waited_before = self._waiting.waited
 
-def _timed(name: str, doing: str, *, vectors: int = 0) -> Any:
-    """The method of this name of what is within, which sends some vectors, with its time booked as communication."""
-
-    def method(self: Any, *arguments: Any, **more: Any) -> Timed[Any]:
-        self._meter.bytes += vectors * self._nbytes
-        work: Awaitable[Any] = getattr(self._inner, name)(*arguments, **more)
-        timed: Timed[Any] = self._meter.timed(doing.format(*arguments), work, self._inner)
-        return timed
-
-    return method
+    def __exit__(self, *_: object) -> None:
+        self._meter.doing = self._doing_before
+        self._meter.record_communication(self._waiting.waited - self._waited_before)
 
 
 class MeteredTransport(Transport):
-    """A transport that books time and bytes."""
+    """A transport that records time and bytes."""
 
     def __init__(self, transport: Transport, meter: Meter) -> None:
-        self._inner, self._meter, self._nbytes = transport, meter, 0
+        self._transport, self._meter = transport, meter
         self.rank, self.world_size = transport.rank, transport.world_size
-        self.now = transport.now  # type: ignore[method-assign]
-
-    broadcast = _timed("broadcast", "in a broadcast")
-    barrier = _timed("barrier", "in a barrier")
-    open_counters = _timed("open_counters", "opening the counters")
-    count = _timed("count", "counting")
 
     @override
-    def all_reduce_sum(self, vector: Vector) -> Timed[None]:
-        self._book_sum(vector)
-        return self._meter.timed(
-            "in an all-reduce", self._inner.all_reduce_sum(vector), self._inner
-        )
+    def now(self) -> float:
+        return self._transport.now()
+
+    @override
+    async def broadcast(self, vector: Vector) -> None:
+        with self._meter.communicating("in a broadcast", self._transport):
+            await self._transport.broadcast(vector)
+
+    @override
+    async def barrier(self) -> None:
+        with self._meter.communicating("in a barrier", self._transport):
+            await self._transport.barrier()
+
+    @override
+    async def open_counters(self) -> None:
+        with self._meter.communicating("opening the counters", self._transport):
+            await self._transport.open_counters()
+
+    @override
+    async def count(self, counter: CounterName, number: int) -> int:
+        with self._meter.communicating("counting", self._transport):
+            return await self._transport.count(counter, number)
+
+    @override
+    async def all_reduce_sum(self, vector: Vector) -> None:
+        self._count_sum(vector)
+        with self._meter.communicating("in an all-reduce", self._transport):
+            await self._transport.all_reduce_sum(vector)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
-        """Books the time until it is begun, and the time of waiting for its end, as communication."""
-        self._book_sum(vector)
-        pending = self._meter.begun(
-            "in an all-reduce", lambda: self._inner.begin_all_reduce(vector), self._inner
-        )
-        return _MeteredSum(pending, self._meter, self._inner)
+        """Records the time of its begin and the time of waiting for its end as communication."""
+        self._count_sum(vector)
+        with self._meter.communicating("in an all-reduce", self._transport):
+            pending = self._transport.begin_all_reduce(vector)
+        return _MeteredSum(pending, self._meter, self._transport)
 
-    def _book_sum(self, vector: Vector) -> None:
-        """Book the bytes that a worker of a ring sends: the minimum."""
+    def _count_sum(self, vector: Vector) -> None:
+        """Count the bytes that a worker of a ring sends: the minimum."""
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
         self._meter.bytes += vector.nbytes * len(neighbours)
-        exchange = self._meter.begun(
-            "sending to neighbours",
-            lambda: self._inner.begin_exchange(vector, neighbours),
-            self._inner,
-        )
-        return self._meter.timed("waiting for the models of neighbours", exchange, self._inner)
+        with self._meter.communicating("sending to neighbours", self._transport):
+            exchange = self._transport.begin_exchange(vector, neighbours)
+        return self._finish_exchange(exchange)
+
+    async def _finish_exchange(self, exchange: Awaitable[list[Vector]]) -> list[Vector]:
+        with self._meter.communicating("waiting for the models of neighbours", self._transport):
+            return await exchange
 
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
-        inner = await self._inner.shared_vector(vector)
-        return cast("SharedVector", _MeteredVector(inner, self._meter, vector.nbytes))
+        shared = await self._transport.shared_vector(vector)
+        return MeteredVector(shared, self._meter, vector.nbytes)
 
     @override
     async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
-        inner = await self._inner.parameter_server(content, shards=shards)
-        return cast("ParameterServer", _MeteredServer(inner, self._meter, 0))
+        server = await self._transport.parameter_server(content, shards=shards)
+        return MeteredServer(server, self._meter)
 
 
 class _MeteredSum(PendingSum):
-    def __init__(self, pending: PendingSum, meter: Meter, waiting: _WaitCounter) -> None:
+    def __init__(self, pending: PendingSum, meter: Meter, waiting: Waiting) -> None:
         self._pending, self._meter, self._waiting = pending, meter, waiting
-        self.is_done = pending.is_done  # type: ignore[method-assign]
 
     @override
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._meter.timed(
-            "finishing an all-reduce", self._pending, self._waiting
-        ).__await__()
+    def is_done(self) -> bool:
+        return self._pending.is_done()
+
+    @override
+    async def wait(self) -> None:
+        with self._meter.communicating("finishing an all-reduce", self._waiting):
+            await self._pending
 
 
-class _Metered:
-    """Books time and bytes; what it does not name is that of what is within. `nbytes`: size of a vector."""
+class MeteredServer(ParameterServer):
+    """A parameter server that records time and bytes.
 
-    def __init__(self, inner: Any, meter: Meter, nbytes: int) -> None:
-        self._inner, self._meter, self._nbytes = inner, meter, nbytes
+    The bytes of a push in the background are counted at the next call.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def __init__(self, server: ParameterServer, meter: Meter) -> None:
+        self._server, self._meter = server, meter
+        self.layout, self.rank = server.layout, server.rank
+        self._counted_bytes = 0
+
+    @property
+    @override
+    def counts(self) -> ExchangeCounts:
+        return self._server.counts
+
+    @property
+    @override
+    def is_under_way(self) -> bool:
+        return self._server.is_under_way
+
+    @override
+    async def pull(self, out: Vector) -> Vector:
+        with self._meter.communicating("reading the server", self._server):
+            clocks = await self._server.pull(out)
+        self._count_new_bytes()
+        return clocks
+
+    @override
+    async def push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> Push:
+        with self._meter.communicating("changing the server", self._server):
+            push = await self._server.push(rule, selection)
+        self._count_new_bytes()
+        return push
+
+    @override
+    async def try_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> Push | None:
+        with self._meter.communicating("changing the server", self._server):
+            push = await self._server.try_push(rule, selection)
+        self._count_new_bytes()
+        return push
+
+    @override
+    def begin_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> bool:
+        with self._meter.communicating("pushing to the server", self._server):
+            return self._server.begin_push(rule, selection)
+
+    @override
+    async def drain(self) -> Push | None:
+        with self._meter.communicating("finishing a push", self._server):
+            push = await self._server.drain()
+        self._count_new_bytes()
+        return push
+
+    @override
+    async def close(self) -> None:
+        with self._meter.communicating("closing the server", self._server):
+            await self._server.close()
+        self._count_new_bytes()
+
+    def _count_new_bytes(self) -> None:
+        sent_bytes = self._server.counts.bytes
+        self._meter.bytes += sent_bytes - self._counted_bytes
+        self._counted_bytes = sent_bytes
 
 
-def _pushing(name: str, what: str) -> Any:
-    async def method(self: _MeteredServer, *arguments: Any, **more: Any) -> Any:
-        server = self._inner
-        result = await self._meter.timed(what, getattr(server, name)(*arguments, **more), server)
-        sent = server.counts.bytes
-        self._meter.bytes += sent - self._booked
-        self._booked = sent
-        return result
+class MeteredVector(SharedVector):
+    """A shared vector of `nbytes` that records time and bytes."""
 
-    return method
+    def __init__(self, vector: SharedVector, meter: Meter, nbytes: int) -> None:
+        self._vector, self._meter, self._nbytes = vector, meter, nbytes
 
+    @property
+    @override
+    def counts(self) -> ExchangeCounts:
+        return self._vector.counts
 
-class _MeteredServer(_Metered):
-    """A server; the bytes of a push in the background are booked at the next call."""
+    @override
+    async def read(self, out: Vector) -> int:
+        with self._meter.communicating("reading the own model", self._vector):
+            return await self._vector.read(out)
 
-    _booked = 0
-    pull = _pushing("pull", "reading the server")
-    push = _pushing("push", "changing the server")
-    try_push = _pushing("try_push", "changing the server")
-    drain = _pushing("drain", "finishing a push")
-    close = _pushing("close", "closing the server")
+    @override
+    async def add(self, change: Vector) -> int:
+        with self._meter.communicating("changing the own model", self._vector):
+            return await self._vector.add(change)
 
-    def begin_push(self, *arguments: Any) -> Any:
-        return self._meter.begun(
-            "pushing to the server", lambda: self._inner.begin_push(*arguments), self._inner
-        )
+    @override
+    async def read_from_rank(self, rank: int, out: Vector) -> None:
+        self._meter.bytes += self._nbytes
+        with self._meter.communicating(f"reading the model of rank {rank}", self._vector):
+            await self._vector.read_from_rank(rank, out)
 
+    @override
+    async def average_with(self, partner: int) -> None:
+        # An average receives the partner's vector and sends its change.
+        self._meter.bytes += 2 * self._nbytes
+        with self._meter.communicating(f"averaging with rank {partner}", self._vector):
+            await self._vector.average_with(partner)
 
-class _MeteredVector(_Metered):
-    read = _timed("read", "reading the own model")
-    add = _timed("add", "changing the own model")
-    read_from_rank = _timed("read_from_rank", "reading the model of rank {}", vectors=1)
-    # An average receives the partner's vector and sends its change.
-    average_with = _timed("average_with", "averaging with rank {}", vectors=2)
-    drain = _timed("drain", "finishing averages")
-    close = _timed("close", "closing the shared model")
-
-    async def begin_average_with(self, partner: int) -> Any:
-        begun = self._inner.begin_average_with(partner)
-        is_begun = await self._meter.timed(f"averaging with rank {partner}", begun, self._inner)
-        self._meter.bytes += 2 * self._nbytes * is_begun
+    @override
+    async def begin_average_with(self, partner: int) -> bool:
+        with self._meter.communicating(f"averaging with rank {partner}", self._vector):
+            is_begun = await self._vector.begin_average_with(partner)
+        if is_begun:
+            self._meter.bytes += 2 * self._nbytes
         return is_begun
+
+    @override
+    async def drain(self) -> None:
+        with self._meter.communicating("finishing averages", self._vector):
+            await self._vector.drain()
+
+    @override
+    async def close(self) -> None:
+        with self._meter.communicating("closing the shared model", self._vector):
+            await self._vector.close()

@@ -19,13 +19,15 @@ CYCLES: Final = "cycles.jsonl"
 def write_summary(
     out_dir: Path, network: str, settings: TrainSettings, num_parameters: int
 ) -> None:
-    """Write `summary.json`, and into the records of each rank what the ranks have in common."""
+    """Write `summary.json`, and the common results into the records of each rank."""
     ranks = read_records(out_dir)
     for rank, records in enumerate(ranks):
         write_records(out_dir / "metrics" / f"rank-{rank}.jsonl", records)
+    rank_summaries = [summarize_rank(records) for records in ranks if records]
+    num_steps = sum(summary["steps"] for summary in rank_summaries)
     history = ranks[0]
     best = history[history[-1]["best_epoch"]]
-    content = {
+    summary = {
         "model": network,
         "algorithm": settings.algorithm.name,
         "slowmo": None if settings.slowmo is None else settings.slowmo.model_dump(),
@@ -33,9 +35,7 @@ def write_summary(
         "optimizer": str(settings.optimizer),
         "workers": settings.workers,
         "epochs": settings.epochs,
-        "steps": round(
-            sum(record["steps"] for records in ranks for record in records) / len(ranks)
-        ),
+        "steps": round(num_steps / len(ranks)),
         **count_samples(history),
         "own_rows": settings.skew is not None,
         "num_parameters": num_parameters,
@@ -45,57 +45,64 @@ def write_summary(
         "best_val_accuracy": best["val_accuracy"],
         "seconds": sum(record["seconds"] for record in history),
         "consensus_distance": history[-1]["consensus_distance"],
-        **_cycles(out_dir, ranks),
-        "per_rank": [summarize_rank(records) for records in ranks if records],
+        **_summarize_cycles(out_dir, ranks),
+        "per_rank": rank_summaries,
+        "acted": count_actions(settings, rank_summaries),
     }
-    content["acted"] = count_actions(settings, content["per_rank"])
     with new_file(out_dir / "summary.json") as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        unfinished.write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
 
 def count_samples(history: Sequence[Record]) -> dict[str, int]:
-    """Events that all ranks trained on in a run, those of its epochs that they did not, and the events of an epoch.
+    """Events that all ranks trained on in a run, those that they left out, and those of an epoch.
 
     Examples:
-        >>> count_samples([{"samples_all_ranks": 9, "train_rows": 10}, {"samples_all_ranks": 10, "train_rows": 10}])
+        >>> first = {"samples_all_ranks": 9, "train_rows": 10}
+        >>> second = {"samples_all_ranks": 10, "train_rows": 10}
+        >>> count_samples([first, second])
         {'samples': 19, 'samples_left_out': 1, 'train_rows': 10}
     """
-    samples, rows = (
-        sum(record[name] for record in history) for name in ("samples_all_ranks", "train_rows")
-    )
+    num_samples = sum(record["samples_all_ranks"] for record in history)
+    num_rows = sum(record["train_rows"] for record in history)
     return {
-        "samples": samples,
-        "samples_left_out": rows - samples,
+        "samples": num_samples,
+        "samples_left_out": num_rows - num_samples,
         "train_rows": history[-1]["train_rows"],
     }
 
 
 def count_actions(
-    settings: TrainSettings, numbers: Sequence[Mapping[str, float]]
+    settings: TrainSettings, rank_summaries: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    """How often a training did what its settings ask for now and then, added up; without what nobody counted.
+    """Sums over the ranks of the actions that the settings ask for; without uncounted ones.
 
     Examples:
         >>> settings = TrainSettings(slowmo={"tau": 4}, checkpoint_steps=2)
-        >>> count_actions(settings, [{"averages": 8, "slowmo_steps": 2}, {"averages": 8, "slowmo_steps": 2}])
+        >>> rank = {"averages": 8, "slowmo_steps": 2}
+        >>> count_actions(settings, [rank, rank])
         {'averages': 16, 'slowmo_steps': 4}
     """
-    counted = [name for name in settings.counters if any(name in each for each in numbers)]
-    return {name: sum(each.get(name, 0) for each in numbers) for name in counted}
+    totals: dict[str, float] = {}
+    for name in settings.counters:
+        counts = [summary[name] for summary in rank_summaries if name in summary]
+        if counts:
+            totals[name] = sum(counts)
+    return totals
 
 
 def summarize_rank(records: list[Record]) -> Record:
     """The summary of one rank: sums over its epochs."""
-    seconds = _seconds(records)
+    seconds_by_kind = sorted(_seconds_by_kind(records).items())
+    last = records[-1]
     return {
-        "rank": records[-1]["rank"],
+        "rank": last["rank"],
         "steps": sum(record["steps"] for record in records),
         "samples": sum(record["samples"] for record in records),
-        "seconds_by_kind": {kind: round(value, 3) for kind, value in sorted(seconds.items())},
+        "seconds_by_kind": {kind: round(seconds, 3) for kind, seconds in seconds_by_kind},
         "wait_seconds": round(sum(record["wait_seconds"] for record in records), 3),
         "bytes_sent": sum(record["bytes_sent"] for record in records),
-        **_counted(records),
-        "worker_val_accuracy": records[-1].get("worker_val_accuracy", records[-1]["val_accuracy"]),
+        **_sum_counters(records),
+        "worker_val_accuracy": last.get("worker_val_accuracy", last["val_accuracy"]),
     }
 
 
@@ -106,53 +113,50 @@ def utilisation(records: Iterable[Record]) -> float:
         >>> utilisation([{"seconds_by_kind": {"compute": 3.0, "read": 3.0, "wait": 2.0}}])
         0.75
     """
-    seconds = _seconds(records)
-    return (
-        (seconds["compute"] + seconds["read"]) / seconds.total()
-        if seconds.total()
-        else float("nan")
-    )
+    seconds = _seconds_by_kind(records)
+    total = seconds.total()
+    return (seconds["compute"] + seconds["read"]) / total if total else float("nan")
 
 
-def _seconds(records: Iterable[Record]) -> Counter[str]:
+def _seconds_by_kind(records: Iterable[Record]) -> Counter[str]:
     seconds: Counter[str] = Counter()
     for record in records:
         seconds.update(record["seconds_by_kind"])
     return seconds
 
 
-def _cycles(out_dir: Path, ranks: list[list[Record]]) -> Record:
+def _summarize_cycles(out_dir: Path, ranks: list[list[Record]]) -> Record:
     """Summary of the sums over the agents of Spark; empty for other runs."""
-    if not (out_dir / CYCLES).exists():
+    path = out_dir / CYCLES
+    if not path.exists():
         return {}
-    cycles = [
-        json.loads(line) for line in (out_dir / CYCLES).read_text(encoding="utf-8").splitlines()
-    ]
+    cycles = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    seconds = sum(cycle["seconds"] for cycle in cycles)
+    all_records: list[Record] = []
+    for records in ranks:
+        all_records += records
     return {
         "cycles": len(cycles),
-        "mean_cycle_seconds": sum(cycle["seconds"] for cycle in cycles) / max(len(cycles), 1),
-        **{
-            name: sum(cycle[name] for cycle in cycles)
-            for name in ("bytes_reduced", "bytes_broadcast")
-        },
-        "utilisation": utilisation(record for records in ranks for record in records),
+        "mean_cycle_seconds": seconds / max(len(cycles), 1),
+        "bytes_reduced": sum(cycle["bytes_reduced"] for cycle in cycles),
+        "bytes_broadcast": sum(cycle["bytes_broadcast"] for cycle in cycles),
+        "utilisation": utilisation(all_records),
     }
 
 
-def _counted(records: list[Record]) -> Record:
-    """What the algorithm counted: sums; of a histogram the mean and the highest number."""
-    found: Record = {"counted": []}
+def _sum_counters(records: list[Record]) -> Record:
+    """The counters of the method: sums; of a histogram its mean and highest bin."""
+    summary: Record = {"counted": []}
     for name in records[-1]["counted"]:
-        values = [record[name] for record in records]
-        if not isinstance(values[0], dict):
-            found[name] = sum(values)
-            found["counted"].append(name)
-            continue
-        times: Counter[int] = Counter()
-        for value in values:
-            times.update({int(number): count for number, count in value.items()})
-        found[f"mean_{name}"] = sum(number * count for number, count in times.items()) / (
-            times.total() or 1
-        )
-        found[f"max_{name}"] = max(times, default=0)
-    return found
+        counts = [record[name] for record in records]
+        if isinstance(counts[0], dict):
+            histogram: Counter[int] = Counter()
+            for bins in counts:
+                histogram.update({int(bin_text): times for bin_text, times in bins.items()})
+            weighted_sum = sum(bin_value * times for bin_value, times in histogram.items())
+            summary[f"mean_{name}"] = weighted_sum / (histogram.total() or 1)
+            summary[f"max_{name}"] = max(histogram, default=0)
+        else:
+            summary[name] = sum(counts)
+            summary["counted"].append(name)
+    return summary

@@ -1,9 +1,11 @@
-"""The training loop of one worker: epochs of steps, validation of the average model, checkpoints, records.
+"""The training loop of one worker: epochs of steps, validation of the average model, checkpoints.
 
-Workers that must take equal numbers of steps get equal parts of each epoch and meet at its end. All others draw work
-units and wait for nobody from the first step to the last: whoever draws the first unit of an epoch validates a snapshot
-of the models, and each worker writes its own record and checkpoint when it passes. MPI and the simulator run the same
-coroutine.
+Some methods need equal numbers of steps of all workers. Then all workers get equal parts of each
+epoch and meet at its end. With all other methods workers draw work units and wait for nobody from
+the first step to the last. The worker that draws the first unit of an epoch validates a snapshot of
+the models. Each worker writes its own record and checkpoint when it crosses a boundary.
+
+MPI and the simulator run the same coroutine.
 """
 
 from __future__ import annotations
@@ -11,21 +13,33 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from training.algorithms.base import Algorithm, consensus_distance
 from training.errors import DivergedError, ShardError
 from training.flat_model import ModelState
-from training.loop.checkpoints import Checkpoint
+from training.loop.checkpoints import Checkpoint, RankContent
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import EpochStats, Progress, ProgressReport
-from training.loop.records import RunFiles, merge_records
+from training.loop.records import Record, RunFiles, merge_records
 from training.loop.schedule import SampleClock
-from training.loop.worker_state import SharedBuffers, start, worker_state
-from training.readers.sharding import Assignment, EpochPlan, assign_rows, plan_epoch
+from training.loop.worker_state import (
+    SharedBuffers,
+    continue_worker,
+    start_from_joint_model,
+    worker_state,
+)
+from training.readers.sharding import (
+    Assignment,
+    EpochPlan,
+    PreviousWorkers,
+    assign_rows,
+    plan_epoch,
+)
 from training.readers.skew import DirichletPartition
 from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
@@ -33,17 +47,26 @@ from training.workloads.gradients import Sums, reduce_sums
 from training.workloads.work import ValidationPart, Work
 
 
-class Trainer:
-    """One worker's run.
+class BestModel(NamedTuple):
+    """The model of the lowest validation loss that a worker has validated."""
 
-    `rows`: rows of each row group of the training split. `on_progress`: called from time to time; None for workers
-    without a progress display. `partition`: who owns which rows; None: the workers divide all rows in each epoch.
+    val_loss: float = math.inf
+    model: Tensor | None = None
+    buffers: Tensor | None = None
+
+
+class Trainer:
+    """The run of one worker.
+
+    `group_rows`: rows of each row group of the training split. `on_progress`: called from time to
+    time; None for workers without a progress display. `partition`: the rows of each worker; None:
+    the workers divide all rows in each epoch.
     """
 
     def __init__(
         self,
         settings: TrainSettings,
-        rows: Sequence[int],
+        group_rows: Sequence[int],
         work: Work,
         algorithm: Algorithm,
         transport: MeteredTransport,
@@ -54,272 +77,360 @@ class Trainer:
         partition: DirichletPartition | None = None,
     ) -> None:
         self._settings = settings
-        self._rows, self._num_rows = tuple(rows), sum(rows)
+        self._group_rows, self._num_rows = tuple(group_rows), sum(group_rows)
         self._work = work
         self._algorithm = algorithm
         self._transport = transport
         self._meter = meter
         self._files = files
-        self._account = EpochStats(work, algorithm, meter)
+        self._stats = EpochStats(work, algorithm, meter)
         if files.checkpoints is not None:
-            self._account.own["checkpoints"] = 0
+            self._stats.loop_counters["checkpoints"] = 0
         self._progress = ProgressReport(
-            on_progress, self._account, meter, settings.epochs, self._num_rows
+            on_progress, self._stats, meter, settings.epochs, self._num_rows
         )
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
         self._partition = partition
-        self._read = 0
-        self._epoch = self._done = self._counted = 0
-        self._dealt: list[tuple[int, int]] = []
-        """Numbers of workers that began this epoch before, and their steps: what they left is dealt anew."""
+        self._epoch = 0
+        self._num_done = 0
+        """Finished steps of the epoch; its finished rows, with work units."""
+        self._previous_world_sizes: list[PreviousWorkers] = []
+        """Workers that began this epoch before; the present ones divide the rows that they left."""
+        self._num_rows_read = 0
+        """Rows that this worker has read in the run, with work units."""
+        self._sample_counter = 0
+        """Samples of all workers, for the learning rate."""
         self._buffers = SharedBuffers(work, transport)
-        self._best: dict[str, Any] = {"val_loss": math.inf, "model": None, "buffers": None}
-        self.history: list[dict[str, Any]] = []
-        #: The records as lines of JSON, for checkpoints: torch takes 200 ms to save the values of 400 records.
-        self._lines: list[str] = []
+        self._best = BestModel()
+        self.history: list[Record] = []
+        #: The records as lines of JSON, for checkpoints: torch takes 200 ms to save 400 records.
+        self._history_lines: list[str] = []
 
     async def run(self, resume: Checkpoint | None = None) -> None:
         """Train to the end, from the beginning or from a checkpoint."""
-        parts, mine, is_same = ([], [], False) if resume is None else self._recall(resume)
-        # Before any worker can write a checkpoint: they all wait for each other in start() or in the checkpoint.
-        self._files.begin(
-            self.history, (0, 0) if resume is None else (resume.epoch, resume.step), resume
-        )
-        await start(self._work, self._algorithm, parts, is_same=is_same)
-        if not self._is_static:
-            await self._buffers.share()
-        self._meter.lap("start")
-        self._account.begin()
-        self._account.load_states([part["account"] for part in mine])
+        await self._start(resume)
         if self._epoch < self._settings.epochs:
-            await (self._epochs_together() if self._is_static else self._epochs_without_waiting())
-        await self._keep_best()
+            if self._is_static:
+                await self._train_epochs_together()
+            else:
+                await self._train_without_waiting()
+        await self._save_best()
         await self._algorithm.quiesce()
         await self._algorithm.close()
         await self._buffers.close()
 
-    async def _epochs_together(self) -> None:
-        """Epochs of equal parts; all workers meet at the end of each."""
-        settings = self._settings
-        while self._epoch < settings.epochs:
-            plan, assignment = self._assignment()
-            left = plan.samples[self._done :]
-            self._clock.begin(
+    async def _start(self, resume: Checkpoint | None) -> None:
+        """Start all workers together, from the initial model or from a checkpoint."""
+        # The files begin first: no worker can write a checkpoint before all have started.
+        if resume is None:
+            self._files.begin([], Position(0, 0), None)
+            await start_from_joint_model(self._work, self._algorithm, [])
+            states: Sequence[RankContent] = []
+        elif resume.world_size == self._transport.world_size:
+            states = await self._continue_as_before(resume)
+        else:
+            states = await self._continue_for_other_workers(resume)
+        if not self._is_static:
+            await self._buffers.share()
+        self._meter.lap("start")
+        self._stats.begin()
+        self._stats.load_states([state["stats"] for state in states])
+        saved_models = [BestModel(**state["best"]) for state in states]
+        self._best = min([self._best, *saved_models], key=lambda best: best.val_loss)
+
+    async def _continue_as_before(self, resume: Checkpoint) -> list[RankContent]:
+        """Continue this worker of a checkpoint exactly as it was; returns its state."""
+        state = resume.load(self._transport.rank)
+        self._restore_position(resume, state)
+        self._num_rows_read = state["num_rows_read"]
+        self._restore_history(_records_before(resume.epoch, state))
+        self._files.begin(self.history, resume.position, resume)
+        await continue_worker(self._work, self._algorithm, state)
+        return [state]
+
+    async def _continue_for_other_workers(self, resume: Checkpoint) -> list[RankContent]:
+        """Continue a run of another number of workers; returns the states that this one takes over."""
+        rank, world_size = self._transport.rank, self._transport.world_size
+        states = [resume.load(saved_rank) for saved_rank in range(resume.world_size)]
+        self._restore_position(resume, states[0])
+        if self._is_static and resume.step:
+            stopped = PreviousWorkers(resume.world_size, num_steps=self._num_done)
+            self._previous_world_sizes.append(stopped)
+            self._num_done = 0
+        if rank < resume.world_size:
+            # The records of ranks that are gone are part of the totals.
+            histories = [_records_before(resume.epoch, state) for state in states]
+            self._restore_history(merge_records(histories)[rank])
+        self._files.begin(self.history, resume.position, resume)
+        await start_from_joint_model(self._work, self._algorithm, states)
+        return states[rank::world_size]
+
+    def _restore_position(self, resume: Checkpoint, state: RankContent) -> None:
+        self._epoch, self._num_done = resume.position
+        if self._is_static and resume.step:
+            for workers in state["previous_world_sizes"]:
+                previous = PreviousWorkers(*workers)
+                self._previous_world_sizes.append(previous)
+                self._num_done -= previous.num_steps
+
+    def _restore_history(self, records: Sequence[Record]) -> None:
+        self.history = list(records)
+        self._history_lines = [json.dumps(record) for record in records]
+
+    async def _train_epochs_together(self) -> None:
+        """Train on equal parts of each epoch; all workers meet at its end."""
+        while self._epoch < self._settings.epochs:
+            plan, assignment = self._plan_epoch()
+            batch_sizes = plan.samples[self._num_done :].tolist()
+            counter_at_end = self._sample_counter + sum(batch_sizes)
+            self._clock.begin_epoch(
                 self._epoch,
                 self._num_rows,
-                done=self._num_rows - int(left.sum()),
-                counted=self._counted,
+                num_trained=self._num_rows - sum(batch_sizes),
+                counter=self._sample_counter,
             )
-            end = self._counted + int(left.sum())
             self._work.begin(assignment)
-            before = sum(steps for _, steps in self._dealt)
-            for step, of_all in enumerate(left.tolist(), before + self._done + 1):
-                await self._step(of_all)
-                self._progress.tell(self._epoch, step, before + plan.num_steps)
-                if (
-                    settings.checkpoint_steps
-                    and step % settings.checkpoint_steps == 0 < before + plan.num_steps - step
-                ):
-                    await self._checkpoint([(self._epoch, step)])
-            self._counted = end
-            await self._meet()
-            await self._checkpoint([(self._epoch, 0)])
+            previous_steps = sum(workers.num_steps for workers in self._previous_world_sizes)
+            num_steps = previous_steps + plan.num_steps
+            first_step = previous_steps + self._num_done + 1
+            for step, global_batch_size in enumerate(batch_sizes, first_step):
+                await self._step(global_batch_size)
+                self._progress.report(self._epoch, step, num_steps)
+                if self._needs_checkpoint(step, num_steps):
+                    await self._checkpoint([Position(self._epoch, step)])
+            self._sample_counter = counter_at_end
+            await self._synchronize_and_validate()
+            await self._checkpoint([Position(self._epoch, 0)])
 
-    async def _epochs_without_waiting(self) -> None:
-        """Work units by tickets, one read ahead; the workers meet at the end of the run only."""
-        settings, transport, work = self._settings, self._transport, self._work
-        place, every = Position(self._epoch, self._done), settings.checkpoint_steps
-        queue = UnitQueue(
-            self._rows,
-            world_size=transport.world_size,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            epochs=settings.epochs,
-            start=place,
-            rows_between=every * settings.batch_size * transport.world_size if every else None,
-        )
-        self._clock.begin(place.epoch, self._num_rows, done=place.row)
-        num_steps = -(-self._num_rows // settings.batch_size)
+    async def _train_without_waiting(self) -> None:
+        """Train on work units, each read ahead; the workers meet only at the end of the run."""
+        transport, work = self._transport, self._work
+        batch_size = self._settings.batch_size
+        queue = self._open_queue()
+        self._clock.begin_epoch(self._epoch, self._num_rows, num_trained=self._num_done)
+        num_steps = math.ceil(self._num_rows / batch_size)
         ticket = await transport.count("tickets", 1) - 1
-        unit = queue.take(ticket)
-        assignment = self._assign(unit, self._read)
-        while unit is not None and assignment is not None:
-            await self._pass(queue.passed(), ticket)
-            work.begin(assignment)
+        unit = self._use_own_rows(queue.unit(ticket), self._num_rows_read)
+        while unit is not None:
+            await self._cross_boundaries(queue.pop_boundaries(), ticket)
+            work.begin(unit.assignment)
+            # Draw the next unit before this one is trained on, so that its rows are read ahead.
             ticket = await transport.count("tickets", 1) - 1
-            following, read = queue.take(ticket), self._read + sum(assignment.sizes)
-            next_assignment = self._assign(following, read)
-            if next_assignment is not None:
-                work.prefetch(next_assignment)
-            row = unit.start.row
-            for size in assignment.sizes:
-                await self._step(size)
-                row += size
-                self._progress.tell(self._epoch, row // settings.batch_size, num_steps)
+            num_rows_read = self._num_rows_read + sum(unit.assignment.sizes)
+            next_unit = self._use_own_rows(queue.unit(ticket), num_rows_read)
+            if next_unit is not None:
+                work.prefetch(next_unit.assignment)
+            row = unit.start.num_done
+            for step_size in unit.assignment.sizes:
+                await self._step(step_size)
+                row += step_size
+                self._progress.report(self._epoch, row // batch_size, num_steps)
             await self._buffers.publish()
-            unit, assignment, self._read = following, next_assignment, read
-        await self._pass(queue.passed(), ticket)
+            unit, self._num_rows_read = next_unit, num_rows_read
+        await self._cross_boundaries(queue.pop_boundaries(), ticket)
 
-    def _assignment(self) -> tuple[EpochPlan, Assignment]:
-        """The plan of the epoch, and this worker's part of what is left of it."""
-        settings, transport = self._settings, self._transport
-        if self._partition is None:
-            plan = plan_epoch(
-                self._rows,
-                world_size=transport.world_size,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                epoch=self._epoch,
-                before=self._dealt,
-            )
-        else:
-            plan = self._partition.plan(batch_size=settings.batch_size, epoch=self._epoch)
-        return plan, assign_rows(
-            plan, rank=transport.rank, epoch=self._epoch, first_step=self._done
-        )
+    async def _step(self, global_batch_size: int) -> None:
+        """Take one step.
 
-    def _assign(self, unit: Unit | None, read: int) -> Assignment | None:
-        """What this worker reads for a work unit, after it read a number of rows: the unit, or as many of its own."""
-        if unit is None or self._partition is None:
-            return None if unit is None else unit.assignment
-        return self._partition.following(unit.assignment, rank=self._transport.rank, start=read)
-
-    async def _pass(self, boundaries: Sequence[Boundary], ticket: int) -> None:
-        """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates.
-
-        A worker that was stopped for a while passes many boundaries without a step. Its state is the same at all of
-        them, but for records of epochs in which it did nothing: it writes one checkpoint, which counts for all.
+        `global_batch_size`: samples of this step of all workers, if they take it together.
         """
-        passed: list[Position] = []
-        for boundary in boundaries:
-            epoch, row = boundary.position
-            if not row:
-                is_end, validates = epoch == self._settings.epochs, boundary.ticket == ticket
-                if is_end or validates or self._account.steps:
-                    await self._checkpoint(passed)
-                    passed = []
-                await (self._meet() if is_end else self._end_epoch(validates=validates))
-            passed.append(boundary.position)
-        await self._checkpoint(passed)
-
-    async def _step(self, of_all: int) -> None:
-        """Take one step; `of_all`: the samples of this step of all workers, if they take it together."""
         work, meter, algorithm = self._work, self._meter, self._algorithm
         meter.doing = "reading"
-        num_samples = work.next_batch()
+        batch_size = work.next_batch()
         meter.lap("read")
         meter.doing = "computing"
         if not self._rate_is_constant:
             if algorithm.traits.synchronous:
-                self._counted += of_all
+                self._sample_counter += global_batch_size
             else:
-                self._counted = await self._transport.count("samples", num_samples)
-            algorithm.optimizer.param_groups[0]["lr"] = self._clock.learning_rate(self._counted)
-        await algorithm.step(work.compute_gradient, num_samples)
+                self._sample_counter = await self._transport.count("samples", batch_size)
+            rate = self._clock.learning_rate(self._sample_counter)
+            algorithm.optimizer.param_groups[0]["lr"] = rate
+        await algorithm.step(work.compute_gradient, batch_size)
         meter.lap("compute")
-        self._account.steps += 1
+        self._stats.steps += 1
 
-    async def _meet(self) -> None:
-        """End an epoch with all workers: validate the model of the method, each on its part."""
+    def _plan_epoch(self) -> tuple[EpochPlan, Assignment]:
+        """The plan of the epoch, and this worker's remaining part of it."""
+        settings, transport = self._settings, self._transport
+        if self._partition is not None:
+            plan = self._partition.plan(batch_size=settings.batch_size, epoch=self._epoch)
+        else:
+            plan = plan_epoch(
+                self._group_rows,
+                world_size=transport.world_size,
+                batch_size=settings.batch_size,
+                seed=settings.seed,
+                epoch=self._epoch,
+                previous_world_sizes=self._previous_world_sizes,
+            )
+        assignment = assign_rows(
+            plan, rank=transport.rank, epoch=self._epoch, first_step=self._num_done
+        )
+        return plan, assignment
+
+    def _needs_checkpoint(self, step: int, num_steps: int) -> bool:
+        """Whether a checkpoint is due after a step within the epoch."""
+        interval = self._settings.checkpoint_steps
+        return interval is not None and step % interval == 0 and step < num_steps
+
+    def _open_queue(self) -> UnitQueue:
+        """The work units from the present position to the end of the run."""
+        settings, world_size = self._settings, self._transport.world_size
+        rows_between_checkpoints = None
+        if settings.checkpoint_steps:
+            rows_between_checkpoints = settings.checkpoint_steps * settings.batch_size * world_size
+        return UnitQueue(
+            self._group_rows,
+            world_size=world_size,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epochs=settings.epochs,
+            start=Position(self._epoch, self._num_done),
+            rows_between_checkpoints=rows_between_checkpoints,
+        )
+
+    def _use_own_rows(self, unit: Unit | None, num_rows_read: int) -> Unit | None:
+        """The unit, with as many of the worker's own rows if each row belongs to one worker."""
+        if unit is None or self._partition is None:
+            return unit
+        rank = self._transport.rank
+        assignment = self._partition.replace_rows(unit.assignment, rank=rank, start=num_rows_read)
+        return unit._replace(assignment=assignment)
+
+    async def _cross_boundaries(self, boundaries: Sequence[Boundary], ticket: int) -> None:
+        """End epochs and write checkpoints on the way to a unit.
+
+        The worker that draws the first unit of an epoch validates. A worker that was stopped for a
+        while crosses many boundaries without a step. Its state is the same at all of them, but for
+        records of epochs in which it did nothing. So it writes one checkpoint for all.
+        """
+        positions: list[Position] = []
+        for boundary in boundaries:
+            epoch, num_done = boundary.position
+            if num_done == 0:
+                is_end = epoch == self._settings.epochs
+                validates = boundary.ticket == ticket
+                if is_end or validates or self._stats.steps:
+                    await self._checkpoint(positions)
+                    positions = []
+                if is_end:
+                    await self._synchronize_and_validate()
+                elif validates:
+                    await self._validate_snapshot()
+                else:
+                    self._finish_epoch({}, None)
+            positions.append(boundary.position)
+        await self._checkpoint(positions)
+
+    async def _synchronize_and_validate(self) -> None:
+        """End an epoch with all workers; each validates the method's model on its part."""
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
-        own, result = work.model.empty(), work.model.empty()
+        local_model, joint_model = work.model.empty(), work.model.empty()
         with meter.attribute_all_to("validate"):
-            await self._algorithm.current(own)
+            await self._algorithm.current(local_model)
         await self._algorithm.flush()
         with meter.attribute_all_to("validate"):
-            await self._algorithm.result(result)
-            distance = await consensus_distance(own, result, transport)
-            state = ModelState(result, await self._buffers.mean())
-            sums = await work.validate(state, ValidationPart(transport.rank, transport.world_size))
-            facts = self._facts(await reduce_sums(sums, transport), distance)
-            if (
-                self._epoch == self._settings.epochs - 1
-                and transport.world_size > 1
-                and work.validates_alone
-            ):
-                alone = await work.validate(ModelState(own, work.buffers()), ValidationPart(0, 1))
-                facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
-        self._record(facts, None if transport.rank else state)
+            await self._algorithm.result(joint_model)
+            distance = await consensus_distance(local_model, joint_model, transport)
+            state = ModelState(joint_model, await self._buffers.mean())
+            part = ValidationPart(transport.rank, transport.world_size)
+            sums = await reduce_sums(await work.validate(state, part), transport)
+            validation = self._describe_validation(sums, distance)
+            is_last = self._epoch == self._settings.epochs - 1
+            if is_last and transport.world_size > 1 and work.validates_alone:
+                local_state = ModelState(local_model, work.buffers())
+                local_sums = await work.validate(local_state, ValidationPart(0, 1))
+                validation["worker_val_loss"] = local_sums.mean_loss
+                validation["worker_val_accuracy"] = local_sums.accuracy
+        self._finish_epoch(validation, state if transport.rank == 0 else None)
 
-    async def _end_epoch(self, *, validates: bool) -> None:
-        """End this worker's epoch; one worker validates a snapshot of the model on the whole split."""
-        if not validates:
-            self._record({}, None)
-            return
-        self._meter.doing, result = "validating", self._work.model.empty()
+    async def _validate_snapshot(self) -> None:
+        """End this worker's epoch; validate a snapshot of the model on the whole split."""
+        self._meter.doing = "validating"
+        model = self._work.model.empty()
         with self._meter.attribute_all_to("validate"):
-            distance = await self._algorithm.snapshot(result)
-            state = ModelState(result, await self._buffers.snapshot())
-            totals = await self._work.validate(state, ValidationPart(0, 1))
-        self._record(self._facts(totals, distance), state)
+            distance = await self._algorithm.snapshot(model)
+            state = ModelState(model, await self._buffers.snapshot())
+            sums = await self._work.validate(state, ValidationPart(0, 1))
+        self._finish_epoch(self._describe_validation(sums, distance), state)
 
-    def _facts(self, totals: Sums, distance: float) -> dict[str, Any]:
-        if not totals.samples:
+    def _describe_validation(self, sums: Sums, distance: float) -> dict[str, Any]:
+        """The part of a record that is about all workers."""
+        if not sums.samples:
             raise ShardError(
                 "the validation split has no events. Make the features again, from more events."
             )
-        self._progress.distance = distance
+        self._progress.consensus_distance = distance
         return {
             "train_rows": self._num_rows,
             "samples_seen_by_all": (self._epoch + 1) * self._num_rows,
             "consensus_distance": distance,
-            "val_loss": totals.mean_loss,
-            "val_accuracy": totals.accuracy,
+            "val_loss": sums.mean_loss,
+            "val_accuracy": sums.accuracy,
         }
 
-    def _record(self, facts: dict[str, Any], state: ModelState | None) -> None:
-        """Write the record of this worker's epoch, and begin the next; keep the model in memory if it is the best."""
-        who = {
+    def _finish_epoch(self, validation: dict[str, Any], state: ModelState | None) -> None:
+        """Write the record of this worker's epoch, note the best model, and begin the next epoch."""
+        record: Record = {
             "epoch": self._epoch,
             "rank": self._transport.rank,
             "workers": self._transport.world_size,
+            **self._stats.record(),
+            **validation,
         }
-        record = who | self._account.record() | facts
         self._files.record(record)
         self.history.append(record)
-        self._lines.append(json.dumps(record))
-        if facts and not math.isfinite(record["val_loss"]):
+        self._history_lines.append(json.dumps(record))
+        if validation and not math.isfinite(record["val_loss"]):
             raise DivergedError(
-                f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training diverged. "
-                f"Lower train.learning_rate (now {self._settings.effective_learning_rate:g} in effect)."
+                f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training "
+                f"diverged. Lower train.learning_rate "
+                f"(now {self._settings.effective_learning_rate:g} in effect)."
             )
-        if state is not None and record["val_loss"] < self._best["val_loss"]:
-            model, buffers = map(torch.from_numpy, state)
-            self._best = {"val_loss": record["val_loss"], "model": model, "buffers": buffers}
-        self._account.begin()
-        self._epoch, self._done, self._dealt = self._epoch + 1, 0, []
+        if state is not None and record["val_loss"] < self._best.val_loss:
+            model, buffers = torch.from_numpy(state.parameters), torch.from_numpy(state.buffers)
+            self._best = BestModel(record["val_loss"], model, buffers)
+        self._stats.begin()
+        self._epoch += 1
+        self._num_done = 0
+        self._previous_world_sizes = []
 
-    async def _keep_best(self) -> None:
-        rank, losses = self._transport.rank, np.zeros(self._transport.world_size)
-        losses[rank] = self._best["val_loss"]
+    async def _save_best(self) -> None:
+        """Save the best model of the run; the worker that has it writes it."""
+        losses = np.zeros(self._transport.world_size)
+        losses[self._transport.rank] = self._best.val_loss
         await self._transport.all_reduce_sum(losses)
-        if int(np.argmin(losses)) == rank and self._best["model"] is not None:
-            self._files.save_best(
-                ModelState(self._best["model"].numpy(), self._best["buffers"].numpy())
-            )
+        best_rank = int(np.argmin(losses))
+        _, model, buffers = self._best
+        if best_rank == self._transport.rank and model is not None and buffers is not None:
+            self._files.save_best(ModelState(model.numpy(), buffers.numpy()))
 
-    async def _checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Write this worker's state: all workers together while none averages, or, with work units, when it passes.
+    async def _checkpoint(self, positions: Sequence[Position]) -> None:
+        """Write this worker's state, which holds at all these positions.
 
-        A state between two units is complete: the units before the position are done by someone, and none behind it.
+        Workers with equal parts write together, while none averages. With work units each worker
+        writes when it crosses a boundary: the units before it are done, and none behind it.
         """
         checkpoints, transport = self._files.checkpoints, self._transport
         if checkpoints is None or not positions:
             return
         self._meter.doing = "writing a checkpoint"
-        self._account.own["checkpoints"] += sum(step > 0 for _, step in positions)
+        num_within_epochs = sum(position.num_done > 0 for position in positions)
+        self._stats.loop_counters["checkpoints"] += num_within_epochs
         if self._is_static:
             await self._algorithm.quiesce()
-        content = await worker_state(self._work, self._algorithm) | {
-            "account": self._account.state(),
-            "read": self._read,
-            "dealt": self._dealt,
-            "best": self._best,
-            "history": "\n".join(self._lines),
+        content: RankContent = {
+            **await worker_state(self._work, self._algorithm),
+            "stats": self._stats.state(),
+            "num_rows_read": self._num_rows_read,
+            "previous_world_sizes": [tuple(workers) for workers in self._previous_world_sizes],
+            "best": self._best._asdict(),
+            "history": "\n".join(self._history_lines),
         }
         checkpoints.write_rank(positions, transport.world_size, transport.rank, content)
         if self._is_static:
@@ -329,37 +440,11 @@ class Trainer:
             checkpoints.complete(positions, transport.world_size)
         self._meter.lap("checkpoint")
 
-    def _recall(
-        self, resume: Checkpoint
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:
-        """Take over place, records and best model of a checkpoint.
 
-        Returns:
-            Its parts, only this worker's if the number of workers is the same; those that this worker continues; and
-            whether the number is the same.
-        """
-        rank, world_size = self._transport.rank, self._transport.world_size
-        is_same = resume.world_size == world_size
-        parts = [resume.load(each) for each in ([rank] if is_same else range(resume.world_size))]
-        # A worker that passed several places at once wrote one state for all of them.
-        histories = [[json.loads(line) for line in part["history"].splitlines()] for part in parts]
-        histories = [
-            [each for each in records if each["epoch"] < resume.epoch] for records in histories
-        ]
-        if is_same:
-            self.history, self._read = histories[0], parts[0]["read"]
-        elif rank < len(parts):
-            # The records of ranks that are gone are kept in the totals.
-            self.history = merge_records(histories)[rank]
-        self._lines = [json.dumps(record) for record in self.history]
-        self._epoch, self._done = resume.epoch, resume.step
-        if self._is_static and resume.step:
-            self._dealt = [(workers, steps) for workers, steps in parts[0]["dealt"]]
-            self._done -= sum(steps for _, steps in self._dealt)
-            if not is_same:
-                self._dealt, self._done = [*self._dealt, (resume.world_size, self._done)], 0
-        mine = parts if is_same else parts[rank::world_size]
-        self._best = min(
-            (part["best"] for part in mine), key=lambda best: best["val_loss"], default=self._best
-        )
-        return parts, mine, is_same
+def _records_before(epoch: int, state: RankContent) -> list[Record]:
+    """The records of a worker up to an epoch.
+
+    A worker that crossed several positions at once wrote one state, with later records, for all.
+    """
+    records: list[Record] = [json.loads(line) for line in state["history"].splitlines()]
+    return [record for record in records if record["epoch"] < epoch]

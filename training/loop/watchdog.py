@@ -11,7 +11,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from hep_core.atomic_files import new_file
 from training.loop.metering import Meter
@@ -19,15 +19,25 @@ from training.loop.metering import Meter
 _GRACE_SECONDS: Final = 3.0
 
 
+class StallReport(NamedTuple):
+    """The file of a rank about a standstill."""
+
+    doing: str
+    seconds: float
+    """Time without progress of this rank."""
+    stack: list[str]
+    """Lines of the stack of its main thread."""
+
+
 class Watchdog:
-    """A thread that checks a worker's meter; if no rank books anything for too long, all report and the job ends.
+    """A thread that checks a worker's meter; if no rank makes progress for too long, the job ends.
 
-    A rank that waits for slower ones books nothing either. So every rank with new bookings touches a file, and the run
-    is at a standstill only if no file changes. Reports go to `<folder>/rank-<n>.json`: what the rank was doing, for how
-    long, and its stack.
+    A rank that waits for slower ones records nothing either. So every rank with new records touches
+    a file, and the run is at a standstill only if no file changes. Then each rank reports what it
+    was doing, for how long, and its stack, in `<folder>/rank-<n>.json`.
 
-    `folder`: folder of the reports; shared by all ranks. `signs`: folder of the files that ranks touch; shared by all
-    ranks. `seconds`: time without progress that ends the run [s].
+    `folder`: folder of the reports. `signs`: folder of the files that ranks touch. All ranks share
+    both. `seconds`: time without progress that ends the run [s].
     """
 
     def __init__(self, folder: Path, signs: Path, *, rank: int, seconds: float) -> None:
@@ -35,20 +45,20 @@ class Watchdog:
         self._folder = folder
         self._signs = signs
         self._seconds = seconds
-        self._seen: dict[str, int] = {}
-        self._seen_change = 0.0
-        self._main = threading.get_ident()
+        self._last_signs: dict[str, int] = {}
+        self._last_change = 0.0
+        self._main_thread = threading.get_ident()
         self._meter: Meter
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._watch_until_stall, daemon=True)
 
     def watch(self, meter: Meter) -> None:
-        """Check this meter from now on; what was before does not count."""
+        """Check this meter from now on; earlier time does not count."""
         meter.alive()
         self._meter = meter
         if not self._thread.is_alive():
             self._thread.start()
 
-    def _look(self) -> None:
+    def _watch_until_stall(self) -> None:
         last_look = -math.inf
         while not self._folder.exists():
             if time.monotonic() - last_look >= self._seconds / 10:
@@ -70,34 +80,35 @@ class Watchdog:
                 self._signs.mkdir(exist_ok=True)
                 (self._signs / f"rank-{self.rank}").touch()
             # File times may come from another machine's clock, so only their changes count.
-            seen = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
-            if seen != self._seen:
-                self._seen, self._seen_change = seen, now
-        return min(meter.seconds_without_sign, now - self._seen_change) >= self._seconds
+            signs = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
+            if signs != self._last_signs:
+                self._last_signs, self._last_change = signs, now
+        seconds_without_change = now - self._last_change
+        return min(meter.seconds_without_sign, seconds_without_change) >= self._seconds
 
     def _report(self, meter: Meter) -> None:
         self._folder.mkdir(exist_ok=True)
-        frame = sys._current_frames().get(self._main)
-        content = {
-            "doing": meter.doing,
-            "seconds": round(meter.seconds_without_sign, 1),
-            "stack": traceback.format_stack(frame) if frame else [],
-        }
+        frame = sys._current_frames().get(self._main_thread)
+        report = StallReport(
+            doing=meter.doing,
+            seconds=round(meter.seconds_without_sign, 1),
+            stack=traceback.format_stack(frame) if frame else [],
+        )
         with new_file(self._folder / f"rank-{self.rank}.json") as unfinished:
-            unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+            unfinished.write_text(json.dumps(report._asdict(), indent=1), encoding="utf-8")
 
 
 def read_reports(folder: Path, world_size: int) -> str:
     """Reports of the ranks about a standstill, one line per rank."""
-    lines = []
+    lines: list[str] = []
     for rank in range(world_size):
         path = folder / f"rank-{rank}.json"
-        if path.exists():
-            content = json.loads(path.read_text(encoding="utf-8"))
-            where = content["stack"][-1].strip().splitlines()[0] if content["stack"] else "no stack"
-            lines.append(
-                f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s ({where})"
-            )
-        else:
+        if not path.exists():
             lines.append(f"  rank {rank}: no report; it is stopped, or its machine is gone")
+            continue
+        report = StallReport(**json.loads(path.read_text(encoding="utf-8")))
+        location = "no stack"
+        if report.stack:
+            location = report.stack[-1].strip().splitlines()[0]
+        lines.append(f"  rank {rank}: {report.doing}, for {report.seconds:g} s ({location})")
     return "\n".join(lines)

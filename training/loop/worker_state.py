@@ -1,13 +1,14 @@
-"""The state of a worker's model, optimiser and algorithm in a checkpoint, and the mean of the workers' buffers."""
+"""The state of a worker in a checkpoint, and the mean of the workers' buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from training.algorithms.base import Algorithm, mean_over_workers
 from training.transports.basics import Vector, is_finite
@@ -15,77 +16,100 @@ from training.transports.transport import SharedVector, Transport
 from training.workloads.work import Work
 
 
-async def worker_state(work: Work, algorithm: Algorithm) -> dict[str, Any]:
-    """The state as tensors and plain values."""
+class WorkerState(TypedDict):
+    """Model, optimiser and algorithm of a worker, as tensors and plain values."""
+
+    current: Tensor
+    """(num_parameters,) the worker's current model."""
+    optimizer: dict[str, Any]
+    algorithm: dict[str, Any]
+    work: dict[str, Any]
+    buffers: Tensor
+    """(num_buffers,)."""
+
+
+async def worker_state(work: Work, algorithm: Algorithm) -> WorkerState:
+    """The state of a worker between two steps."""
     current = work.model.empty()
     await algorithm.current(current)
     return {
         "current": torch.from_numpy(current),
         "optimizer": algorithm.optimizer.state_dict(),
-        "algorithm": _mapped(await algorithm.state(), np.ndarray, torch.from_numpy),
+        "algorithm": _arrays_to_tensors(await algorithm.state()),
         "work": work.state(),
         "buffers": torch.from_numpy(work.buffers()),
     }
 
 
-async def start(
-    work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]], *, is_same: bool
-) -> None:
-    """Start the algorithm; all workers together.
+async def continue_worker(work: Work, algorithm: Algorithm, state: WorkerState) -> None:
+    """Continue a worker exactly as it was; all workers together."""
+    work.write_buffers(state["buffers"].numpy())
+    await algorithm.restore(_tensors_to_arrays(state["algorithm"]))
+    algorithm.note_constants()
+    work.load_state(state["work"])
+    algorithm.optimizer.load_state_dict(state["optimizer"])
 
-    `parts`: states of the workers of a checkpoint; none for a new run. `is_same`: whether the only part is this
-    worker's own. It then continues exactly as it was, and else from the model of the method, with new momentum and
-    moments.
+
+async def start_from_joint_model(
+    work: Work, algorithm: Algorithm, states: Sequence[WorkerState]
+) -> None:
+    """Start from the joint model of other workers, with new momentum and moments; all together.
+
+    `states`: of all workers of a checkpoint; none for a new run.
     """
-    if is_same:
-        (own,) = parts
-        work.write_buffers(own["buffers"].numpy())
-        await algorithm.restore(_mapped(own["algorithm"], torch.Tensor, torch.Tensor.numpy))
-        algorithm.note_constants()
-        work.load_state(own["work"])
-        algorithm.optimizer.load_state_dict(own["optimizer"])
-        return
-    if parts:
-        work.model.write(_joint_model(algorithm, parts))
-        work.write_buffers(_mean([part["buffers"].numpy() for part in parts]))
+    if states:
+        work.model.write(_joint_model(algorithm, states))
+        work.write_buffers(_mean_of_finite([state["buffers"].numpy() for state in states]))
     await algorithm.start()
     algorithm.note_constants()
 
 
-def _joint_model(algorithm: Algorithm, parts: Sequence[dict[str, Any]]) -> Vector:
-    """The newest joint model of the method, without what workers had not yet sent; else the average of their models."""
-    states = [_mapped(part["algorithm"], torch.Tensor, torch.Tensor.numpy) for part in parts]
-    kept = [found for found in map(algorithm.model_of, states) if found is not None]
-    return (
-        max(kept, key=itemgetter(0))[1]
-        if kept
-        else _mean([part["current"].numpy() for part in parts])
-    )
+def _joint_model(algorithm: Algorithm, states: Sequence[WorkerState]) -> Vector:
+    """The newest model that the method itself holds; else the mean of the workers' models."""
+    aged_models: list[tuple[int, Vector]] = []
+    for state in states:
+        aged_model = algorithm.model_of(_tensors_to_arrays(state["algorithm"]))
+        if aged_model is not None:
+            aged_models.append(aged_model)
+    if aged_models:
+        _, newest_model = max(aged_models, key=itemgetter(0))
+        return newest_model
+    return _mean_of_finite([state["current"].numpy() for state in states])
 
 
-def _mean(vectors: Sequence[Vector]) -> Vector:
-    """The mean of those vectors that are finite; of all, if none is."""
-    chosen = [each for each in vectors if is_finite(each)] or vectors
-    mean: Vector = np.mean(chosen, axis=0, dtype=np.float64).astype(vectors[0].dtype)
-    return mean
+def _mean_of_finite(vectors: list[Vector]) -> Vector:
+    """The mean of the finite vectors; of all, if none is finite."""
+    finite = [vector for vector in vectors if is_finite(vector)]
+    mean: Vector = np.stack(finite or vectors).mean(axis=0, dtype=np.float64)
+    return mean.astype(vectors[0].dtype)
 
 
-def _mapped(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """The state of an algorithm, with all values of a kind changed: a checkpoint holds tensors for arrays."""
+def _arrays_to_tensors(state: Any) -> Any:
+    """A nested state with tensors for arrays, since a checkpoint holds tensors."""
+    return _convert(state, np.ndarray, torch.from_numpy)
+
+
+def _tensors_to_arrays(state: Any) -> Any:
+    return _convert(state, Tensor, Tensor.numpy)
+
+
+def _convert(state: Any, leaf_type: type, convert_leaf: Callable[[Any], Any]) -> Any:
     if isinstance(state, dict):
-        return {name: _mapped(value, kind, change) for name, value in state.items()}
+        return {name: _convert(item, leaf_type, convert_leaf) for name, item in state.items()}
     if isinstance(state, (list, tuple)):
-        return type(state)(_mapped(value, kind, change) for value in state)
-    return change(state) if isinstance(state, kind) else state
+        return type(state)(_convert(item, leaf_type, convert_leaf) for item in state)
+    return convert_leaf(state) if isinstance(state, leaf_type) else state
 
 
 class SharedBuffers:
-    """Averages the buffers of all workers before a validation; each worker then continues with its own.
+    """Averages the buffers of all workers before a validation; each worker continues with its own.
 
-    Workers that meet for a validation take the exact mean. Workers that wait for nobody publish their buffers after
-    each work unit, in a vector that others can read. A network without buffers takes no communication. Buffers that are
-    not finite do not reach other workers; as running means never recover, their worker then takes over the mean, or the
-    last ones that it published.
+    Workers that meet for a validation take the exact mean. Workers that wait for nobody publish
+    their buffers after each work unit, in a vector that others can read. A network without buffers
+    takes no communication.
+
+    Buffers that are not finite do not reach other workers. As running means never recover, their
+    worker then takes over the mean, or the last buffers that it published.
     """
 
     def __init__(self, work: Work, transport: Transport) -> None:
@@ -101,34 +125,36 @@ class SharedBuffers:
             self._shared = await self._transport.shared_vector(self._published)
 
     async def publish(self) -> None:
-        """Let the other workers read the buffers as they are now."""
-        if self._shared is not None:
-            present = self._work.buffers()
-            if is_finite(present):
-                await self._shared.add(present - self._published)
-                self._published = present
-            else:
-                self._work.write_buffers(self._published)
+        """Let the other workers read the present buffers."""
+        if self._shared is None:
+            return
+        buffers = self._work.buffers()
+        if is_finite(buffers):
+            await self._shared.add(buffers - self._published)
+            self._published = buffers
+        else:
+            self._work.write_buffers(self._published)
 
     async def mean(self) -> Vector:
         """The mean of the buffers; all workers together."""
-        mean = self._work.buffers()
-        if mean.size:
-            was_finite = is_finite(mean)
-            await mean_over_workers(mean, self._transport)
-            if not was_finite:
-                self._work.write_buffers(mean)
-        return mean
+        buffers = self._work.buffers()
+        if not buffers.size:
+            return buffers
+        was_finite = is_finite(buffers)
+        await mean_over_workers(buffers, self._transport)
+        if not was_finite:
+            self._work.write_buffers(buffers)
+        return buffers
 
     async def snapshot(self) -> Vector:
         """The mean of the published buffers, without stopping anyone."""
-        theirs = self._work.buffers()
+        buffers = self._work.buffers()
         if self._shared is None:
-            return theirs
-        total = np.zeros_like(theirs)
+            return buffers
+        total = np.zeros_like(buffers)
         for rank in range(self._transport.world_size):
-            await self._shared.read_from_rank(rank, theirs)
-            total += theirs
+            await self._shared.read_from_rank(rank, buffers)
+            total += buffers
         return total / self._transport.world_size
 
     async def close(self) -> None:

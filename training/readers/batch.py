@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,8 +41,8 @@ class Batch(NamedTuple):
     """One step's events of one rank."""
 
     inputs: tuple[Tensor, ...]
-    """The model's input columns: `hlf` (num_events, NUM_HLF); `particles` (num_events, longest, 19), cut to the longest
-    event of the batch; `num_particles` (num_events,) int64."""
+    """The model's input columns: `hlf` (num_events, NUM_HLF); `particles` (num_events, longest, 19),
+    cut to the longest event of the batch; `num_particles` (num_events,) int64."""
     labels: Tensor
     """(num_events,) int64."""
     weights: Tensor
@@ -72,43 +73,40 @@ class Rows(NamedTuple):
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         """The rows with these numbers, in this order."""
         longest = 1 if self.lengths is None else int(self.lengths[rows].max(initial=1))
-        on_device = torch.from_numpy(rows).to(self.labels.device)
-        return Batch(
-            tuple(
-                _cut(column, on_device, longest)
-                if column.dim() == 3
-                else column.index_select(0, on_device)
-                for column in self.inputs
-            ),
-            self.labels.index_select(0, on_device),
-            self.weights.index_select(0, on_device),
-        )
+        indices = torch.from_numpy(rows).to(self.labels.device)
+        inputs: list[Tensor] = []
+        for column in self.inputs:
+            if column.dim() == 3:
+                inputs.append(_select_particles(column, indices, longest))
+            else:
+                inputs.append(column.index_select(0, indices))
+        labels = self.labels.index_select(0, indices)
+        return Batch(tuple(inputs), labels, self.weights.index_select(0, indices))
 
     def batches(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Batch]:
         """The rows with these numbers, in this order, as batches of these sizes."""
         if self.lengths is None:
             # One copy for all batches, which are views of it.
-            inputs, *others = self.batch(rows)
-            split = [column.split_with_sizes(list(sizes)) for column in (*inputs, *others)]
-            for *columns, labels, weights in zip(*split, strict=True):
-                yield Batch(tuple(columns), labels, weights)
+            inputs, labels, weights = self.batch(rows)
+            columns = [
+                column.split_with_sizes(list(sizes)) for column in (*inputs, labels, weights)
+            ]
+            for *batch_inputs, batch_labels, batch_weights in zip(*columns, strict=True):
+                yield Batch(tuple(batch_inputs), batch_labels, batch_weights)
             return
         # One copy per batch: particles are large, and each batch has its own longest event.
         for start, stop in pairwise(accumulate(sizes, initial=0)):
             yield self.batch(rows[start:stop])
 
-    def write(self, start: int, part: Rows) -> None:
+    def write(self, start: int, rows: Rows) -> None:
         """Overwrite the rows from `start` on."""
-        stop = start + len(part.labels)
-        pairs = zip(
-            (*self.inputs, self.labels, self.weights),
-            (*part.inputs, part.labels, part.weights),
-            strict=True,
-        )
-        for tensor, values in pairs:
-            tensor[start:stop] = values
-        if self.lengths is not None and part.lengths is not None:
-            self.lengths[start:stop] = part.lengths
+        stop = start + len(rows.labels)
+        for target, source in zip(self.inputs, rows.inputs, strict=True):
+            target[start:stop] = source
+        self.labels[start:stop] = rows.labels
+        self.weights[start:stop] = rows.weights
+        if self.lengths is not None and rows.lengths is not None:
+            self.lengths[start:stop] = rows.lengths
 
 
 def event_shape(name: str, max_particles: int) -> tuple[int, ...]:
@@ -119,28 +117,31 @@ def event_shape(name: str, max_particles: int) -> tuple[int, ...]:
 
 
 def validation_share(
-    rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool
+    group_rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool
 ) -> tuple[list[int], list[int]]:
-    """A rank's row groups of the validation split, by the rows of each, and the sizes of its batches."""
-    most, groups = (
-        _VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS,
-        list(range(rank, len(rows), world_size)),
-    )
-    return groups, [
-        size for group in groups for size in even_parts(rows[group], -(-rows[group] // most))
-    ]
+    """A rank's row groups of the validation split, and the sizes of its batches.
+
+    `group_rows`: rows of each row group.
+    """
+    max_rows = _VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS
+    groups = list(range(rank, len(group_rows), world_size))
+    batch_sizes: list[int] = []
+    for group in groups:
+        num_rows = group_rows[group]
+        batch_sizes += even_parts(num_rows, math.ceil(num_rows / max_rows))
+    return groups, batch_sizes
 
 
-def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
+def _select_particles(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
     """Rows of (num_rows, 801, 19) as (num_events, longest, 19), in one copy."""
-    _, most, width = particles.shape
-    flat = particles.view(-1, most * width)[:, : longest * width]
-    # In host memory NumPy copies. In its deterministic mode torch first fills the result with NaN. It also splits this
-    # short copy over threads, which is slower when the cores are busy.
-    picked = (
-        torch.from_numpy(flat.numpy()[rows.numpy()]) if flat.is_cpu else flat.index_select(0, rows)
-    )
-    return picked.view(-1, longest, width)
+    _, max_particles, width = particles.shape
+    flat = particles.view(-1, max_particles * width)[:, : longest * width]
+    if not flat.is_cpu:
+        return flat.index_select(0, rows).view(-1, longest, width)
+    # In host memory NumPy copies. In its deterministic mode torch first fills the result with NaN.
+    # It also splits this short copy over threads, which is slower when the cores are busy.
+    selected = torch.from_numpy(flat.numpy()[rows.numpy()])
+    return selected.view(-1, longest, width)
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class BatchLayout:
     """Rows of a particle matrix."""
 
     @classmethod
-    def of(
+    def for_inputs(
         cls,
         dataset: FeatureDataset,
         inputs: Sequence[str],
@@ -164,9 +165,11 @@ class BatchLayout:
         device: torch.device | str,
     ) -> Self:
         """The layout for some arguments of `training.readers.reader.open_reader`."""
-        if unknown := set(inputs) - set(INPUT_COLUMNS):
+        unknown = set(inputs) - set(INPUT_COLUMNS)
+        if unknown:
             raise ValueError(
-                f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}"
+                f"the features have no model inputs {sorted(unknown)}; "
+                f"they have {list(INPUT_COLUMNS)}"
             )
         return cls(
             tuple(inputs),
@@ -179,45 +182,48 @@ class BatchLayout:
     @property
     def fields(self) -> list[str]:
         """Columns of the Parquet files to read."""
-        lengths = (
-            ["num_particles"]
-            if "particles" in self.inputs and "num_particles" not in self.inputs
-            else []
-        )
-        return [*self.inputs, *lengths, "label", "weight"]
+        fields = list(self.inputs)
+        if "particles" in fields and "num_particles" not in fields:
+            fields.append("num_particles")
+        return [*fields, "label", "weight"]
 
     @property
-    def _tensors(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
-        """Column, type and shape of one event of each tensor."""
-        types = [torch.int64 if name == "num_particles" else self.dtype for name in self.inputs]
-        shapes = [event_shape(name, self.max_particles) for name in self.inputs]
-        inputs = zip(self.inputs, types, shapes, strict=True)
-        return [*inputs, ("label", torch.int64, ()), ("weight", self.dtype, ())]
+    def _columns(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+        """Name, type and shape of one event of each column: inputs, label, weight."""
+        columns: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
+        for name in self.inputs:
+            dtype = torch.int64 if name == "num_particles" else self.dtype
+            columns.append((name, dtype, event_shape(name, self.max_particles)))
+        return [*columns, ("label", torch.int64, ()), ("weight", self.dtype, ())]
 
     def rows(self, columns: Columns) -> Rows:
         """Tensors of a row group; they may share the memory of the arrays."""
-        weights = columns["weight"] * np.asarray(self.class_weights)[columns["label"]]
-        arrays = {**columns, "weight": weights}
-        *inputs, label, weight = (
-            torch.from_numpy(np.require(arrays[name], requirements=["C", "W"]))
-            .to(self.device, dtype)
-            .view(-1, *shape)
-            for name, dtype, shape in self._tensors
-        )
+        class_weights = np.asarray(self.class_weights)[columns["label"]]
+        arrays = {**columns, "weight": columns["weight"] * class_weights}
+        tensors: list[Tensor] = []
+        for name, dtype, shape in self._columns:
+            array = np.require(arrays[name], requirements=["C", "W"])
+            tensors.append(torch.from_numpy(array).to(self.device, dtype).view(-1, *shape))
+        *inputs, labels, weights = tensors
         lengths = columns["num_particles"].astype(np.int64) if "particles" in self.inputs else None
-        return Rows(tuple(inputs), label, weight, lengths)
+        return Rows(tuple(inputs), labels, weights, lengths)
 
-    def unfilled(self, num_rows: int) -> Rows:
-        """Unwritten memory for `num_rows` rows; in host memory the system allocates a page at its first write."""
-        *inputs, label, weight = (
-            # torch.empty would write to all of the memory in torch's deterministic mode.
-            torch.from_numpy(np.empty((num_rows, *shape), dtype=_NUMPY_TYPES[dtype]))
-            if self.device.type == "cpu"
-            else torch.empty((num_rows, *shape), dtype=dtype, device=self.device)
-            for _, dtype, shape in self._tensors
-        )
+    def allocate(self, num_rows: int) -> Rows:
+        """Unwritten memory for some rows.
+
+        In host memory the system gives a page at its first write.
+        """
+        *inputs, labels, weights = [
+            self._allocate_tensor((num_rows, *shape), dtype) for _, dtype, shape in self._columns
+        ]
         lengths = np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None
-        return Rows(tuple(inputs), label, weight, lengths)
+        return Rows(tuple(inputs), labels, weights, lengths)
+
+    def _allocate_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if self.device.type == "cpu":
+            # torch.empty would write to all of the memory in torch's deterministic mode.
+            return torch.from_numpy(np.empty(shape, dtype=_NUMPY_TYPES[dtype]))
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
 
 _PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")
@@ -230,45 +236,54 @@ _READ_ERRORS: Final = (
 
 def require_no_pickled_schema(dataset: FeatureDataset) -> None:
     """Refuse a dataset with a pickled schema, before petastorm unpickles it."""
-    files = {path: split for split in dataset.splits for path in dataset.files(split)}
-    common = [dataset.data / name for name in file_sizes(dataset.data)]
-    files |= {
-        path: path.parent.name for path in common if path.name in ("_common_metadata", "_metadata")
-    }
+    split_of_file = {path: split for split in dataset.splits for path in dataset.files(split)}
+    for name in file_sizes(dataset.data):
+        path = dataset.data / name
+        if path.name in ("_common_metadata", "_metadata"):
+            split_of_file[path] = path.parent.name
     with ThreadPoolExecutor() as threads:
-        for path, keys in zip(
-            files, threads.map(partial(_keys, dataset), files, files.values()), strict=True
-        ):
+        read_keys = partial(_read_metadata_keys, dataset)
+        keys_of_files = threads.map(read_keys, split_of_file, split_of_file.values())
+        for path, keys in zip(split_of_file, keys_of_files, strict=True):
             for key in keys:
-                if any(word in key for word in _PICKLED_KEYS):
-                    raise DamagedDatasetError(
-                        f"{path} carries a pickled petastorm schema ({key.decode(errors='replace')}), which could run "
-                        f"any code when read. This pipeline never writes one: find out where the file comes from, then "
-                        f"make the features again."
-                    )
+                _require_harmless_key(path, key)
 
 
-def _keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
-    with reporting(dataset, split, f"{path.name}: "):
+def _require_harmless_key(path: Path, key: bytes) -> None:
+    if any(pickled_key in key for pickled_key in _PICKLED_KEYS):
+        raise DamagedDatasetError(
+            f"{path} carries a pickled petastorm schema ({key.decode(errors='replace')}), which "
+            f"could run any code when read. This pipeline never writes one: find out where the "
+            f"file comes from, then make the features again."
+        )
+
+
+def _read_metadata_keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
+    with translate_read_errors(dataset, split, f"{path.name}: "):
         return list(pq.read_schema(parquet_source(path)).metadata or {})
 
 
 @contextmanager
-def reporting(dataset: FeatureDataset, split: str, where: str = "") -> Iterator[None]:
-    """Turn errors of reading a split into those of its server, or of its files; others stay as they are."""
+def translate_read_errors(
+    dataset: FeatureDataset, split: str, location: str = ""
+) -> Iterator[None]:
+    """Raise errors of reading a split as those of its server, or of its files.
+
+    Others stay as they are. `location`: begin of the message, such as the file.
+    """
     try:
         yield
     except (DamagedDatasetError, DamagedOutputError, InputFileError):
         raise
     except Exception as cause:
-        if is_remote(dataset.data) and (
-            problem := remote_error(dataset.lies_in, where=f"the {split} split", cause=cause)
-        ):
-            raise problem from cause
+        if is_remote(dataset.data):
+            problem = remote_error(dataset.lies_in, where=f"the {split} split", cause=cause)
+            if problem:
+                raise problem from cause
         if not isinstance(cause, _READ_ERRORS):
             raise
-        why = " ".join(f"{where}{cause}".split())
+        reason = " ".join(f"{location}{cause}".split())
         raise DamagedDatasetError(
-            f"the {split} split in {dataset.data} cannot be read ({why}). "
+            f"the {split} split in {dataset.data} cannot be read ({reason}). "
             f"Make the features again: `python -m pipeline features --force`."
         ) from cause

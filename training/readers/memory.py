@@ -1,4 +1,4 @@
-"""Rows of a split in memory, their reading orders and their reader; pyarrow reads each row group once."""
+"""Rows of a split in memory, their reading orders and their reader; each row group is read once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from training.readers.batch import (
     Columns,
     Rows,
     event_shape,
-    reporting,
     require_no_pickled_schema,
+    translate_read_errors,
     validation_share,
 )
 from training.readers.sharding import Assignment, OwnedRows, RowRange, reading_orders
 
-ReadParts = Callable[[int], Iterator[Columns]]
+ReadGroup = Callable[[int], Iterator[Columns]]
 """Reads a row group, in parts."""
 
 #: Bytes to decode at once, so that they stay in the processor's cache until they are copied.
@@ -46,11 +46,13 @@ _STEPS_AT_ONCE: Final = 32
 class MemoryRows:
     """The rows of a split, in the order of the row groups.
 
-    Step `s` is `rows.batch(order[bounds[s]:bounds[s + 1]])`, where `order` is `reading_order(assignment)`, and `bounds`
-    are the sums of `assignment.sizes`: the same events in the same order as from a reader.
+    Step `s` is `rows.batch(order[bounds[s]:bounds[s + 1]])`, where `order` is
+    `reading_order(assignment)`, and `bounds` are the sums of `assignment.sizes`. These are the same
+    events in the same order as from a reader.
 
     Examples:
-        >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
+        >>> labels = torch.zeros(5, dtype=torch.int64)
+        >>> rows = MemoryRows(Rows((torch.ones(5, 3),), labels, torch.ones(5)), 1, [3, 2])
         >>> rows.reading_order(Assignment(0, [RowRange(1, 0, 2)], [1, 1])).tolist()
         [3, 4]
     """
@@ -59,11 +61,11 @@ class MemoryRows:
     seed: int
     group_rows: list[int]
     mixes_groups: bool = False
-    """Whether the row groups of each epoch are other rows, drawn from all; files cannot do this."""
+    """Whether the rows are mixed over all row groups in each epoch, which files cannot do."""
     unread: set[int] = field(default_factory=set)
     """Row groups that are not in memory yet."""
-    read: Callable[[int], int] | None = None
-    """Brings a row group into memory, and returns its number; None where all are there."""
+    read_group: Callable[[int], int] | None = None
+    """Reads a row group into memory, and returns its number; None if all are in memory."""
 
     @classmethod
     def load(
@@ -78,14 +80,12 @@ class MemoryRows:
     ) -> Self:
         """Read a whole split."""
         require_no_pickled_schema(dataset)
-        loaded = cls.lazy(
-            dataset, split, BatchLayout.of(dataset, inputs, dtype=dtype, device=device), seed=seed
-        )
-        for _ in loaded.arriving(
-            [RowRange(group, 0, 0) for group in range(len(loaded.group_rows))]
-        ):
+        layout = BatchLayout.for_inputs(dataset, inputs, dtype=dtype, device=device)
+        memory = cls.lazy(dataset, split, layout, seed=seed)
+        all_groups = [RowRange(group, 0, 0) for group in range(len(memory.group_rows))]
+        for _ in memory.wait_for_ranges(all_groups):
             pass
-        return loaded
+        return memory
 
     @classmethod
     def lazy(
@@ -95,64 +95,69 @@ class MemoryRows:
         layout: BatchLayout,
         *,
         seed: int,
-        parts: ReadParts | None = None,
+        read_group: ReadGroup | None = None,
     ) -> Self:
-        """Room for a split that `require_no_pickled_schema` has seen; each row group is read when it is first needed.
+        """Memory for a split without a pickled schema; each row group is read when first needed.
 
-        `parts`: reads row groups; None: pyarrow.
+        `read_group`: reads row groups; None: pyarrow.
         """
         group_rows = [group.rows for group in dataset.splits[split]]
-        starts, parts = (
-            [0, *accumulate(group_rows)],
-            parts or partial(_arrow_parts, dataset, split, layout),
-        )
+        starts = [0, *accumulate(group_rows)]
+        read_columns = read_group or partial(_read_with_arrow, dataset, split, layout)
         try:
-            rows = layout.unfilled(starts[-1])
+            rows = layout.allocate(starts[-1])
         except (MemoryError, torch.OutOfMemoryError) as cause:
             raise TrainingError(
-                f"the {starts[-1]} rows of the {split} split do not fit into the memory of {layout.device} ({cause}). "
-                f"Train with `--set train.reader=petastorm`."
+                f"the {starts[-1]} rows of the {split} split do not fit into the memory of "
+                f"{layout.device} ({cause}). Train with `--set train.reader=petastorm`."
             ) from cause
 
-        def read(group: int) -> int:
+        def read_into_memory(group: int) -> int:
             start = starts[group]
-            for columns in parts(group):
-                part = layout.rows(columns)
-                rows.write(start, part)
-                start += len(part.labels)
+            for columns in read_columns(group):
+                new_rows = layout.rows(columns)
+                rows.write(start, new_rows)
+                start += len(new_rows.labels)
             return group
 
-        return cls(rows, seed, group_rows, unread=set(range(len(group_rows))), read=read)
+        unread = set(range(len(group_rows)))
+        return cls(rows, seed, group_rows, unread=unread, read_group=read_into_memory)
 
-    def arriving(self, row_ranges: Sequence[RowRange]) -> Iterator[int]:
-        """Number of rows of each piece, as soon as its row group is in memory."""
+    def wait_for_ranges(self, row_ranges: Sequence[RowRange]) -> Iterator[int]:
+        """Number of rows of each range, as soon as its row group is in memory."""
+        # A dict has no duplicates and holds the order.
         missing = list(
-            dict.fromkeys(piece.group for piece in row_ranges if piece.group in self.unread)
+            dict.fromkeys(rows.group for rows in row_ranges if rows.group in self.unread)
         )
-        arriving = iter(()) if self.read is None else prefetch_one(self.read, missing)
+        read_groups = (
+            iter(()) if self.read_group is None else prefetch_one(self.read_group, missing)
+        )
         awaited = set(missing)
         for group, start, stop in row_ranges:
             if group in awaited:
                 awaited.remove(group)
-                self.unread.discard(next(arriving))
+                self.unread.discard(next(read_groups))
             yield stop - start
 
     def reading_order(
         self, assignment: Assignment, owned_rows: OwnedRows | None = None
     ) -> NDArray[np.int64]:
-        """Numbers of the rows of an assignment, in reading order; `owned_rows`: see `reading_orders`."""
+        """Numbers of the rows of an assignment, in reading order.
+
+        `owned_rows`: see `reading_orders`.
+        """
         orders = reading_orders(assignment, self.group_rows, owned_rows, seed=self.seed)
-        parts = [
-            self._starts[group] + order
+        orders_in_split = [
+            self._group_starts[group] + order
             for group, order in zip(assignment.groups, orders, strict=True)
         ]
-        order = np.concatenate(parts or [np.empty(0, dtype=np.int64)])
+        if not orders_in_split:
+            return np.empty(0, dtype=np.int64)
+        order = np.concatenate(orders_in_split)
         # Rows that belong to a worker stay in their row groups.
-        return (
-            _mixed(len(self), self.seed, assignment.epoch)[order]
-            if self.mixes_groups and owned_rows is None
-            else order
-        )
+        if self.mixes_groups and owned_rows is None:
+            order = _mixed_rows(len(self), self.seed, assignment.epoch)[order]
+        return order
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All rows in batches of a size, in order."""
@@ -163,7 +168,7 @@ class MemoryRows:
         return len(self.rows.labels)
 
     @cached_property
-    def _starts(self) -> NDArray[np.int64]:
+    def _group_starts(self) -> NDArray[np.int64]:
         return np.cumsum([0, *self.group_rows])[:-1]
 
 
@@ -182,66 +187,69 @@ class MemoryReader:
         """See `Reader`."""
         if assignment.sizes:
             order = self._train.reading_order(assignment, self._owned_rows)
-            yield from _batches(self._train, assignment.row_ranges, order, assignment.sizes)
+            yield from _copy_batches(self._train, assignment.row_ranges, order, assignment.sizes)
 
     def prefetch(self, assignment: Assignment) -> None:
-        """See `Reader`; most is in memory."""
+        """See `Reader`; most rows are in memory."""
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
-        rows, has_particles = self._val.group_rows, self._val.rows.lengths is not None
+        group_rows = self._val.group_rows
+        has_particles = self._val.rows.lengths is not None
         groups, sizes = validation_share(
-            rows, rank=rank, world_size=world_size, has_particles=has_particles
+            group_rows, rank=rank, world_size=world_size, has_particles=has_particles
         )
-        starts = [0, *accumulate(rows)]
         if groups:
+            starts = [0, *accumulate(group_rows)]
             order = np.concatenate(
                 [np.arange(starts[group], starts[group + 1]) for group in groups]
             )
-            yield from _batches(
-                self._val, [RowRange(group, 0, rows[group]) for group in groups], order, sizes
-            )
+            row_ranges = [RowRange(group, 0, group_rows[group]) for group in groups]
+            yield from _copy_batches(self._val, row_ranges, order, sizes)
 
 
-def _batches(
+def _copy_batches(
     memory: MemoryRows,
     row_ranges: Sequence[RowRange],
     order: NDArray[np.int64],
     sizes: Sequence[int],
 ) -> Iterator[Batch]:
-    bounds, arrivals, there = [0, *accumulate(sizes)], memory.arriving(row_ranges), 0
+    """Batches of these sizes, as soon as their row groups are in memory."""
+    bounds = [0, *accumulate(sizes)]
+    arriving_rows = memory.wait_for_ranges(row_ranges)
+    num_in_memory = 0
     for first in range(0, len(sizes), _STEPS_AT_ONCE):
-        some = sizes[first : first + _STEPS_AT_ONCE]
-        start, stop = bounds[first], bounds[first + len(some)]
-        while there < stop:
-            there += next(arrivals)
-        yield from memory.rows.batches(order[start:stop], some)
+        step_sizes = sizes[first : first + _STEPS_AT_ONCE]
+        start, stop = bounds[first], bounds[first + len(step_sizes)]
+        while num_in_memory < stop:
+            num_in_memory += next(arriving_rows)
+        yield from memory.rows.batches(order[start:stop], step_sizes)
 
 
-def _arrow_parts(
+def _read_with_arrow(
     dataset: FeatureDataset, split: str, layout: BatchLayout, group: int
 ) -> Iterator[Columns]:
-    """What `features.matrices.model_inputs` makes of a row group, in parts."""
-    name, expected = dataset.splits[split][group]
+    """The model inputs of a row group, in parts."""
+    name, expected_rows = dataset.splits[split][group]
     path = dataset.data / name
-    row_bytes = sum(
-        4 * math.prod(event_shape(field, layout.max_particles)) for field in layout.fields
-    )
+    numbers_per_row = [
+        math.prod(event_shape(column, layout.max_particles)) for column in layout.fields
+    ]
+    rows_at_once = max(1, _DECODED_BYTES // (4 * sum(numbers_per_row)))
     with (
-        reporting(dataset, split, f"{path.name}: "),
+        translate_read_errors(dataset, split, f"{path.name}: "),
         open_parquet(path, buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
     ):
-        if file.metadata.num_rows != expected:
-            raise ValueError(f"it has {file.metadata.num_rows} rows, dataset.json says {expected}")
-        at_once = max(1, _DECODED_BYTES // row_bytes)
-        for part in file.iter_batches(
-            at_once, columns=required_columns(layout.fields), use_threads=False
-        ):
-            yield model_inputs(part, layout.fields, max_particles=layout.max_particles)
+        num_rows = file.metadata.num_rows
+        if num_rows != expected_rows:
+            raise ValueError(f"it has {num_rows} rows, dataset.json says {expected_rows}")
+        parquet_columns = required_columns(layout.fields)
+        for table in file.iter_batches(rows_at_once, columns=parquet_columns, use_threads=False):
+            yield model_inputs(table, layout.fields, max_particles=layout.max_particles)
 
 
-def prefetch_one(work: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:
-    """Results of some work for each number; a thread begins each when the previous one is taken.
+def prefetch_one(read: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:
+    """Results of a function of each number; a thread computes one ahead.
 
     Examples:
         >>> list(prefetch_one(lambda number: number**2, [0, 1, 2, 3]))
@@ -250,16 +258,16 @@ def prefetch_one(work: Callable[[int], int], numbers: Sequence[int]) -> Iterator
     if not numbers:
         return
     with ThreadPoolExecutor(max_workers=1) as thread:
-        begun = thread.submit(work, numbers[0])
-        for number in numbers[1:]:
-            result = begun.result()
-            begun = thread.submit(work, number)
+        pending = thread.submit(read, numbers[0])
+        for next_number in numbers[1:]:
+            result = pending.result()
+            pending = thread.submit(read, next_number)
             yield result
-        yield begun.result()
+        yield pending.result()
 
 
 # Cached, since all simulated workers need the same order.
 @lru_cache(maxsize=2)
-def _mixed(num_rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def _mixed_rows(num_rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """The row at each place of the row groups of an epoch, (num_rows,)."""
     return random_stream(seed, "mixed", epoch).permutation(num_rows)

@@ -1,8 +1,9 @@
 """Makes petastorm 0.12.1 work with today's pyarrow, NumPy and pandas; no other module imports it.
 
-Petastorm needs pyarrow's legacy dataset API, which ended with pyarrow 14, and names that NumPy 2 has dropped. This
-module adds both to petastorm's own modules; pyarrow and NumPy stay unchanged. This is enough for `make_batch_reader` on
-a list of files with its thread pool; its process pool, partitions, filters, `make_reader` and hdfs do not work.
+Petastorm needs pyarrow's legacy dataset API, which ended with pyarrow 14, and names that NumPy 2 has
+dropped. This module adds both to petastorm's own modules; pyarrow and NumPy stay unchanged. This is
+enough for `make_batch_reader` on a list of files with its thread pool. Its process pool, partitions,
+filters, `make_reader` and hdfs do not work.
 
 Here no dataset has common metadata, so petastorm finds no pickled schema to execute.
 """
@@ -74,65 +75,67 @@ class ParquetDataset:
 
 def _import_petastorm() -> ModuleType:
     """Import petastorm, then add the missing names to its modules."""
-    found = metadata.version("petastorm")
-    if found != SUPPORTED:
+    version = metadata.version("petastorm")
+    if version != SUPPORTED:
         raise TrainingError(
-            f"petastorm {found} is installed, but {__name__} patches the modules of {SUPPORTED} only. "
-            f"Run `make setup`, or `pip install petastorm=={SUPPORTED}`."
+            f"petastorm {version} is installed, but {__name__} patches the modules of {SUPPORTED} "
+            f"only. Run `make setup`, or `pip install petastorm=={SUPPORTED}`."
         )
     # Petastorm imports names from these modules but uses none of them for local files.
-    with _stand_ins(
-        {
-            "petastorm.hdfs.namenode": {"HdfsNamenodeResolver": None, "HdfsConnector": None},
-            "pyarrow.filesystem": {"LocalFileSystem": LocalFileSystem},
-        }
-    ):
-        petastorm = importlib.import_module("petastorm")
-    modules = {
-        name: importlib.import_module(f"petastorm.{name}")
-        for name in (
-            "arrow_reader_worker",
-            "etl.dataset_metadata",
-            "fs_utils",
-            "reader",
-            "unischema",
-        )
+    missing_modules: dict[str, dict[str, Any]] = {
+        "petastorm.hdfs.namenode": {"HdfsNamenodeResolver": None, "HdfsConnector": None},
+        "pyarrow.filesystem": {"LocalFileSystem": LocalFileSystem},
     }
-    legacy = _with(pq, ParquetDataset=ParquetDataset, ParquetDatasetPiece=ParquetDatasetPiece)
+    with _stand_ins(missing_modules):
+        petastorm = importlib.import_module("petastorm")
+
+    legacy_parquet = _extended_copy(
+        pq, ParquetDataset=ParquetDataset, ParquetDatasetPiece=ParquetDatasetPiece
+    )
     for name in ("arrow_reader_worker", "etl.dataset_metadata", "reader"):
-        vars(modules[name])["pq"] = legacy
+        _patch(name, pq=legacy_parquet)
+    legacy_numpy = _extended_copy(np, unicode_=np.str_, string_=np.bytes_)
     for name in ("arrow_reader_worker", "unischema"):
-        vars(modules[name])["np"] = _with(np, unicode_=np.str_, string_=np.bytes_)
-    vars(modules["fs_utils"])["pyarrow"] = SimpleNamespace(localfs=LocalFileSystem())
-    vars(modules["fs_utils"])["urlparse"] = _local_url
-    # Petastorm writes the traceback of an error to stderr, then raises the error, for which we have a better message.
-    thread_pool = importlib.import_module("petastorm.workers_pool.thread_pool")
-    vars(thread_pool)["sys"] = SimpleNamespace(stderr=io.StringIO())
+        _patch(name, np=legacy_numpy)
+    local_pyarrow = SimpleNamespace(localfs=LocalFileSystem())
+    _patch("fs_utils", pyarrow=local_pyarrow, urlparse=_parse_local_url)
+    # Petastorm writes the traceback of an error to stderr, then raises the error, for which we have
+    # a better message.
+    _patch("workers_pool.thread_pool", sys=SimpleNamespace(stderr=io.StringIO()))
     return petastorm
+
+
+def _patch(module_name: str, **names: object) -> None:
+    """Set names of a module of petastorm."""
+    module = importlib.import_module(f"petastorm.{module_name}")
+    vars(module).update(names)
 
 
 @contextmanager
 def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
     """Make modules of these names importable within the context."""
-    for name, content in modules.items():
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name]).update(content)
+    for module_name, names in modules.items():
+        sys.modules[module_name] = ModuleType(module_name)
+        vars(sys.modules[module_name]).update(names)
     try:
         yield
     finally:
-        for name in modules:
-            del sys.modules[name]
+        for module_name in modules:
+            del sys.modules[module_name]
 
 
-def _local_url(url: str) -> ParseResult:
-    """The whole of what follows `file://` as the path on any file system: petastorm would cut it at `#` or `?`."""
+def _parse_local_url(url: str) -> ParseResult:
+    """All text behind `file://` as the path, on any file system.
+
+    Petastorm would cut it at `#` or `?`.
+    """
     return ParseResult("file", "", url.removeprefix("file://"), "", "", "")
 
 
-def _with(module: ModuleType, **more: object) -> ModuleType:
+def _extended_copy(module: ModuleType, **extra_names: object) -> ModuleType:
     """A copy of a module with more names in it."""
     copy = ModuleType(module.__name__)
-    vars(copy).update(vars(module), **more)
+    vars(copy).update(vars(module), **extra_names)
     return copy
 
 

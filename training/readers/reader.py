@@ -17,7 +17,8 @@ from training.settings import ReaderKind
 class Reader(Protocol):
     """Delivers the training and validation events of a rank in batches.
 
-    All readers deliver the same batches, bit by bit: the order of events depends on seed, epoch and row group only.
+    All readers deliver the same batches, bit by bit: the order of events depends on seed, epoch and
+    row group only.
     """
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
@@ -25,7 +26,7 @@ class Reader(Protocol):
         ...
 
     def prefetch(self, assignment: Assignment) -> None:
-        """Begin to read what the next call of `train_batches` asks for; nothing, if most is in memory."""
+        """Begin to read the rows of the next call of `train_batches`, if they are not in memory."""
         ...
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
@@ -48,20 +49,20 @@ def open_reader(
 ) -> Reader:
     """A reader of a dataset.
 
-    `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`: `petastorm` reads
-    the files in every epoch; `arrow` reads each row group once and holds it in memory, on `device`. `owned_rows`:
-    rows of each row group to train on; None: all.
+    `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`:
+    `petastorm` reads the files in every epoch; `arrow` reads each row group once and holds it in
+    memory, on `device`. `owned_rows`: rows of each row group to train on; None: all.
 
     Raises:
-        DamagedDatasetError: A file is missing or no Parquet file, or the dataset has petastorm's pickled schema.
+        DamagedDatasetError: A file is missing or no Parquet file, or the dataset has petastorm's
+            pickled schema.
         TrainingError: The dataset does not fit into memory.
     """
     require_no_pickled_schema(dataset)
-    layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
+    layout = BatchLayout.for_inputs(dataset, inputs, dtype=dtype, device=device)
     if kind == "arrow":
-        train, val = (
-            MemoryRows.lazy(dataset, split, layout, seed=seed) for split in ("train", "val")
-        )
+        train = MemoryRows.lazy(dataset, "train", layout, seed=seed)
+        val = MemoryRows.lazy(dataset, "val", layout, seed=seed)
         return MemoryReader(train, val, owned_rows=owned_rows)
     # Petastorm and pandas take half a second to load.
     from training.readers.streamed import StreamedReader  # noqa: PLC0415

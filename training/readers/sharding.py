@@ -1,10 +1,11 @@
-"""Deals the rows of an epoch to ranks, and divides them into steps: pure arithmetic, the same on every rank.
+"""Divides the rows of an epoch among ranks and into steps: pure arithmetic, the same on every rank.
 
 Petastorm's own sharding is `index % shard_count` for every seed, so it is not used.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -28,8 +29,15 @@ class RowRange(NamedTuple):
     stop: int
 
 
+class PreviousWorkers(NamedTuple):
+    """Workers that began an epoch, and the number of steps that they finished of it."""
+
+    world_size: int
+    num_steps: int
+
+
 class EpochPlan(NamedTuple):
-    """One epoch of all ranks, or what is left of one."""
+    """One epoch of all ranks, or the remaining part of one."""
 
     row_ranges: tuple[tuple[RowRange, ...], ...]
     """The rows of each rank, in reading order."""
@@ -39,121 +47,136 @@ class EpochPlan(NamedTuple):
 
 
 def plan_epoch(
-    rows: Sequence[int],
+    group_rows: Sequence[int],
     *,
     world_size: int,
     batch_size: int,
     seed: int,
     epoch: int,
-    before: Sequence[tuple[int, int]] = (),
+    previous_world_sizes: Sequence[PreviousWorkers] = (),
 ) -> EpochPlan:
-    """Deal the rows of a split to ranks: each row to one rank, and nearly as many to each.
+    """Divide the rows of a split among ranks: each row to one rank, and nearly as many to each.
 
     Every rank takes the same number of steps, over which its rows are spread evenly.
 
-    `rows`: rows of each row group. `batch_size`: highest number of rows of a step. `before`: numbers of ranks that
-    began this epoch before, each with the number of its steps; the plan is of the rows that they left.
+    `group_rows`: rows of each row group. `batch_size`: highest number of rows of a step.
+    `previous_world_sizes`: workers that began this epoch before. The plan divides the rows that
+    they left.
 
     Raises:
         ShardError: There are fewer rows than ranks.
 
     Examples:
         >>> plan = plan_epoch([10] * 3, world_size=2, batch_size=8, seed=1, epoch=0)
-        >>> [[tuple(piece) for piece in row_ranges] for row_ranges in plan.row_ranges], plan.num_steps
-        ([[(1, 0, 10), (2, 0, 5)], [(2, 5, 10), (0, 0, 10)]], 2)
-        >>> plan.samples.tolist()
-        [14, 16]
+        >>> [[tuple(rows) for rows in row_ranges] for row_ranges in plan.row_ranges]
+        [[(1, 0, 10), (2, 0, 5)], [(2, 5, 10), (0, 0, 10)]]
+        >>> plan.num_steps, plan.samples.tolist()
+        (2, [14, 16])
     """
-    return _plan_epoch(tuple(rows), world_size, batch_size, seed, epoch, tuple(before))
+    return _plan_epoch(
+        tuple(group_rows), world_size, batch_size, seed, epoch, tuple(previous_world_sizes)
+    )
 
 
 # Cached, since thousands of simulated workers need the same plan.
 @lru_cache(maxsize=4)
 def _plan_epoch(
-    rows: tuple[int, ...],
+    group_rows: tuple[int, ...],
     world_size: int,
     batch_size: int,
     seed: int,
     epoch: int,
-    before: tuple[tuple[int, int], ...],
+    previous_world_sizes: tuple[PreviousWorkers, ...],
 ) -> EpochPlan:
-    if sum(rows) < world_size:
+    num_rows = sum(group_rows)
+    if num_rows < world_size:
         raise ShardError(
-            f"the training split has {sum(rows)} events, fewer than the {world_size} workers. Use at most {sum(rows)} "
-            f"workers, or add events."
+            f"the training split has {num_rows} events, fewer than the {world_size} workers. "
+            f"Use at most {num_rows} workers, or add events."
         )
-    row_ranges = [
-        RowRange(group, 0, rows[group])
-        for group in reading_order(len(rows), seed=seed, epoch=epoch)
-    ]
-    for earlier_size, steps in before:
-        dealt = plan_steps(
-            split_at(row_ranges, _cuts(row_ranges, earlier_size, batch_size)), batch_size
-        )
-        left = (
-            assign_rows(dealt, rank=rank, epoch=epoch, first_step=steps)
-            for rank in range(earlier_size)
-        )
-        row_ranges = [piece for assignment in left for piece in assignment.row_ranges]
-    return plan_steps(split_at(row_ranges, _cuts(row_ranges, world_size, batch_size)), batch_size)
+    order = reading_order(len(group_rows), seed=seed, epoch=epoch)
+    remaining = [RowRange(group, 0, group_rows[group]) for group in order]
+    for previous_size, num_steps in previous_world_sizes:
+        previous_plan = _divide(remaining, previous_size, batch_size)
+        remaining = []
+        for rank in range(previous_size):
+            unread = assign_rows(previous_plan, rank=rank, epoch=epoch, first_step=num_steps)
+            remaining += unread.row_ranges
+    return _divide(remaining, world_size, batch_size)
+
+
+def _divide(row_ranges: Sequence[RowRange], world_size: int, batch_size: int) -> EpochPlan:
+    cuts = _choose_cuts(row_ranges, world_size, batch_size)
+    return plan_steps(split_at(row_ranges, cuts), batch_size)
 
 
 def reading_order(num_groups: int, *, seed: int, epoch: int) -> list[int]:
-    """The row groups in the order of an epoch: ranks that follow each other read parts of it that follow each other."""
-    # The order of earlier versions.
-    fixed = random_stream(seed, "rotation").permutation(num_groups)
-    return [*random_stream(seed, "groups", epoch).permutation(fixed).tolist()]
+    """The row groups in the order of an epoch; ranks read consecutive parts of it."""
+    # A permutation of a permutation gives the order of earlier versions.
+    rotation = random_stream(seed, "rotation").permutation(num_groups)
+    order: list[int] = random_stream(seed, "groups", epoch).permutation(rotation).tolist()
+    return order
 
 
-def _cuts(row_ranges: Sequence[RowRange], world_size: int, batch_size: int) -> list[int]:
-    """Where to cut the rows of some row_ranges for the ranks: (world_size + 1,).
+def _choose_cuts(row_ranges: Sequence[RowRange], world_size: int, batch_size: int) -> list[int]:
+    """Rows at which the ranges are divided among the ranks, (world_size + 1,).
 
-    A cut that is next to the border of a piece is moved there, so that only one rank reads that row group. The steps of
-    the ranks then differ by about one row, and their number stays the lowest.
+    A cut that is next to the border of a range is moved there, so that only one rank reads that row
+    group. The steps of the ranks then differ by about one row, and their number stays the lowest.
     """
-    borders = np.cumsum([0, *(stop - start for _, start, stop in row_ranges)])
+    lengths = [stop - start for _, start, stop in row_ranges]
+    borders = np.cumsum([0, *lengths])
     cuts = step_bounds(int(borders[-1]), world_size)
-    most = int(np.diff(cuts).max())
-    num_steps = -(-most // batch_size)
-    near = borders[np.abs(borders[:, None] - cuts).argmin(axis=0)]
-    moved = np.abs(near - cuts) <= min(num_steps, num_steps * batch_size - most) // 2
-    return [*np.where(moved, near, cuts).tolist()]
+    largest_share = int(np.diff(cuts).max())
+    num_steps = math.ceil(largest_share / batch_size)
+    nearest_border = borders[np.abs(borders[:, None] - cuts).argmin(axis=0)]
+    # A cut may move by so many rows before a rank needs one more step.
+    spare_rows = num_steps * batch_size - largest_share
+    max_move = min(num_steps, spare_rows) // 2
+    is_near_border = np.abs(nearest_border - cuts) <= max_move
+    moved_cuts: list[int] = np.where(is_near_border, nearest_border, cuts).tolist()
+    return moved_cuts
 
 
-def split_at(row_ranges: Sequence[RowRange], bounds: Sequence[int]) -> list[tuple[RowRange, ...]]:
-    """The rows of some row_ranges, divided in their order at these numbers of rows; the first is 0.
+def split_at(row_ranges: Iterable[RowRange], bounds: Sequence[int]) -> list[tuple[RowRange, ...]]:
+    """Divide row ranges, in their order, at these numbers of rows.
+
+    `bounds`: ascending, from 0 to the end of the last part.
 
     Examples:
         >>> ranges = [RowRange(4, 0, 3), RowRange(2, 1, 6)]
-        >>> [[tuple(piece) for piece in part] for part in split_at(ranges, [0, 2, 2, 8])]
+        >>> [[tuple(rows) for rows in part] for part in split_at(ranges, [0, 2, 2, 8])]
         [[(4, 0, 2)], [], [(4, 2, 3), (2, 1, 6)]]
     """
-    parts: list[list[RowRange]] = [[] for _ in bounds[1:]]
-    part = row = 0
+    shares: list[list[RowRange]] = [[] for _ in bounds[1:]]
+    share = num_divided = 0
     for group, first, stop in row_ranges:
         start = first
-        while start < stop and row < bounds[-1]:
-            while bounds[part + 1] <= row:
-                part += 1
-            taken = min(stop - start, bounds[part + 1] - row)
-            parts[part].append(RowRange(group, start, start + taken))
-            start, row = start + taken, row + taken
-    return [tuple(each) for each in parts]
+        while start < stop and num_divided < bounds[-1]:
+            while bounds[share + 1] <= num_divided:
+                share += 1
+            length = min(stop - start, bounds[share + 1] - num_divided)
+            shares[share].append(RowRange(group, start, start + length))
+            start += length
+            num_divided += length
+    return [tuple(share_ranges) for share_ranges in shares]
 
 
-def plan_steps(row_ranges: Sequence[Sequence[RowRange]], batch_size: int) -> EpochPlan:
-    """The steps in which ranks train on these rows of each, in reading order."""
-    sizes, ranks = np.unique([rows_in(each) for each in row_ranges], return_counts=True)
-    num_steps = -(-int(sizes.max()) // batch_size)
+def plan_steps(rank_ranges: Iterable[Sequence[RowRange]], batch_size: int) -> EpochPlan:
+    """The steps in which each rank trains on its row ranges, in reading order."""
+    row_ranges = tuple(tuple(ranges) for ranges in rank_ranges)
+    num_rows = [count_rows(ranges) for ranges in row_ranges]
+    share_sizes, num_ranks = np.unique(num_rows, return_counts=True)
+    num_steps = math.ceil(int(share_sizes.max()) / batch_size)
     samples = np.zeros(num_steps, dtype=np.int64)
-    for size, times in zip(sizes.tolist(), ranks.tolist(), strict=True):
-        samples += times * np.diff(step_bounds(size, num_steps))
+    for share_size, count in zip(share_sizes.tolist(), num_ranks.tolist(), strict=True):
+        samples += count * np.diff(step_bounds(share_size, num_steps))
     samples.flags.writeable = False
-    return EpochPlan(tuple(map(tuple, row_ranges)), num_steps, samples)
+    return EpochPlan(row_ranges, num_steps, samples)
 
 
-def rows_in(row_ranges: Iterable[RowRange]) -> int:
-    """Number of rows of some row_ranges."""
+def count_rows(row_ranges: Iterable[RowRange]) -> int:
+    """Number of rows of some row ranges."""
     return sum(stop - start for _, start, stop in row_ranges)
 
 
@@ -164,13 +187,13 @@ class Assignment(NamedTuple):
     row_ranges: Sequence[RowRange]
     sizes: list[int]
     """Number of rows of each step."""
-    later: Sequence[int] = ()
-    """Number of epochs after `epoch` whose order each piece has; empty for none."""
+    epochs_later: Sequence[int] = ()
+    """Each range has the row order of so many epochs after `epoch`; empty for 0 everywhere."""
 
     @property
     def groups(self) -> list[int]:
         """The row groups, in reading order."""
-        return [piece.group for piece in self.row_ranges]
+        return [rows.group for rows in self.row_ranges]
 
 
 def assign_rows(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
@@ -178,38 +201,41 @@ def assign_rows(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) 
 
     Examples:
         >>> plan = plan_steps([[RowRange(2, 0, 10), RowRange(0, 0, 10)]], 5)
-        >>> assign_rows(plan, rank=0, epoch=0, first_step=3)
-        Assignment(epoch=0, row_ranges=(RowRange(group=0, start=5, stop=10),), sizes=[5], later=())
+        >>> assignment = assign_rows(plan, rank=0, epoch=0, first_step=3)
+        >>> assignment.row_ranges, assignment.sizes
+        ((RowRange(group=0, start=5, stop=10),), [5])
     """
     row_ranges = plan.row_ranges[rank]
-    bounds = step_bounds(rows_in(row_ranges), plan.num_steps)[first_step:]
-    _, left = split_at(row_ranges, [0, int(bounds[0]), int(bounds[-1])])
-    return Assignment(epoch, left, np.diff(bounds).tolist())
+    bounds = step_bounds(count_rows(row_ranges), plan.num_steps)[first_step:]
+    _, unread = split_at(row_ranges, [0, int(bounds[0]), int(bounds[-1])])
+    return Assignment(epoch, unread, np.diff(bounds).tolist())
 
 
 # Cached, since the parts of a row group are read one after the other.
 @lru_cache(maxsize=16)
 def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
-    """Reading order of the rows of a row group, (num_rows,): it depends on seed, epoch and row group only."""
+    """Reading order of the rows of a row group, (num_rows,): by seed, epoch and row group only."""
     return random_stream(seed, "rows", epoch, group).permutation(num_rows)
 
 
 def reading_orders(
-    assignment: Assignment, rows: Sequence[int], owned_rows: OwnedRows | None, *, seed: int
+    assignment: Assignment,
+    group_rows: Sequence[int],
+    owned_rows: OwnedRows | None,
+    *,
+    seed: int,
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows to read for each piece of an assignment, in reading order.
+    """Rows to read for each range of an assignment, in reading order.
 
-    `rows`: rows of each row group. `own`: the worker's rows of each row group, to which the assignment refers; None: it
-    reads all rows.
+    `group_rows`: rows of each row group. `owned_rows`: the worker's rows of each row group, to which
+    the assignment refers; None: it reads all rows.
     """
-    for (group, start, stop), later in zip(
-        assignment.row_ranges, assignment.later or repeat(0), strict=False
-    ):
-        num_rows = rows[group] if owned_rows is None else len(owned_rows[group])
-        order = shuffled(num_rows, seed=seed, epoch=assignment.epoch + later, group=group)[
-            start:stop
-        ]
-        yield order if owned_rows is None else owned_rows[group][order]
+    epochs_later = assignment.epochs_later or repeat(0)
+    for (group, start, stop), later in zip(assignment.row_ranges, epochs_later, strict=False):
+        num_rows = group_rows[group] if owned_rows is None else len(owned_rows[group])
+        order = shuffled(num_rows, seed=seed, epoch=assignment.epoch + later, group=group)
+        rows = order[start:stop]
+        yield rows if owned_rows is None else owned_rows[group][rows]
 
 
 def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
@@ -224,4 +250,5 @@ def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
 
 def even_parts(num_rows: int, num_parts: int) -> list[int]:
     """Sizes of parts of nearly equal size."""
-    return [*np.diff(step_bounds(num_rows, num_parts)).tolist()]
+    sizes: list[int] = np.diff(step_bounds(num_rows, num_parts)).tolist()
+    return sizes

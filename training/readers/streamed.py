@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -30,25 +29,25 @@ from training.readers.batch import (
     Columns,
     Rows,
     event_shape,
-    reporting,
+    translate_read_errors,
     validation_share,
 )
 from training.readers.petastorm_compat import TransformSpec, make_batch_reader
 from training.readers.sharding import Assignment, OwnedRows, reading_orders
 
-RowGroups = Callable[[str, Sequence[int]], Iterator[Columns]]
-"""Reads the given row groups of a split, in the given order; each is valid until the next one is requested."""
+ReadGroups = Callable[[str, Sequence[int]], Iterator[Columns]]
+"""Reads row groups of a split, in the given order; each is valid until the next is requested."""
 
 #: Number of further readers for a row group that petastorm does not deliver.
-_TRIES: Final = 3
+_RETRIES: Final = 3
 
 _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 
 
 class StreamedReader:
-    """A `Reader` that keeps only the current row group in memory, and the one that is read ahead.
+    """A `Reader` that holds only the current row group in memory, and the next one.
 
-    `dataset`: checked by `require_no_pickled_schema`. `row_groups`: reads row groups; None: petastorm.
+    `dataset`: has no pickled schema. `read_groups`: reads row groups; None: petastorm.
     """
 
     def __init__(
@@ -58,106 +57,127 @@ class StreamedReader:
         *,
         seed: int,
         owned_rows: OwnedRows | None = None,
-        row_groups: RowGroups | None = None,
+        read_groups: ReadGroups | None = None,
     ) -> None:
         self._layout, self._seed, self._owned_rows = layout, seed, owned_rows
-        self._read = row_groups or partial(petastorm_groups, dataset, layout.fields)
-        self._rows = {
+        self._read_groups = read_groups or partial(petastorm_groups, dataset, layout.fields)
+        self._group_rows = {
             split: [group.rows for group in groups] for split, groups in dataset.splits.items()
         }
-        #: The last row group of the training split that was read: the next work unit is often another part of it.
-        self._kept: tuple[int, Rows] | None = None
+        #: The last row group of the training split that was read, with its number. The next work
+        #: unit is often another part of it.
+        self._last_group: tuple[int, Rows] | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._ahead: tuple[Assignment, Future[Rows], Iterator[Rows]] | None = None
+        #: The rows of the next assignment, of which a thread reads the first row group.
+        self._prefetched: tuple[Assignment, Iterator[Rows]] | None = None
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
         """See `Reader`."""
         if not assignment.row_ranges:
-            return self._layout.unfilled(0).batches(np.arange(0), assignment.sizes)
-        arriving = self._train_groups(assignment.groups)
-        if self._ahead is not None and self._ahead[0] == assignment:
-            _, first, rest = self._ahead
-            self._ahead = None
-            arriving = chain(map(Future.result, (first,)), rest)
-        orders = reading_orders(assignment, self._rows["train"], self._owned_rows, seed=self._seed)
-        return rebatch(zip(arriving, orders, strict=True), assignment.sizes)
+            return self._layout.allocate(0).batches(np.arange(0), assignment.sizes)
+        if self._prefetched is not None and self._prefetched[0] == assignment:
+            _, rows_of_groups = self._prefetched
+            self._prefetched = None
+        else:
+            rows_of_groups = self._read_train_groups(assignment.groups)
+        orders = reading_orders(
+            assignment, self._group_rows["train"], self._owned_rows, seed=self._seed
+        )
+        return rebatch(zip(rows_of_groups, orders, strict=True), assignment.sizes)
 
     def prefetch(self, assignment: Assignment) -> None:
         """See `Reader`; a thread reads the first row group."""
-        arriving = self._train_groups(assignment.groups)
-        self._thread = self._thread or ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="reader"
-        )
-        self._ahead = (assignment, self._thread.submit(next, arriving), arriving)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+        rows_of_groups = self._read_train_groups(assignment.groups)
+        first_group = self._thread.submit(next, rows_of_groups)
+        self._prefetched = assignment, _after_first(first_group, rows_of_groups)
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
-        rows, has_particles = self._rows["val"], "particles" in self._layout.inputs
+        group_rows = self._group_rows["val"]
+        has_particles = "particles" in self._layout.inputs
         groups, sizes = validation_share(
-            rows, rank=rank, world_size=world_size, has_particles=has_particles
+            group_rows, rank=rank, world_size=world_size, has_particles=has_particles
         )
-        orders = (np.arange(rows[group]) for group in groups)
-        yield from rebatch(zip(self._row_groups("val", groups), orders, strict=True), sizes)
+        orders = [np.arange(group_rows[group]) for group in groups]
+        return rebatch(zip(self._read_rows("val", groups), orders, strict=True), sizes)
 
-    def _train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
-        kept = self._kept
-        if kept is not None and [kept[0]] == list(groups[:1]):
-            yield kept[1]
+    def _read_train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
+        last_group = self._last_group
+        if last_group is not None and groups and groups[0] == last_group[0]:
+            yield last_group[1]
             groups = groups[1:]
-        for group, rows in zip(groups, self._row_groups("train", groups), strict=True):
-            self._kept = group, rows
+        for group, rows in zip(groups, self._read_rows("train", groups), strict=True):
+            self._last_group = group, rows
             yield rows
 
-    def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
-        return map(self._layout.rows, self._read(split, groups))
+    def _read_rows(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
+        return map(self._layout.rows, self._read_groups(split, groups))
+
+
+def _after_first(first: Future[Rows], remaining: Iterator[Rows]) -> Iterator[Rows]:
+    yield first.result()
+    yield from remaining
 
 
 def rebatch(
-    row_ranges: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]
+    groups: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]
 ) -> Iterator[Batch]:
-    """Batches of given sizes, which add up to all rows, from a stream of row groups with their reading orders.
+    """Batches of given sizes from a stream of row groups with their reading orders.
 
-    The next row group is requested only after the last use of the previous one.
+    The sizes add up to all rows. The next row group is requested only after the last use of the
+    previous one.
 
     Examples:
-        >>> groups = [Rows((), torch.tensor(labels), torch.ones(3)) for labels in ([0, 1, 2], [3, 4, 5])]
-        >>> stream = ((rows, np.array([2, 0, 1])) for rows in groups)
-        >>> [batch.labels.tolist() for batch in rebatch(stream, [1, 3, 2])]
+        >>> def rows(*labels: int) -> Rows:
+        ...     return Rows((), torch.tensor(labels), torch.ones(3))
+        >>> order = np.array([2, 0, 1])
+        >>> groups = iter([(rows(0, 1, 2), order), (rows(3, 4, 5), order)])
+        >>> [batch.labels.tolist() for batch in rebatch(groups, [1, 3, 2])]
         [[2], [0, 1, 5], [3, 4]]
     """
-    bounds, step, done = np.cumsum([0, *sizes]), 0, 0
-    parts: list[Batch] = []
-    for rows, order in row_ranges:
-        start, done = done, done + len(order)
-        # Steps that this row group completes, and the part of one that it begins.
-        last = int(np.searchsorted(bounds, done, side="right")) - 1
-        ends = [*bounds[step + 1 : last + 1], *([done] if done > bounds[last] else [])]
-        for batch in rows.batches(order, np.diff([start, *ends]).tolist()):
-            parts.append(batch)
-            if step < last:
-                yield _joined(parts)
-                parts, step = [], step + 1
+    bounds = np.cumsum([0, *sizes])
+    step = num_read = 0
+    pieces_of_step: list[Batch] = []
+    for rows, order in groups:
+        start = num_read
+        num_read += len(order)
+        # The steps that this row group completes, then the begin of a step that it does not.
+        stop_step = int(np.searchsorted(bounds, num_read, side="right")) - 1
+        cuts = [start, *bounds[step + 1 : stop_step + 1]]
+        if num_read > bounds[stop_step]:
+            cuts.append(num_read)
+        for piece in rows.batches(order, np.diff(cuts).tolist()):
+            pieces_of_step.append(piece)
+            if step < stop_step:
+                yield _join(pieces_of_step)
+                pieces_of_step = []
+                step += 1
 
 
-def _joined(parts: Sequence[Batch]) -> Batch:
+def _join(batches: Sequence[Batch]) -> Batch:
     """The events of some batches; lists of particles get the length of the longest."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = zip(*((*part.inputs, part.labels, part.weights) for part in parts), strict=True)
-    *inputs, labels, weights = (torch.cat(_of_one_length(column)) for column in columns)
-    return Batch(tuple(inputs), labels, weights)
+    if len(batches) == 1:
+        return batches[0]
+    input_columns = zip(*(batch.inputs for batch in batches), strict=True)
+    return Batch(
+        tuple(torch.cat(_pad_to_longest(column)) for column in input_columns),
+        torch.cat([batch.labels for batch in batches]),
+        torch.cat([batch.weights for batch in batches]),
+    )
 
 
-def _of_one_length(column: Sequence[Tensor]) -> list[Tensor]:
-    if column[0].dim() < 3:
-        return list(column)
-    longest = max(each.shape[1] for each in column)
-    return [functional.pad(each, (0, 0, 0, longest - each.shape[1])) for each in column]
+def _pad_to_longest(columns: Sequence[Tensor]) -> list[Tensor]:
+    if columns[0].dim() < 3:
+        return list(columns)
+    longest = max(column.shape[1] for column in columns)
+    return [functional.pad(column, (0, 0, 0, longest - column.shape[1])) for column in columns]
 
 
 @atexit.register
 def stop_open_readers() -> None:
-    """Stop petastorm's threads: a thread inside pyarrow at the end of the interpreter would abort the process."""
+    """Stop petastorm's threads: a thread in pyarrow at the interpreter's end aborts the process."""
     for reader in list(_OPEN_READERS):
         reader.stop()
         reader.join()
@@ -166,18 +186,24 @@ def stop_open_readers() -> None:
 def petastorm_groups(
     dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int]
 ) -> Iterator[Columns]:
-    """What `features.matrices.model_inputs` makes of some row groups of a dataset without a pickled schema."""
-    given = tries = 0
-    while given < len(groups):
-        for columns in _delivered(
-            dataset, fields, split, groups[given:], is_last_try=tries == _TRIES
+    """The model inputs of some row groups of a dataset without a pickled schema.
+
+    A reader of petastorm may end early; then another one reads the remaining row groups.
+    """
+    num_read = retries = 0
+    while num_read < len(groups):
+        remaining = groups[num_read:]
+        is_last_try = retries == _RETRIES
+        for columns in _read_with_petastorm(
+            dataset, fields, split, remaining, is_last_try=is_last_try
         ):
-            given, tries = given + 1, 0
+            num_read += 1
+            retries = 0
             yield columns
-        tries += 1
+        retries += 1
 
 
-def _delivered(
+def _read_with_petastorm(
     dataset: FeatureDataset,
     fields: Sequence[str],
     split: str,
@@ -185,77 +211,79 @@ def _delivered(
     *,
     is_last_try: bool,
 ) -> Iterator[Columns]:
-    """Row groups as one reader of petastorm delivers them; it may end early.
+    """Row groups from one reader of petastorm; it may end early.
 
-    Its pool compares two counters of another thread one after the other, and takes itself for done if that thread hands
-    out its last file in between.
+    Its pool compares two counters of another thread one after the other. It takes itself for done
+    if that thread hands out its last file in between.
 
-    One worker thread of petastorm reads the next row group during the use of this one; a single thread keeps the order.
-    (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
+    One worker thread of petastorm reads the next row group during the use of this one; a single
+    thread keeps the order. (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second
+    every few row groups.)
     """
-    files, rows = dataset.files(split), [group.rows for group in dataset.splits[split]]
-    system = path_to_fs(dataset.data)[0]
+    files = dataset.files(split)
+    group_rows = [group.rows for group in dataset.splits[split]]
+    shapes = {name: event_shape(name, dataset.max_particles) for name in fields}
+    # No as_uri(), since petastorm takes %20 literally.
+    urls = [f"file://{path_to_fs(files[group])[1]}" for group in groups]
     with (
-        reporting(dataset, split),
-        # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
+        translate_read_errors(dataset, split),
         make_batch_reader(
-            [f"file://{path_to_fs(files[group])[1]}" for group in groups],
-            filesystem=system,
+            urls,
+            filesystem=path_to_fs(dataset.data)[0],
             schema_fields=required_columns(fields),
             transform_spec=transform_spec(fields, dataset.max_particles),
             reader_pool_type="thread",
             workers_count=1,
             results_queue_size=1,
             shuffle_row_groups=False,
+            # The default never ends.
             num_epochs=1,
         ) as reader,
     ):
         _OPEN_READERS.add(reader)
         for group in groups:
-            with reporting(dataset, split, f"{files[group].name}: "):
-                found = next(reader, None)
-                if found is None and not is_last_try:
+            with translate_read_errors(dataset, split, f"{files[group].name}: "):
+                delivered = next(reader, None)
+                if delivered is None and not is_last_try:
                     return
-                columns: Columns = {name: getattr(found, name, np.empty(0)) for name in fields}
-                counts = {len(values) for values in columns.values()}
-                if counts != {rows[group]}:
-                    raise ValueError(f"it has {min(counts)} rows, dataset.json says {rows[group]}")
-            shapes = {name: event_shape(name, dataset.max_particles) for name in fields}
-            yield {name: values.reshape(-1, *shapes[name]) for name, values in columns.items()}
+                columns: Columns = {name: getattr(delivered, name, np.empty(0)) for name in fields}
+                counts = {len(column) for column in columns.values()}
+                if counts != {group_rows[group]}:
+                    raise ValueError(
+                        f"it has {min(counts)} rows, dataset.json says {group_rows[group]}"
+                    )
+            yield {name: column.reshape(-1, *shapes[name]) for name, column in columns.items()}
 
 
 def transform_spec(fields: Sequence[str], max_particles: int) -> Any:
-    """Petastorm's description of `features.matrices.model_inputs`, which it calls for every row group.
+    """Petastorm's description of `model_inputs`, which it calls for every row group.
 
-    Matrices are lists of equal length in it, since petastorm would copy each event of a column of more dimensions.
+    Matrices are lists of equal length in it, since petastorm would copy each event of a column of
+    more dimensions.
     """
-    given = features_schema()
     columns = required_columns(fields)
-    schema = pa.schema([given.field(name) for name in columns])
+    schema = pa.schema([features_schema().field(name) for name in columns])
 
-    def made(frame: pd.DataFrame) -> pd.DataFrame:
+    def transform(frame: pd.DataFrame) -> pd.DataFrame:
         table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
         inputs = model_inputs(table, fields, max_particles=max_particles)
-        return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
+        return pd.DataFrame({name: _to_series(array) for name, array in inputs.items()})
 
-    lists = {
-        name: math.prod(shape) for name in fields if (shape := event_shape(name, max_particles))
-    }
-    return TransformSpec(
-        made,
-        edit_fields=[
-            (name, np.dtype(INPUT_COLUMNS[name].dtype).type, (width,), False)
-            for name, width in lists.items()
-        ],
-        removed_fields=[name for name in columns if name not in fields],
-    )
+    edited_fields: list[tuple[str, type, tuple[int], bool]] = []
+    for name in fields:
+        shape = event_shape(name, max_particles)
+        if shape:
+            number_type = np.dtype(INPUT_COLUMNS[name].dtype).type
+            edited_fields.append((name, number_type, (math.prod(shape),), False))
+    removed_fields = [name for name in columns if name not in fields]
+    return TransformSpec(transform, edit_fields=edited_fields, removed_fields=removed_fields)
 
 
-def _series(values: NDArray[Any]) -> pd.Series[Any]:
+def _to_series(array: NDArray[Any]) -> pd.Series[Any]:
     """The rows of an array; lists stay in Arrow, which pandas would copy row by row."""
-    if values.ndim == 1:
-        return pd.Series(values)
-    width = math.prod(values.shape[1:])
-    offsets = pa.array(np.arange(0, values.size + 1, width, dtype=np.int32))
-    lists = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+    if array.ndim == 1:
+        return pd.Series(array)
+    width = math.prod(array.shape[1:])
+    offsets = pa.array(np.arange(0, array.size + 1, width, dtype=np.int32))
+    lists = pa.ListArray.from_arrays(offsets, pa.array(array.reshape(-1)))
     return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))

@@ -79,7 +79,7 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
     """Rank 1 holds both mutexes for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
     run_now(transport.barrier())
     if transport.rank:
-        heads, begun = vector._inner.memory.heads.values(), time.monotonic()
+        heads, begun = vector._vector.memory.heads.values(), time.monotonic()
         for head in heads:
             kernels.lock(head)
         time.sleep(nap)

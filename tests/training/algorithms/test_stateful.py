@@ -21,7 +21,7 @@ from training.algorithms.gossip import GossipAlgorithm
 from training.algorithms.registry import METHODS
 from training.algorithms.stateful import Stateful
 from training.errors import CheckpointError
-from training.loop.worker_state import _mapped
+from training.loop.worker_state import _convert
 
 AFTER_FIVE_STEPS = (0, 5)
 
@@ -133,9 +133,9 @@ class Side(Flag):
 
 def restored_from_file(saved: Stateful, restored: Stateful, folder: Path) -> None:
     """Continue with the attributes of another object, by way of a checkpoint's file."""
-    torch.save(_mapped(saved.state_dict(), np.ndarray, torch.from_numpy), folder / "state.pt")
+    torch.save(_convert(saved.state_dict(), np.ndarray, torch.from_numpy), folder / "state.pt")
     loaded = torch.load(folder / "state.pt", weights_only=True)
-    restored.load_state_dict(_mapped(loaded, torch.Tensor, torch.Tensor.numpy))
+    restored.load_state_dict(_convert(loaded, torch.Tensor, torch.Tensor.numpy))
 
 
 def test_every_kind_of_attribute_comes_back_in_its_type(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_enumerations_and_momenta_are_in_a_checkpoint(monkeypatch: pytest.Monkey
     saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
     restored = Named(momenta=())
     changed = {name: saved[name] for name in ("phase", "momenta")}
-    restored.load_state_dict(_mapped(changed, torch.Tensor, torch.Tensor.numpy))
+    restored.load_state_dict(_convert(changed, torch.Tensor, torch.Tensor.numpy))
     assert vars(restored)["phase"] is Phase.AVERAGE
     np.testing.assert_array_equal(vars(restored)["momenta"][0], 15)
 

@@ -1,61 +1,82 @@
-"""What a worker is doing, for the report of a stall, and the bytes that it sends."""
+"""The activity that a stall report names, and the bytes that a worker sends."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
-from training.loop.metering import Meter, MeteredTransport, _MeteredServer, _MeteredVector
+from training.loop.metering import Meter, MeteredServer, MeteredTransport, MeteredVector
 from training.transports.basics import run_now
 
 
-class Fake(SimpleNamespace):
-    """Notes what the meter says within a call; each sends 5 bytes."""
+class NotingTransport:
+    """Stands in for a transport, a vector or a server; notes the meter's activity in each call.
+
+    Each call sends 5 bytes.
+    """
+
+    rank, world_size, waited, layout = 0, 2, 0.0, None
 
     def __init__(self, meter: Meter) -> None:
-        super().__init__(
-            rank=0,
-            world_size=2,
-            waited=0.0,
-            now=lambda: 0.0,
-            counts=SimpleNamespace(bytes=0),
-            seen=[],
-        )
         self._meter = meter
+        self.bytes = 0
+        self.calls: list[tuple[str, tuple[Any, ...], str]] = []
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def counts(self) -> NotingTransport:
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, bool]]:
         async def call(*arguments: Any) -> bool:
-            self.counts.bytes += 5
-            self.seen.append((name, arguments, self._meter.doing))
+            self.bytes += 5
+            self.calls.append((name, arguments[:1], self._meter.doing))
             return True
 
         return call
 
 
+def metered_transport(inner: Any, meter: Meter) -> MeteredTransport:
+    return MeteredTransport(inner, meter)
+
+
+def metered_vector(inner: Any, meter: Meter) -> MeteredVector:
+    return MeteredVector(inner, meter, nbytes=8)
+
+
+def metered_server(inner: Any, meter: Meter) -> MeteredServer:
+    return MeteredServer(inner, meter)
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "arguments", "doing", "nbytes"),
+    ("wrap", "name", "arguments", "activity", "nbytes"),
     [
-        (MeteredTransport, "barrier", (), "in a barrier", 0),
-        (MeteredTransport, "count", ("tickets", 1), "counting", 0),
-        (_MeteredVector, "add", (1,), "changing the own model", 0),
-        (_MeteredVector, "read_from_rank", (3, 1), "reading the model of rank 3", 8),
-        (_MeteredVector, "average_with", (3,), "averaging with rank 3", 16),
-        # A stall within an average that is made at once was reported as computing.
-        (_MeteredVector, "begin_average_with", (3,), "averaging with rank 3", 16),
-        (_MeteredServer, "push", (1,), "changing the server", 5),
-        (_MeteredServer, "pull", (1,), "reading the server", 5),
+        (metered_transport, "barrier", (), "in a barrier", 0),
+        (metered_transport, "count", ("tickets", 1), "counting", 0),
+        (metered_vector, "add", (1,), "changing the own model", 0),
+        (metered_vector, "read_from_rank", (3, np.zeros(1)), "reading the model of rank 3", 8),
+        (metered_vector, "average_with", (3,), "averaging with rank 3", 16),
+        (metered_vector, "begin_average_with", (3,), "averaging with rank 3", 16),
+        (metered_server, "push", (1,), "changing the server", 5),
+        (metered_server, "pull", (1,), "reading the server", 5),
     ],
 )
-def test_a_call_says_what_it_does_and_books_its_bytes_once(
-    kind: Any, name: str, arguments: tuple[Any, ...], doing: str, nbytes: int
+def test_a_call_names_its_activity_and_counts_its_bytes_once(
+    wrap: Callable[[Any, Meter], Any],
+    name: str,
+    arguments: tuple[Any, ...],
+    activity: str,
+    nbytes: int,
 ) -> None:
     meter = Meter(lambda: 0.0)
-    inner = Fake(meter)
-    metered = kind(inner, meter, *([] if kind is MeteredTransport else [8]))
-    for times in (1, 2):
+    inner = NotingTransport(meter)
+    metered = wrap(inner, meter)
+
+    for num_calls in (1, 2):
         run_now(getattr(metered, name)(*arguments))
-        assert inner.seen == [(name, arguments, doing)] * times
+
+        assert inner.calls == [(name, arguments[:1], activity)] * num_calls
         assert meter.doing == "starting"
-        assert meter.bytes == times * nbytes
+        assert meter.bytes == num_calls * nbytes

@@ -13,36 +13,44 @@ from training_runs import make_spec, records
 
 from training.launching.launcher import launch
 from training.loop.records import DiskFiles
+from training.readers.units import Position
 
 
-def scalars_in(folder: Path, tag: str) -> list[tuple[int, float]]:
-    """Epochs and values of a tag, from the event file: length, its checksum, the event, its checksum."""
+def read_scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    """Epochs and values of a tag, from the only event file.
+
+    It has for each event: length, checksum of the length, the event, checksum of the event.
+    """
     (path,) = folder.iterdir()
-    content, at, found = path.read_bytes(), 0, []
-    while at < len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        event = Event.FromString(content[at + 12 : at + 12 + length])
-        found += [
-            (event.step, value.simple_value) for value in event.summary.value if value.tag == tag
-        ]
-        at += 16 + length
-    return found
+    content = path.read_bytes()
+    scalars: list[tuple[int, float]] = []
+    start = 0
+    while start < len(content):
+        (length,) = struct.unpack_from("<Q", content, start)
+        event = Event.FromString(content[start + 12 : start + 12 + length])
+        values = [value.simple_value for value in event.summary.value if value.tag == tag]
+        scalars += [(event.step, value) for value in values]
+        start += 16 + length
+    return scalars
 
 
-def test_an_epochs_numbers_are_written(tmp_path: Path) -> None:
+def test_the_numbers_of_each_epoch_are_written(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20, 20], "val": [10], "test": [5]})
     run = make_spec(
         dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=3, tensorboard=True
     )
+
     launch(run, on_progress=lambda _: None)
-    expected = [
-        (record["epoch"], pytest.approx(record["val_loss"])) for record in records(run.out_dir)[0]
-    ]
-    assert scalars_in(run.out_dir / "tensorboard", "val_loss") == expected
+
+    scalars = read_scalars(run.out_dir / "tensorboard", "val_loss")
+    (rank_records,) = records(run.out_dir)
+    assert [epoch for epoch, _ in scalars] == [record["epoch"] for record in rank_records]
+    losses = [record["val_loss"] for record in rank_records]
+    assert [loss for _, loss in scalars] == pytest.approx(losses)
 
 
-class _Shown:
-    """What TensorBoard gets."""
+class TrainLossWriter:
+    """Stands in for the writer of tensorboardX."""
 
     def __init__(self) -> None:
         self.losses: list[tuple[int, float]] = []
@@ -56,9 +64,21 @@ class _Shown:
     close = flush
 
 
-def test_an_epoch_was_shown_before_all_ranks_had_recorded_it(tmp_path: Path) -> None:
-    shown: Any = _Shown()
-    ranks = [
+def make_record(epoch: int, loss: float, **validation: float) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "samples": 4,
+        "sums": {"loss": loss, "weight": 1.0, "correct": 0.0},
+        "learning_rate": 0.0,
+        "wait_seconds": 0.0,
+        "seconds": 0.0,
+        **validation,
+    }
+
+
+def test_an_epoch_is_written_after_all_ranks_have_recorded_it(tmp_path: Path) -> None:
+    writer = TrainLossWriter()
+    first, second = (
         DiskFiles(
             tmp_path,
             rank=rank,
@@ -67,21 +87,16 @@ def test_an_epoch_was_shown_before_all_ranks_had_recorded_it(tmp_path: Path) -> 
             save_model=lambda _: None,
             scalars=scalars,
         )
-        for rank, scalars in enumerate([shown, None])
-    ]
-    for files in ranks:
-        files.begin([], (0, 0), None)
-
-    def record(rank: int, epoch: int, loss: float) -> None:
-        sums = {"loss": loss, "weight": 1.0, "correct": 0.0}
-        others = dict.fromkeys(("learning_rate", "wait_seconds", "seconds"), 0.0)
-        known = (
-            {} if rank else dict.fromkeys(("val_loss", "val_accuracy", "consensus_distance"), 0.5)
-        )
-        ranks[rank].record({"epoch": epoch, "samples": 4, "sums": sums} | others | known)
+        for rank, scalars in ((0, writer), (1, None))
+    )
+    for files in (first, second):
+        files.begin([], Position(0, 0), None)
 
     for epoch in range(2):
-        record(0, epoch, 1.0)
-        record(1, epoch, 3.0)
-    ranks[0].close()
-    assert shown.losses == [(0, 2.0), (1, 2.0)]
+        first.record(
+            make_record(epoch, 1.0, val_loss=0.5, val_accuracy=0.5, consensus_distance=0.5)
+        )
+        second.record(make_record(epoch, 3.0))
+    first.close()
+
+    assert writer.losses == [(0, 2.0), (1, 2.0)]

@@ -21,8 +21,8 @@ from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
 
 ROWS = {"train": [32] * 6, "val": [30, 30], "test": [30]}
-#: Numbers that no two runs have in common.
-TIMES = dict.fromkeys(("seconds", "seconds_by_kind", "wait_seconds"))
+STEPS_PER_EPOCH = 12
+MEASURED_TIMES = ("seconds", "seconds_by_kind", "wait_seconds")
 
 
 @pytest.fixture(scope="module")
@@ -30,65 +30,80 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
 
 
-def run(dataset: FeatureDataset, out: Path, **settings: Any) -> list[Progress]:
-    out.mkdir()
-    seen: list[Progress] = []
-    train = TrainSettings(
-        **({"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01} | settings)
-    )
+def run(dataset: FeatureDataset, out_dir: Path, **settings: Any) -> list[Progress]:
+    """Train, and return the progress that was reported."""
+    out_dir.mkdir()
+    reports: list[Progress] = []
+    defaults = {"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01}
+    train = TrainSettings.model_validate({**defaults, **settings})
     workload = HepSettings(folder=dataset.folder, network=HlfSettings(hidden=[16]))
-    launch(RunSpec(workload, train, out), on_progress=seen.append)
-    return seen
+    launch(RunSpec(workload, train, out_dir), on_progress=reports.append)
+    return reports
 
 
-def history(out: Path) -> list[dict[str, Any]]:
+def read_history(out_dir: Path) -> list[dict[str, Any]]:
+    lines = (out_dir / "metrics" / "rank-0.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def drop_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        json.loads(line) for line in (out / "metrics" / "rank-0.jsonl").read_text().splitlines()
+        {name: value for name, value in record.items() if name not in MEASURED_TIMES}
+        for record in records
     ]
 
 
-def test_progress_that_is_shown_changes_no_numbers(
+def test_reports_of_progress_change_no_numbers(
     dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, found = [], []
-    for name, seconds in (("often", 0.0), ("rarely", 1e9)):
-        monkeypatch.setattr("training.loop.progress._SECONDS_BETWEEN", seconds)
-        seen.append([(progress.epoch, progress.step) for progress in run(dataset, tmp_path / name)])
-        found.append([{**record, **TIMES} for record in history(tmp_path / name)])
-    assert seen[0] == [(epoch, step) for epoch in range(1, 6) for step in range(1, 13)]
-    assert seen[1] == [(epoch, 12) for epoch in range(1, 6)]
-    assert found[0] == found[1]
-    assert {"train_loss", "best_epoch"} <= found[0][0].keys(), (
-        "what the ranks have in common is in the records"
-    )
+    monkeypatch.setattr("training.loop.progress._SECONDS_BETWEEN_REPORTS", 0.0)
+    frequent = run(dataset, tmp_path / "frequent")
+    monkeypatch.setattr("training.loop.progress._SECONDS_BETWEEN_REPORTS", 1e9)
+    rare = run(dataset, tmp_path / "rare")
+
+    epochs = range(1, 6)
+    steps = range(1, STEPS_PER_EPOCH + 1)
+    all_steps = [(epoch, step) for epoch in epochs for step in steps]
+    assert [(progress.epoch, progress.step) for progress in frequent] == all_steps
+    last_steps = [(epoch, STEPS_PER_EPOCH) for epoch in epochs]
+    assert [(progress.epoch, progress.step) for progress in rare] == last_steps
+    history = read_history(tmp_path / "frequent")
+    assert drop_times(history) == drop_times(read_history(tmp_path / "rare"))
+    # The records have the results that the ranks have in common.
+    assert {"train_loss", "best_epoch"} <= history[0].keys()
 
 
 @pytest.mark.slow
-def test_the_model_of_the_lowest_validation_loss_is_kept(
+def test_the_saved_model_has_the_lowest_validation_loss(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     run(dataset, tmp_path / "long", epochs=12, learning_rate=0.3)
-    losses = [record["val_loss"] for record in history(tmp_path / "long")]
-    best = losses.index(min(losses))
-    assert best < 11, "the test needs a run whose last epoch is not its best"
-    run(dataset, tmp_path / "short", epochs=best + 1, learning_rate=0.3)
-    long, short = (
-        load_model(tmp_path / name / "model")[0].state_dict() for name in ("long", "short")
-    )
-    assert all(torch.equal(long[key], short[key]) for key in long)
-    assert json.loads((tmp_path / "long" / "summary.json").read_text())["best_epoch"] == best
+    losses = [record["val_loss"] for record in read_history(tmp_path / "long")]
+    best_epoch = losses.index(min(losses))
+    assert best_epoch < 11, "the test needs a run whose last epoch is not its best"
+
+    run(dataset, tmp_path / "short", epochs=best_epoch + 1, learning_rate=0.3)
+
+    long_run = load_model(tmp_path / "long" / "model")[0].state_dict()
+    short_run = load_model(tmp_path / "short" / "model")[0].state_dict()
+    assert all(torch.equal(long_run[name], short_run[name]) for name in long_run)
+    summary = json.loads((tmp_path / "long" / "summary.json").read_text())
+    assert summary["best_epoch"] == best_epoch
 
 
-def test_divergence_is_said_with_the_learning_rate(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_the_error_of_a_divergence_names_the_learning_rate(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
     with pytest.raises(DivergedError, match=r"diverged.*train\.learning_rate"):
         run(dataset, tmp_path / "out", optimizer="sgd", learning_rate=1e30)
 
 
-def test_a_validation_split_without_events_is_said_before_the_training(tmp_path: Path) -> None:
-    small = write_dataset(tmp_path / "set", rows={"train": [32], "val": [3], "test": [3]})
-    description = small.folder / "dataset.json"
-    content = json.loads(description.read_text())
-    content["splits"]["val"] = []
-    description.write_text(json.dumps(content))
+def test_an_empty_validation_split_is_an_error_before_the_training(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [32], "val": [3], "test": [3]})
+    path = dataset.folder / "dataset.json"
+    description = json.loads(path.read_text())
+    description["splits"]["val"] = []
+    path.write_text(json.dumps(description))
+
     with pytest.raises(ShardError, match=r"the val split of .* has no events"):
-        run(small, tmp_path / "out")
+        run(dataset, tmp_path / "out")

@@ -6,84 +6,91 @@ from pathlib import Path
 
 import pytest
 
-from training.loop import watchdog as module
+from training.loop import watchdog as watchdog_module
 from training.loop.metering import Meter
 from training.loop.watchdog import Watchdog
 
-LIMIT = 100.0
+LIMIT_SECONDS = 100.0
 
 
 class Clock:
-    """Seconds that pass when told to, for meters and watchdogs alike."""
+    """A clock that tests set; stands in for the module `time`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def monotonic(self) -> float:
-        """As `time.monotonic`."""
         return self.now
 
 
 class Rank:
-    """A meter and its watchdog, which is asked and does not run."""
+    """A meter with its watchdog, whose thread does not run."""
 
     def __init__(self, clock: Clock, folder: Path, rank: int) -> None:
         self.meter = Meter(clock.monotonic)
-        self._watchdog = Watchdog(folder / "stalls", folder / "signs", rank=rank, seconds=LIMIT)
-
-    def watch(self) -> None:
-        """Begin to watch."""
-        self._watchdog.watch(self.meter)
+        self.watchdog = Watchdog(
+            folder / "stalls", folder / "signs", rank=rank, seconds=LIMIT_SECONDS
+        )
 
     def is_standstill(self) -> bool:
-        """What the watchdog finds."""
-        return self._watchdog._is_standstill(self.meter)
+        return self.watchdog._is_standstill(self.meter)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(module, "time", found)
-    return found
+    clock = Clock()
+    monkeypatch.setattr(watchdog_module, "time", clock)
+    return clock
 
 
 def test_a_rank_that_waits_for_a_slower_one_is_no_standstill(clock: Clock, tmp_path: Path) -> None:
-    fast, slow = (Rank(clock, tmp_path, rank) for rank in range(2))
+    fast, slow = Rank(clock, tmp_path, 0), Rank(clock, tmp_path, 1)
+
     for tick in range(100):
-        clock.now += LIMIT / 10
+        clock.now += LIMIT_SECONDS / 10
         if tick % 8 == 0:
             slow.meter.lap("compute")
-        found = [rank.is_standstill() for rank in (slow, fast)]
-        assert found == [False, False], f"after {tick} looks"
-    assert fast.meter.seconds_without_sign == pytest.approx(10 * LIMIT)
+
+        assert not slow.is_standstill(), f"after {tick} looks"
+        assert not fast.is_standstill(), f"after {tick} looks"
+
+    assert fast.meter.seconds_without_sign == pytest.approx(10 * LIMIT_SECONDS)
 
 
-def test_a_start_longer_than_the_limit_ended_the_run_at_the_first_look(
+def test_the_limit_counts_from_the_begin_of_watching(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     rank = Rank(clock, tmp_path, 0)
-    clock.now += 2 * LIMIT
-    rank.watch()
+
+    clock.now += 2 * LIMIT_SECONDS
+    rank.watchdog.watch(rank.meter)
     assert not rank.is_standstill()
-    clock.now += LIMIT
+
+    clock.now += LIMIT_SECONDS
     assert rank.is_standstill()
 
 
-def test_a_disk_that_failed_once_ended_the_watchdog(clock: Clock, tmp_path: Path) -> None:
+def test_a_disk_that_fails_does_not_end_the_watchdog(clock: Clock, tmp_path: Path) -> None:
     rank = Rank(clock, tmp_path, 0)
+    # A file stands where the folder of the signs should be.
     (tmp_path / "signs").touch()
     assert not rank.is_standstill()
-    clock.now += LIMIT
+
+    clock.now += LIMIT_SECONDS
     assert rank.is_standstill()
 
 
-def test_all_see_a_standstill_once_nobody_gets_on(clock: Clock, tmp_path: Path) -> None:
+def test_all_ranks_see_a_standstill(clock: Clock, tmp_path: Path) -> None:
     ranks = [Rank(clock, tmp_path, rank) for rank in range(3)]
-    seen: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    seconds_until_seen: dict[Rank, float] = {}
+
     for _ in range(20):
-        clock.now += LIMIT / 10
-        for number, rank in enumerate(ranks):
+        clock.now += LIMIT_SECONDS / 10
+        for rank in ranks:
             if rank.is_standstill():
-                seen[number].append(clock.now - 1000.0)
-    assert all(LIMIT <= times[0] <= 1.5 * LIMIT for times in seen.values())
+                seconds_until_seen.setdefault(rank, clock.now - 1000.0)
+
+    assert seconds_until_seen.keys() == set(ranks)
+    for seconds in seconds_until_seen.values():
+        assert LIMIT_SECONDS <= seconds <= 1.5 * LIMIT_SECONDS

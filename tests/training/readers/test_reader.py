@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,19 @@ from features.columns import hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from features.matrices import model_inputs
 from training.errors import DamagedDatasetError, TrainingError
-from training.readers import batch, memory
+from training.readers import batch as batch_module
+from training.readers import memory
 from training.readers.batch import Batch, BatchLayout
 from training.readers.memory import MemoryRows
-from training.readers.reader import open_reader
-from training.readers.sharding import EpochPlan, assign_rows, plan_epoch
+from training.readers.reader import Reader, open_reader
+from training.readers.sharding import Assignment, PreviousWorkers, assign_rows, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}
-KINDS = ["petastorm", "arrow"]
 INPUTS = [("hlf",), ("particles", "num_particles"), ("hlf", "particles", "num_particles")]
 
-each_reader = pytest.mark.parametrize("kind", KINDS)
+each_reader = pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+HlfRow = tuple[float, ...]
+"""The high-level features, the label and the weight of an event."""
 
 
 @pytest.fixture(scope="module")
@@ -38,43 +39,46 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(folder, rows=ROWS, class_weights=(2.0, 1.0, 0.5), max_particles=200)
 
 
-def made_plan(*, world_size: int, epoch: int = 0, seed: int = 1, batch_size: int = 4) -> EpochPlan:
-    return plan_epoch(
-        ROWS["train"], world_size=world_size, batch_size=batch_size, seed=seed, epoch=epoch
-    )
+def assign_epoch(*, rank: int = 0, world_size: int = 1, batch_size: int = 4) -> Assignment:
+    """The rows of a rank in the first epoch."""
+    plan = plan_epoch(ROWS["train"], world_size=world_size, batch_size=batch_size, seed=1, epoch=0)
+    return assign_rows(plan, rank=rank, epoch=0)
 
 
-def rows_of_worker(batches: list[Batch]) -> list[tuple[float, ...]]:
-    return [
-        (*row, label, round(weight, 6))
-        for batch in batches
-        for row, label, weight in zip(
-            batch.inputs[0].tolist(), batch.labels.tolist(), batch.weights.tolist(), strict=True
-        )
-    ]
+def val_batches(reader: Reader, *, rank: int = 0, world_size: int = 1) -> list[Batch]:
+    return list(reader.val_batches(rank=rank, world_size=world_size))
 
 
-def expected_rows(
-    dataset: FeatureDataset, split: str, groups: list[int]
-) -> Counter[tuple[float, ...]]:
-    rows: Counter[tuple[float, ...]] = Counter()
-    for group in groups:
-        for row in pq.read_table(dataset.files(split)[group]).to_pylist():
-            weight = row["weight"] * dataset.class_weights[row["label"]]
-            rows[(*(row[name] for name in hlf_names()), row["label"], round(weight, 6))] += 1
+def hlf_rows(batches: list[Batch]) -> list[HlfRow]:
+    rows: list[HlfRow] = []
+    for batch in batches:
+        labels, weights = batch.labels.tolist(), batch.weights.tolist()
+        for hlf, label, weight in zip(batch.inputs[0].tolist(), labels, weights, strict=True):
+            rows.append((*hlf, label, round(weight, 6)))
     return rows
 
 
-def tensors_of(batch: Batch) -> tuple[torch.Tensor, ...]:
+def count_rows_in_files(dataset: FeatureDataset, split: str) -> Counter[HlfRow]:
+    """The rows of a split as pyarrow reads them."""
+    rows: Counter[HlfRow] = Counter()
+    for path in dataset.files(split):
+        for row in pq.read_table(path).to_pylist():
+            weight = row["weight"] * dataset.class_weights[row["label"]]
+            hlf = [row[name] for name in hlf_names()]
+            rows[(*hlf, row["label"], round(weight, 6))] += 1
+    return rows
+
+
+def list_tensors(batch: Batch) -> tuple[torch.Tensor, ...]:
     return (*batch.inputs, batch.labels, batch.weights)
 
 
-def assert_same(found: list[Batch], expected: list[Batch]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        for tensor, same in zip(tensors_of(one), tensors_of(other), strict=True):
-            assert tensor.dtype == same.dtype
-            assert torch.equal(tensor, same)
+def assert_same(batches: list[Batch], expected_batches: list[Batch]) -> None:
+    for batch, expected_batch in zip(batches, expected_batches, strict=True):
+        tensors = zip(list_tensors(batch), list_tensors(expected_batch), strict=True)
+        for tensor, expected in tensors:
+            assert tensor.dtype == expected.dtype
+            assert torch.equal(tensor, expected)
 
 
 @each_reader
@@ -83,37 +87,34 @@ def test_an_epoch_delivers_every_planned_row_once(
     dataset: FeatureDataset, kind: Any, world_size: int
 ) -> None:
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
-    plan, found = made_plan(world_size=world_size), list[tuple[float, ...]]()
+
+    rows: list[HlfRow] = []
     for rank in range(world_size):
-        batches = list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0)))
-        assert len(batches) == plan.num_steps
-        assert max(map(len, batches)) <= 4
-        found += rows_of_worker(batches)
-    assert Counter(found) == expected_rows(dataset, "train", list(range(len(ROWS["train"]))))
+        assignment = assign_epoch(rank=rank, world_size=world_size)
+        batches = list(reader.train_batches(assignment))
+        assert list(map(len, batches)) == assignment.sizes
+        rows += hlf_rows(batches)
+
+    assert Counter(rows) == count_rows_in_files(dataset, "train")
 
 
 @each_reader
-def test_other_caps_on_the_particle_list_give_matrices_of_another_size(
-    tmp_path: Path, kind: Any
-) -> None:
-    made = write_dataset(
+def test_larger_caps_on_the_particle_list_change_no_particles(tmp_path: Path, kind: Any) -> None:
+    dataset = write_dataset(
         tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, max_particles=12
     )
-    names = ["particles", "num_particles"]
-    found = []
-    for definitions in (
-        {},
-        {"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2},
-        {"max_tracks": 5000},
-    ):
-        reader = open_reader(made._replace(definitions=definitions), names, kind=kind, seed=1)
-        found.append([batch.inputs for batch in reader.val_batches(rank=0, world_size=1)])
-    for others in found[1:]:
-        for one, other in zip(found[0], others, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    small = made._replace(definitions={"max_tracks": 3, "max_photons": 0, "max_neutral_hadrons": 0})
+    inputs = ["particles", "num_particles"]
+
+    def read(definitions: dict[str, int]) -> list[Batch]:
+        return val_batches(
+            open_reader(dataset._replace(definitions=definitions), inputs, kind=kind, seed=1)
+        )
+
+    default = read({})
+    assert_same(read({"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2}), default)
+    assert_same(read({"max_tracks": 5000}), default)
     with pytest.raises(DamagedDatasetError, match=r"particles, more than 4"):
-        list(open_reader(small, names, kind=kind, seed=1).val_batches(rank=0, world_size=1))
+        read({"max_tracks": 3, "max_photons": 0, "max_neutral_hadrons": 0})
 
 
 @each_reader
@@ -122,72 +123,88 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(
 ) -> None:
     # A row group comes in parts of three rows.
     monkeypatch.setattr(memory, "_DECODED_BYTES", 200_000)
-    reader = open_reader(dataset, ["hlf", "particles", "num_particles"], kind=kind, seed=1)
-    table = model_inputs(
-        pq.read_table(dataset.folder / "train"), ["hlf", "particles", "num_particles"]
-    )
-    events = {tuple(row.tolist()): each for row, *each in zip(*table.values(), strict=True)}
-    longest = set()
-    for hlf, particles, num_particles in (
-        b.inputs
-        for b in reader.train_batches(assign_rows(made_plan(world_size=1), rank=0, epoch=0))
-    ):
+    names = ["hlf", "particles", "num_particles"]
+    reader = open_reader(dataset, names, kind=kind, seed=1)
+    files = pq.read_table(dataset.folder / "train")
+    columns = model_inputs(files, names)
+    particles_of_event = {
+        tuple(hlf.tolist()): particles[:num_particles]
+        for hlf, particles, num_particles in zip(*columns.values(), strict=True)
+    }
+
+    longest_events: set[int] = set()
+    for batch in reader.train_batches(assign_epoch()):
+        hlf, particles, num_particles = batch.inputs
+        longest = int(num_particles.max())
+        longest_events.add(longest)
         assert hlf.shape == (len(hlf), len(hlf_names()))
-        assert particles.shape == (len(hlf), int(num_particles.max()), 19)
+        assert particles.shape == (len(hlf), longest, 19)
         assert num_particles.dtype == torch.int64
-        longest.add(particles.shape[1])
-        for event, found, length in zip(
+        for event, event_particles, length in zip(
             hlf.tolist(), particles, num_particles.tolist(), strict=True
         ):
-            expected, expected_length = events[tuple(event)]
-            assert length == expected_length
-            np.testing.assert_array_equal(found[:length], expected[:length])
-            assert not found[length:].any()
-    assert len(longest) > 3
+            expected = particles_of_event[tuple(event)]
+            assert length == len(expected)
+            np.testing.assert_array_equal(event_particles[:length], expected)
+            assert not event_particles[length:].any()
+    assert len(longest_events) > 3
 
 
 @each_reader
-@pytest.mark.parametrize(("most", "sizes"), [(8192, [[7, 3], [7]]), (4, [[3, 4, 3], [3, 4]])])
-def test_validation_rows_are_shared_out_completely_and_large_row_groups_are_cut_evenly(
+@pytest.mark.parametrize(("max_rows", "sizes"), [(8192, [[7, 3], [7]]), (4, [[3, 4, 3], [3, 4]])])
+def test_ranks_share_the_validation_rows_and_divide_large_row_groups_evenly(
     dataset: FeatureDataset,
     kind: Any,
-    most: int,
+    max_rows: int,
     sizes: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch, "_VAL_ROWS", most)
+    monkeypatch.setattr(batch_module, "_VAL_ROWS", max_rows)
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
-    shares = [list(reader.val_batches(rank=rank, world_size=2)) for rank in range(2)]
-    assert [[len(b) for b in share] for share in shares] == sizes
-    found = Counter(row for share in shares for row in rows_of_worker(share))
-    assert found == expected_rows(dataset, "val", [0, 1, 2])
+
+    first = val_batches(reader, rank=0, world_size=2)
+    second = val_batches(reader, rank=1, world_size=2)
+
+    assert [list(map(len, first)), list(map(len, second))] == sizes
+    assert Counter(hlf_rows(first + second)) == count_rows_in_files(dataset, "val")
 
 
 @each_reader
 @pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
 @pytest.mark.parametrize(
-    ("before", "expected"), [((), [[0, 1, 1], [1, 1, 1]]), (((1, 4),), [[0], [1]])]
+    ("previous_world_sizes", "sizes_of_ranks"),
+    [([], [[0, 1, 1], [1, 1, 1]]), ([PreviousWorkers(1, 4)], [[0], [1]])],
 )
 def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     tmp_path: Path,
     kind: Any,
     inputs: tuple[str, ...],
-    before: Sequence[tuple[int, int]],
-    expected: list[list[int]],
+    previous_world_sizes: list[PreviousWorkers],
+    sizes_of_ranks: list[list[int]],
 ) -> None:
-    small = write_dataset(tmp_path / "data", rows={"train": [4, 1], "val": [3], "test": [3]})
-    plan = plan_epoch([4, 1], world_size=2, batch_size=1, seed=1, epoch=0, before=before)
-    reader = open_reader(small, inputs, kind=kind, seed=1)
-    sizes = []
-    for rank in range(2):
-        batches = list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0)))
-        sizes.append([len(b) for b in batches])
-        for empty in (b for b in batches if not len(b)):
-            shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
-            assert [tuple(column.shape) for column in empty.inputs] == [
-                shapes[name] for name in inputs
-            ]
-    assert sorted(sizes) == expected
+    dataset = write_dataset(tmp_path / "data", rows={"train": [4, 1], "val": [3], "test": [3]})
+    plan = plan_epoch(
+        [4, 1],
+        world_size=2,
+        batch_size=1,
+        seed=1,
+        epoch=0,
+        previous_world_sizes=previous_world_sizes,
+    )
+    reader = open_reader(dataset, inputs, kind=kind, seed=1)
+
+    batches_of_ranks = [
+        list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0))) for rank in range(2)
+    ]
+
+    assert (
+        sorted([len(batch) for batch in batches] for batches in batches_of_ranks) == sizes_of_ranks
+    )
+    shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
+    for batch in [*batches_of_ranks[0], *batches_of_ranks[1]]:
+        if len(batch) == 0:
+            input_shapes = [tuple(column.shape) for column in batch.inputs]
+            assert input_shapes == [shapes[name] for name in inputs]
 
 
 @each_reader
@@ -195,85 +212,91 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
 def test_batches_are_on_the_device(
     dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]
 ) -> None:
-    plan = made_plan(world_size=1)
-    shapes = {}
+    shapes: dict[str, list[torch.Size]] = {}
     for device in ("cpu", "meta"):
         reader = open_reader(dataset, inputs, kind=kind, seed=1, device=device)
-        batches = [
-            *reader.train_batches(assign_rows(plan, rank=0, epoch=0)),
-            *reader.val_batches(rank=0, world_size=1),
-        ]
-        assert {tensor.device.type for b in batches for tensor in tensors_of(b)} == {device}
-        shapes[device] = [[tensor.shape for tensor in tensors_of(b)] for b in batches]
+        tensors: list[torch.Tensor] = []
+        for batch in [*reader.train_batches(assign_epoch()), *val_batches(reader)]:
+            tensors += list_tensors(batch)
+
+        assert {tensor.device.type for tensor in tensors} == {device}
+        shapes[device] = [tensor.shape for tensor in tensors]
+
     assert shapes["cpu"] == shapes["meta"]
 
 
-def test_arrow_reads_a_row_group_when_it_is_needed_first_and_never_again(tmp_path: Path) -> None:
-    small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 4], "val": [3], "test": [3]})
-    reader = open_reader(small, ["hlf"], kind="arrow", seed=1)
+def test_arrow_reads_a_row_group_once_when_it_is_first_needed(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [8, 8, 4], "val": [3], "test": [3]})
+    reader = open_reader(dataset, ["hlf"], kind="arrow", seed=1)
     plan = plan_epoch([8, 8, 4], world_size=1, batch_size=4, seed=1, epoch=0)
-    *used_up, last = (small.files("train")[piece.group] for piece in plan.row_ranges[0])
-    kept = [path.rename(path.with_suffix(".away")) for path in used_up]
-    end = list(reader.train_batches(assign_rows(plan, rank=0, epoch=0, first_step=4)))
-    for path, back in zip(used_up, kept, strict=True):
-        back.rename(path)
-    last.unlink()
-    first = list(reader.train_batches(assign_rows(plan, rank=0, epoch=0)))
-    assert_same(first[4:], end)
-    for path in used_up:
+    epoch = assign_rows(plan, rank=0, epoch=0)
+    *earlier_files, last_file = [dataset.files("train")[group] for group in epoch.groups]
+
+    # The last step needs the last file only.
+    for path in earlier_files:
+        path.rename(path.with_suffix(".away"))
+    last_step = list(reader.train_batches(assign_rows(plan, rank=0, epoch=0, first_step=4)))
+    for path in earlier_files:
+        path.with_suffix(".away").rename(path)
+    last_file.unlink()
+    first_epoch = list(reader.train_batches(epoch))
+    for path in earlier_files:
         path.unlink()
-    assert_same(list(reader.train_batches(assign_rows(plan, rank=0, epoch=0))), first)
+
+    assert_same(first_epoch[4:], last_step)
+    assert_same(list(reader.train_batches(epoch)), first_epoch)
 
 
-def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(
+def test_the_error_of_a_split_larger_than_the_memory_names_the_setting(
     dataset: FeatureDataset,
 ) -> None:
     huge = dataset._replace(splits={"val": [RowGroup("val/part-00000.parquet", 1 << 50)]})
-    with pytest.raises(
-        TrainingError, match=r"1125899906842624 rows of the val split .*train\.reader=petastorm"
-    ):
-        MemoryRows.lazy(
-            huge, "val", BatchLayout.of(huge, ["hlf"], dtype=torch.float32, device="cpu"), seed=1
-        )
+    layout = BatchLayout.for_inputs(huge, ["hlf"], dtype=torch.float32, device="cpu")
+
+    message = r"1125899906842624 rows of the val split .*train\.reader=petastorm"
+    with pytest.raises(TrainingError, match=message):
+        MemoryRows.lazy(huge, "val", layout, seed=1)
 
 
 @each_reader
-def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
-    before = set(threading.enumerate())
+def test_an_abandoned_epoch_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
+    threads = set(threading.enumerate())
     reader = open_reader(dataset, ["particles"], kind=kind, seed=1)
-    batches = reader.train_batches(assign_rows(made_plan(world_size=1), rank=0, epoch=0))
+    batches = reader.train_batches(assign_epoch())
+
     next(batches)
     del batches
+
     wait_until(
-        lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30
+        lambda: set(threading.enumerate()) <= threads, what="all threads have ended", seconds=30
     )
 
 
 @each_reader
-def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: Any) -> None:
-    lean = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
-    for split in lean.splits:
-        for path in lean.files(split):
+def test_only_needed_columns_are_read(tmp_path: Path, kind: Any) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
+    for split in dataset.splits:
+        for path in dataset.files(split):
             pq.write_table(pq.read_table(path, columns=["label", *hlf_names(), "weight"]), path)
-    reader = open_reader(lean, ["hlf"], kind=kind, seed=1)
-    assert sum(map(len, reader.val_batches(rank=0, world_size=1))) == 3
+
+    reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
+
+    assert sum(map(len, val_batches(reader))) == 3
 
 
-@pytest.mark.parametrize("place", ["_common_metadata", "a row group"])
+@pytest.mark.parametrize("is_in_common_metadata", [True, False], ids=["common", "row group"])
 @each_reader
-def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
-    tmp_path: Path, kind: Any, place: str
+def test_a_pickled_schema_is_refused_before_petastorm_opens_it(
+    tmp_path: Path, kind: Any, is_in_common_metadata: bool
 ) -> None:
-    hostile = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
-    path = hostile.files("train")[0]
-    table = pq.read_table(path)
-    marked = table.replace_schema_metadata(
-        {"dataset-toolkit.unischema.v1": b"cos\nsystem\n(S'touch boom'\ntR."}
-    )
-    if place == "_common_metadata":
-        path = hostile.folder / "train" / "_common_metadata"
-        pq.write_metadata(marked.schema, path)
+    dataset = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
+    path = dataset.files("train")[0]
+    pickled_schema = {"dataset-toolkit.unischema.v1": b"cos\nsystem\n(S'touch boom'\ntR."}
+    table = pq.read_table(path).replace_schema_metadata(pickled_schema)
+    if is_in_common_metadata:
+        pq.write_metadata(table.schema, dataset.folder / "train" / "_common_metadata")
     else:
-        pq.write_table(marked, path)
+        pq.write_table(table, path)
+
     with pytest.raises(DamagedDatasetError, match="pickled petastorm schema"):
-        open_reader(hostile, ["hlf"], kind=kind, seed=1)
+        open_reader(dataset, ["hlf"], kind=kind, seed=1)

@@ -1,4 +1,4 @@
-"""Unequal data: every event has one owner, the mixtures follow the distribution, and all readers read what they own."""
+"""Unequal data: every event has one owner, and the class mixtures follow the distribution."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import write_dataset
+from numpy.typing import NDArray
 from simulated import (
     CLUSTER,
     UNEVEN_CLUSTER,
@@ -36,137 +37,148 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("skew") / "data", rows=ROWS)
 
 
-@pytest.mark.parametrize(("workers", "rows"), [(1, 5), (3, 3), (4, 1000), (7, 1001), (64, 997)])
+def partition_rows(rows: MemoryRows, *, world_size: int, alpha: float) -> DirichletPartition:
+    classes = rows.rows.labels.numpy()
+    return DirichletPartition(classes, rows.group_rows, world_size=world_size, alpha=alpha, seed=1)
+
+
+@pytest.mark.parametrize(("workers", "num_rows"), [(1, 5), (3, 3), (4, 1000), (7, 1001), (64, 997)])
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 100.0])
 def test_every_row_has_one_owner_and_all_own_the_same_number(
-    workers: int, rows: int, alpha: float
+    workers: int, num_rows: int, alpha: float
 ) -> None:
-    kinds = np.random.default_rng(1).choice(3, rows, p=[0.6, 0.3, 0.1])
-    kinds[:3] = range(3)
-    partition = DirichletPartition(
-        kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1
-    )
-    sizes = np.bincount(partition.owner_of_row, minlength=workers)
-    assert sizes.sum() == rows
-    assert sizes.max() - sizes.min() <= 1
-    assert partition.counts.sum(axis=1).tolist() == sizes.tolist()
-    again = DirichletPartition(
-        kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1
-    )
-    np.testing.assert_array_equal(again.owner_of_row, partition.owner_of_row)
+    classes = np.random.default_rng(1).choice(3, num_rows, p=[0.6, 0.3, 0.1])
+    classes[:3] = range(3)
+
+    def make_partition() -> DirichletPartition:
+        group_rows = [num_rows // 2, num_rows - num_rows // 2]
+        return DirichletPartition(classes, group_rows, world_size=workers, alpha=alpha, seed=1)
+
+    partition = make_partition()
+
+    share_sizes = np.bincount(partition.owner_of_row, minlength=workers)
+    assert share_sizes.sum() == num_rows
+    assert share_sizes.max() - share_sizes.min() <= 1
+    assert partition.counts.sum(axis=1).tolist() == share_sizes.tolist()
+    np.testing.assert_array_equal(make_partition().owner_of_row, partition.owner_of_row)
 
 
 def test_mixtures_follow_the_dirichlet_distribution() -> None:
-    kinds = np.arange(30_000) % 3
-    partition = DirichletPartition(kinds, [30_000], world_size=1000, alpha=0.5, seed=1)
-    found = np.bincount(partition.owner_of_row[kinds == 0], minlength=1000) / 30
-    drawn = np.random.default_rng(1).dirichlet([0.5] * 3, 30_000)[:, 0]
-    # The last ones take what is left, so the extremes are a little rarer.
-    assert np.mean(found) == pytest.approx(1 / 3, abs=0.01)
-    assert np.std(found) == pytest.approx(np.std(drawn), rel=0.1)
+    classes = np.arange(30_000) % 3
+
+    partition = DirichletPartition(classes, [30_000], world_size=1000, alpha=0.5, seed=1)
+
+    fractions = np.bincount(partition.owner_of_row[classes == 0], minlength=1000) / 30
+    expected = np.random.default_rng(1).dirichlet([0.5] * 3, 30_000)[:, 0]
+    # The last workers take what is left, so the extremes are a little rarer.
+    assert np.mean(fractions) == pytest.approx(1 / 3, abs=0.01)
+    assert np.std(fractions) == pytest.approx(np.std(expected), rel=0.1)
 
 
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
 def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any) -> None:
     memory = MemoryRows.load(dataset, "train", ["hlf"], dtype=torch.float64, seed=3)
-    kinds = read_labels(dataset)
-    np.testing.assert_array_equal(kinds, memory.rows.labels.numpy())
-    partition = DirichletPartition(kinds, memory.group_rows, world_size=3, alpha=0.1, seed=3)
-    plan, seen = partition.plan(batch_size=8, epoch=1), []
+    classes = read_labels(dataset)
+    np.testing.assert_array_equal(classes, memory.rows.labels.numpy())
+    partition = DirichletPartition(classes, memory.group_rows, world_size=3, alpha=0.1, seed=3)
+    plan = partition.plan(batch_size=8, epoch=1)
     assert int(plan.samples.sum()) == 167
+
+    rows_of_ranks: list[NDArray[np.int64]] = []
     for rank in range(3):
-        own = partition.rows_of_worker(rank)
-        share = assign_rows(plan, rank=rank, epoch=1)
+        owned_rows = partition.rows_of_worker(rank)
+        assignment = assign_rows(plan, rank=rank, epoch=1)
+        rows = memory.reading_order(assignment, owned_rows)
         reader = open_reader(
-            dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=3, owned_rows=own
+            dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=3, owned_rows=owned_rows
         )
-        order = memory.reading_order(share, own)
-        assert (partition.owner_of_row[order] == rank).all()
-        batches = list(reader.train_batches(share))
+        batches = list(reader.train_batches(assignment))
+
+        assert (partition.owner_of_row[rows] == rank).all()
         assert len(batches) == plan.num_steps
-        assert torch.equal(
-            torch.cat([batch.inputs[0] for batch in batches]), memory.rows.inputs[0][order]
-        )
-        seen.append(order)
-    assert sorted(np.concatenate(seen).tolist()) == list(range(167))
+        hlf = torch.cat([batch.inputs[0] for batch in batches])
+        assert torch.equal(hlf, memory.rows.inputs[0][rows])
+        rows_of_ranks.append(rows)
+    assert sorted(np.concatenate(rows_of_ranks).tolist()) == list(range(167))
 
 
-def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(
-    dataset: FeatureDataset,
-) -> None:
+def test_the_rows_of_a_worker_continue_over_the_ends_of_epochs() -> None:
     rows = toy_rows(90, groups=3)
-    partition = DirichletPartition(
-        rows.rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1
-    )
-    own, total = partition.rows_of_worker(1), 45
-    asked = [7, 30, 20, 64]
-    found, start = [], 0
-    for size in asked:
+    partition = partition_rows(rows, world_size=2, alpha=0.2)
+    owned_rows = partition.rows_of_worker(1)
+
+    orders: list[NDArray[np.int64]] = []
+    num_read = 0
+    for size in (7, 30, 20, 64):
         unit = Assignment(5, [RowRange(0, 0, size)], [size])
-        share = partition.following(unit, rank=1, start=start)
-        assert share.sizes == [size]
-        found.append(rows.reading_order(share, own))
-        start += size
-    sequence = [
-        rows.reading_order(
-            assign_rows(partition.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own
-        )
-        for epoch in range(3)
-    ]
-    assert start < 3 * total
-    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(sequence)[:start])
+        assignment = partition.replace_rows(unit, rank=1, start=num_read)
+        assert assignment.sizes == [size]
+        orders.append(rows.reading_order(assignment, owned_rows))
+        num_read += size
+
+    epoch_orders: list[NDArray[np.int64]] = []
+    for epoch in range(3):
+        plan = partition.plan(batch_size=45, epoch=epoch)
+        assignment = assign_rows(plan, rank=1, epoch=epoch)
+        epoch_orders.append(rows.reading_order(assignment, owned_rows))
+    np.testing.assert_array_equal(np.concatenate(orders), np.concatenate(epoch_orders)[:num_read])
 
 
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
 def test_workers_of_every_method_train_on_their_own_events_within_the_global_budget(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[int, list[int]] = {rank: [] for rank in range(3)}
-    original = BatchedGradients.gradient
+    rows_of_rank: dict[int, list[int]] = {rank: [] for rank in range(3)}
+    compute_gradient = BatchedGradients.gradient
 
-    async def spy(self: BatchedGradients, rank: int, rows: Any, seconds: float) -> None:
-        seen[rank] += rows.tolist()
-        await original(self, rank, rows, seconds)
+    async def note_rows(self: BatchedGradients, rank: int, rows: Any, seconds: float) -> None:
+        rows_of_rank[rank] += rows.tolist()
+        await compute_gradient(self, rank, rows, seconds)
 
-    monkeypatch.setattr(BatchedGradients, "gradient", spy)
+    monkeypatch.setattr(BatchedGradients, "gradient", note_rows)
     train = toy_rows(300, groups=2)
     skew = {"dirichlet": 0.1}
+
     run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=UNEVEN_CLUSTER, epochs=2)
-    partition = DirichletPartition(
-        train.rows.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1
-    )
-    for rank, rows in seen.items():
+
+    partition = partition_rows(train, world_size=3, alpha=0.1)
+    for rank, rows in rows_of_rank.items():
         assert (partition.owner_of_row[rows] == rank).all()
-    assert sum(map(len, seen.values())) == 600
-    counts = np.bincount(np.concatenate(list(seen.values())))
+    assert sum(map(len, rows_of_rank.values())) == 600
     if algorithm in ("ar-sgd", "d-psgd"):
+        counts = np.bincount(np.concatenate(list(rows_of_rank.values())))
         assert (counts == 2).all()
     else:
-        # The slow worker reads fewer of its events; the others begin anew.
-        assert len(seen[0]) < 200 < len(seen[1])
+        # The slow worker reads fewer of its events; the others begin again.
+        assert len(rows_of_rank[0]) < 200 < len(rows_of_rank[1])
 
 
 @pytest.mark.parametrize("algorithm", ["d-psgd", "swarm-sgd"])
 def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
-    chosen: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "algorithm": algorithm,
         "workers": 3,
         "train": toy_rows(120, groups=2),
         "checkpoint_steps": 3,
         "skew": {},
     }
-    kept = MemoryCheckpoints()
-    whole = run(files=kept.files, **chosen)
-    resumed = run(files=MemoryCheckpoints().files, resume=kept.at((1, 0)), **chosen)
+    checkpoints = MemoryCheckpoints()
+    uninterrupted = run(files=checkpoints.files, **settings)
+    checkpoint = checkpoints.at((1, 0))
+
+    resumed = run(files=MemoryCheckpoints().files, resume=checkpoint, **settings)
+
     if algorithm == "d-psgd":
-        np.testing.assert_array_equal(models(resumed), models(whole))
-    read = [kept.at((1, 0)).load(rank)["read"] for rank in range(3)]
-    assert sum(read) == (0 if algorithm == "d-psgd" else 120)
+        np.testing.assert_array_equal(models(resumed), models(uninterrupted))
+    rows_read = [checkpoint.load(rank)["num_rows_read"] for rank in range(3)]
+    assert sum(rows_read) == (0 if algorithm == "d-psgd" else 120)
 
 
-def test_a_simulation_needs_the_owners_of_the_rows() -> None:
+def test_a_simulation_with_skew_needs_a_partition() -> None:
+    skewed = settings(skew={}, workers=3)
+
     with pytest.raises(AssertionError, match="need a partition of the rows"):
-        simulate(toy_network(), toy_rows(30), toy_rows(30), settings(skew={}, workers=3), CLUSTER)
+        simulate(toy_network(), toy_rows(30), toy_rows(30), skewed, CLUSTER)
 
 
 def test_more_workers_than_rows_are_refused() -> None:
