@@ -1,1 +1,1 @@
-"""Compares optimisers on the same data: the language of studies, runs, simulator, verdicts, figures and pages."""
+"""Compares optimisers on the same data: studies, runs, simulator, verdicts, figures and pages."""

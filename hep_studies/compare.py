@@ -74,21 +74,23 @@ def _report_verdicts(run_folder: RunFolder, result: StudyResult) -> None:
         run_folder.say(f"  {note}")
 
 
-def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
-    """Make every shipped study by its name, also after one that fails; an interrupt ends it at once.
+def make_all(make: Callable[[str], None], report: Callable[[str], None]) -> None:
+    """Make every shipped study, also after one that fails; an interrupt ends all at once.
+
+    `make`: makes a study by its name. `report`: prints a line.
 
     Raises:
         StudyError: Studies fail; the message names them.
     """
     names = study_names()
     failed = []
-    for number, name in enumerate(names, 1):
-        say(f"compare: study {name}, {number} of {len(names)}")
+    for position, name in enumerate(names, 1):
+        report(f"compare: study {name}, {position} of {len(names)}")
         try:
             make(name)
         except USER_ERRORS as error:
             stop_if_requested()
-            say(f"compare: study {name} failed: {error}")
+            report(f"compare: study {name} failed: {error}")
             failed.append(name)
     if failed:
         raise StudyError(

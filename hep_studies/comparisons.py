@@ -1,4 +1,4 @@
-"""Comparisons of two cells of a study for a claim: their paired difference and its systematic shift."""
+"""Compares two cells of a study for a claim: their paired difference and its systematic shift."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
 
 
 class Comparison(NamedTuple):
-    """A treatment against its control: positive where the treatment is better, or, for `grows`, higher."""
+    """A treatment against its control.
+
+    The difference is positive where the treatment is better, or, for `grows`, higher.
+    """
 
     treatment: Cell
     control: Cell

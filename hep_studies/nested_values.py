@@ -46,10 +46,10 @@ def _renames(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" in new and new["name"] != old.get("name")
 
 
-def form_of(content: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a study's file in one of its `forms`, with some values replaced."""
-    common = {key: value for key, value in content.items() if key != "forms"}
-    form_changes = content.get("forms", {}).get(form) or {}
+def form_of(study: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a study in one of its `forms`, with some values replaced."""
+    common = {key: value for key, value in study.items() if key != "forms"}
+    form_changes = study.get("forms", {}).get(form) or {}
     return merged(merged(common, form_changes), changes)
 
 

@@ -32,7 +32,7 @@ class Subject(NamedTuple):
 
 
 CodeDigest = Callable[[Subject, TrainSettings, bool], str]
-"""Return the digest of the code that trains a subject, in the simulator if the last argument holds."""
+"""Return the digest of the code that trains a subject; the last argument: in the simulator."""
 
 
 class PlannedRun(NamedTuple):
@@ -131,6 +131,6 @@ def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun]) -> str:
     return digest_of([_VERSION, study.best_of, *(run.digest for run in runs)])
 
 
-def digest_of(content: object) -> str:
+def digest_of(values: object) -> str:
     """Return sixteen characters that depend on all of some plain values."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Trains runs of a study on MPI ranks of this machine: ranks start once for all runs of one size."""
+"""Trains runs of a study on MPI ranks, which start once for all runs of as many workers."""
 
 from __future__ import annotations
 

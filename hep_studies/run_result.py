@@ -62,7 +62,7 @@ class Counts:
 
     @property
     def is_correct(self) -> NDArray[np.bool_]:
-        """Mask of the correctly predicted events, (num_events,), in an order that all runs share."""
+        """Mask of the correctly predicted events, (num_events,), in the same order for all runs."""
         packed = np.frombuffer(base64.b64decode(self.events), dtype=np.uint8)
         return np.unpackbits(packed, count=self.num_events).astype(bool)
 
@@ -163,8 +163,8 @@ def _write(folder: Path, stored: StoredResult) -> None:
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
     """Return the result in the folder of a run; None if it is missing or damaged."""
     try:
-        content = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
-        stored = _STORED.validate_python(content)
+        text = (folder / RESULT_FILE).read_text(encoding="utf-8")
+        stored = _STORED.validate_python(json.loads(text))
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
     return RunResult(
@@ -207,7 +207,7 @@ def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     if "mean_steps_per_cycle" in summaries[0]:
         steps = [summary["mean_steps_per_cycle"] for summary in summaries]
         numbers["steps_per_cycle"] = np.mean(steps)
-    return {name: float(number) for name, number in numbers.items()}
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def _utilisation(ranks: Sequence[Sequence[Record]]) -> float:
@@ -234,7 +234,8 @@ def _worker_accuracy(ranks: Sequence[Sequence[Record]]) -> float:
 
 
 def _training_times(record: Record) -> dict[str, float]:
-    return {kind: record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING}
+    times = record["seconds_by_kind"]
+    return {activity: times.get(activity, 0.0) for activity in _TRAINING}
 
 
 def training_seconds(record: Record) -> float:

@@ -120,8 +120,8 @@ class StudySettings(BaseModel):
     def train_settings(self, method: str, values: Mapping[str, Any], seed: int) -> TrainSettings:
         """Return the settings of a run, without the keys that depend on the machine."""
         train = merged(self.train, self.methods[method].train)
-        content = with_values({"train": train}, values)["train"]
-        return TrainSettings.model_validate({**content, "seed": seed})
+        train_values = with_values({"train": train}, values)["train"]
+        return TrainSettings.model_validate({**train_values, "seed": seed})
 
     def first_settings(self, method: str) -> TrainSettings:
         """Return the settings of the first run of a method."""
@@ -129,8 +129,8 @@ class StudySettings(BaseModel):
 
     def cluster_settings(self, values: Mapping[str, Any]) -> ClusterSettings:
         """Return the simulated cluster of a run."""
-        content = with_values({"cluster": self.cluster}, values)["cluster"]
-        return ClusterSettings.model_validate(content)
+        cluster = with_values({"cluster": self.cluster}, values)["cluster"]
+        return ClusterSettings.model_validate(cluster)
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """Yield the values of the varied keys of each run of a method."""

@@ -70,7 +70,7 @@ def list_studies() -> Table:
 
 
 def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -> Study:
-    """Read a study by the name of a shipped one, of its tables and figures, or by the path of a file.
+    """Read a shipped study by its name or that of a table or figure, or a study by its path.
 
     `form`: `small` or `full`. `changes`: values that replace those of the file.
 
@@ -81,27 +81,27 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     path = _path_of_study(name)
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
-    file_content = read_mapping(path)
-    content = form_of(file_content, form, changes)
-    locate_paths({"compare": content}, "", str(path))
+    keys_of_file = read_mapping(path)
+    keys = form_of(keys_of_file, form, changes)
+    locate_paths({"compare": keys}, "", str(path))
     try:
-        study = StudySettings.model_validate(content)
+        study = StudySettings.model_validate(keys)
     except ValidationError as cause:
-        place = f"{path} with the section compare of the config" if changes else str(path)
-        raise ConfigError(explain(cause, StudySettings, file=place)) from None
+        source = f"{path} with the section compare of the config" if changes else str(path)
+        raise ConfigError(explain(cause, StudySettings, file=source)) from None
 
     _check_settings_of_runs(study, path)
     _check_changes_have_effect(study, changes.get("train", {}), path)
     if study.execution == "mpi":
-        form_content = (file_content.get("forms") or {}).get(form) or {}
-        _check_without_cluster([changes, file_content, form_content], path)
+        keys_of_form = (keys_of_file.get("forms") or {}).get(form) or {}
+        _check_without_cluster([changes, keys_of_file, keys_of_form], path)
 
-    parts = [path.stem]
+    name_parts = [path.stem]
     if form != FORMS[0]:
-        parts.append(form)
+        name_parts.append(form)
     if study.execution == "mpi":
-        parts.append("mpi")
-    return Study("-".join(parts), form, study)
+        name_parts.append("mpi")
+    return Study("-".join(name_parts), form, study)
 
 
 def _path_of_study(name: str) -> Path:

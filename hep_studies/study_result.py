@@ -231,8 +231,8 @@ class StudyResult:
     @cached_property
     def weights(self) -> Floats:
         """Weights of the test events (num_events,)."""
-        content = base64.b64decode(self.test_weights)
-        return np.frombuffer(content, dtype=np.float32).astype(np.float64)
+        encoded = base64.b64decode(self.test_weights)
+        return np.frombuffer(encoded, dtype=np.float32).astype(np.float64)
 
     def curves(self, cell: Cell, name: str) -> Floats:
         """Return a quantity of each finished run and epoch, (num_seeds, num_epochs)."""
@@ -289,8 +289,8 @@ _ADAPTER: Final = TypeAdapter(StudyResult)
 
 def as_plain(result: StudyResult) -> dict[str, Any]:
     """Return the content of `result.json`."""
-    content: dict[str, Any] = _ADAPTER.dump_python(result, mode="json", by_alias=True)
-    return content
+    plain: dict[str, Any] = _ADAPTER.dump_python(result, mode="json", by_alias=True)
+    return plain
 
 
 def pack(result: StudyResult) -> bytes:
@@ -305,10 +305,10 @@ def read_study_result(path: Path) -> StudyResult:
         StudyError: The file cannot be read, or has another version.
     """
     try:
-        content = path.read_bytes()
+        packed = path.read_bytes()
         if path.suffix == ".xz":
-            content = lzma.decompress(content)
-        return _ADAPTER.validate_python(json.loads(content))
+            packed = lzma.decompress(packed)
+        return _ADAPTER.validate_python(json.loads(packed))
     except (OSError, EOFError, ValueError, lzma.LZMAError) as cause:
         raise StudyError(
             f"{path} is no result of a study ({cause}). `compare --study` makes it again."

@@ -138,14 +138,14 @@ class Claim(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _accept_old_key(cls, content: Any) -> Any:
+    def _accept_old_key(cls, keys: Any) -> Any:
         """Read `than`, the name of `control` in earlier versions."""
-        if not isinstance(content, Mapping) or "than" not in content:
-            return content
-        if "control" in content:
+        if not isinstance(keys, Mapping) or "than" not in keys:
+            return keys
+        if "control" in keys:
             raise ValueError("`than` is the old name of `control`; leave it out")
-        renamed = {key: value for key, value in content.items() if key != "than"}
-        return renamed | {"control": content["than"]}
+        renamed = {key: value for key, value in keys.items() if key != "than"}
+        return renamed | {"control": keys["than"]}
 
     @property
     def comparison(self) -> str:

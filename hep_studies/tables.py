@@ -92,15 +92,15 @@ def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
     finite = numbers[np.isfinite(numbers)]
     num_infinite = len(numbers) - len(finite)
     if finite.empty:
-        parts = [measure.text(numbers.iloc[0])]
+        texts = [measure.text(numbers.iloc[0])]
         num_infinite = 0
     else:
-        parts = [f"{measure.text(finite.mean())}{_spread_text(measure_name, finite)}"]
+        texts = [f"{measure.text(finite.mean())}{_spread_text(measure_name, finite)}"]
     if num_diverged:
-        parts.append(f"diverged in {num_diverged} of {num_runs}")
+        texts.append(f"diverged in {num_diverged} of {num_runs}")
     if num_infinite:
-        parts.append(f"{measure.text(math.inf)} in {num_infinite} of {num_runs}")
-    return "; ".join(parts)
+        texts.append(f"{measure.text(math.inf)} in {num_infinite} of {num_runs}")
+    return "; ".join(texts)
 
 
 def _spread_text(measure_name: str, numbers: pd.Series) -> str:
@@ -143,11 +143,11 @@ def settings_table(result: StudyResult) -> str:
 
 def _settings_of_methods(study: StudySettings) -> pd.DataFrame:
     """Return the settings of the training as text, a row for each method, without varied keys."""
-    contents = []
+    settings_of_methods = []
     for method in study.methods:
         items = study.first_settings(method).result_items()
-        contents.append(json.loads(json.dumps(items)))
-    settings = pd.json_normalize(contents)
+        settings_of_methods.append(json.loads(json.dumps(items)))
+    settings = pd.json_normalize(settings_of_methods)
     varied = {key.removeprefix("train.") for key in study.vary}
     settings = settings.drop(columns=[name for name in settings if name in {"seed", *varied}])
     return settings.map(_setting_text)

@@ -1,4 +1,4 @@
-"""Checks the simulated times of a study: ranks that sleep for the time of a step exchange by MPI."""
+"""Checks simulated times: MPI ranks sleep for the time of a step and exchange messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on differences: the interval of a difference, and the region of effects that it lies in."""
+"""Verdicts on differences: the interval of a difference, and the region that it lies in."""
 
 from __future__ import annotations
 

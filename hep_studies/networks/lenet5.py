@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al. 1998), the network of the thesis on MNIST (Migliorini 2020, section 4.2)."""
+"""LeNet-5 (LeCun et al. 1998), which the thesis trains on MNIST (Migliorini 2020, section 4.2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def lenet5(scaler: Scaler) -> nn.Module:
     With ReLU and maxima, as it is used today; the paper has tanh and weighted averages.
 
     Examples:
-        >>> sum(each.numel() for each in lenet5(Scaler([0.0], [255.0])).parameters())
+        >>> network = lenet5(Scaler([0.0], [255.0]))
+        >>> sum(weights.numel() for weights in network.parameters())
         61706
     """
     return nn.Sequential(

@@ -1,4 +1,4 @@
-"""The first layer of networks on images: scaling, centre crop, and the order of axes that convolutions take."""
+"""The first layer of networks on images: scaling, centre crop, and the order of axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class Pixels(nn.Module):
-    """Raw images (B, H, W, C) of 0 to 255 to scaled ones (B, C, side, side), around the centre.
+    """Scales the centre of raw images (B, H, W, C) of 0 to 255, to (B, C, side, side).
 
     Examples:
         >>> import torch
@@ -23,8 +23,12 @@ class Pixels(nn.Module):
         self.side = side
 
     def forward(self, images: Tensor) -> Tensor:
-        """Crop, scale, and move the channels."""
-        top, left = ((length - self.side) // 2 for length in images.shape[1:3])
-        cropped = images[:, top : top + self.side, left : left + self.side]
+        """Crop, scale, and move the channels to the axis that convolutions expect."""
+        _, height, width, _ = images.shape
+        top_row = (height - self.side) // 2
+        left_column = (width - self.side) // 2
+        rows = slice(top_row, top_row + self.side)
+        columns = slice(left_column, left_column + self.side)
+        cropped = images[:, rows, columns]
         scaled: Tensor = self.scaling(cropped)
         return scaled.permute(0, 3, 1, 2)

@@ -16,15 +16,16 @@ _BLOCKS: Final = 3
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions with batch norm, and a shortcut without parameters (option A of the paper).
+    """Two 3 x 3 convolutions with batch norm, and the shortcut of option A of the paper.
 
-    Where the width doubles, the shortcut takes every second pixel, and its further channels are 0.
+    The shortcut has no parameters. Where the width doubles, it takes every second pixel, and its
+    additional channels are 0.
     """
 
     def __init__(self, width_in: int, width: int) -> None:
         super().__init__()
         self._stride = 1 if width == width_in else 2
-        self._further = width - width_in
+        self._added_channels = width - width_in
         self.layers = nn.Sequential(
             nn.Conv2d(width_in, width, 3, stride=self._stride, padding=1, bias=False),
             nn.BatchNorm2d(width),
@@ -34,14 +35,17 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (B, width_in, H, W) to (B, width, H / stride, W / stride)."""
-        short = images[:, :, :: self._stride, :: self._stride]
-        padded = functional.pad(short, (0, 0, 0, 0, 0, self._further))
+        """Return (B, width, H / stride, W / stride) of images (B, width_in, H, W)."""
+        shortcut = images[:, :, :: self._stride, :: self._stride]
+        padded = functional.pad(shortcut, (0, 0, 0, 0, 0, self._added_channels))
         return functional.relu(self.layers(images) + padded)
 
 
 class ResNet20(nn.Module):
-    """19 convolutions with batch norm, the mean over the pixels, and one dense layer, for images (B, 32, 32, 3)."""
+    """19 convolutions with batch norm, a mean over the pixels, and one dense layer.
+
+    It takes images (B, 32, 32, 3).
+    """
 
     def __init__(self, scaler: Scaler) -> None:
         super().__init__()
@@ -60,12 +64,12 @@ class ResNet20(nn.Module):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of raw images."""
+        """Return logits of raw images."""
         features = self.blocks(self.begin(images))
         logits: Tensor = self.output(features.mean(dim=(2, 3)))
         return logits
 
 
 def resnet20(scaler: Scaler) -> nn.Module:
-    """The network with fresh weights, 269,722 parameters."""
+    """Return the network with fresh weights, 269,722 parameters."""
     return ResNet20(scaler)

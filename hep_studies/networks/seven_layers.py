@@ -9,12 +9,13 @@ from models.networks.scaling_layer import Scaler
 
 
 def seven_layers(scaler: Scaler) -> nn.Module:
-    """(3,28) C(64,24) P(64,12) C(128,8) P(128,4) C(64,2) D(256,1) S(10,1), in the notation of the paper.
+    """Return (3,28) C(64,24) P(64,12) C(128,8) P(128,4) C(64,2) D(256,1) S(10,1).
 
-    C is a convolution, P a maximum over 2 x 2 pixels, D a dense layer, S the output. The review of the paper from which
-    this notation is taken does not say the dropout of D; 0.5 is the usual rate (Hinton et al. 2012). The sizes leave no
-    padding, so the kernels have 5, 5 and 3 pixels. Training takes random crops of 28 x 28 pixels; of whole images
-    (B, 32, 32, 3) the network takes the centre.
+    This is the notation of the paper: C is a convolution, P a maximum over 2 x 2 pixels, D a dense
+    layer, S the output. The review of the paper does not state the dropout of D; 0.5 is the usual
+    rate (Hinton et al. 2012). The sizes leave no padding, so that the kernels have 5, 5 and 3
+    pixels. Training takes random crops of 28 x 28 pixels; the network takes the centre of whole
+    images (B, 32, 32, 3).
     """
     return nn.Sequential(
         Pixels(scaler, 28),

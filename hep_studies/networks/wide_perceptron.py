@@ -8,7 +8,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 def wide_perceptron(scaler: Scaler) -> nn.Module:
-    """Dense layers with ReLU, 4,798,010 parameters, for the 784 pixels of an image in one row (B, 784).
+    """Return dense layers with ReLU, 4,798,010 parameters, for images in one row (B, 784).
 
     Compiled code trains it on the CPU.
     """

@@ -1,1 +1,1 @@
-"""Simulation of thousands of workers in one process: the same algorithms on a virtual clock, deterministic."""
+"""Simulates thousands of workers in one process: the same algorithms on a virtual clock."""

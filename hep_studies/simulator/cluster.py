@@ -15,7 +15,8 @@ from hep_studies.simulator.costs import Link, Network
 class ClusterSettings(SettingsSection):
     """A cluster of equal machines, except for slow ones, on a network of equal links.
 
-    The defaults have the network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 us.
+    The defaults have the network of the thesis' cloud: 10 Gb/s ethernet with a latency of about
+    50 us.
     """
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
@@ -56,7 +57,8 @@ class ClusterSettings(SettingsSection):
     push_seconds: float = Field(default=0.0, ge=0)
     """Processor time of a push to a shard, under its lock, besides the messages [s]."""
     ring_above_bytes: float = Field(default=10_000, ge=0)
-    """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
+    """Size of a vector above which an all-reduce goes around a ring; smaller vectors take recursive
+    doubling."""
 
     @property
     def network(self) -> Network:

@@ -1,4 +1,4 @@
-"""Times of communication: pure functions of a network, the number of workers and the size of a vector.
+"""Times of communication on a network, for a number of workers and a size of a vector.
 
 Ranks fill one host after the other. Messages within a host go through its memory. Messages between
 hosts share the network interface (NIC) of each host: those that leave it at once, or enter it at

@@ -1,4 +1,4 @@
-"""Trains many virtual workers: the trainer and the algorithms of a real run on a simulated cluster."""
+"""Trains many virtual workers by the trainer and the algorithms of a real run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def simulate(
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
 ) -> Simulated:
-    """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
+    """Train `settings.workers` virtual workers in this process.
+
+    The same seed gives the same numbers.
 
     Args:
         module: The network; every worker starts with its parameters.

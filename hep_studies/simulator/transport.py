@@ -1,4 +1,4 @@
-"""The simulated network: collectives, neighbour exchanges and shared vectors on the virtual clock."""
+"""The simulated network: collectives, exchanges and shared vectors on the virtual clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Collective:
         """Time at which the last worker arrived."""
 
     def resume_all(self, result: Vector) -> None:
-        """Give all workers the result in the order of their ranks, whatever that of their arrival."""
+        """Give all workers the result, in the order of their ranks and not of their arrival."""
         for rank, task in sorted(self.tasks.items()):
             self.vectors[rank][...] = result
             task.resume()
@@ -171,7 +171,11 @@ class SimNetwork:
             self.clock.at(arrival, waiting_task.resume)
 
     async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
-        """Wait for the message of the next exchange; returns it, and the time until it was sent [s]."""
+        """Wait for the message of the next exchange.
+
+        Returns:
+            The message, and the time until it was sent [s].
+        """
         pair = (sender, receiver)
         started = self.clock.now
 

@@ -53,7 +53,9 @@ class VirtualTask:
 
 
 class VirtualClock:
-    """Runs tasks in the order of their events; simultaneous events in the order of their scheduling.
+    """Runs tasks in the order of their events.
+
+    Simultaneous events run in the order in which they were scheduled.
 
     Examples:
         >>> clock, wake_times = VirtualClock(), []
@@ -111,7 +113,9 @@ class VirtualClock:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off: its search among thousands of coroutines takes a seventh of the time.
+    """Switch the garbage collector off.
+
+    Its search among thousands of coroutines takes a seventh of the time.
 
     Examples:
         >>> with without_garbage_collection():

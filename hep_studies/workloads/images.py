@@ -1,4 +1,4 @@
-"""The workloads `mnist` and `cifar10`: images in public files, or scikit-learn's digits in their shape."""
+"""The workloads `mnist` and `cifar10`: public images, or scikit-learn's digits in their shape."""
 
 from __future__ import annotations
 
@@ -68,64 +68,75 @@ CIFAR10: Final = {
 
 
 def read_mnist(folder: Path) -> tuple[LabelledImages, LabelledImages]:
-    """Training and test images of a folder with the four files, each as it is or as `.gz`.
+    """Return training and test images of a folder with the four files, plain or as `.gz`.
 
     Raises:
-        DamagedDatasetError: A file is missing, or another than the public one.
+        DamagedDatasetError: A file is missing, or is not the public one.
     """
-    contents = _read("MNIST", folder, MNIST, "md5")
-    train, test = (
-        LabelledImages(
-            images[_IMAGES_HEADER:].reshape(-1, 28, 28, 1),
-            labels[_LABELS_HEADER:].astype(np.int64),
-        )
-        for images, labels in (contents[:2], contents[2:])
+    arrays = _read_public_files("MNIST", folder, MNIST, "md5")
+    train_images, train_labels, test_images, test_labels = arrays
+    train = _mnist_images(train_images, train_labels)
+    return train, _mnist_images(test_images, test_labels)
+
+
+def _mnist_images(images: PixelArray, labels: PixelArray) -> LabelledImages:
+    """Return the content of a file with images and of one with labels, each after its header."""
+    return LabelledImages(
+        images[_IMAGES_HEADER:].reshape(-1, 28, 28, 1), labels[_LABELS_HEADER:].astype(np.int64)
+    )
+
+
+def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
+    """Return training and test images of a folder with the six files.
+
+    They may lie in a folder `cifar-10-batches-bin` inside, as in their archive.
+
+    Raises:
+        DamagedDatasetError: A file is missing, or is not the public one.
+    """
+    inner = folder / "cifar-10-batches-bin"
+    if inner.is_dir():
+        folder = inner
+    arrays = _read_public_files("CIFAR-10 (binary version)", folder, CIFAR10, "sha1")
+    *train_files, test = [_cifar_images(array) for array in arrays]
+    train = LabelledImages(
+        np.concatenate([images.pixels for images in train_files]),
+        np.concatenate([images.labels for images in train_files]),
     )
     return train, test
 
 
-def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
-    """Training and test images of a folder with the six files, or of one with the folder `cifar-10-batches-bin`.
-
-    Raises:
-        DamagedDatasetError: A file is missing, or another than the public one.
-    """
-    inner = folder / "cifar-10-batches-bin"
-    contents = _read(
-        "CIFAR-10 (binary version)", inner if inner.is_dir() else folder, CIFAR10, "sha1"
-    )
-    *train, test = map(_cifar_images, contents)
-    return LabelledImages(*map(np.concatenate, zip(*train, strict=True))), test
-
-
-def _cifar_images(content: PixelArray) -> LabelledImages:
-    """For each image the label, then 1,024 bytes of red, of green and of blue, row by row."""
-    rows = content.reshape(-1, 1 + 3 * _CIFAR_SIDE**2)
+def _cifar_images(array: PixelArray) -> LabelledImages:
+    """Return the content of a file: for each image the label, then 1,024 bytes of each colour."""
+    rows = array.reshape(-1, 1 + 3 * _CIFAR_SIDE**2)
     planes = rows[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE)
-    return LabelledImages(
-        np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), rows[:, 0].astype(np.int64)
-    )
+    pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return LabelledImages(pixels, rows[:, 0].astype(np.int64))
 
 
-def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -> list[PixelArray]:
-    """The bytes of some public files of a folder with known digests, each as it is or as `.gz`."""
-    contents = []
+def _read_public_files(
+    dataset: str, folder: Path, digests: Mapping[str, str], algorithm: str
+) -> list[PixelArray]:
+    """Return the bytes of public files with known digests, each plain or as `.gz`."""
+    arrays = []
     for name, expected in digests.items():
         packed = folder / f"{name}.gz"
         path = packed if packed.is_file() else folder / name
         try:
-            content = gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes()
+            file_bytes = path.read_bytes()
+            if path is packed:
+                file_bytes = gzip.decompress(file_bytes)
         except (OSError, EOFError, zlib.error) as cause:
             raise DamagedDatasetError(
-                f"{path} of {what} cannot be read ({cause}). Get the public files, or leave out `folder` for the "
-                f"digits of scikit-learn."
+                f"{path} of {dataset} cannot be read ({cause}). Get the public files, or leave out "
+                f"`folder` for the digits of scikit-learn."
             ) from cause
-        if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != expected:
+        if hashlib.new(algorithm, file_bytes, usedforsecurity=False).hexdigest() != expected:
             raise DamagedDatasetError(
                 f"{path} is not the public file: its {algorithm} is not {expected}. Get that."
             )
-        contents.append(np.frombuffer(content, dtype=np.uint8))
-    return contents
+        arrays.append(np.frombuffer(file_bytes, dtype=np.uint8))
+    return arrays
 
 
 #: Seed of the division into splits, which is the same for all runs.
@@ -134,12 +145,10 @@ _SPLIT_SEED: Final = 0
 _NUM_VAL: Final = 5_000
 #: Shares of the digits that test and validate.
 _TEST_SHARE, _VAL_SHARE = 0.2, 0.16
-#: Row groups of a split: few divisions by a number of workers leave a remainder.
+#: Row groups of a split. Many numbers of workers divide it without a remainder.
 _GROUPS: Final = 960
 #: Images of a batch of the validation.
-_VAL_ROWS: Final = 1024
-
-Splits = dict[Split, LabelledImages]
+_VAL_BATCH: Final = 1024
 
 
 class _NetworkKind(NamedTuple):
@@ -148,40 +157,43 @@ class _NetworkKind(NamedTuple):
     """Makes the scaler from the training images."""
     augmentation: Augmentation | None = None
     is_flat: bool = False
-    """Whether it takes the pixels of an image in one row."""
+    """Whether the network takes the pixels of an image in one row."""
 
 
 def standardised(pixels: PixelArray) -> Scaler:
-    """Mean and standard deviation of each channel.
+    """Return the scaler to mean 0 and standard deviation 1 of each channel.
 
     Examples:
         >>> standardised(np.array([0, 10], np.uint8).reshape(2, 1, 1, 1))
         Scaler(mean=[5.0], std=[5.0], log_above=[], limit=None)
     """
     values = np.arange(256)
-    means, stds = [], []
+    means = []
+    stds = []
     for channel in range(pixels.shape[3]):
-        shares = (
-            np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., channel].size
-        )
-        means.append(float(shares @ values))
-        stds.append(float(np.sqrt(shares @ (values - means[-1]) ** 2)))
+        channel_pixels = pixels[..., channel].reshape(-1)
+        frequencies = np.bincount(channel_pixels, minlength=256) / channel_pixels.size
+        mean = float(frequencies @ values)
+        variance = frequencies @ (values - mean) ** 2
+        means.append(mean)
+        stds.append(float(np.sqrt(variance)))
     return Scaler(means, stds)
 
 
 def to_unit_interval(pixels: PixelArray) -> Scaler:
-    """0 to 255 become 0 to 1 in each channel; in each pixel, if an image is one row."""
-    size = pixels.shape[-1]
-    return Scaler([0.0] * size, [255.0] * size)
+    """Return the scaler from 0..255 to 0..1 of each channel, or of each pixel of flat images."""
+    num_columns = pixels.shape[-1]
+    return Scaler([0.0] * num_columns, [255.0] * num_columns)
+
+
+def flat_to_unit_interval(pixels: PixelArray) -> Scaler:
+    """Return the scaler from 0..255 to 0..1 of images in one row."""
+    return to_unit_interval(pixels.reshape(len(pixels), -1))
 
 
 _NETWORKS: Final = {
     "lenet5": _NetworkKind(lenet5, standardised),
-    "perceptron": _NetworkKind(
-        wide_perceptron,
-        lambda images: to_unit_interval(images.reshape(len(images), -1)),
-        is_flat=True,
-    ),
+    "perceptron": _NetworkKind(wide_perceptron, flat_to_unit_interval, is_flat=True),
     "resnet20": _NetworkKind(resnet20, standardised, Augmentation(padding=4, side=32)),
     "seven-layers": _NetworkKind(seven_layers, to_unit_interval, Augmentation(padding=0, side=28)),
 }
@@ -190,13 +202,14 @@ _NETWORKS: Final = {
 class Images(Workload):
     """The images of `mnist` or `cifar10`, and a network.
 
-    `folder`: of the public files; None for scikit-learn's digits. `augmentation`: whether training takes random crops.
+    `folder`: of the public files; None for scikit-learn's digits. `augmentation`: whether training
+    takes random crops.
     """
 
     def __init__(self, name: str, network: str, folder: Path | None, *, augmentation: bool) -> None:
-        self._splits = splits = _splits(name, folder)
+        self._splits = _load_splits(name, folder)
         self._network = _NETWORKS[network]
-        self._scaler = self._network.scaler(splits["train"].pixels)
+        self._scaler = self._network.scaler(self._splits["train"].pixels)
         self.augmentation = self._network.augmentation if augmentation else None
 
     @override
@@ -212,63 +225,69 @@ class Images(Workload):
     def reader(
         self, settings: TrainSettings, device: torch.device, *, owned_rows: OwnedRows | None = None
     ) -> Reader:
-        train, val = (self.rows(split, settings, device) for split in ("train", "val"))
-        # Its row groups are the batches.
-        at_once = np.diff([*range(0, len(val), _VAL_ROWS), len(val)]).tolist()
-        return MemoryReader(train, replace(val, group_rows=at_once), owned_rows=owned_rows)
+        train = self.rows("train", settings, device)
+        val = self.rows("val", settings, device)
+        # Row groups of the validation are its batches.
+        bounds = [*range(0, len(val), _VAL_BATCH), len(val)]
+        val = replace(val, group_rows=np.diff(bounds).tolist())
+        return MemoryReader(train, val, owned_rows=owned_rows)
 
     @override
     def rows(
         self, split: Split, settings: TrainSettings, device: torch.device | None = None
     ) -> MemoryRows:
-        pixels, labels = (torch.from_numpy(array) for array in self._splits[split])
+        images = self._splits[split]
         dtype = network_dtype(settings)
-        inputs = (
-            pixels.reshape(len(labels), -1).to(device, dtype)
-            if self._network.is_flat
-            else pixels.to(device)
-        )
+        inputs = torch.from_numpy(images.pixels).to(device)
+        if self._network.is_flat:
+            inputs = inputs.reshape(len(inputs), -1).to(dtype)
+        labels = torch.from_numpy(images.labels)
         weights = torch.ones(len(labels), dtype=dtype, device=device)
         rows = Rows((inputs,), labels.to(device), weights)
         return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
 
 
-# Cached, since the runs of a study share them.
+# The runs of a study share the images.
 @lru_cache(maxsize=2)
-def _splits(name: str, folder: Path | None) -> Splits:
-    if folder is None:
-        images = _enlarged_digits(28, 1) if name == "mnist" else _enlarged_digits(32, 3)
-        train, test = _divided(images, round(_TEST_SHARE * len(images.labels)))
-        train, val = _divided(train, round(_VAL_SHARE * len(images.labels)))
+def _load_splits(name: str, folder: Path | None) -> dict[Split, LabelledImages]:
+    """Return the images of each split, which is the same for all runs."""
+    if folder is not None:
+        read = read_mnist if name == "mnist" else read_cifar10
+        images, test = read(folder)
+        train, val = _split_randomly(images, _NUM_VAL)
     else:
-        whole, test = (read_mnist if name == "mnist" else read_cifar10)(folder)
-        train, val = _divided(whole, _NUM_VAL)
+        images = _enlarged_digits(28, 1) if name == "mnist" else _enlarged_digits(32, 3)
+        num_images = len(images.labels)
+        train, test = _split_randomly(images, round(_TEST_SHARE * num_images))
+        train, val = _split_randomly(train, round(_VAL_SHARE * num_images))
     return {"train": train, "val": val, "test": test}
 
 
-def _divided(images: LabelledImages, num_second: int) -> tuple[LabelledImages, LabelledImages]:
-    """Two random parts, the same in every run; the second of this size."""
+def _split_randomly(
+    images: LabelledImages, num_second: int
+) -> tuple[LabelledImages, LabelledImages]:
+    """Return two random parts, the same in every run; the second has this size."""
     order = random_stream(_SPLIT_SEED, "image splits").permutation(len(images.labels))
-    first, second = (
-        LabelledImages(images.pixels[part], images.labels[part])
-        for part in (order[:-num_second], order[-num_second:])
+    first = order[:-num_second]
+    second = order[-num_second:]
+    return (
+        LabelledImages(images.pixels[first], images.labels[first]),
+        LabelledImages(images.pixels[second], images.labels[second]),
     )
-    return first, second
 
 
 def _enlarged_digits(side: int, num_channels: int) -> LabelledImages:
-    """Scikit-learn's 1,797 digits of 8 x 8 pixels: each becomes a square, in the middle of a black image.
+    """Return scikit-learn's 1,797 digits of 8 x 8 pixels as larger images.
 
-    `side`: height and width of the images; a multiple of 8, or 4 more.
+    Each pixel becomes a square, and each digit stands in the middle of a black image. `side`: height
+    and width of the images; a multiple of 8, or 4 more.
     """
-    found = load_digits()
+    digits = load_digits()
     # Values of 0 to 16 become 0 to 255.
-    small = np.rint(found.images * (255 / 16)).astype(np.uint8)
-    factor, border = side // 8, side % 8 // 2
-    large = np.pad(
-        small.repeat(factor, axis=1).repeat(factor, axis=2),
-        ((0, 0), (border, border), (border, border)),
-    )
-    return LabelledImages(
-        np.repeat(large[..., None], num_channels, axis=3), found.target.astype(np.int64)
-    )
+    small = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    scale = side // 8
+    border = side % 8 // 2
+    large = small.repeat(scale, axis=1).repeat(scale, axis=2)
+    framed = np.pad(large, ((0, 0), (border, border), (border, border)))
+    pixels = np.repeat(framed[..., None], num_channels, axis=3)
+    return LabelledImages(pixels, digits.target.astype(np.int64))

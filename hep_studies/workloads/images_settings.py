@@ -19,7 +19,7 @@ class _ImageSettings(BaseSettings):
     name: str
     network: str
     folder: Path | None = None
-    """Folder of the public files; null: the digits that come with scikit-learn, enlarged to the same shape."""
+    """Folder of the public files; null: the digits of scikit-learn, enlarged to the same shape."""
     augmentation: bool = False
     """Whether training takes random crops, of which half are mirrored."""
 
@@ -42,18 +42,19 @@ class _ImageSettings(BaseSettings):
 
 @workload
 class MnistSettings(_ImageSettings):
-    """Handwritten digits (LeCun, Cortes and Burges 1998): 60,000 + 10,000 images of 28 x 28 pixels."""
+    """Handwritten digits (LeCun et al. 1998): 60,000 + 10,000 images of 28 x 28 pixels."""
 
     name: Literal["mnist"] = "mnist"
     network: Literal["lenet5", "perceptron"] = "lenet5"
-    """`lenet5`: the network of the thesis; `perceptron`: 784 - 1000 - 2000 - 1000 - 10 of Hermans (2017)."""
+    """`lenet5`: the network of the thesis; `perceptron`: 784 - 1000 - 2000 - 1000 - 10 of Hermans
+    (2017)."""
     augmentation: Literal[False] = False
     """None: mirrored digits are other signs."""
 
 
 @workload
 class Cifar10Settings(_ImageSettings):
-    """Photographs of ten kinds of things (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, three colours."""
+    """Photographs of ten classes (Krizhevsky 2009): 50,000 + 10,000 coloured images of 32 x 32 pixels."""
 
     name: Literal["cifar10"] = "cifar10"
     network: Literal["resnet20", "seven-layers"] = "resnet20"

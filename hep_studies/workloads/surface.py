@@ -1,4 +1,4 @@
-"""The workload `surface`: a function of two parameters in place of a loss, and noise in place of events."""
+"""The workload `surface`: a function of two parameters as loss, and noise as events."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from training.readers.sharding import even_parts
 from training.settings import TrainSettings
 from training.workloads.workload import Split, Workload, network_dtype
 
-#: Rows of noise, in groups that many numbers of workers divide; a single row without noise validates and tests.
-_ROWS: Final = 240
-#: The starts of the parameters: the gradient is neither tiny nor of many thousands there.
+#: Number of rows of noise, which many numbers of workers divide. A single row without noise
+#: validates and tests.
+_NUM_ROWS: Final = 240
+#: Range of the starts of the parameters: the gradient is neither tiny nor of many thousands there.
 _LOWEST, _HIGHEST = (1.0, -1.5), (4.0, 0.5)
 #: Keeps the function above 0, where it has a logarithm.
-_ABOVE: Final = 1e-6
+_OFFSET: Final = 1e-6
 
 
 class Beale(nn.Module):
-    """Beale's function, as a network whose cross-entropy for the class 0 it is.
+    """A network whose cross-entropy for the class 0 is Beale's function.
 
-    Its least value, 0, lies at (3, 0.5). An event adds noise to the gradient and nothing to the value.
+    The minimum, 0, lies at (3, 0.5). An event adds noise to the gradient and nothing to the value.
     """
 
     def __init__(self) -> None:
@@ -36,17 +37,18 @@ class Beale(nn.Module):
         self.weights = nn.Parameter(low + (high - low) * torch.rand(2))
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Logits (num_events, 2) of rows of noise (num_events, 2)."""
+        """Return logits (num_events, 2) of rows of noise (num_events, 2)."""
         x, y = self.weights[0], self.weights[1]
-        value = (
-            (1.5 - x + x * y) ** 2
-            + (2.25 - x + x * y**2) ** 2
-            + (2.625 - x + x * y**3) ** 2
-            + _ABOVE
-        )
-        loss = value + (noise * (self.weights - self.weights.detach())).sum(dim=1)
-        # log(1 + exp(z)) is the loss.
-        return torch.stack([torch.zeros_like(loss), loss + torch.log(-torch.expm1(-loss))], dim=1)
+        first = (1.5 - x + x * y) ** 2
+        second = (2.25 - x + x * y**2) ** 2
+        third = (2.625 - x + x * y**3) ** 2
+        value = first + second + third + _OFFSET
+        # The noise has the value 0, and a gradient.
+        noise_term = (noise * (self.weights - self.weights.detach())).sum(dim=1)
+        loss = value + noise_term
+        # The cross-entropy of the logits (0, z) is log(1 + exp(z)).
+        z = loss + torch.log(-torch.expm1(-loss))
+        return torch.stack([torch.zeros_like(loss), z], dim=1)
 
 
 class Surface(Workload):
@@ -57,7 +59,7 @@ class Surface(Workload):
 
     @override
     def group_rows(self, split: Split) -> list[int]:
-        return even_parts(_ROWS, _ROWS) if split == "train" else [1]
+        return even_parts(_NUM_ROWS, _NUM_ROWS) if split == "train" else [1]
 
     @override
     def network(self) -> nn.Module:
@@ -65,14 +67,14 @@ class Surface(Workload):
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        groups, dtype = self.group_rows(split), network_dtype(settings)
-        values = np.zeros((sum(groups), 2))
+        group_rows = self.group_rows(split)
+        num_rows = sum(group_rows)
+        dtype = network_dtype(settings)
+        noise = np.zeros((num_rows, 2))
         if split == "train":
-            values = random_stream(settings.seed, "noise").normal(
-                0, np.sqrt(self._noise), values.shape
-            )
-        labels = torch.zeros(len(values), dtype=torch.int64)
-        rows = Rows(
-            (torch.as_tensor(values, dtype=dtype),), labels, torch.ones(len(values), dtype=dtype)
-        )
-        return MemoryRows(rows, settings.seed, groups, mixes_groups=True)
+            rng = random_stream(settings.seed, "noise")
+            noise = rng.normal(0, np.sqrt(self._noise), noise.shape)
+        labels = torch.zeros(num_rows, dtype=torch.int64)
+        weights = torch.ones(num_rows, dtype=dtype)
+        rows = Rows((torch.as_tensor(noise, dtype=dtype),), labels, weights)
+        return MemoryRows(rows, settings.seed, group_rows, mixes_groups=True)

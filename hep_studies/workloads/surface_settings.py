@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @workload
 class SurfaceSettings(BaseSettings):
-    """Beale's function of two parameters, with noise on its gradient, as in the simulations of Hermans (2017)."""
+    """Beale's function of two parameters, with noise on its gradient, as Hermans (2017) has it."""
 
     name: Literal["surface"] = "surface"
     noise: float = Field(default=10.0, ge=0)
