@@ -209,7 +209,7 @@ class SimVector(SharedVector):
         await vector.lock.acquire()
         waited = self._clock.now - started
         self._counts.wait_seconds += waited
-        self.waited += waited
+        self._wait_seconds += waited
         if is_in_background:
             self._background.blocked_seconds += waited
 
@@ -228,7 +228,7 @@ class SimVector(SharedVector):
     async def average_with(self, partner: int) -> None:
         wait_seconds = self._counts.wait_seconds
         await self._average(partner)
-        self.waited += self._counts.wait_seconds - wait_seconds
+        self._wait_seconds += self._counts.wait_seconds - wait_seconds
 
     async def _average(self, partner: int) -> None:
         started = self._clock.now
@@ -271,7 +271,7 @@ class SimVector(SharedVector):
 
     @override
     async def drain(self) -> None:
-        self.waited += await self._background.drain()
+        self._wait_seconds += await self._background.drain()
 
 
 def _half(difference: Vector) -> Vector:

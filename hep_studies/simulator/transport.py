@@ -273,10 +273,10 @@ class SimTransport(Transport):
         return server
 
     @override
-    async def count(self, counter: CounterName, number: int) -> int:
+    async def count(self, counter: CounterName, amount: int) -> int:
         """Add to a counter; a ticket takes a round trip, samples are counted in the background."""
         network = self._network
-        network.counters[counter] += number
+        network.counters[counter] += amount
         total = network.counters[counter]
         if counter == "tickets":
             await network.links.travel(0, self.rank, 8, round_trips=2)

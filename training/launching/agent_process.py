@@ -77,12 +77,12 @@ def main() -> int:
         files.write_heartbeat("has loaded its libraries, and waits for the others or for its data")
         ((_, spec),) = read_runs(Path(runs))
         watchdog = Watchdog(files.stalls, files.signs, rank=rank, seconds=spec.train.stall_seconds)
-        show = None if rank else lambda progress: transport.say({"progress": progress._asdict()})
+        show = None if rank else lambda progress: transport.send({"progress": progress._asdict()})
         train(spec, transport, on_progress=show, watchdog=watchdog)
     except BaseException as error:  # noqa: BLE001 - the driver raises it
         files.report_error(rank, error)
         return 1
-    transport.say({"done": True})
+    transport.send({"done": True})
     return 0
 
 

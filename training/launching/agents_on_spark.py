@@ -38,7 +38,7 @@ from training.loop.progress import Progress
 from training.loop.summary import CYCLES
 from training.threads import thread_variables
 from training.transports.basics import Vector
-from training.transports.spark import give, take
+from training.transports.spark import deliver_sum, fetch_vector
 
 _LONGEST_LINE: Final = 1 << 16
 _LOOK_SECONDS: Final = 0.05
@@ -193,12 +193,12 @@ class _Agents:
             began = time.perf_counter()
             tasks = self._tasks({rank: (rank, agents[rank]) for rank in range(self._workers)})
             total = _tree_sum(
-                tasks.map(lambda task: (task[0], take(task[1], token, number, *vector))),
+                tasks.map(lambda task: (task[0], fetch_vector(task[1], token, number, *vector))),
                 self._workers,
             )
             reduced = time.perf_counter()
             sent = self._spark.broadcast(total)
-            self._tasks(agents).foreach(lambda agent: give(agent, token, number, sent.value))
+            self._tasks(agents).foreach(lambda agent: deliver_sum(agent, token, number, sent.value))
             sent.destroy()
             seconds = {
                 "reduce_seconds": reduced - began,

@@ -1,4 +1,4 @@
-"""What all transports build on: vectors, coroutines that never suspend, MPI, backoff, and work in the background."""
+"""The base of all transports: vectors, coroutines that never suspend, MPI, polling, and work in the background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Vector = NDArray[Any]
 T = TypeVar("T")
 
-#: Pauses that last only as long as another thread needs the core; together they take about a tenth of a millisecond.
-_YIELDS: Final = 50
-_FIRST_NAP: Final = 1e-5
+#: Number of pauses that only yield the core; together they take about a tenth of a millisecond.
+_NUM_YIELDS: Final = 50
+_FIRST_NAP_SECONDS: Final = 1e-5
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class ExchangeCounts:
     skipped: int = 0
     """Number of averages or pushes not begun because the one before was under way, or a vector was not free."""
     occupied: int = 0
-    """Number of pushes not tried because another worker was at a shard."""
+    """Number of pushes put off because another worker was at a shard."""
     refused: int = 0
     """Number of averages not made, or shards not changed, because the result was not finite."""
     lost: int = 0
@@ -58,7 +58,7 @@ class ExchangeCounts:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether all elements are finite, and not so large that the sum of their squares overflows.
+    """Return whether all elements are finite, and the sum of their squares does not overflow.
 
     Examples:
         >>> is_finite(np.array([1.0, -2.0])), is_finite(np.array([1.0, np.nan]))
@@ -83,14 +83,16 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
     try:
         work.send(None)
     except StopIteration as stop:
-        value: T = stop.value
-        return value
+        result: T = stop.value
+        return result
     work.close()
     raise AssertionError("this coroutine waits for a simulator")
 
 
 def load_mpi() -> ModuleType:
-    """The module `mpi4py.MPI`, initialised for threads that take turns ("serialized"); only ranks may import it.
+    """Return the module `mpi4py.MPI`, initialised for threads that take turns ("serialized").
+
+    Only ranks may import it.
 
     With "multiple", mpi4py's default, some implementations refuse windows or take slower paths.
     """
@@ -102,40 +104,43 @@ def load_mpi() -> ModuleType:
     return MPI
 
 
-def wait_until(is_so: Callable[[], bool], *, longest: float = 1e-3) -> float:
-    """Look again and again until something is so; returns the time spent waiting [s].
+def poll_until(predicate: Callable[[], bool], *, max_nap_seconds: float = 1e-3) -> float:
+    """Call a predicate again and again until it is true; returns the time spent waiting [s].
 
-    The first pauses only give way to who needs the core, later ones are longer and longer naps. Even the shortest nap
-    takes 80 microseconds, with a length of 0 too: three times as long as a push of another worker that is waited for.
-
-    `longest`: longest nap [s].
+    The first pauses only yield the core to who needs it; later ones are naps of growing length.
+    Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a
+    push of another worker.
     """
-    started, yields, nap = time.perf_counter(), _YIELDS, _FIRST_NAP
-    while not is_so():
-        if yields:
-            yields -= 1
+    started = time.perf_counter()
+    num_yields = 0
+    nap_seconds = _FIRST_NAP_SECONDS
+    while not predicate():
+        if num_yields < _NUM_YIELDS:
+            num_yields += 1
             os.sched_yield()
         else:
-            time.sleep(nap)
-            nap = min(2 * nap, longest)
+            time.sleep(nap_seconds)
+            nap_seconds = min(2 * nap_seconds, max_nap_seconds)
     return time.perf_counter() - started
 
 
 class MpiProcess:
     """This process as a rank of a communicator.
 
-    MPI is initialised for threads that take turns, so every caller of MPI holds `turn`.
+    MPI is initialised for threads that take turns, so every caller of MPI holds `mpi_lock`.
 
-    `shares_memory`: whether ranks of a host share memory; else they communicate as those of different hosts do.
+    `shares_memory`: whether ranks of a host share memory; else they communicate as those of
+    different hosts do.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, shares_memory: bool) -> None:
         self.comm = comm
-        self.turn = threading.Lock()
-        of_host = (
-            comm.Split_type(load_mpi().COMM_TYPE_SHARED) if shares_memory else comm.Split(comm.rank)
-        )
-        self.host = cast("MPI.Intracomm", of_host)
+        self.mpi_lock = threading.Lock()
+        if shares_memory:
+            host: Any = comm.Split_type(load_mpi().COMM_TYPE_SHARED)
+        else:
+            host = comm.Split(comm.rank)
+        self.host: MPI.Intracomm = host
         """The ranks that share memory with this one."""
         self.on_host: list[int] = self.host.allgather(comm.rank)
         """Their numbers among all ranks."""
@@ -146,15 +151,19 @@ class MpiProcess:
         return self.host.size == self.comm.size
 
     def wait_for_all(self) -> float:
-        """A barrier that leaves the core and the turn to others meanwhile; returns the time spent waiting [s]."""
-        with self.turn:
+        """Wait for all ranks, and leave the core and MPI to others meanwhile.
+
+        Returns:
+            The time spent waiting [s].
+        """
+        with self.mpi_lock:
             request = self.comm.Ibarrier()
 
-        def is_there() -> bool:
-            with self.turn:
+        def all_ranks_arrived() -> bool:
+            with self.mpi_lock:
                 return request.Test()
 
-        return wait_until(is_there)
+        return poll_until(all_ranks_arrived)
 
     def free(self) -> None:
         """Free the communicators, all ranks together."""
@@ -163,7 +172,7 @@ class MpiProcess:
 
 
 class Background(ABC):
-    """Work of a worker beside its computation, one piece after the other."""
+    """Work of a worker in parallel with its computation, one piece after the other."""
 
     seconds = 0.0
     """Time of the pieces so far [s]."""
@@ -182,7 +191,7 @@ class Background(ABC):
 
     @abstractmethod
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
-        """Do a piece after those before."""
+        """Do a piece of work after the pieces before it."""
 
     @abstractmethod
     async def drain(self) -> float:
@@ -204,7 +213,8 @@ class BackgroundThread(Background):
     """
 
     def __init__(self, name: str) -> None:
-        self._begun: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = (
+        #: Pieces of work with the futures of their ends; None ends the thread.
+        self._queue: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = (
             queue.SimpleQueue()
         )
         self._last: Future[None] | None = None
@@ -221,28 +231,31 @@ class BackgroundThread(Background):
         if self._last is not None and self._last.done():
             self._last.result()
         self._last = Future()
-        self._begun.put((self._last, work))
+        self._queue.put((self._last, work))
 
     @override
     async def drain(self) -> float:
-        last, self._last, started = self._last, None, time.perf_counter()
-        if last is None:
+        if self._last is None:
             return 0.0
+        started = time.perf_counter()
+        last = self._last
+        self._last = None
         try:
             last.result()
         finally:
-            blocked = time.perf_counter() - started
-            self.blocked_seconds += blocked
-        return blocked
+            wait_seconds = time.perf_counter() - started
+            self.blocked_seconds += wait_seconds
+        return wait_seconds
 
     def close(self) -> None:
         """End the thread after its last piece."""
-        self._begun.put(None)
+        self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (begun := self._begun.get()) is not None:
-            (future, work), started = begun, time.perf_counter()
+        while (entry := self._queue.get()) is not None:
+            future, work = entry
+            started = time.perf_counter()
             try:
                 run_now(work)
             except BaseException as error:  # noqa: BLE001 - the worker raises it

@@ -1,8 +1,9 @@
 """Compiled code for memory that ranks share: mutexes, clocks, and loops over vectors.
 
-A record begins with a head: a mutex and counters. The mutex is shared between processes and robust: if its owner dies,
-the next one gets it. Who has it copies or adds, and never waits for a message. An average holds two mutexes, that of
-the lower rank first, and gives up when one of them is not free soon, as when its holder was stopped.
+A record begins with a head: a mutex and counters. The mutex is shared between processes and
+robust: if its owner dies, the next process gets it. Its owner copies or adds, and never waits for a
+message. An average holds two mutexes, that of the lower rank first, and gives up when one of them
+is not free soon, as when its owner was stopped.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ Array = Any
 
 _MUTEX_BYTES: Final = 64
 HEAD_BYTES: Final = 128
-#: Counters of a head: averages by partners and by the owner, and those that a vector that is not finite has
-#: prevented. The first one of a shard is its clock.
+#: Counters of a head: averages by partners and by the owner, and those that a vector that is not
+#: finite has prevented. The first counter of a shard is its clock.
 RECEIVED: Final = 0
 CLOCK: Final = 0
 BEGUN: Final = 1
 NUM_REFUSED: Final = 2
 
-#: States of an average: made, not made since it is not finite, and since a mutex is not free.
+#: States of an average: done, refused since it is not finite, or given up since a mutex is not free.
 DONE: Final = 1
 REFUSED: Final = 2
 BUSY: Final = 3
 
-#: Time after which an average gives up a mutex [ns]: a holder that computes needs microseconds, one without a core
-#: some milliseconds, and one that was stopped may never come back.
-_LONGEST_WAIT: Final = 5_000_000
+#: Time after which an average gives up a mutex [ns]: an owner that computes needs microseconds, one
+#: without a core some milliseconds, and one that was stopped may never come back.
+_MAX_WAIT_NANOSECONDS: Final = 5_000_000
 
 without_gil = partial(compiled, nogil=True)
 
 
 def external(name: str, result: types.Type, *arguments: types.Type) -> Callable[..., int]:
-    """A function of the C library."""
+    """Declare a function of the C library."""
     return cast("Callable[..., int]", types.ExternalFunction(name, result(*arguments)))
 
 
@@ -53,18 +54,18 @@ _set_robust = external("pthread_mutexattr_setrobust", types.int32, types.uintp, 
 _init_attributes = external("pthread_mutexattr_init", types.int32, types.uintp)
 _init = external("pthread_mutex_init", types.int32, types.uintp, types.uintp)
 _make_consistent = external("pthread_mutex_consistent", types.int32, types.uintp)
-_try_mutex = external("pthread_mutex_trylock", types.int32, types.uintp)
-_wait_for_mutex = external("pthread_mutex_lock", types.int32, types.uintp)
-_wait_until = external("pthread_mutex_timedlock", types.int32, types.uintp, types.uintp)
+_try_lock_mutex = external("pthread_mutex_trylock", types.int32, types.uintp)
+_lock_mutex = external("pthread_mutex_lock", types.int32, types.uintp)
+_lock_until = external("pthread_mutex_timedlock", types.int32, types.uintp, types.uintp)
 _unlock_mutex = external("pthread_mutex_unlock", types.int32, types.uintp)
 
 
 @without_gil
 def now() -> float:
-    """Seconds of the clock of `time.perf_counter`."""
-    found = np.empty(2, np.int64)
-    _clock_gettime(time.CLOCK_MONOTONIC, found.ctypes.data)
-    return float(found[0]) + 1e-9 * float(found[1])
+    """Return the seconds of the clock of `time.perf_counter`."""
+    timespec = np.empty(2, np.int64)
+    _clock_gettime(time.CLOCK_MONOTONIC, timespec.ctypes.data)
+    return float(timespec[0]) + 1e-9 * float(timespec[1])
 
 
 @without_gil
@@ -80,8 +81,8 @@ def init_head(head: Array) -> None:
 
 @without_gil
 def try_lock(head: Array) -> bool:
-    """Take the mutex if it is free; returns whether."""
-    state = _try_mutex(head.ctypes.data)
+    """Lock the mutex if it is free; returns whether it was."""
+    state = _try_lock_mutex(head.ctypes.data)
     if state == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
     return bool(state != errno.EBUSY)
@@ -89,29 +90,32 @@ def try_lock(head: Array) -> bool:
 
 @without_gil
 def lock(head: Array) -> float:
-    """Wait for the mutex; returns the time spent waiting [s]."""
+    """Wait for the mutex, and lock it; returns the time spent waiting [s]."""
     if try_lock(head):
         return 0.0
     started = now()
-    if _wait_for_mutex(head.ctypes.data) == errno.EOWNERDEAD:
+    if _lock_mutex(head.ctypes.data) == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
     return now() - started
 
 
 @without_gil
-def lock_soon(head: Array, waits: Array) -> bool:
-    """Wait for the mutex for a short time, which is added to `waits` [s]; returns whether it is there."""
+def lock_soon(head: Array, wait_seconds: Array) -> bool:
+    """Wait for the mutex for a short time; returns whether it is locked now.
+
+    `wait_seconds`: (1,) the time is added to it [s].
+    """
     if try_lock(head):
         return True
     started = now()
-    until = np.empty(2, np.int64)
-    _clock_gettime(time.CLOCK_REALTIME, until.ctypes.data)
-    until[1] += _LONGEST_WAIT
-    if until[1] >= 1_000_000_000:
-        until[0] += 1
-        until[1] -= 1_000_000_000
-    state = _wait_until(head.ctypes.data, until.ctypes.data)
-    waits[0] += now() - started
+    deadline = np.empty(2, np.int64)
+    _clock_gettime(time.CLOCK_REALTIME, deadline.ctypes.data)
+    deadline[1] += _MAX_WAIT_NANOSECONDS
+    if deadline[1] >= 1_000_000_000:
+        deadline[0] += 1
+        deadline[1] -= 1_000_000_000
+    state = _lock_until(head.ctypes.data, deadline.ctypes.data)
+    wait_seconds[0] += now() - started
     if state == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
     return bool(state != errno.ETIMEDOUT)
@@ -119,96 +123,102 @@ def lock_soon(head: Array, waits: Array) -> bool:
 
 @without_gil
 def unlock(head: Array) -> None:
-    """Give the mutex back; the thread that has it calls this."""
+    """Unlock the mutex; the thread that locked it calls this."""
     _unlock_mutex(head.ctypes.data)
 
 
 @without_gil
 def counters_of(head: Array) -> Array:
-    """The counters of a head."""
+    """Return the counters of a head."""
     return head[_MUTEX_BYTES:HEAD_BYTES].view(np.int64)
 
 
 @without_gil
-def read(out: Array, own: Array, head: Array, waits: Array) -> int:
+def read(out: Array, vector: Array, head: Array, wait_seconds: Array) -> int:
     """Copy a vector; returns the number of its averages."""
-    waits[0] += lock(head)
+    wait_seconds[0] += lock(head)
     # This loop is faster than a copy of slices, which checks for overlaps.
-    for k in range(own.size):
-        out[k] = own[k]
+    for k in range(vector.size):
+        out[k] = vector[k]
     counters = counters_of(head)
-    version: int = counters[RECEIVED] + counters[BEGUN]
+    num_averages: int = counters[RECEIVED] + counters[BEGUN]
     unlock(head)
-    return version
+    return num_averages
 
 
 @without_gil
-def add(change: Array, own: Array, head: Array, waits: Array) -> int:
+def add(change: Array, vector: Array, head: Array, wait_seconds: Array) -> int:
     """Add to a vector; returns the number of its averages."""
-    waits[0] += lock(head)
-    for k in range(own.size):
-        own[k] += change[k]
+    wait_seconds[0] += lock(head)
+    for k in range(vector.size):
+        vector[k] += change[k]
     counters = counters_of(head)
-    version: int = counters[RECEIVED] + counters[BEGUN]
+    num_averages: int = counters[RECEIVED] + counters[BEGUN]
     unlock(head)
-    return version
+    return num_averages
 
 
 @without_gil
-def fetch_and_add(place: int, number: int, own: Array, head: Array) -> int:
+def fetch_and_add(element: int, amount: int, vector: Array, head: Array) -> int:
     """Add to an element; returns its value before."""
     lock(head)
-    before: int = own[place]
-    own[place] += number
+    old_value: int = vector[element]
+    vector[element] += amount
     unlock(head)
-    return before
+    return old_value
 
 
 @without_gil
 def average(
-    own: Array,
-    own_head: Array,
-    theirs: Array,
-    their_head: Array,
+    vector: Array,
+    head: Array,
+    partner_vector: Array,
+    partner_head: Array,
     half: Array,
-    waits: Array,
-    is_first: bool,
+    wait_seconds: Array,
+    locks_own_first: bool,
 ) -> int:
     """Replace two vectors by their average: DONE, REFUSED since it is not finite, or BUSY.
 
-    `waits`: time spent waiting for the mutexes, in its only element [s].
+    `half`: (1,) 0.5 in the type of the vectors. `wait_seconds`: (1,) gets the time spent waiting for
+    the mutexes [s].
     """
-    first, second = (own_head, their_head) if is_first else (their_head, own_head)
-    if not lock_soon(first, waits):
+    first, second = (head, partner_head) if locks_own_first else (partner_head, head)
+    if not lock_soon(first, wait_seconds):
         return BUSY
-    if not lock_soon(second, waits):
+    if not lock_soon(second, wait_seconds):
         unlock(first)
         return BUSY
     num_bad = 0
-    for k in range(own.size):
-        mean = (own[k] + theirs[k]) * half[0]
+    for k in range(vector.size):
+        mean = (vector[k] + partner_vector[k]) * half[0]
         num_bad += mean - mean != 0
     if num_bad == 0:
-        for k in range(own.size):
-            mean = (own[k] + theirs[k]) * half[0]
-            own[k] = mean
-            theirs[k] = mean
-    counters_of(own_head)[NUM_REFUSED if num_bad else BEGUN] += 1
-    counters_of(their_head)[RECEIVED] += num_bad == 0
+        for k in range(vector.size):
+            mean = (vector[k] + partner_vector[k]) * half[0]
+            vector[k] = mean
+            partner_vector[k] = mean
+        counters_of(head)[BEGUN] += 1
+        counters_of(partner_head)[RECEIVED] += 1
+    else:
+        counters_of(head)[NUM_REFUSED] += 1
     unlock(second)
     unlock(first)
     return REFUSED if num_bad else DONE
 
 
 @without_gil
-def add_half_difference(own: Array, theirs: Array, half: Array) -> bool:
-    """Theirs becomes (theirs - own) / 2, which is added to own if all of it is finite; returns whether."""
+def add_half_difference(vector: Array, partner_vector: Array, half: Array) -> bool:
+    """Add half of partner - own to the own vector if all of it is finite; returns whether it is.
+
+    `partner_vector`: becomes that half of the difference.
+    """
     num_bad = 0
-    for k in range(own.size):
-        difference = (theirs[k] - own[k]) * half[0]
-        theirs[k] = difference
+    for k in range(vector.size):
+        difference = (partner_vector[k] - vector[k]) * half[0]
+        partner_vector[k] = difference
         num_bad += difference - difference != 0
     if num_bad == 0:
-        for k in range(own.size):
-            own[k] += theirs[k]
+        for k in range(vector.size):
+            vector[k] += partner_vector[k]
     return num_bad == 0

@@ -25,28 +25,28 @@ from training.transports.peers import Peers, connect
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Size of a cache line [bytes]; regions and what lies in them begin at the border of a line.
+#: Size of a cache line [bytes]; regions, records and rows begin at the border of a line.
 _ALIGNMENT: Final = 64
 #: Folder of MPI's shared memory, and the variable that makes Open MPI use another one.
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - MPI makes files there
-_OTHER_FOLDER: Final = "OMPI_MCA_osc_sm_backing_directory"
+_FOLDER_VARIABLE: Final = "OMPI_MCA_osc_sm_backing_directory"
 _ADVICE: Final = (
-    f"Is {_SHARED_MEMORY} full or small? Containers often get 64 MB: docker --shm-size=1g, or let Open MPI use another "
-    f"folder: {_OTHER_FOLDER}=/tmp."
+    f"Is {_SHARED_MEMORY} full or small? Containers often get 64 MB: docker --shm-size=1g, or let "
+    f"Open MPI use another folder: {_FOLDER_VARIABLE}=/tmp."
 )
-#: A waiting owner checks for signals after this time [ms].
-_PATIENCE: Final = 100
+#: Time after which a waiting rank checks for signals [ms].
+_SIGNAL_CHECK_MILLISECONDS: Final = 100
 
 
 class Memory:
     """Records with a mutex and counters; all ranks together make them, fill them in, and `open` them.
 
-    `owners`: the rank in whose memory each record is. `sizes`: number of elements in a row of each record. `num_rows`:
-    number of rows of each record.
+    `owners`: the rank in whose memory each record is. `sizes`: number of elements in a row of each
+    record. `num_rows`: number of rows of each record.
 
     Raises:
-        LaunchError: There is no room for the memory, or MPI refuses it. The rank must then end the job, since others
-            may already wait for it inside MPI forever.
+        LaunchError: There is no room for the memory, or MPI refuses it. The rank must then end the
+            job, since others may already wait for it inside MPI forever.
     """
 
     def __init__(
@@ -58,33 +58,45 @@ class Memory:
         *,
         num_rows: int = 1,
     ) -> None:
-        self.process, self.rank = process, process.comm.rank
+        self.process = process
+        self.rank = process.comm.rank
         self._owners = owners
-        self._numbers = [owners[:key].count(owner) for key, owner in enumerate(owners)]
-        self._longest = max(sizes)
-        itemsize = np.dtype(dtype).itemsize
-        row = -(-self._longest * itemsize // _ALIGNMENT) * _ALIGNMENT
-        record = HEAD_BYTES + num_rows * row
-        own = [key for key, owner in enumerate(owners) if owner == self.rank]
-        self._window, regions = _regions(process.host, max(HEAD_BYTES, len(own) * record))
+        #: Position of each record among those of its owner.
+        self._positions = [owners[:record].count(owner) for record, owner in enumerate(owners)]
+        self._largest_size = max(sizes)
+        row_bytes = _aligned(self._largest_size * np.dtype(dtype).itemsize)
+        record_bytes = HEAD_BYTES + num_rows * row_bytes
+        local_records = [record for record, owner in enumerate(owners) if owner == self.rank]
+        region_bytes = max(HEAD_BYTES, len(local_records) * record_bytes)
+        self._window, regions = _share_regions(process.host, region_bytes)
+
         self.heads: dict[int, Vector] = {}
         """Mutex and counters of the records on this host."""
         self.rows: dict[int, Vector] = {}
         """(num_rows, size): their content."""
-        for key, (owner, number, size) in enumerate(zip(owners, self._numbers, sizes, strict=True)):
-            if owner in process.on_host:
-                region = regions[process.on_host.index(owner)][number * record :][:record]
-                self.heads[key] = region[:HEAD_BYTES]
-                self.rows[key] = region[HEAD_BYTES:].view(dtype).reshape(num_rows, -1)[:, :size]
-        for key in own:
-            init_head(self.heads[key])
-        region = regions[process.on_host.index(self.rank)]
-        half = np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype)
-        own_sizes = np.array([sizes[key] for key in own], np.int64)
+        for record, owner in enumerate(owners):
+            if owner not in process.on_host:
+                continue
+            region = regions[process.on_host.index(owner)]
+            start = self._positions[record] * record_bytes
+            content = region[start : start + record_bytes]
+            self.heads[record] = content[:HEAD_BYTES]
+            rows = content[HEAD_BYTES:].view(dtype).reshape(num_rows, -1)
+            self.rows[record] = rows[:, : sizes[record]]
+        for record in local_records:
+            init_head(self.heads[record])
+
+        local_region = regions[process.on_host.index(self.rank)]
         self._served = serving.Served(
-            region, region.view(dtype), own_sizes, np.array([record, row]), half
+            memory=local_region,
+            values=local_region.view(dtype),
+            sizes=np.array([sizes[record] for record in local_records], np.int64),
+            strides=np.array([record_bytes, row_bytes]),
+            half=np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype),
         )
-        self._message_bytes = serving.HEADER_BYTES + max(num_rows * row, 8 * self._longest)
+        #: A body has all rows of a record, or the indices of all its elements.
+        body_bytes = max(num_rows * row_bytes, 8 * self._largest_size)
+        self._message_bytes = serving.HEADER_BYTES + body_bytes
         self._error: BaseException | None = None
         self._peers = Peers({}, [])
         # A daemon, since nothing stops the thread after a failed training.
@@ -96,27 +108,26 @@ class Memory:
         if self.process.is_one_host:
             return
         self._peers = connect(self.process, servers=sorted(set(self._owners)), network=network)
-        rows = len(self._peers.serving) + 1
-        polled = [serving.poll_entry(each.fileno()) for each in self._peers.serving]
+        polled = [serving.poll_entry(connection.fileno()) for connection in self._peers.serving]
+        num_rows = len(polled) + 1
         self._connections = serving.Connections(
-            np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
-            np.zeros((rows, self._message_bytes), np.uint8),
-            np.zeros((rows, serving.NUM_PROGRESS), np.int64),
-            np.zeros((rows, self._longest), np.int64),
+            polled=np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
+            messages=np.zeros((num_rows, self._message_bytes), np.uint8),
+            progress=np.zeros((num_rows, serving.NUM_PROGRESS), np.int64),
+            indices=np.zeros((num_rows, self._largest_size), np.int64),
         )
         #: The last row is for the requests of this rank.
-        self._message, self._progress = (
-            self._connections.messages[-1],
-            self._connections.progress[-1],
-        )
+        self._message = self._connections.messages[-1]
+        self._header = self._message[: serving.HEADER_BYTES].view(serving.HEADER)
+        self._progress = self._connections.progress[-1]
         self._polled = np.zeros(serving.POLL_WORDS, np.int16)
         self._thread.start()
 
     def free(self) -> None:
         """Close the connections, which ends the thread, and free the memory, all ranks together."""
-        for each in self._peers.serving:
+        for connection in self._peers.serving:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         if self._thread.ident is not None:
             self._thread.join()
         self._peers.close()
@@ -128,57 +139,82 @@ class Memory:
 
     def request(
         self,
-        key: int,
+        record: int,
         kind: int,
         *,
-        place: int = 0,
-        number: int = 0,
+        element: int = 0,
+        amount: int = 0,
+        num_rows: int = 0,
+        num_indices: int = -1,
+        clock: int = 0,
         body: Sequence[Vector] = (),
-        is_answered: bool = True,
+        has_answer: bool = True,
     ) -> Vector:
-        """Send a request about a record of another host; returns the header of the answer, if there is one."""
+        """Send a request about a record of another host; the arguments are fields of `serving.HEADER`.
+
+        Returns:
+            The header of the answer, if there is one.
+
+        Raises:
+            MPI.Exception: The owner of the record is lost.
+        """
         end = serving.HEADER_BYTES
-        for each in body:
-            self._message[end : end + each.nbytes] = each.view(np.uint8)
-            end += each.nbytes
-        length = end - serving.HEADER_BYTES
-        serving.prepare(
-            kind, self._numbers[key], place, number, length, self._message, self._progress
+        for array in body:
+            self._message[end : end + array.nbytes] = array.view(np.uint8)
+            end += array.nbytes
+        body_bytes = end - serving.HEADER_BYTES
+        position = self._positions[record]
+        self._header[0] = (
+            kind,
+            position,
+            element,
+            amount,
+            num_rows,
+            num_indices,
+            clock,
+            body_bytes,
         )
-        if self._ask(self._owners[key], is_answered=is_answered) == serving.LOST:
+        if self._ask(self._owners[record], has_answer=has_answer) == serving.LOST:
             mpi = load_mpi()
             raise mpi.Exception(mpi.ERR_PROC_FAILED)
-        header: Vector = self._message[: serving.HEADER_BYTES].view(np.int64)
+        header: Vector = self._header[0]
         return header
 
     def body(self, dtype: Any) -> Vector:
-        """What follows the header of the last answer."""
+        """Return the elements behind the header of the last answer."""
         values: Vector = self._message[serving.HEADER_BYTES :].view(dtype)
         return values
 
-    def average(self, partner: int, own: Vector, head: Vector) -> bool:
-        """Average a vector with that of a rank of another host; returns whether that is there."""
+    def average(self, partner: int, vector: Vector, head: Vector) -> bool:
+        """Average a vector with that of a rank of another host; returns whether the rank is not lost."""
         if partner not in self._peers.asking:
             return False
-        kernels.read(self.body(own.dtype), own, head, np.zeros(1))
-        serving.prepare(serving.AVERAGE, 0, 0, 0, own.nbytes, self._message, self._progress)
-        is_there = self._ask(partner) != serving.LOST
-        if is_there:
-            serving.take_answer(self._message, own, head)
-        return is_there
+        kernels.read(self.body(vector.dtype), vector, head, np.zeros(1))
+        self._header[0] = (serving.AVERAGE, 0, 0, 0, 0, 0, 0, vector.nbytes)
+        if self._ask(partner) == serving.LOST:
+            return False
+        serving.finish_average(self._message, vector, head)
+        return True
 
-    def _ask(self, rank: int, *, is_answered: bool = True) -> int:
-        """Send the prepared request and wait for its answer: DONE or LOST."""
+    def _ask(self, rank: int, *, has_answer: bool = True) -> int:
+        """Send the request in the message and wait for its answer: DONE or LOST."""
         connection = self._peers.asking.get(rank)
         if connection is None:
             return serving.LOST
-        state, descriptor = serving.WAITING, connection.fileno()
+        serving.prepare(self._message, self._progress)
+        descriptor = connection.fileno()
+        state = serving.WAITING
         while state == serving.WAITING:
             # Between two calls, Python handles signals.
             if self._error is not None:
                 raise self._error
             state = serving.ask(
-                descriptor, self._polled, self._message, self._progress, _PATIENCE, is_answered
+                descriptor,
+                self._polled,
+                self._message,
+                self._progress,
+                _SIGNAL_CHECK_MILLISECONDS,
+                has_answer,
             )
         if state == serving.LOST:
             self._peers.asking.pop(rank).close()
@@ -191,14 +227,23 @@ class Memory:
             self._error = error
 
 
-def _regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None, list[Vector]]:
-    """The bytes of each rank of a host; those of a rank that shares with nobody need no window."""
+def _aligned(num_bytes: int) -> int:
+    """Round up to whole cache lines."""
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _share_regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None, list[Vector]]:
+    """Return the window, and the bytes of each rank of a host.
+
+    A rank that shares with nobody needs no window.
+    """
     if comm.size == 1:
         # numpy aligns to 16 bytes only.
         raw = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
-        return None, [raw[-raw.ctypes.data % _ALIGNMENT :][:num_bytes]]
+        offset = -raw.ctypes.data % _ALIGNMENT
+        return None, [raw[offset : offset + num_bytes]]
     mpi = load_mpi()
-    _refuse_without_room(comm, num_bytes)
+    _require_room(comm, num_bytes)
     info = mpi.Info.Create({"mpi_minimum_memory_alignment": str(_ALIGNMENT)})
     try:
         window = mpi.Win.Allocate_shared(num_bytes, 1, info, comm)
@@ -213,15 +258,16 @@ def _regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None, list[
     return window, regions
 
 
-def _refuse_without_room(comm: MPI.Intracomm, num_bytes: int) -> None:
-    """Check the free memory first: without room, Open MPI fails on one rank while others wait, or crashes later."""
-    folder = Path(os.environ.get(_OTHER_FOLDER, _SHARED_MEMORY))
+def _require_room(comm: MPI.Intracomm, num_bytes: int) -> None:
+    """Check the free memory: without room, Open MPI fails on one rank while others wait, or crashes later."""
+    folder = Path(os.environ.get(_FOLDER_VARIABLE, _SHARED_MEMORY))
     if not folder.exists() and str(folder) == _SHARED_MEMORY:
         return
-    needed = comm.allreduce(num_bytes)
-    free = shutil.disk_usage(folder).free if folder.exists() else 0
-    if comm.allreduce(free < needed, op=load_mpi().LOR):
+    num_bytes_of_all = comm.allreduce(num_bytes)
+    free_bytes = shutil.disk_usage(folder).free if folder.exists() else 0
+    lacks_room = free_bytes < num_bytes_of_all
+    if comm.allreduce(lacks_room, op=load_mpi().LOR):
         raise LaunchError(
-            f"workers of one host share {needed} bytes of memory through {folder}, where {free} are free on host "
-            f"{socket.gethostname()}. {_ADVICE}"
+            f"workers of one host share {num_bytes_of_all} bytes of memory through {folder}, where "
+            f"{free_bytes} are free on host {socket.gethostname()}. {_ADVICE}"
         )

@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, serving
-from training.transports.basics import BackgroundThread, MpiProcess, Vector, load_mpi, wait_until
+from training.transports.basics import BackgroundThread, MpiProcess, Vector, load_mpi, poll_until
 from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
 from training.transports.memory import Memory
 from training.transports.parameter_server import Layout, ParameterServer
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
-_GRACE_SECONDS: Final = 1.0
+_ABORT_GRACE_SECONDS: Final = 1.0
 #: Interval at which MPI gets time for the sums, in the background and while a worker waits for one [s].
-_SUMS_NAP: Final = 1e-4
+_SUMS_NAP_SECONDS: Final = 1e-4
 
 
 class MpiTransport(Transport):
     """A transport over MPI; its coroutines block and never suspend (see `run_now`).
 
-    `comm`: the ranks; None: all ranks of the job. `network`: network between hosts; see `peers.connect`.
-    `shares_memory`: whether ranks of a host share memory; else they use sockets, as between hosts.
+    `comm`: the ranks; None: all ranks of the job. `network`: network between hosts; see
+    `peers.connect`. `shares_memory`: whether ranks of a host share memory; else they use sockets, as
+    between hosts.
     """
 
     def __init__(
@@ -50,20 +51,20 @@ class MpiTransport(Transport):
         self.rank = self.comm.rank
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm, shares_memory=shares_memory)
-        self._turn = self.process.turn
+        self._mpi_lock = self.process.mpi_lock
         self._background = background
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
         self._sums_thread = BackgroundThread("sums") if background and can_have_threads else None
-        #: On rank 0. Synchronous methods need none, and no sockets between hosts.
-        self._counters: Memory | None = None
-        self._waits = _CollectiveWaits(self.comm, self._turn)
+        #: Counters in the memory of rank 0. Synchronous methods need none, and no sockets between hosts.
+        self._shared_counters: Memory | None = None
+        self._waits = _CollectiveWaits(self.comm, self._mpi_lock)
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
         started = perf_counter()
-        with self._turn:
+        with self._mpi_lock:
             self.comm.Allreduce(self._mpi.IN_PLACE, vector)
-        self.waited += self._waits.of(perf_counter() - started)
+        self.waited += self._waits.wait_seconds(perf_counter() - started)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
@@ -71,7 +72,7 @@ class MpiTransport(Transport):
 
     @override
     async def broadcast(self, vector: Vector) -> None:
-        with self._turn:
+        with self._mpi_lock:
             self.comm.Bcast(vector, root=0)
 
     @override
@@ -82,28 +83,29 @@ class MpiTransport(Transport):
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
         """Start to send and receive at once."""
-        theirs = [np.empty_like(vector) for _ in neighbours]
-        with self._turn:
-            receives = [
-                self.comm.Irecv(each, rank) for each, rank in zip(theirs, neighbours, strict=True)
+        received = [np.empty_like(vector) for _ in neighbours]
+        with self._mpi_lock:
+            requests = [
+                self.comm.Irecv(buffer, rank)
+                for buffer, rank in zip(received, neighbours, strict=True)
             ]
-            sends = [self.comm.Isend(vector, rank) for rank in neighbours]
-        return self._finish_exchange(receives, sends, theirs)
+            requests += [self.comm.Isend(vector, rank) for rank in neighbours]
+        return self._finish_exchange(requests, received)
 
     async def _finish_exchange(
-        self, receives: list[MPI.Request], sends: list[MPI.Request], theirs: list[Vector]
+        self, requests: list[MPI.Request], received: list[Vector]
     ) -> list[Vector]:
         started = perf_counter()
-        with self._turn:
+        with self._mpi_lock:
             # A large message leaves only when the neighbour is ready for it, so this is waiting too.
-            self._mpi.Request.Waitall([*receives, *sends])
+            self._mpi.Request.Waitall(requests)
         self.waited += perf_counter() - started
-        return theirs
+        return received
 
     async def shared_vector(self, vector: Vector) -> MpiSharedVector:
         """Make the vectors of all ranks accessible to each other."""
         await self.open_counters()
-        with self._turn:
+        with self._mpi_lock:
             return MpiSharedVector(self.process, vector, network=self._network)
 
     @override
@@ -111,7 +113,7 @@ class MpiTransport(Transport):
         """Make the server."""
         await self.open_counters()
         layout = Layout(content.shape[-1], shards, world_size=self.world_size)
-        with self._turn:
+        with self._mpi_lock:
             return MpiServer(
                 self.process, layout, content, network=self._network, with_thread=self._background
             )
@@ -120,31 +122,28 @@ class MpiTransport(Transport):
     async def open_counters(self) -> None:
         """Wait for all, who may come minutes apart, and make the counters."""
         self.process.wait_for_all()
-        if self._counters is None:
-            with self._turn:
-                self._counters = Memory(self.process, [0], [len(COUNTERS)], np.int64)
-                self._counters.open(network=self._network)
+        if self._shared_counters is None:
+            with self._mpi_lock:
+                self._shared_counters = Memory(self.process, [0], [len(COUNTERS)], np.int64)
+                self._shared_counters.open(network=self._network)
 
     @override
-    async def count(self, counter: CounterName, number: int) -> int:
+    async def count(self, counter: CounterName, amount: int) -> int:
         """Add without the help of rank 0."""
-        counters, place = self._counters, COUNTERS.index(counter)
-        if counters is None:
+        memory, element = self._shared_counters, COUNTERS.index(counter)
+        if memory is None:
             raise AssertionError("open_counters() was not awaited")
-        if 0 in counters.rows:
-            return (
-                kernels.fetch_and_add(place, number, counters.rows[0][0], counters.heads[0])
-                + number
-            )
-        before: int = counters.request(0, serving.FETCH_AND_ADD, place=place, number=number).item(
-            serving.NUMBER
-        )
-        return before + number
+        if 0 in memory.rows:
+            old_count = kernels.fetch_and_add(element, amount, memory.rows[0][0], memory.heads[0])
+        else:
+            answer = memory.request(0, serving.FETCH_AND_ADD, element=element, amount=amount)
+            old_count = int(answer["amount"])
+        return old_count + amount
 
     def abort(self) -> None:
         """End all ranks now."""
         # Wait for a limited time: the other thread may wait for a lost rank.
-        self._turn.acquire(timeout=_GRACE_SECONDS)
+        self._mpi_lock.acquire(timeout=_ABORT_GRACE_SECONDS)
         self.comm.Abort(1)
 
     def close(self) -> None:
@@ -152,55 +151,58 @@ class MpiTransport(Transport):
         self.process.wait_for_all()
         if self._sums_thread is not None:
             self._sums_thread.close()
-        with self._turn:
-            if self._counters is not None:
-                self._counters.free()
+        with self._mpi_lock:
+            if self._shared_counters is not None:
+                self._shared_counters.free()
             self.process.free()
 
 
 class _CollectiveWaits:
     """How much of the time of an all-reduce is waiting for the last rank.
 
-    Ranks leave an all-reduce together, and the last to enter waits for nobody. So the shortest of its times is that of
-    the communication, and the rest of a longer one is waiting. The ranks compare their times after one all-reduce in
-    `_EVERY` (a barrier before it would change what is measured), and the others are taken to have the same share.
+    Ranks leave an all-reduce together, and the last to enter waits for nobody. So the shortest of
+    its times is that of the communication, and the rest of a longer one is waiting. The ranks
+    compare their times after one all-reduce in `_EVERY` (a barrier before it would change what is
+    measured). The other all-reduces are assumed to have the same fraction of waiting.
     """
 
     _EVERY: Final = 16
     _FADING: Final = 0.95
 
-    def __init__(self, comm: MPI.Intracomm, turn: threading.Lock) -> None:
-        self._comm, self._turn = comm, turn
+    def __init__(self, comm: MPI.Intracomm, mpi_lock: threading.Lock) -> None:
+        self._comm, self._mpi_lock = comm, mpi_lock
         self._min = load_mpi().MIN
-        self._own, self._least = np.zeros(1), np.zeros(1)
-        self._count = 0
-        self._seconds = self._waited = 0.0
+        self._seconds, self._shortest = np.zeros(1), np.zeros(1)
+        self._num_calls = 0
+        #: Fading sums over the all-reduces that were compared.
+        self._sum_of_seconds = self._sum_of_waits = 0.0
 
-    def of(self, seconds: float) -> float:
-        """The time spent waiting in an all-reduce that took `seconds`; all ranks call it after each."""
-        self._count += 1
-        if self._count > self._EVERY and self._count % self._EVERY:
-            return seconds * self._waited / self._seconds
-        self._own[0] = seconds
-        with self._turn:
-            self._comm.Allreduce(self._own, self._least, self._min)
-        waited: float = seconds - self._least.item()
-        self._seconds = self._FADING * self._seconds + seconds
-        self._waited = self._FADING * self._waited + waited
-        return waited
+    def wait_seconds(self, seconds: float) -> float:
+        """Return the time spent waiting in an all-reduce that took `seconds`; all ranks call it after each."""
+        self._num_calls += 1
+        if self._num_calls > self._EVERY and self._num_calls % self._EVERY:
+            return seconds * self._sum_of_waits / self._sum_of_seconds
+        self._seconds[0] = seconds
+        with self._mpi_lock:
+            self._comm.Allreduce(self._seconds, self._shortest, self._min)
+        wait_seconds: float = seconds - self._shortest.item()
+        self._sum_of_seconds = self._FADING * self._sum_of_seconds + seconds
+        self._sum_of_waits = self._FADING * self._sum_of_waits + wait_seconds
+        return wait_seconds
 
 
 class MpiServer(ParameterServer):
     """A parameter server whose shards lie in the memory of their owners.
 
-    Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's help. For ranks of other
-    hosts, the compiled thread of the owner does this: lock (answered at once: whether it has the lock), get (answered
-    by the clock and the elements), put and unlock, which need no answer: the next holder's get comes after them. So a
-    push waits for two round trips. A put is taken when all of it is there; if its rank is lost before, the shard stays
-    as it is, and its lock is given back.
+    Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's help.
+    For ranks of other hosts, the compiled thread of the owner does this: lock (answered at once:
+    whether it has the lock), get (answered by the clock and the elements), put and unlock, which
+    need no answer: the next holder's get comes after them. So a push waits for two round trips. A
+    put takes effect when all of it has arrived; if its rank is lost before, the shard stays as it
+    is, and its lock is given back.
 
-    `network`: see `peers.connect`. `with_thread`: whether a thread makes the pushes that `begin_push` begins; else they
-    are made at once.
+    `network`: see `peers.connect`. `with_thread`: whether a thread makes the pushes that
+    `begin_push` begins; else they are made at once.
     """
 
     def __init__(
@@ -234,7 +236,7 @@ class MpiServer(ParameterServer):
             self._thread.close()
         self.waited += self._memory.process.wait_for_all()
         self._clocks = {}
-        with self._memory.process.turn:
+        with self._memory.process.mpi_lock:
             self._memory.free()
         await self._wait_for_own_push()
 
@@ -243,19 +245,20 @@ class MpiServer(ParameterServer):
         if shard in self._rows:
             lock(self._memory.heads[shard])
         else:
-            wait_until(lambda: self._try_lock(shard))
+            poll_until(lambda: self._try_lock(shard))
 
     def _try_lock(self, shard: int) -> bool:
         if shard in self._rows:
             return try_lock(self._memory.heads[shard])
-        return bool(self._memory.request(shard, serving.LOCK)[serving.KIND] != serving.BUSY)
+        answer = self._memory.request(shard, serving.LOCK)
+        return bool(answer["kind"] != serving.BUSY)
 
     @override
     async def _unlock(self, shard: int) -> None:
         if shard in self._rows:
             unlock(self._memory.heads[shard])
         else:
-            self._memory.request(shard, serving.UNLOCK, is_answered=False)
+            self._memory.request(shard, serving.UNLOCK, has_answer=False)
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
@@ -268,12 +271,15 @@ class MpiServer(ParameterServer):
     async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
         if shard in self._rows:
             return await super()._read_shard(shard, out, indices)
-        named = () if indices is None else (indices.astype(np.int64),)
-        number = named[0].size if named else -1
-        answer = self._memory.request(shard, serving.GET, place=len(out), number=number, body=named)
+        if indices is None:
+            answer = self._memory.request(shard, serving.GET, num_rows=len(out))
+        else:
+            body = indices.astype(np.int64)
+            answer = self._memory.request(
+                shard, serving.GET, num_rows=len(out), num_indices=body.size, body=[body]
+            )
         out[:] = self._memory.body(out.dtype)[: out.size].reshape(out.shape)
-        clock: int = answer.item(serving.NUMBER)
-        return clock
+        return int(answer["clock"])
 
     @override
     async def _write_shard(
@@ -284,15 +290,15 @@ class MpiServer(ParameterServer):
             await super()._write_shard(shard, rows, indices, clock)
         else:
             self._memory.request(
-                shard, serving.PUT, place=len(rows), number=clock, body=[*rows], is_answered=False
+                shard, serving.PUT, num_rows=len(rows), clock=clock, body=[*rows], has_answer=False
             )
 
 
 class MpiSum(PendingSum):
     """A sum over all ranks that has begun.
 
-    `thread`: lets MPI advance the sum, since it does so only within a call; None: the sum advances while the worker
-    waits.
+    `thread`: lets MPI advance the sum, since it does so only within a call; None: the sum advances
+    while the worker waits.
     """
 
     def __init__(
@@ -306,32 +312,33 @@ class MpiSum(PendingSum):
         self._process, self._worker, self._vector = process, worker, vector
         self._error: MPI.Exception | None = None
         self._has_ended = False
-        with process.turn:
+        with process.mpi_lock:
             self._request = process.comm.Iallreduce(load_mpi().IN_PLACE, vector)
         if thread is not None:
             thread.begin(self._advance())
 
     @override
     def is_done(self) -> bool:
-        return self._ends() and self._error is None
+        return self._has_finished() and self._error is None
 
     @override
     async def wait(self) -> None:
-        self._worker.waited += wait_until(self._ends, longest=_SUMS_NAP)
+        self._worker.waited += poll_until(self._has_finished, max_nap_seconds=_SUMS_NAP_SECONDS)
         if self._error is not None:
             raise self._error
 
     async def _advance(self) -> None:
         # A call for one sum advances all.
-        while not self._ends():
-            sleep(_SUMS_NAP)
+        while not self._has_finished():
+            sleep(_SUMS_NAP_SECONDS)
 
-    def _ends(self) -> bool:
-        """Whether the sum is there, or failed."""
-        with self._process.turn:
+    def _has_finished(self) -> bool:
+        """Let MPI advance the sum; returns whether it has arrived or failed."""
+        with self._process.mpi_lock:
             if not self._has_ended:
                 try:
                     self._has_ended = self._request.Test()
                 except load_mpi().Exception as error:
-                    self._error, self._has_ended = error, True
+                    self._error = error
+                    self._has_ended = True
             return self._has_ended

@@ -1,7 +1,7 @@
 """Connections between ranks: sockets that only the ranks of a job can open.
 
-Each rank listens on the address by which the other hosts reach it, for the time of `connect`. The addresses travel over
-MPI, as does a random token that each connection must show first.
+Each rank listens on the address by which the other hosts reach it, for the time of `connect`. The
+addresses travel over MPI, as does a random token that each connection must show first.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _TOKEN_BYTES: Final = 32
 #: Time for all ranks to connect over one network [s].
-_PATIENCE: Final = 10.0
+_CONNECT_SECONDS: Final = 10.0
 #: Time after which a silent host counts as lost [s].
-_SILENCE: Final = 30
+_SILENCE_SECONDS: Final = 30
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -35,9 +35,9 @@ class Peers(NamedTuple):
     """Connections of one rank."""
 
     asking: dict[int, socket.socket]
-    """Those for requests of this rank, by partner."""
+    """Connections for requests of this rank, by partner."""
     serving: list[socket.socket]
-    """Those for requests of partners."""
+    """Connections for requests of partners."""
 
     def all(self) -> list[socket.socket]:
         """All connections."""
@@ -45,135 +45,153 @@ class Peers(NamedTuple):
 
     def close(self) -> None:
         """Close all connections."""
-        for each in self.all():
-            each.close()
+        for connection in self.all():
+            connection.close()
 
 
 def connect(process: MpiProcess, *, servers: Sequence[int], network: str | None) -> Peers:
     """Connect all ranks to the servers with which they share no memory, all ranks together.
 
-    `network`: interface of rank 0, or network as address/length, to use; None: the first that reaches all.
+    `network`: interface of rank 0, or network as address/length, to use; None: the first that
+    reaches all.
     """
     comm = process.comm
     token = comm.bcast(secrets.token_bytes(_TOKEN_BYTES))
-    tried: list[str] = []
-    for own in _own_addresses(comm, network):
-        found, problem = _try(process, own, token, servers=servers)
+    all_problems: list[str] = []
+    for address in _candidate_addresses(comm, network):
+        peers, problem = _try_connect(process, address, token, servers=servers)
         problems = sorted(set(filter(None, comm.allgather(problem))))
         if not problems:
-            return found
-        found.close()
-        tried += problems
+            return peers
+        peers.close()
+        all_problems += problems
+    if not all_problems:
+        all_problems = ["rank 0 has no IPv4 address that leads to all"]
     raise LaunchError(
-        f"the workers cannot connect to each other for their averages: "
-        f"{'; '.join(tried) or 'rank 0 has no IPv4 address that leads to all'}. Set train.algorithm.network to the "
-        f"interface or the network between the hosts (now {network or 'null: any'}), for example 10.0.0.0/24, and "
-        f"allow TCP there."
+        f"the workers cannot connect to each other for their averages: {'; '.join(all_problems)}. "
+        f"Set train.algorithm.network to the interface or the network between the hosts (now "
+        f"{network or 'null: any'}), for example 10.0.0.0/24, and allow TCP there."
     )
 
 
-def _own_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
-    """Addresses of this rank to try, in the same order on all ranks.
+def _candidate_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
+    """Return the addresses of this rank to try, in the same order on all ranks.
 
-    For each address of rank 0, a rank takes the one from which its host would send there.
+    For each address of rank 0, a rank takes the address from which its host would send there.
     """
     mpi = load_mpi()
     host = comm.Split_type(mpi.COMM_TYPE_SHARED)
-    is_one_host, first_of_host = host.size == comm.size, host.bcast(comm.rank)
+    is_one_host = host.size == comm.size
+    first_rank_of_host = host.bcast(comm.rank)
     host.Free()
     if is_one_host:
         return [_LOOPBACK]
-    chosen: list[str] = []
-    for address in comm.bcast(_addresses(network) if comm.rank == 0 else None):
-        own = _address_towards(address)
-        all_own = dict(comm.allgather((first_of_host, own)))
+    candidates: list[str] = []
+    for address_of_rank_0 in comm.bcast(_host_addresses(network) if comm.rank == 0 else None):
+        address = _address_towards(address_of_rank_0)
+        address_by_host = dict(comm.allgather((first_rank_of_host, address)))
         # An address that several hosts have, such as that of a bridge for containers, leads to none of the others.
-        if "" not in all_own.values() and len(set(all_own.values())) == len(all_own):
-            chosen.append(own)
-    return chosen
+        distinct_addresses = set(address_by_host.values())
+        if "" not in distinct_addresses and len(distinct_addresses) == len(address_by_host):
+            candidates.append(address)
+    return candidates
 
 
-def _addresses(network: str | None) -> list[str]:
-    """The addresses of this host in a network or of an interface; None: all that are up, the fastest first."""
+def _host_addresses(network: str | None) -> list[str]:
+    """Return the addresses of this host in a network or of an interface.
+
+    None: all that are up, but loopback, the fastest interface first.
+    """
     states = psutil.net_if_stats()
-    names = [name for name, state in states.items() if state.isup]
-    names.sort(key=lambda name: -states[name].speed)
-    own = {
-        (name, each.address)
-        for name, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if each.family is socket.AF_INET
+    addresses_by_interface = {
+        name: sorted(entry.address for entry in entries if entry.family is socket.AF_INET)
+        for name, entries in psutil.net_if_addrs().items()
     }
-    found = [address for name in names for each, address in sorted(own) if each == name]
-    if network is None:
-        return [address for address in found if not ipaddress.ip_address(address).is_loopback]
     if network in states:
-        return [address for name, address in own if name == network]
+        return addresses_by_interface.get(network, [])
+
+    interfaces = [name for name, state in states.items() if state.isup]
+    interfaces.sort(key=lambda name: -states[name].speed)
+    addresses: list[str] = []
+    for interface in interfaces:
+        addresses += addresses_by_interface.get(interface, [])
+    if network is None:
+        return [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
     try:
-        wanted = ipaddress.IPv4Network(network, strict=False)
+        allowed = ipaddress.IPv4Network(network, strict=False)
     except ValueError as cause:
         raise LaunchError(
-            f"train.algorithm.network: '{network}' is no network of IPv4, and rank 0 has no such interface, only "
-            f"{', '.join(sorted(states))}"
+            f"train.algorithm.network: '{network}' is no network of IPv4, and rank 0 has no such "
+            f"interface, only {', '.join(sorted(states))}"
         ) from cause
-    return [address for address in found if ipaddress.ip_address(address) in wanted]
+    return [address for address in addresses if ipaddress.ip_address(address) in allowed]
 
 
 def _address_towards(address: str) -> str:
-    """The address from which this host sends to another one; empty if it does not."""
+    """Return the address from which this host sends to another one; empty if it does not."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # This sends nothing; the kernel only chooses the route.
             probe.connect((address, 9))
         except OSError:
             return ""
-        own: str = probe.getsockname()[0]
-        return own
+        local_address: str = probe.getsockname()[0]
+        return local_address
 
 
-def _try(
-    process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int]
+def _try_connect(
+    process: MpiProcess, address: str, token: bytes, *, servers: Sequence[int]
 ) -> tuple[Peers, str]:
-    comm, deadline = process.comm, time.monotonic() + _PATIENCE
-    others = [rank for rank in servers if rank not in process.on_host]
-    found = Peers({}, [])
-    expected = comm.size - process.host.size if comm.rank in servers else 0
+    """Connect all ranks over one network.
+
+    Returns:
+        The connections so far, and the problem of this rank; empty if it has none.
+    """
+    comm = process.comm
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    peers = Peers({}, [])
+    num_clients = comm.size - process.host.size if comm.rank in servers else 0
     try:
-        door = AuthenticatedListener(
-            socket.create_server((own, 0), backlog=max(expected, 1)), token, max_waiting=expected
-        )
+        server = socket.create_server((address, 0), backlog=max(num_clients, 1))
+        listener = AuthenticatedListener(server, token, max_waiting=num_clients)
     except OSError as error:
         comm.allgather(None)
-        return found, f"rank {comm.rank} cannot listen at {own}: {error}"
-    with closing(door):
-        all_addresses = comm.allgather(door.address)
-        if None in all_addresses:
-            return found, ""
+        return peers, f"rank {comm.rank} cannot listen at {address}: {error}"
+    with closing(listener):
+        server_addresses = comm.allgather(listener.address)
+        if None in server_addresses:
+            return peers, ""
         try:
-            for rank in others:
-                found.asking[rank] = socket.create_connection(all_addresses[rank], _left(deadline))
-                found.asking[rank].sendall(token)
-            while len(found.serving) < expected:
+            for rank in servers:
+                if rank in process.on_host:
+                    continue
+                connection = socket.create_connection(
+                    server_addresses[rank], _remaining_seconds(deadline)
+                )
+                peers.asking[rank] = connection
+                connection.sendall(token)
+            while len(peers.serving) < num_clients:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{expected - len(found.serving)} connections did not come")
-                found.serving.extend(door.accept(_left(deadline)))
+                    num_missing = num_clients - len(peers.serving)
+                    raise TimeoutError(f"{num_missing} connections did not come")
+                peers.serving.extend(listener.accept(_remaining_seconds(deadline)))
         except OSError as error:
-            return found, f"rank {comm.rank} at {own}: {error}"
-    for each in found.all():
-        _tune(each)
-    return found, ""
+            return peers, f"rank {comm.rank} at {address}: {error}"
+    for connection in peers.all():
+        _set_options(connection)
+    return peers, ""
 
 
-def _left(deadline: float) -> float:
+def _remaining_seconds(deadline: float) -> float:
     return max(0.001, deadline - time.monotonic())
 
 
-def _tune(connection: socket.socket) -> None:
+def _set_options(connection: socket.socket) -> None:
     """Send small messages at once, and notice a host that falls silent."""
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENCE)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE // 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENCE_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_SECONDS // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_SECONDS // 3)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)

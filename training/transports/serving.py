@@ -1,13 +1,15 @@
 """The compiled server of the ranks of other hosts, and their requests; without Python's lock.
 
-A message is a header of `HEADER_BYTES`, then as many bytes as the header says. A connection carries one request at a
-time, and then its answer; `UNLOCK` and `PUT` have none. Every socket has one reader and one writer:
+A message is a `HEADER`, then as many bytes as the header says. A connection carries one request at
+a time, and then its answer; `UNLOCK` and `PUT` have none. Every socket has one reader and one
+writer:
 
  * `serve`, the loop of a thread, answers the requests of partners;
- * `ask` sends a request of this rank, and takes its answer.
+ * `ask` sends a request of this rank, and receives its answer.
 
-A partner locks a record, gets it, puts it and unlocks it. The thread has the mutex for the partner meanwhile, also that
-of a partner that is lost, and never waits for one that somebody else has: the answer is then `BUSY`.
+A partner locks a record, gets it, puts it and unlocks it. Meanwhile the thread has the mutex on
+behalf of the partner, also of a partner that is lost, and never waits for a mutex that is not free:
+the answer is then `BUSY`.
 """
 
 from __future__ import annotations
@@ -44,22 +46,32 @@ from training.transports.kernels import (
     without_gil,
 )
 
-HEADER_BYTES: Final = 64
-#: Words of a header, int64 each: the kind of message, the record, an element or how many rows, a number, and the bytes
-#: that follow.
-KIND, RECORD, PLACE, NUMBER, LENGTH = range(5)
+HEADER: Final = np.dtype(
+    [
+        ("kind", np.int64),  # of the request, or the state that answers it
+        ("record", np.int64),
+        ("element", np.int64),  # of FETCH_AND_ADD
+        ("amount", np.int64),  # that FETCH_AND_ADD adds; in its answer the value before
+        ("num_rows", np.int64),  # of GET and PUT
+        ("num_indices", np.int64),  # of GET, in the body; -1 for all elements
+        ("clock", np.int64),  # of the record, in PUT and in the answer to GET
+        ("body_bytes", np.int64),  # that follow the header
+    ]
+)
+HEADER_BYTES: Final = HEADER.itemsize
 #: Kinds of requests; answers have the states of `kernels`, or `VECTOR` with a vector.
 AVERAGE, READ, FETCH_AND_ADD, LOCK, UNLOCK, GET, PUT, VECTOR = range(11, 19)
 #: Further states of a request.
 WAITING, LOST = 21, 22
 
-#: Progress of a connection: bytes sent, to send and received; 1 + the record that is locked for the other side; and how
-#: many elements it has got of it, -1 for all.
-SENT, TO_SEND, GOT, LOCKED, NUM_WITHIN, NUM_PROGRESS = range(6)
+#: Progress of a connection: bytes sent, bytes to send, bytes received; 1 + the record that is locked
+#: for the other side; and the number of its elements that the other side got, -1 for all.
+SENT, TO_SEND, NUM_RECEIVED, LOCKED, NUM_INDICES, NUM_PROGRESS = range(6)
 
-#: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
+#: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, then the
+#: requested and the returned events.
 POLL_WORDS: Final = 4
-_EVENTS, _FOUND = 2, 3
+_EVENTS, _RETURNED_EVENTS = 2, 3
 _BROKEN: Final = POLLERR | POLLHUP | POLLNVAL
 _AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _poll = external("poll", types.int32, types.uintp, types.uintp, types.int32)
@@ -76,7 +88,7 @@ class Served(NamedTuple):
     """The same, as elements."""
     sizes: Array
     """(num_records,): the number of elements in a row of each record."""
-    distances: Array
+    strides: Array
     """From the beginning of a record to the next one, and from a row to the next one [bytes]."""
     half: Array
     """0.5 of the type of the elements; 0 for integers."""
@@ -87,14 +99,14 @@ class Connections(NamedTuple):
 
     polled: Array
     messages: Array
-    """Message of each, in bytes."""
+    """Message of each connection, in bytes."""
     progress: Array
-    within: Array
-    """Elements of the locked record that each has got."""
+    indices: Array
+    """Elements of the locked record that each partner got."""
 
 
 def poll_entry(descriptor: int) -> Array:
-    """A poll entry that waits for something to read."""
+    """Return a poll entry that waits for something to read."""
     entry = np.zeros(POLL_WORDS, np.int16)
     entry.view(np.int32)[0] = descriptor
     entry[_EVENTS] = POLLIN
@@ -103,96 +115,109 @@ def poll_entry(descriptor: int) -> Array:
 
 @without_gil
 def _head_of(served: Served, record: int) -> Array:
-    start = record * served.distances[0]
+    start = record * served.strides[0]
     return served.memory[start : start + HEAD_BYTES]
 
 
 @without_gil
 def _row_of(served: Served, record: int, row: int) -> Array:
-    start = HEAD_BYTES + record * served.distances[0] + row * served.distances[1]
+    start = HEAD_BYTES + record * served.strides[0] + row * served.strides[1]
     first = start // served.values.itemsize
     return served.values[first : first + served.sizes[record]]
 
 
 @without_gil
-def _answer(served: Served, message: Array, progress: Array, within: Array) -> int:
+def _answer(served: Served, message: Array, progress: Array, indices: Array) -> int:
     """Do what a complete request asks, and write the answer into it; returns the number of its bytes."""
-    header = message[:HEADER_BYTES].view(np.int64)
-    kind, record = header[KIND], header[RECORD]
-    head, own = _head_of(served, record), _row_of(served, record, 0)
+    header = message[:HEADER_BYTES].view(HEADER)[0]
+    kind, record = header.kind, header.record
+    head, vector = _head_of(served, record), _row_of(served, record, 0)
     body = message[HEADER_BYTES:].view(served.values.dtype)
-    state, length = DONE, 0
+    state, body_bytes = DONE, 0
     if kind == AVERAGE:
         lock(head)
-        if add_half_difference(own, body[: own.size], served.half):
+        if add_half_difference(vector, body[: vector.size], served.half):
             counters_of(head)[RECEIVED] += 1
-            state, length = VECTOR, own.nbytes
+            state, body_bytes = VECTOR, vector.nbytes
         else:
             state = REFUSED
         unlock(head)
     elif kind == READ:
-        read(body, own, head, np.zeros(1))
-        state, length = VECTOR, own.nbytes
+        read(body, vector, head, np.zeros(1))
+        state, body_bytes = VECTOR, vector.nbytes
     elif kind == FETCH_AND_ADD:
-        header[NUMBER] = fetch_and_add(header[PLACE], header[NUMBER], own, head)
+        header.amount = fetch_and_add(header.element, header.amount, vector, head)
     elif kind == LOCK:
         if try_lock(head):
             progress[LOCKED] = 1 + record
         else:
             state = BUSY
     elif kind == GET:
-        _copy_within(header, message, progress, within)
-        length = _copy_rows(served, header, body, progress, within, False) * served.values.itemsize
-        state, header[NUMBER] = VECTOR, counters_of(head)[CLOCK]
+        _remember_indices(header.num_indices, message, progress, indices)
+        num_copied = _copy_rows(served, record, header.num_rows, body, progress, indices, False)
+        state, body_bytes = VECTOR, num_copied * served.values.itemsize
+        header.clock = counters_of(head)[CLOCK]
     elif kind == PUT:
-        _copy_rows(served, header, body, progress, within, True)
-        counters_of(head)[CLOCK] = header[NUMBER]
+        _copy_rows(served, record, header.num_rows, body, progress, indices, True)
+        counters_of(head)[CLOCK] = header.clock
         return 0
     else:
         progress[LOCKED] = 0
         unlock(head)
         return 0
-    header[KIND], header[LENGTH] = state, length
-    return HEADER_BYTES + length
+    header.kind = state
+    header.body_bytes = body_bytes
+    return HEADER_BYTES + body_bytes
 
 
 @without_gil
-def _copy_within(header: Array, message: Array, progress: Array, within: Array) -> None:
-    """Keep the elements that a request names."""
-    progress[NUM_WITHIN] = header[NUMBER]
+def _remember_indices(num_indices: int, message: Array, progress: Array, indices: Array) -> None:
+    """Remember the elements that a GET names, for the PUT that follows it."""
+    progress[NUM_INDICES] = num_indices
     named = message[HEADER_BYTES:].view(np.int64)
-    for k in range(header[NUMBER]):
-        within[k] = named[k]
+    for k in range(num_indices):
+        indices[k] = named[k]
 
 
 @without_gil
 def _copy_rows(
-    served: Served, header: Array, body: Array, progress: Array, within: Array, puts: bool
+    served: Served,
+    record: int,
+    num_rows: int,
+    body: Array,
+    progress: Array,
+    indices: Array,
+    writes_record: bool,
 ) -> int:
-    """Copy elements of the rows of a record, one row after the other; returns their number."""
-    at = 0
-    for row in range(header[PLACE]):
-        own = _row_of(served, header[RECORD], row)
-        number = progress[NUM_WITHIN] if progress[NUM_WITHIN] >= 0 else own.size
-        for k in range(number):
-            element = within[k] if progress[NUM_WITHIN] >= 0 else k
-            if puts:
-                own[element] = body[at + k]
+    """Copy elements of the rows of a record, one row after the other; returns their number.
+
+    `writes_record`: whether they are copied from the body into the record, else the other way.
+    """
+    copies_all = progress[NUM_INDICES] < 0
+    num_copied = 0
+    for row in range(num_rows):
+        vector = _row_of(served, record, row)
+        row_length = vector.size if copies_all else progress[NUM_INDICES]
+        for k in range(row_length):
+            element = k if copies_all else indices[k]
+            if writes_record:
+                vector[element] = body[num_copied + k]
             else:
-                body[at + k] = own[element]
-        at += number
-    return at
+                body[num_copied + k] = vector[element]
+        num_copied += row_length
+    return num_copied
 
 
 @without_gil
-def take_answer(message: Array, own: Array, head: Array) -> None:
-    """Take the answer to an average: this side loses what the other gained."""
+def finish_average(message: Array, vector: Array, head: Array) -> None:
+    """Apply the answer to an average: this side loses what the other gained."""
+    header = message[:HEADER_BYTES].view(HEADER)[0]
     counters = counters_of(head)
     lock(head)
-    if message[:HEADER_BYTES].view(np.int64)[KIND] == VECTOR:
-        difference = message[HEADER_BYTES:].view(own.dtype)
-        for k in range(own.size):
-            own[k] -= difference[k]
+    if header.kind == VECTOR:
+        difference = message[HEADER_BYTES:].view(vector.dtype)
+        for k in range(vector.size):
+            vector[k] -= difference[k]
         counters[BEGUN] += 1
     else:
         counters[NUM_REFUSED] += 1
@@ -200,50 +225,45 @@ def take_answer(message: Array, own: Array, head: Array) -> None:
 
 
 @without_gil
-def _send_rest(descriptor: int, message: Array, progress: Array) -> bool:
-    """Send the rest of a message without waiting; returns whether all of it is sent."""
-    done = _send(
+def _send_remaining(descriptor: int, message: Array, progress: Array) -> bool:
+    """Send the remaining bytes of a message without waiting; returns whether all are sent."""
+    num_sent = _send(
         descriptor,
         message.ctypes.data + progress[SENT],
         progress[TO_SEND] - progress[SENT],
         _AT_ONCE,
     )
-    if done > 0:
-        progress[SENT] += done
+    if num_sent > 0:
+        progress[SENT] += num_sent
     return bool(progress[SENT] == progress[TO_SEND])
 
 
 @without_gil
-def _receive(descriptor: int, message: Array, progress: Array, found: int) -> int:
+def _receive(descriptor: int, message: Array, progress: Array, returned_events: int) -> int:
     """Receive without waiting; returns DONE for a complete message, WAITING, or LOST."""
     while True:
-        wanted = HEADER_BYTES
-        if progress[GOT] >= HEADER_BYTES:
-            wanted += message[:HEADER_BYTES].view(np.int64)[LENGTH]
-            if progress[GOT] == wanted:
+        num_expected = HEADER_BYTES
+        if progress[NUM_RECEIVED] >= HEADER_BYTES:
+            num_expected += message[:HEADER_BYTES].view(HEADER)[0].body_bytes
+            if progress[NUM_RECEIVED] == num_expected:
                 return DONE
-        got = _recv(
-            descriptor, message.ctypes.data + progress[GOT], wanted - progress[GOT], _AT_ONCE
+        num_new = _recv(
+            descriptor,
+            message.ctypes.data + progress[NUM_RECEIVED],
+            num_expected - progress[NUM_RECEIVED],
+            _AT_ONCE,
         )
-        if got <= 0:
-            return LOST if got == 0 or found & _BROKEN else WAITING
-        progress[GOT] += got
+        if num_new <= 0:
+            return LOST if num_new == 0 or returned_events & _BROKEN else WAITING
+        progress[NUM_RECEIVED] += num_new
 
 
 @without_gil
-def prepare(
-    kind: int, record: int, place: int, number: int, length: int, message: Array, progress: Array
-) -> None:
-    """Write the header of a request."""
-    header = message[:HEADER_BYTES].view(np.int64)
-    header[KIND], header[RECORD], header[PLACE], header[NUMBER], header[LENGTH] = (
-        kind,
-        record,
-        place,
-        number,
-        length,
-    )
-    progress[SENT], progress[TO_SEND], progress[GOT] = 0, HEADER_BYTES + length, 0
+def prepare(message: Array, progress: Array) -> None:
+    """Prepare a request for `ask`; its header and body are written."""
+    progress[SENT] = 0
+    progress[TO_SEND] = HEADER_BYTES + message[:HEADER_BYTES].view(HEADER)[0].body_bytes
+    progress[NUM_RECEIVED] = 0
 
 
 @without_gil
@@ -253,23 +273,25 @@ def ask(
     message: Array,
     progress: Array,
     milliseconds: int,
-    is_answered: bool,
+    has_answer: bool,
 ) -> int:
-    """Send the rest of a request and receive its answer: DONE, LOST, or WAITING after this time without any event."""
+    """Send the rest of a request and receive its answer.
+
+    Returns:
+        DONE, LOST, or WAITING after this time without any event.
+    """
     polled.view(np.int32)[0] = descriptor
     while True:
-        is_sent = (
-            _send_rest(descriptor, message, progress)
-            if progress[SENT] < progress[TO_SEND]
-            else True
-        )
-        if is_sent and not is_answered:
+        is_sent = progress[SENT] == progress[TO_SEND]
+        if not is_sent:
+            is_sent = _send_remaining(descriptor, message, progress)
+        if is_sent and not has_answer:
             return DONE
         polled[_EVENTS] = POLLIN if is_sent else POLLIN | POLLOUT
         if _poll(polled.ctypes.data, 1, milliseconds) <= 0:
             return WAITING
-        if polled[_FOUND] & (POLLIN | _BROKEN):
-            state = _receive(descriptor, message, progress, polled[_FOUND])
+        if polled[_RETURNED_EVENTS] & (POLLIN | _BROKEN):
+            state = _receive(descriptor, message, progress, polled[_RETURNED_EVENTS])
             if state != WAITING:
                 return state
 
@@ -282,51 +304,60 @@ def serve(connections: Connections, served: Served) -> None:
     while num_open:
         _poll(polled.ctypes.data, polled.shape[0], -1)
         for slot in range(polled.shape[0]):
-            found = polled[slot, _FOUND]
-            if not found:
+            if not polled[slot, _RETURNED_EVENTS]:
                 continue
-            mine, message = connections.progress[slot], connections.messages[slot]
-            descriptor = polled[slot].view(np.int32)[0]
-            state = WAITING
-            if found & POLLOUT and _send_rest(descriptor, message, mine):
-                polled[slot, _EVENTS] = POLLIN
-            if found & (POLLIN | _BROKEN):
-                state = _receive(descriptor, message, mine, found)
-            if state == DONE:
-                mine[GOT], mine[SENT], mine[TO_SEND] = (
-                    0,
-                    0,
-                    _answer(served, message, mine, connections.within[slot]),
-                )
-                is_sent = mine[TO_SEND] == 0 or _send_rest(descriptor, message, mine)
-                polled[slot, _EVENTS] = POLLIN if is_sent else POLLOUT
-            elif state == LOST:
-                if mine[LOCKED]:
-                    unlock(_head_of(served, mine[LOCKED] - 1))
+            state = _serve_connection(connections, slot, served)
+            if state == LOST:
                 polled[slot].view(np.int32)[0] = -1
-                polled[slot, _FOUND] = 0
+                polled[slot, _RETURNED_EVENTS] = 0
                 num_open -= 1
+
+
+@without_gil
+def _serve_connection(connections: Connections, slot: int, served: Served) -> int:
+    """Send and receive on a connection what is possible without waiting; returns LOST if it is broken."""
+    entry = connections.polled[slot]
+    message, progress = connections.messages[slot], connections.progress[slot]
+    descriptor, events = entry.view(np.int32)[0], entry[_RETURNED_EVENTS]
+    if events & POLLOUT and _send_remaining(descriptor, message, progress):
+        entry[_EVENTS] = POLLIN
+    state = WAITING
+    if events & (POLLIN | _BROKEN):
+        state = _receive(descriptor, message, progress, events)
+    if state == DONE:
+        progress[TO_SEND] = _answer(served, message, progress, connections.indices[slot])
+        progress[NUM_RECEIVED] = 0
+        progress[SENT] = 0
+        is_sent = progress[TO_SEND] == 0 or _send_remaining(descriptor, message, progress)
+        entry[_EVENTS] = POLLIN if is_sent else POLLOUT
+    elif state == LOST and progress[LOCKED]:
+        unlock(_head_of(served, progress[LOCKED] - 1))
+    return state
 
 
 def compile_all(dtype: type[np.generic]) -> None:
     """Compile the kernels of vectors of a type, without calling them."""
-    own, head, times = np.zeros(1, dtype), np.zeros(HEAD_BYTES, np.uint8), np.zeros(1)
-    rows, numbers = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.int64)
-    connections = Connections(np.zeros((1, 1), np.int16), rows, numbers, numbers)
-    served = Served(head, own, numbers[0], numbers[0], own)
+    vector = np.zeros(1, dtype)
+    head = np.zeros(HEAD_BYTES, np.uint8)
+    seconds = np.zeros(1)
+    messages = np.zeros((1, 1), np.uint8)
+    progress = np.zeros((1, 1), np.int64)
+    connections = Connections(np.zeros((1, 1), np.int16), messages, progress, progress)
+    served = Served(head, vector, progress[0], progress[0], vector)
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (init_head, (head,)),
         (lock, (head,)),
         (try_lock, (head,)),
         (unlock, (head,)),
-        (read, (own, own, head, times)),
-        (add, (own, own, head, times)),
-        (fetch_and_add, (0, 0, own, head)),
-        (average, (own, head, own, head, own, times, True)),
-        (take_answer, (rows[0], own, head)),
-        (prepare, (0, 0, 0, 0, 0, rows[0], numbers[0])),
-        (ask, (0, connections.polled[0], rows[0], numbers[0], 0, True)),
+        (read, (vector, vector, head, seconds)),
+        (add, (vector, vector, head, seconds)),
+        (fetch_and_add, (0, 0, vector, head)),
+        (average, (vector, head, vector, head, vector, seconds, True)),
+        (finish_average, (messages[0], vector, head)),
+        (prepare, (messages[0], progress[0])),
+        (ask, (0, connections.polled[0], messages[0], progress[0], 0, True)),
         (serve, (connections, served)),
     ]
     for function, arguments in calls:
-        function.compile(tuple(numba.typeof(each) for each in arguments))  # type: ignore[no-untyped-call]
+        signature = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call]
+        function.compile(signature)

@@ -1,7 +1,7 @@
 """Communication of workers: the interfaces between the algorithms and MPI or the simulator.
 
-Methods are coroutines so that the same algorithm runs on both: under MPI they block and never suspend (see
-`basics.run_now`), in the simulator they suspend until the virtual clock has advanced.
+Methods are coroutines so that the same algorithm runs on both: under MPI they block and never
+suspend (see `basics.run_now`), in the simulator they suspend until the virtual clock has advanced.
 """
 
 from __future__ import annotations
@@ -17,25 +17,30 @@ from training.transports.basics import ExchangeCounts, Vector
 from training.transports.parameter_server import Layout, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
-"""Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""
+"""Counters of all workers: the samples of the learning rate's clock, and the tickets of the work units."""
 COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
 
 
 class SharedVector:
     """A vector of one worker; partners may average it with theirs at any time, without the worker's help.
 
-    In any interleaving, an average adds to one side what it takes from the other. So the sum over all workers is
-    conserved, and no change by `add` is lost. This one, of a single worker, has no partners.
+    In any interleaving, an average adds to one side what it subtracts from the other. So the sum
+    over all workers is conserved, and no change by `add` is lost. This class is for a single worker,
+    which has no partners.
 
     Args:
         vector: Its content, which is copied.
     """
 
-    waited: float = 0.0
-    """Time that the owner has waited in its calls, for locks or for its own thread [s]."""
+    _wait_seconds: float = 0.0
 
     def __init__(self, vector: Vector) -> None:
         self.values = vector.copy()
+
+    @property
+    def waited(self) -> float:
+        """Time that the owner has waited in its calls, for locks or for its own thread [s]."""
+        return self._wait_seconds
 
     @property
     def counts(self) -> ExchangeCounts:
@@ -43,7 +48,7 @@ class SharedVector:
         return ExchangeCounts()
 
     async def read_from_rank(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
-        """Copy another worker's vector, as it is now, into `out`, without its help."""
+        """Copy the present vector of any worker into `out`, without that worker's help."""
         np.copyto(out, self.values)
 
     async def read(self, out: Vector) -> int:
@@ -61,10 +66,10 @@ class SharedVector:
         raise AssertionError(f"a single worker has no partner {partner}")
 
     async def begin_average_with(self, partner: int) -> bool:
-        """Begin an average; one in memory is done at once, one between hosts runs in the background.
+        """Begin an average; in memory it is done at once, between hosts it runs in the background.
 
         Returns:
-            False: it is skipped, since the one before is under way, or a vector is not free.
+            False: it is skipped, since the last one is under way, or a vector is not free.
         """
         raise AssertionError(f"a single worker has no partner {partner}")
 
@@ -76,10 +81,10 @@ class SharedVector:
 
 
 class PendingSum:
-    """A sum over all workers that is under way; await it once. That of a single worker is done at once."""
+    """A sum over all workers that is under way; await it once. A single worker's sum is done at once."""
 
     def is_done(self) -> bool:
-        """Whether the vector is the sum."""
+        """Return whether the vector is the sum."""
         return True
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -90,7 +95,7 @@ class PendingSum:
 
 
 class Transport:
-    """One worker's connection to the other workers; this one is that of a single worker."""
+    """One worker's connection to the other workers; this class is for a single worker."""
 
     rank: int = 0
     world_size: int = 1
@@ -98,7 +103,7 @@ class Transport:
     """Time that this worker has waited for others, of all its time in calls [s]."""
 
     def __init__(self) -> None:
-        self._counted: Counter[CounterName] = Counter()
+        self._counters: Counter[CounterName] = Counter()
 
     async def all_reduce_sum(self, vector: Vector) -> None:
         """Replace the vector by its sum over all workers, on all workers."""
@@ -106,8 +111,8 @@ class Transport:
     def begin_all_reduce(self, vector: Vector) -> PendingSum:  # noqa: ARG002 - it is the sum
         """Begin to replace the vector by its sum over all workers, in the background.
 
-        All workers begin the same sums in the same order; several may be under way. The vector must neither change nor
-        be read before the result is awaited, or `is_done`.
+        All workers begin the same sums in the same order; several may be under way. The vector must
+        neither change nor be read before the result is awaited, or `is_done`.
         """
         return PendingSum()
 
@@ -118,29 +123,32 @@ class Transport:
         """Wait for all workers."""
 
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Send the vector to neighbours, which all do the same; the result gives their vectors, in the given order.
+        """Send the vector to neighbours, which all do the same.
 
         The vector must not change before the result is awaited.
+
+        Returns:
+            The vectors of the neighbours, in their order.
         """
         if neighbours:
             raise AssertionError(
                 f"a vector of {vector.size} for neighbours {neighbours}, which this worker lacks"
             )
 
-        async def nothing() -> list[Vector]:
+        async def no_vectors() -> list[Vector]:
             return []
 
-        return nothing()
+        return no_vectors()
 
     async def shared_vector(self, vector: Vector) -> SharedVector:
-        """A shared vector with this content; all workers together."""
+        """Make a shared vector with this content; all workers together."""
         return SharedVector(vector)
 
     async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
-        """A vector that all workers share; all workers together, with equal content.
+        """Make a vector that all workers share; all workers together, with equal content.
 
         Args:
-            content: (1 + num_moments, n) or (n,): the vector, and behind it what the rules of pushes keep beside it.
+            content: (1 + num_moments, n) or (n,): the vector, then the moments that rules of pushes use.
             shards: Number of parts, each with a lock and an owner.
         """
         return ParameterServer(Layout(content.shape[-1], shards), content, now=self.now)
@@ -148,11 +156,11 @@ class Transport:
     async def open_counters(self) -> None:
         """Make `count` usable where no vector is shared; all workers together."""
 
-    async def count(self, counter: CounterName, number: int) -> int:
+    async def count(self, counter: CounterName, amount: int) -> int:
         """Add to a counter of all workers, which begins at 0; returns the sum so far."""
-        self._counted[counter] += number
-        return self._counted[counter]
+        self._counters[counter] += amount
+        return self._counters[counter]
 
     def now(self) -> float:
-        """Seconds on this transport's clock."""
+        """Return the seconds on this transport's clock."""
         return time.perf_counter()

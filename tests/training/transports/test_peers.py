@@ -55,7 +55,7 @@ def test_the_fastest_network_comes_first_unless_one_is_named(
     }
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: own)
-    assert peers._addresses(network) == addresses
+    assert peers._host_addresses(network) == addresses
 
 
 @pytest.mark.parametrize("network", ["eht0", "fd00::/64"])
@@ -63,4 +63,4 @@ def test_an_unknown_network_is_refused_with_the_names_that_exist(network: str) -
     with pytest.raises(
         LaunchError, match=rf"'{network}' is no network of IPv4, and rank 0 has no .*, only .*lo"
     ):
-        peers._addresses(network)
+        peers._host_addresses(network)

@@ -16,7 +16,7 @@ import pytest
 from ranks import wait_until
 
 from training.transports.basics import run_now
-from training.transports.spark import _UNITS_AHEAD, SparkTransport, give, take
+from training.transports.spark import _UNITS_AHEAD, SparkTransport, deliver_sum, fetch_vector
 
 TOKEN = b"0123456789abcdef"
 WORLD_SIZE = 3
@@ -77,10 +77,10 @@ class Driver:
     def add_up(self, number: int, dtype: str, size: int) -> None:
         """Each task comes twice, as when Spark repeats it."""
         for _ in range(2):
-            taken = [take(port, TOKEN, number, dtype, size) for port in self.ports]
+            taken = [fetch_vector(port, TOKEN, number, dtype, size) for port in self.ports]
         for _ in range(2):
             for port in self.ports:
-                give(port, TOKEN, number, sum(taken[1:], taken[0]))
+                deliver_sum(port, TOKEN, number, sum(taken[1:], taken[0]))
 
     def together(self, work: Any) -> list[Any]:
         """What a coroutine gives for all agents, each in a thread."""
@@ -144,11 +144,11 @@ def test_tickets_are_dealt_once_and_samples_add_up(driver: Driver) -> None:
     async def count(agent: SparkTransport) -> int:
         found = 0
         for _ in range(20):
-            agent._told = -np.inf
+            agent._asked_for_samples = -np.inf
             before, found = found, await agent.count("samples", 7)
             assert found >= before + 7
         # Between two questions it adds its own.
-        agent._told = np.inf
+        agent._asked_for_samples = np.inf
         assert await agent.count("samples", 1) == found + 1
         return found
 
@@ -180,15 +180,15 @@ def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Dri
 
     driver.together(add_up)
     wait_until(lambda: not driver.agents[0]._sums, what="the sum is there")
-    give(driver.ports[0], TOKEN, 1, np.full(2, 9.0))
+    deliver_sum(driver.ports[0], TOKEN, 1, np.full(2, 9.0))
     assert vectors[0].tolist() == [3, 3]
     with pytest.raises(ConnectionError):
-        take(driver.ports[0], TOKEN, 1, "<f8", 2)
+        fetch_vector(driver.ports[0], TOKEN, 1, "<f8", 2)
 
 
 def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Driver) -> None:
-    driver.agents[1].say({"progress": {"step": 3}})
-    driver.agents[1].say({"done": True})
+    driver.agents[1].send({"progress": {"step": 3}})
+    driver.agents[1].send({"done": True})
     wait_until(lambda: len(driver.said) == 2, what="the driver has heard it")
     assert driver.said == [{"progress": {"step": 3}}, {"done": True}]
     driver.connections[2].shutdown(socket.SHUT_RDWR)
