@@ -93,7 +93,7 @@ def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(
         )
     for averaged, pushed in results:
         assert averaged["on_host"] == 2
-        assert averaged["difference"] == [0]
+        assert max(map(abs, averaged["difference"])) <= 1e-6
         assert pushed["lost"] == 0
         assert pushed["clocks_are_right"]
     counts = [averaged["counts"] for averaged, _ in results]

@@ -137,9 +137,9 @@ class MeteredTransport(Transport):
             await self._transport.open_counters()
 
     @override
-    async def count(self, counter: CounterName, number: int) -> int:
+    async def count(self, counter: CounterName, amount: int) -> int:
         with self._meter.communicating("counting", self._transport):
-            return await self._transport.count(counter, number)
+            return await self._transport.count(counter, amount)
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
