@@ -74,8 +74,6 @@ def about(task: Any) -> dict[str, Any]:
         "together": task.max_active_tis_per_dag,
         "owner": task.owner,
         "doc": task.doc_md,
-        "outlets": [outlet.name for outlet in task.outlets],
-        "links": [link.name for link in task.operator_extra_links],
     }
 
 
@@ -123,7 +121,7 @@ def end_of(
     params: dict[str, Any] | None = None,
     waited: float = 0,
 ) -> dict[str, Any]:
-    """Run a task here, without a scheduler: the name of what it raised, what it announced, where its link leads."""
+    """Run a task here, without a scheduler: the name of what it raised, and what it announced."""
     operator = dag.get_task(task)
     announced: dict[Any, Events] = defaultdict(Events)
     begun = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=waited)
@@ -139,9 +137,8 @@ def end_of(
         words = "done"
     except Exception as error:  # noqa: BLE001 - what it is, is asked for
         words = f"{type(error).__name__}: {error}"
-    links = [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links]
     assets = {alias.name: events.uris for alias, events in announced.items()}
-    return {"end": words, "assets": assets, "links": links}
+    return {"end": words, "assets": assets}
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ NASTY = """a folder/$(touch owned) `touch owned` "quoted" 'config' {{ ds }};.yam
 RUN_DIR = "runs/a night"
 
 
-def stand_in(folder: Path, exit_codes: dict[str, int] | None = None, report: str = "") -> Path:
+def stand_in(folder: Path, exit_codes: dict[str, int] | None = None) -> Path:
     """An interpreter that only writes down its words and environment, and ends as told for each stage."""
     path = folder / "stand-in"
     path.write_text(
@@ -50,7 +50,6 @@ def stand_in(folder: Path, exit_codes: dict[str, int] | None = None, report: str
         f"    sys.exit(print(json.dumps({{'run_dir': {{'value': {RUN_DIR!r}}}}})))\n"
         f"with open({str(folder / 'called.jsonl')!r}, 'a') as file:\n"
         "    print(json.dumps({'words': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}), file=file)\n"
-        f"print({report!r} if sys.argv[3] == 'report' else 'said')\n"
         f"sys.exit({exit_codes or {}!r}.get(sys.argv[3], 0))\n"
     )
     path.chmod(0o755)
@@ -117,13 +116,11 @@ MakeSite = Callable[..., Site]
 
 @pytest.fixture
 def make_site(airflow: subprocess.Popen[str], tmp_path: Path) -> MakeSite:
-    """Makes a site of exit codes by stage, what `report` says, and environment variables."""
+    """Makes a site of exit codes by stage, and environment variables."""
 
-    def make(
-        *, exit_codes: dict[str, int] | None = None, report: str = "", **settings: str
-    ) -> Site:
+    def make(*, exit_codes: dict[str, int] | None = None, **settings: str) -> Site:
         own = {
-            "HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes, report)),
+            "HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes)),
             "HEP_PIPELINE_DIR": str(tmp_path),
         }
         return Site(airflow, tmp_path, {"PATH": os.environ["PATH"], **own, **settings})
@@ -167,9 +164,6 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
         HEP_PIPELINE_TRACK="yes",
         HEP_PIPELINE_KEEP="5",
         HEP_PIPELINE_SCHEDULE="15 2 * * *",
-        HEP_PIPELINE_RETRY_MINUTES="7",
-        HEP_PIPELINE_TIMEOUT_HOURS="3",
-        HEP_PIPELINE_OWNER="trigger group",
         HEP_PIPELINE_CPU_POOL="cores",
         HEP_PIPELINE_GPU_POOL="gpus",
     )
@@ -187,9 +181,6 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
     }
     assert found["schedule"] == "15 2 * * *"
     assert each_task(found, "retries") == {2}
-    assert each_task(found, "retry_seconds") == {7 * 60}
-    assert each_task(found, "timeout_hours") == {3}
-    assert each_task(found, "owner") == {"trigger group"}
     assert {each["pool"] for name, each in found["tasks"].items() if name != "train"} == {"cores"}
     assert found["tasks"]["train"]["pool"] == "gpus"
     # A pool says how many run at once; where there is none, no two of a task do.
@@ -241,9 +232,6 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
     assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + [
         "AirflowSkipException"
     ] * 4
-    # Who waits for new events of the run folder hears nothing of a backfill.
-    events = {"hep_events": [(tmp_path / RUN_DIR / "ingest").as_uri()]}
-    assert [each["assets"] for each in found[:5]] == [events] * 3 + [{}] * 2
 
 
 def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
@@ -283,25 +271,17 @@ def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("web", "address"),
-    [
-        ("", lambda folder: (folder / "runs/a night/report.html").as_uri()),
-        (
-            "https://example.org/hep/",
-            lambda _: "https://example.org/hep/runs/a%20night/report.html",
-        ),
-    ],
-)
-def test_the_report_is_a_click_away_even_where_it_was_up_to_date(
-    make_site: MakeSite, tmp_path: Path, web: str, address: Callable[[Path], str]
+def test_a_promotion_is_announced_and_a_stage_that_was_up_to_date_is_skipped(
+    make_site: MakeSite, tmp_path: Path
 ) -> None:
-    site = make_site(
-        exit_codes={"report": 99}, report="report: runs/a night/report.html", HEP_PIPELINE_WEB=web
-    )
-    (found,) = site.dag({"task": "report"})["ends"]
-    assert found["end"] == "AirflowSkipException: report: there was nothing to do"
-    assert found["links"] == [address(tmp_path)]
+    site = make_site(exit_codes={"report": 99})
+
+    report, promotion = site.dag({"task": "report"}, {"task": "promote"})["ends"]
+
+    assert report["end"] == "AirflowSkipException: report: there was nothing to do"
+    assert report["assets"] == {}
+    registry = (tmp_path / RUN_DIR / "registry").as_uri()
+    assert promotion == {"end": "done", "assets": {"hep_model_in_use": [registry]}}
 
 
 def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "pipeline" / "airflow"
 DAG_FILE = DAGS / "hep_pipeline_dag.py"
 DAG_ID = "hep_pipeline"
+#: A site's policy: a task is tried again soon.
+POLICY = """
+import datetime as dt
+
+def task_policy(task):
+    task.retry_delay = dt.timedelta(seconds=3)
+    task.poke_interval = 10
+"""
 
 
 def airflow_python() -> Path:
@@ -42,7 +50,8 @@ class AirflowHome:
         self.python = airflow_python()
         self.folder = folder
         self.home = folder / "airflow"
-        self.home.mkdir(parents=True)
+        (self.home / "config").mkdir(parents=True)
+        (self.home / "config" / "airflow_local_settings.py").write_text(POLICY)
         ports = free_ports(3)
         self._port = ports[0]
         # Neither this process's packages nor anybody's settings of Airflow.
@@ -68,8 +77,6 @@ class AirflowHome:
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "HEP_PIPELINE_DIR": str(ROOT),
             "HEP_PIPELINE_PYTHON": str(pipeline_python(folder)),
-            "HEP_PIPELINE_RETRY_MINUTES": "0.05",
-            "HEP_PIPELINE_POKE_SECONDS": "10",
             **settings,
         }
 
