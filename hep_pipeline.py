@@ -1,6 +1,6 @@
 """The command `hep-pipeline`, and what notebooks and other programs import: `from hep_pipeline import load_run`.
 
-The name of this module is unique. Those of our packages are not: a folder may have a `features.py` of its own.
+The name of this module is unique. The names of our packages are not: a folder may have a `features.py` of its own.
 """
 
 from __future__ import annotations
@@ -10,30 +10,11 @@ import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.api import (
-        EventClassifier,
-        FeatureSettings,
-        Run,
-        current_model,
-        features_of,
-        load_classifier,
-        load_run,
-        predict,
-    )
-
-__all__ = [
-    "EventClassifier",
-    "FeatureSettings",
-    "Run",
-    "current_model",
-    "features_of",
-    "load_classifier",
-    "load_run",
-    "predict",
-]
+    from pipeline.api import *  # noqa: F403 - `pipeline.api.__all__` is the one list
 
 _ROOT = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - loads nothing
 _PACKAGES = ("hep_core", "ingestion", "features", "models", "training", "pipeline")
@@ -48,11 +29,15 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What `pipeline.api` has, imported at its first use: the command line does not need it."""
-    if name not in __all__:
-        raise AttributeError(f"hep_pipeline has no '{name}', only {', '.join(__all__)}")
-    _load_packages()
-    return getattr(import_module("pipeline.api"), name)
+    """A name of `pipeline.api`, which is imported at its first use: the command line does not need it."""
+    is_special = name.startswith("__") and name != "__all__"
+    if not is_special:
+        _load_packages()
+        api = import_module("pipeline.api")
+        if name == "__all__" or name in api.__all__:
+            return getattr(api, name)
+        raise AttributeError(f"hep_pipeline has no '{name}', only {', '.join(api.__all__)}")
+    raise AttributeError(name)
 
 
 def _load_packages() -> None:
@@ -64,21 +49,27 @@ def _load_packages() -> None:
     for name in _PACKAGES:
         loaded = sys.modules.get(name)
         if loaded is None:
-            spec = PathFinder.find_spec(name, [_ROOT])
-            if spec is None or spec.loader is None:
-                raise ImportError(
-                    f"the package '{name}' is not beside {__file__}. Install hep_pipeline again."
-                )
-            sys.modules[name] = module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[name])
-        elif _ROOT not in map(
-            os.path.dirname, loaded.__path__ if hasattr(loaded, "__path__") else ()
-        ):
-            where = getattr(loaded, "__file__", None) or name
+            _load_package(name)
+        elif not _is_ours(loaded):
             raise ImportError(
-                f"hep_pipeline has a package '{name}', and the program has imported {where} under that name. "
-                f"Rename that module."
+                f"hep_pipeline has a package '{name}', and the program has imported "
+                f"{getattr(loaded, '__file__', name)} under that name. Rename that module."
             )
+
+
+def _load_package(name: str) -> None:
+    spec = PathFinder.find_spec(name, [_ROOT])
+    if spec is None or spec.loader is None:
+        raise ImportError(
+            f"the package '{name}' is not beside {__file__}. Install hep_pipeline again."
+        )
+    sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+def _is_ours(module: ModuleType) -> bool:
+    folders = getattr(module, "__path__", ())
+    return any(os.path.dirname(folder) == _ROOT for folder in folders)  # noqa: PTH120
 
 
 if __name__ == "__main__":

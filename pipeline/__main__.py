@@ -7,14 +7,14 @@ import sys
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - loads nothing
 try:
     _FOREIGN = {
-        os.path.abspath(each)  # noqa: PTH100
-        for each in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.path.abspath(folder)  # noqa: PTH100
+        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     }
 except FileNotFoundError:
     sys.exit("error: the current folder was removed; change to another one.")
 sys.path[:] = [
     _ROOT,
-    *(each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in _FOREIGN),
+    *(folder for folder in sys.path[0 if sys.flags.safe_path else 1 :] if folder not in _FOREIGN),
 ]
 
 import signal  # noqa: E402
@@ -22,7 +22,7 @@ import signal  # noqa: E402
 from hep_core.environment import enter_clean_environment  # noqa: E402
 
 
-def _end_at_once(number: int, frame: object) -> None:  # noqa: ARG001 - the signature of signal handlers
+def _end_at_once(signal_number: int, frame: object) -> None:  # noqa: ARG001 - the signature of signal handlers
     """End at an interrupt during the imports, before any work has begun."""
     os.write(2, b"\ninterrupted\n")
     os._exit(130)
@@ -30,8 +30,8 @@ def _end_at_once(number: int, frame: object) -> None:  # noqa: ARG001 - the sign
 
 def main() -> None:
     """Run the command line in an environment that changes no result."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _end_at_once)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, _end_at_once)
     enter_clean_environment()
     if sys.path.count(_ROOT) > 1:
         # Installed packages stand behind the standard library.

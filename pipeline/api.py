@@ -74,7 +74,7 @@ class Run(NamedTuple):
         return self.dataset().classes
 
     def events(self) -> ak.Array:
-        """All ingested events, a record each; their collections are lists of records, in GeV and radians."""
+        """All ingested events as records; their collections are lists of records, in GeV and radians."""
         return ak.from_parquet(self._store("ingest").data_folder(self.output("ingest")) / "events")
 
     def features(self, split: str = "test") -> pa.Table:
@@ -93,19 +93,17 @@ class Run(NamedTuple):
 
     def metrics(self) -> dict[str, Any]:
         """All numbers of the evaluation, by network."""
-        content: dict[str, Any] = json.loads(
-            (self.output("evaluate") / "metrics.json").read_text(encoding="utf-8")
-        )
-        return content
+        file = self.output("evaluate") / "metrics.json"
+        metrics: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return metrics
 
     def classifier(self, network: str) -> EventClassifier:
         """A trained network, in use or not."""
         return load_classifier(self.output("train") / network)
 
     def _store(self, stage: str) -> StageStore:
-        return StageStore(
-            self.folder, stage, storage=as_path(self.storage) if self.storage else None
-        )
+        storage = as_path(self.storage) if self.storage else None
+        return StageStore(self.folder, stage, storage=storage)
 
 
 def load_run(name: str | Path) -> Run:
@@ -154,13 +152,15 @@ def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) ->
     Raises:
         hep_core.input_errors.InputFileError: A file is missing or cannot be read.
     """
-    chosen = [files] if isinstance(files, (str, Path)) else files
-    settings, infos = model.files([expand_path(str(path)) for path in chosen], lambda _: None)
-    kinds = {"file": pa.string(), "entry": pa.int64(), "flag": pa.int8(), "predicted": pa.int64()}
-    schema = pa.schema(kinds | dict.fromkeys(probability_branches(model.classes), pa.float32()))
-    pieces = [schema.empty_table()]
+    paths = [files] if isinstance(files, (str, Path)) else files
+    expanded_paths = [expand_path(str(path)) for path in paths]
+    settings, infos = model.files(expanded_paths, lambda _: None)
+    types = {"file": pa.string(), "entry": pa.int64(), "flag": pa.int8(), "predicted": pa.int64()}
+    types |= dict.fromkeys(probability_branches(model.classes), pa.float32())
+    schema = pa.schema(types)
+    tables = [schema.empty_table()]
     for info in infos:
         for raw, scored in model.entries(info, settings):
             columns = {"file": np.full(raw.num_events, info.path), **model.columns(raw, scored)}
-            pieces.append(pa.table(columns, schema=schema))
-    return pa.concat_tables(pieces)
+            tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(tables)

@@ -1,4 +1,4 @@
-"""What all commands share: the options, the way from a function to a command, and the lines of a result."""
+"""The options that all commands share, the decorator that makes commands, and the printing of results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ConfigOption = Annotated[
 #: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
 SET_VARIABLE: Final = "HEP_PIPELINE_SET"
 #: Variables with the number of copies of a command: of Open MPI, of MPICH, and of a step of SLURM.
-_SIZES: Final = {
+_LAUNCHER_BY_VARIABLE: Final = {
     "OMPI_COMM_WORLD_SIZE": "mpirun",
     "PMI_SIZE": "mpirun",
     "SLURM_STEP_NUM_TASKS": "srun",
@@ -93,10 +93,10 @@ class CliOptions(NamedTuple):
 
     def command_line(self, *arguments: str) -> str:
         """The line that a user types for a command with these options; credentials are hidden."""
-        words = ["python", "-m", "pipeline", *arguments, "--config", self.config]
+        command_line = ["python", "-m", "pipeline", *arguments, "--config", self.config]
         for override in self.overrides:
-            words += ["--set", hide_credentials(override)]
-        return shlex.join(words)
+            command_line += ["--set", hide_credentials(override)]
+        return shlex.join(command_line)
 
 
 def print_version(is_set: bool) -> None:
@@ -206,7 +206,7 @@ def _check_single_process() -> None:
     Raises:
         MachineError: mpirun or srun has started this command several times.
     """
-    for variable, launcher in _SIZES.items():
+    for variable, launcher in _LAUNCHER_BY_VARIABLE.items():
         num_copies = os.environ.get(variable, "1")
         if num_copies != "1":
             raise MachineError(
@@ -238,6 +238,6 @@ def print_lines(*lines: object) -> None:
         out.print(str(line), markup=False)
 
 
-def print_json(content: object) -> None:
+def print_json(result: object) -> None:
     """Print a command's result as JSON."""
-    out.print_json(json.dumps(content, ensure_ascii=False))
+    out.print_json(json.dumps(result, ensure_ascii=False))

@@ -16,9 +16,9 @@ from ingestion.errors import FilesToComeError
 from models.errors import ModelError
 from training.errors import TrainingError
 
-_LETTERS_SHOWN: Final = 500
+_MAX_LETTERS: Final = 500
 #: Error numbers of a disk that is full or read-only.
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 class PipelineError(Exception):
@@ -95,9 +95,9 @@ USER_ERRORS: Final = (
     *(PipelineError, PluginError, InputFileError, FeatureError, ModelError, TrainingError),
     DamagedOutputError,
 )
-#: Of these, those after which the same command may succeed later.
+#: Errors after which the same command may succeed later.
 TEMPORARY_ERRORS: Final = (FolderInUseError, UnreachableSparkError)
-#: Those that say: what a command reads is not there yet.
+#: Errors that say: the input of a command does not exist yet.
 MISSING_INPUT_ERRORS: Final = (FilesToComeError, NoOutputYetError)
 
 
@@ -109,13 +109,15 @@ def nearest(name: str, available: Iterable[str]) -> str:
         " Did you mean 'isolation_cone'?"
     """
     names = sorted(available)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else f" There are: {', '.join(names)}."
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if matches:
+        return f" Did you mean '{matches[0]}'?"
+    return f" There are: {', '.join(names)}."
 
 
-def truncated(words: str) -> str:
+def truncated(text: str) -> str:
     """A text, cut if it is very long."""
-    return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."
+    return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} ..."
 
 
 def full_disk_error(error: BaseException | None) -> OSError | None:
@@ -129,7 +131,7 @@ def full_disk_error(error: BaseException | None) -> OSError | None:
         >>> full_disk_error(ValueError("no number"))
     """
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if isinstance(error, OSError) and error.errno in _FULL_DISK:
             return error
         error = error.__cause__ or error.__context__
     return None
