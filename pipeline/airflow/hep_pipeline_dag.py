@@ -160,18 +160,18 @@ class StageTask(BaseSensorOperator):
 
     def _command(self, params: Any, until: dt.datetime | None) -> list[str]:
         """The command line. A run with an end works in a run folder of its own."""
-        words = [python(), "-m", "pipeline", self.task.name, *self.task.options]
+        command = [python(), "-m", "pipeline", self.task.name, *self.task.options]
         if self.task.name == "clean":
-            words += ["--keep", str(params["keep"])]
-        words += ["--config", params["config"]]
+            command += ["--keep", str(params["keep"])]
+        command += ["--config", params["config"]]
         if until is not None:
             run_dir = run_dir_of(params["config"])
             end = until.strftime("%Y-%m-%dT%H%M%SZ")
-            words += ["--set", f"run_dir={run_dir.with_name(f'{run_dir.name}-until') / end}"]
+            command += ["--set", f"run_dir={run_dir.with_name(f'{run_dir.name}-until') / end}"]
             # A storage belongs to one run folder.
-            words += ["--set", "storage=null"]
-            words += ["--set", f"ingest.until={until.isoformat()}"]
-        return words
+            command += ["--set", "storage=null"]
+            command += ["--set", f"ingest.until={until.isoformat()}"]
+        return command
 
     def _run(self, command: list[str]) -> int:
         """Run a command, whose lines are logged; returns its exit code."""

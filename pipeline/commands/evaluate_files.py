@@ -259,11 +259,11 @@ def _make_features(
     """Features of all events that were ingested; `ingested` are the counters."""
     features_dir = context.data_dir / "features"
     features_dir.mkdir()
-    parts = []
-    for part in ingested["parts"]:
-        if part["name"]:
-            path = str(context.data_dir / "events" / part["name"])
-            parts.append(EventsFile(part["name"], part["sample"], part["digest"], path))
+    event_files = []
+    for file in ingested["parts"]:
+        if file["name"]:
+            path = str(context.data_dir / "events" / file["name"])
+            event_files.append(EventsFile(file["name"], file["sample"], file["digest"], path))
     num_events = sum(counts["events"] for counts in ingested["samples"].values())
     spark = context.start_spark()
     with (
@@ -272,7 +272,7 @@ def _make_features(
     ):
         return make_unsplit(
             spark,
-            parts,
+            event_files,
             generated,
             context.config.features,
             context.config.classes,
@@ -292,7 +292,7 @@ def _rates_of_new_events(
 
     `ingested` and `selected` are counters.
     """
-    names = {part.name for sample in config.samples for part in sample.by_label()}
+    names = {labelled.name for sample in config.samples for labelled in sample.by_label()}
     if names != generated.keys():
         return None
     # Efficiencies of a sample are the same for any factor.

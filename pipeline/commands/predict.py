@@ -186,10 +186,10 @@ def _file_names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
     for info in infos:
         stem = Path(info.path).name.removesuffix(".root")
         name = f"{stem}.scores.{suffix}"
-        number = 2
+        suffix_number = 2
         while name in names:
-            name = f"{stem}-{number}.scores.{suffix}"
-            number += 1
+            name = f"{stem}-{suffix_number}.scores.{suffix}"
+            suffix_number += 1
         names.append(name)
     return names
 

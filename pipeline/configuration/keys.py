@@ -169,8 +169,8 @@ def kind_of(section: type[BaseModel]) -> str:
     field = section.model_fields.get("name")
     if field is None or get_origin(field.annotation) is not Literal:
         return ""
-    kind: str = get_args(field.annotation)[0]
-    return kind
+    (name,) = get_args(field.annotation)
+    return str(name)
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def explain(
 def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Keys, str]:
     """The keys of a mistake in a section, and a sentence about it."""
     # Pydantic also names validators, kinds of sections and the keys of mappings.
-    not_keys = {kind for _, kind in _keys_below([model])} | {"[key]"}
+    not_keys = {section_name for _, section_name in _keys_below([model])} | {"[key]"}
     keys = tuple(
         key
         for key in mistake["loc"]
@@ -103,15 +103,15 @@ def _advice(keys: Keys, model: type[BaseModel]) -> str:
         # Numbers of items, and names in mappings, lead to no other section.
         if inner_sections:
             sections = inner_sections
-    kinds_by_name: dict[str, list[str]] = {}
-    for name, kind in _keys_below(sections):
+    sections_by_name: dict[str, list[str]] = {}
+    for name, section_name in _keys_below(sections):
         if name.split(".")[-1] == last_key:
-            kinds_by_name.setdefault(name, []).append(kind)
-    for name, kinds in kinds_by_name.items():
-        if any(kinds):
-            return f" '{name}' is a key of {', '.join(filter(None, kinds))}."
-    if kinds_by_name:
-        return f" Did you mean {' or '.join(map(repr, kinds_by_name))}?"
+            sections_by_name.setdefault(name, []).append(section_name)
+    for name, section_names in sections_by_name.items():
+        if any(section_names):
+            return f" '{name}' is a key of {', '.join(filter(None, section_names))}."
+    if sections_by_name:
+        return f" Did you mean {' or '.join(map(repr, sections_by_name))}?"
     return nearest(last_key, {name for name, _ in _keys_below(sections) if "." not in name})
 
 

@@ -287,19 +287,19 @@ def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
     """The figures of the evaluation, of each model, and of the grid search if there was one."""
     evaluated = versions["evaluate"]
     comparisons = _embedded_figures(evaluated.folder / "plots", _SIDE_BY_SIDE)
-    captions = _OF_MODEL | {name: own.caption for name, own in OWN_FIGURES.items()}
+    captions = _OF_MODEL | {name: figure.caption for name, figure in OWN_FIGURES.items()}
     figures_of_runs = {}
     for model in evaluated.manifest.counters["runs"]:
         figures = _embedded_figures(evaluated.folder / model / "plots", captions)
         figures_of_runs[model] = list(figures.values())
-    content: dict[str, Any] = {
+    all_figures: dict[str, Any] = {
         "plots": dict.fromkeys(_SIDE_BY_SIDE) | comparisons,
         "run_plots": figures_of_runs,
     }
     if "gridsearch" in versions:
         folder = versions["gridsearch"].folder / "plots"
-        content["gridsearch_plots"] = _embedded_figures(folder, _GRIDSEARCH)
-    return content
+        all_figures["gridsearch_plots"] = _embedded_figures(folder, _GRIDSEARCH)
+    return all_figures
 
 
 def _embedded_figures(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:

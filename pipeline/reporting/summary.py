@@ -131,7 +131,7 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "model": best_model,
         "kept": f"{100 * point['wanted']:g} %",
-        "left": {name: share(left) for name, left in point["backgrounds"].items()},
+        "left": {name: share(efficiency) for name, efficiency in point["backgrounds"].items()},
         "rejection": inverse_with_interval(point["all_backgrounds"]),
         "rates": {name: rate(interval) for name, interval in rates.items()},
         "total": rate(point["total_rate"]) if "rates" in point else None,
@@ -221,18 +221,18 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str]]]:
+def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float, list[str]]]:
     """What other weights or shifted inputs change in the numbers of a model, at each measurable working point.
 
-    `kind` is `weights` or `systematics`.
+    `variation_type` is `weights` or `systematics`.
 
     Returns:
         Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class;
         evaluations of release 0.2.0 have no area.
     """
-    variations = dict(run.get(kind, {}))
-    if f"{kind}_envelope" in run:
-        variations[f"all {len(run[kind])}"] = run[f"{kind}_envelope"]
+    variations = dict(run.get(variation_type, {}))
+    if f"{variation_type}_envelope" in run:
+        variations[f"all {len(run[variation_type])}"] = run[f"{variation_type}_envelope"]
     rows = []
     for name, variation in variations.items():
         accuracy, auc = _shift(variation["accuracy"]), _shift(variation.get("auc"))

@@ -285,24 +285,24 @@ def _percent(share: Mapping[str, Any] | None) -> str:
     return with_interval(share, scale=100, most=1.0)
 
 
-def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid:
+def _variations_table(metrics: Mapping[str, Any], variation_type: str) -> Grid:
     """Shifts of accuracy, area and efficiencies with other weights or shifted inputs."""
     changes = {
         "weights": "with other weights of the generator",
         "systematics": "after a shift of the energy scale",
     }
-    has_envelope = any(f"{kind}_envelope" in run for run in metrics["runs"].values())
+    has_envelope = any(f"{variation_type}_envelope" in run for run in metrics["runs"].values())
     table = Grid(
-        *("model", kind, "kept", "accuracy", "AUC", *metrics["classes"]),
+        *("model", variation_type, "kept", "accuracy", "AUC", *metrics["classes"]),
         keys=3,
         title=(
             f"shift [%] of accuracy, area under the ROC curve, and efficiencies at the same threshold, "
-            f"{changes[kind]}"
+            f"{changes[variation_type]}"
         ),
         caption=_ENVELOPE_CAPTION if has_envelope else "",
     )
     for model, run in metrics["runs"].items():
-        for variation, efficiency, cells in shifts(run, kind):
+        for variation, efficiency, cells in shifts(run, variation_type):
             table.add_row(model, variation, f"{100 * efficiency:g}%", *cells)
     return table
 
