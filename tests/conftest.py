@@ -47,11 +47,11 @@ class Examples:
     def pytest_collect_file(
         self, file_path: Path
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-        found = yield
+        results = yield
         return [
-            each
-            for each in found
-            if type(each).__name__ != "DoctestModule" or ">>>" in file_path.read_text("utf-8")
+            result
+            for result in results
+            if type(result).__name__ != "DoctestModule" or ">>>" in file_path.read_text("utf-8")
         ]
 
 

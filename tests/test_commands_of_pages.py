@@ -43,9 +43,9 @@ def options_of(command: PageCommand) -> dict[str, Any]:
     return values
 
 
-def exists(name: str | Path, known: set[str]) -> bool:
+def exists(name: str | Path, expected: set[str]) -> bool:
     """Whether a name is known, or is that of a file of the checkout."""
-    return str(name) in known or (CHECKOUT / name).is_file()
+    return str(name) in expected or (CHECKOUT / name).is_file()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"{command.page}: {command.line}")

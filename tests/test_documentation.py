@@ -114,7 +114,7 @@ def test_every_make_target_that_is_named_exists() -> None:
         named = re.findall(
             r"(?:`|^    )make ([a-z][a-z-]*(?: [a-z-]+)*)", text_of(page), re.MULTILINE
         )
-        assert {word for words in named for word in words.split()} <= targets, page
+        assert {word for message in named for word in message.split()} <= targets, page
 
 
 def test_notebooks_are_small_and_ran_without_errors() -> None:
@@ -127,7 +127,10 @@ def test_notebooks_are_small_and_ran_without_errors() -> None:
         ]
         assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
         assert not [
-            each for cell in cells for each in cell["outputs"] if each["output_type"] == "error"
+            output
+            for cell in cells
+            for output in cell["outputs"]
+            if output["output_type"] == "error"
         ]
 
 
@@ -152,14 +155,14 @@ def test_the_english_is_plain() -> None:
         CHECKOUT / "Makefile",
         *PAGES,
     ]
-    found = [
-        (str(path.relative_to(CHECKOUT)), words[0])
+    results = [
+        (str(path.relative_to(CHECKOUT)), message[0])
         for path in paths
         if path != Path(__file__)
         and (path.suffix in {".html", ".md", ".py", ".sh", ".yaml"} or path.name == "Makefile")
-        for words in odd.finditer(path.read_text(encoding="utf-8").replace("_", " "))
+        for message in odd.finditer(path.read_text(encoding="utf-8").replace("_", " "))
     ]
-    assert found == []
+    assert results == []
 
 
 def test_examples_import_only_what_is_public() -> None:
@@ -169,7 +172,7 @@ def test_examples_import_only_what_is_public() -> None:
     ]
     pattern = r"^\s*from (pipeline|ingestion|features|models|training)\.(\w+)"
     used = {
-        found for path in examples for found in re.findall(pattern, text_of(path), re.MULTILINE)
+        actual for path in examples for actual in re.findall(pattern, text_of(path), re.MULTILINE)
     }
     assert ("training", "algorithms") in used
     assert {

@@ -72,19 +72,19 @@ def test_every_goal_of_the_makefile_is_run_somewhere() -> None:
 
 
 def make(goal: str, *values: str) -> None:
-    kept = {
+    retained = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))
     }
-    done = subprocess.run(
+    completed = subprocess.run(
         [shutil.which("make") or "make", "--directory", ROOT, goal, *values],
-        env=kept,
+        env=retained,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert completed.returncode == 0, completed.stdout[-3000:] + completed.stderr[-3000:]
 
 
 @pytest.mark.goals
@@ -105,25 +105,27 @@ def test_numbers_in_the_readme_are_those_of_the_demo() -> None:
     entries = sum(counter["entries"] for counter in counters["ingest"]["samples"].values())
     selected = sum(counter["selected"] for counter in counters["features"]["samples"].values())
     tested = counters["evaluate"]["num_events"]
-    words = " ".join(readme.split())
+    message = " ".join(readme.split())
     assert (
         f"has {entries} simulated events; {selected} pass the selection, {tested} are tested on"
-        in words
+        in message
     )
     # Within their errors: other processors round otherwise, and the grid search may choose other layers there.
     line = re.search(r"accuracy (hlf .*)", readme)
     assert line
-    shown = {name: float(value) for name, value in re.findall(r"([\w-]+) ([\d.]+) \+-", line[1])}
+    displayed = {
+        name: float(value) for name, value in re.findall(r"([\w-]+) ([\d.]+) \+-", line[1])
+    }
     runs = {name: run["accuracy"] for name, run in counters["evaluate"]["runs"].items()}
-    assert shown.keys() == runs.keys()
+    assert displayed.keys() == runs.keys()
     for name, accuracy in runs.items():
-        assert accuracy["value"] == pytest.approx(shown[name], abs=accuracy["error"])
-    found = re.search(
-        r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", words
+        assert accuracy["value"] == pytest.approx(displayed[name], abs=accuracy["error"])
+    match = re.search(
+        r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", message
     )
-    assert found
-    assert runs["hlf"]["value"] == pytest.approx(float(found[1]), abs=runs["hlf"]["error"])
-    areas = re.findall(r"([\d.]+) ± ([\d.]+) \(([^)]+)\)", found[3])
+    assert match
+    assert runs["hlf"]["value"] == pytest.approx(float(match[1]), abs=runs["hlf"]["error"])
+    areas = re.findall(r"([\d.]+) ± ([\d.]+) \(([^)]+)\)", match[3])
     assert len(areas) == 3
     for value, error, name in areas:
         area = counters["evaluate"]["runs"]["hlf"]["auc"][name]

@@ -29,16 +29,16 @@ class Make:
         python.chmod(0o700)
         self.folder = folder
 
-    def __call__(self, *words: str, **environment: str) -> list[list[str]]:
+    def __call__(self, *arguments: str, **environment: str) -> list[list[str]]:
         """The calls: arguments, config, overrides."""
-        kept = {
+        retained = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("HEP_", "MAKE", "MFLAGS"))
         }
         subprocess.run(
-            [_MAKE, "--directory", ROOT, "--old-file", "setup", f"BIN={self.folder}", *words],
-            env={**kept, "CALLS": str(self._calls), **environment},
+            [_MAKE, "--directory", ROOT, "--old-file", "setup", f"BIN={self.folder}", *arguments],
+            env={**retained, "CALLS": str(self._calls), **environment},
             capture_output=True,
             check=True,
         )
@@ -83,13 +83,13 @@ def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> 
 def test_what_stands_behind_a_semicolon_of_a_study_was_run(
     make: Make, goal: str, name: str
 ) -> None:
-    made = make.folder / "INJECTED"
+    created = make.folder / "INJECTED"
     calls = make(
         goal,
-        f"{name}=x;touch {made}`touch {made}`$(touch {made})$(shell touch {made})\ntouch {made}",
+        f"{name}=x;touch {created}`touch {created}`$(touch {created})$(shell touch {created})\ntouch {created}",
     )
     assert "touch" in str(calls[-1])
-    assert not made.exists()
+    assert not created.exists()
 
 
 def test_without_values_those_of_the_environment_count(make: Make) -> None:

@@ -60,7 +60,7 @@ def passed_on(tree: ast.Module) -> set[str]:
 
 @pytest.mark.slow
 def test_no_name_has_two_addresses() -> None:
-    found = {}
+    actual = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             modules = (
@@ -69,5 +69,5 @@ def test_no_name_has_two_addresses() -> None:
                 else set()
             )
             if names := passed_on(ast.parse(path.read_text(encoding="utf-8"))) - modules:
-                found[str(path.relative_to(ROOT))] = names
-    assert found == PASSED_ON
+                actual[str(path.relative_to(ROOT))] = names
+    assert actual == PASSED_ON

@@ -35,15 +35,15 @@ def rows_of(page: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
 
 
-def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
-    found = set()
-    for name, value in content.items():
-        found |= (
+def keys_in(document: dict[str, Any], prefix: str = "") -> set[str]:
+    actual = set()
+    for name, value in document.items():
+        actual |= (
             keys_in(value, f"{prefix}{name}.")
             if isinstance(value, dict) and value
             else {prefix + name}
         )
-    return found
+    return actual
 
 
 def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> None:
@@ -69,12 +69,12 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
         for key, field in reference.schema_of(method.settings)["properties"].items():
             if key != "name":
                 having.setdefault(f"{key} {field}", [f"train.algorithm.{key}"]).append(name)
-    shown = [
+    displayed = [
         [row[0].strip("`"), *re.findall(r"`([^`]+)`", row[3].rpartition("(")[2])]
         for row in of_methods
     ]
-    assert sorted(map(sorted, shown)) == sorted(map(sorted, having.values()))
-    assert max(map(len, shown)) > 2
+    assert sorted(map(sorted, displayed)) == sorted(map(sorted, having.values()))
+    assert max(map(len, displayed)) > 2
     assert [key for key, row in rows.items() if len(row) < 4 or not row[3]] == []
 
 
@@ -130,8 +130,10 @@ def test_the_command_of_every_algorithm_trains_with_it(reference: ModuleType) ->
     commands = [line.strip() for line in page.splitlines() if " -m pipeline train " in line]
     assert len(commands) == len(METHODS)
     for name, command in zip(METHODS, commands, strict=True):
-        words = command.split()
-        chosen = [word for before, word in itertools.pairwise(words) if before == "--set"]
-        config = load_config(words[words.index("--config") + 1], chosen)
+        message = command.split()
+        selected = [
+            word for state_before, word in itertools.pairwise(message) if state_before == "--set"
+        ]
+        config = load_config(message[message.index("--config") + 1], selected)
         assert config.train.algorithm.name == name
         assert (config.train.workers == 1) == METHODS[name].traits.single_worker

@@ -42,12 +42,12 @@ def answer(path: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         path: The DAG file.
         runs: Of tasks: `task`, and perhaps `run_type`, `params`, `waited` (seconds).
     """
-    before = time.process_time()
+    cpu_time_before = time.process_time()
     try:
         dag = load(path).dag
     except ValueError as error:
         return {"refused": str(error)}
-    seconds = time.process_time() - before
+    seconds = time.process_time() - cpu_time_before
     tasks = {task.task_id: task for task in dag.tasks}
     return {
         "seconds": seconds,
@@ -134,11 +134,11 @@ def end_of(
     operator.soft_fail = False
     try:
         type(operator).execute.__wrapped__(operator, context)
-        words = "done"
+        message = "done"
     except Exception as error:  # noqa: BLE001 - what it is, is asked for
-        words = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
     assets = {alias.name: events.uris for alias, events in announced.items()}
-    return {"end": words, "assets": assets}
+    return {"end": message, "assets": assets}
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Site:
 
     def ends(self, *runs: dict[str, Any]) -> list[str]:
         """How tasks end, in words."""
-        return [each["end"] for each in self.dag(*runs)["ends"]]
+        return [task_end["end"] for task_end in self.dag(*runs)["ends"]]
 
     def called(self) -> list[Any]:
         """Words and environment of every command."""
@@ -94,11 +94,11 @@ class Site:
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
     """Airflow's interpreter, which takes longer to start than all tests of this file."""
     home = AirflowHome(tmp_path_factory.mktemp("airflow"))
-    words = [str(home.python), str(SCRIPT), str(DAG_FILE)]
+    command = [str(home.python), str(SCRIPT), str(DAG_FILE)]
     with (
         (home.folder / "log").open("w") as log,
         subprocess.Popen(
-            words,
+            command,
             env=home.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -119,11 +119,11 @@ def make_site(airflow: subprocess.Popen[str], tmp_path: Path) -> MakeSite:
     """Makes a site of exit codes by stage, and environment variables."""
 
     def make(*, exit_codes: dict[str, int] | None = None, **settings: str) -> Site:
-        own = {
+        own_value = {
             "HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes)),
             "HEP_PIPELINE_DIR": str(tmp_path),
         }
-        return Site(airflow, tmp_path, {"PATH": os.environ["PATH"], **own, **settings})
+        return Site(airflow, tmp_path, {"PATH": os.environ["PATH"], **own_value, **settings})
 
     return make
 
@@ -134,22 +134,23 @@ def default(make_site: MakeSite) -> Any:
     return make_site().dag()
 
 
-def each_task(found: Any, key: str) -> set[Any]:
-    return {each[key] for each in found["tasks"].values()}
+def each_task(actual: Any, key: str) -> set[Any]:
+    return {task[key] for task in actual["tasks"].values()}
 
 
 def test_loading_it_is_quick_and_imports_nothing_of_ours(default: Any) -> None:
     assert default["seconds"] < MAX_SECONDS
     assert not OURS & set(default["modules"])
     nodes = list(ast.walk(ast.parse(DAG_FILE.read_text())))
-    names = {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in names} <= {"airflow", *sys.stdlib_module_names}
 
 
 def test_the_report_comes_whatever_promote_says(default: Any) -> None:
-    assert {name: each["after"] for name, each in default["tasks"].items()} == {
-        name: [before] if before else [] for before, name in zip(["", *ORDER], ORDER, strict=False)
+    assert {name: task["after"] for name, task in default["tasks"].items()} == {
+        name: [state_before] if state_before else []
+        for state_before, name in zip(["", *ORDER], ORDER, strict=False)
     }
     # What had nothing to do stops nothing; what failed does.
     assert each_task(default, "rule") == {"none_failed"}
@@ -168,8 +169,8 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
         HEP_PIPELINE_GPU_POOL="gpus",
     )
     found = site.dag()
-    assert {name: each["after"] for name, each in found["tasks"].items()} == {
-        name: each["after"] for name, each in default["tasks"].items()
+    assert {name: task["after"] for name, task in found["tasks"].items()} == {
+        name: task["after"] for name, task in default["tasks"].items()
     }
     asked = {"config": "demo", "until": None, "promote": True, "track": False, "keep": None}
     assert default["params"] == {**asked, "files_hours": 0, "lock_hours": 12}
@@ -181,7 +182,7 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
     }
     assert found["schedule"] == "15 2 * * *"
     assert each_task(found, "retries") == {2}
-    assert {each["pool"] for name, each in found["tasks"].items() if name != "train"} == {"cores"}
+    assert {task["pool"] for name, task in found["tasks"].items() if name != "train"} == {"cores"}
     assert found["tasks"]["train"]["pool"] == "gpus"
     # A pool says how many run at once; where there is none, no two of a task do.
     assert each_task(found, "together") == {None}
@@ -203,16 +204,16 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
     make_site: MakeSite, tmp_path: Path
 ) -> None:
     site = make_site()
-    given = {"until": "2025-03-01T12:00:00+02:00"}
+    options = {"until": "2025-03-01T12:00:00+02:00"}
     types = ("scheduled", "manual", "asset_triggered", "backfill")
-    found = site.dag(
+    results = site.dag(
         *({"task": "ingest", "run_type": type_} for type_ in types),
-        {"task": "ingest", "run_type": "manual", "params": given},
-        *({"task": each, "run_type": "backfill"} for each in ("simulate", "promote", "track")),
-        {"task": "promote", "run_type": "manual", "params": given},
+        {"task": "ingest", "run_type": "manual", "params": options},
+        *({"task": result, "run_type": "backfill"} for result in ("simulate", "promote", "track")),
+        {"task": "promote", "run_type": "manual", "params": options},
     )["ends"]
     asked = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
-    own = [
+    own_value = [
         [
             "--set",
             f"run_dir={tmp_path / RUN_DIR}-until/{day}Z",
@@ -226,10 +227,10 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
             ("2025-03-01T100000", "2025-03-01T10:00:00+00:00"),
         )
     ]
-    assert [each["words"] for each in site.called()] == [asked] * 3 + [
-        [*asked, *each] for each in own
+    assert [result["words"] for result in site.called()] == [asked] * 3 + [
+        [*asked, *result] for result in own_value
     ]
-    assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + [
+    assert [result["end"].split(":")[0] for result in results] == ["done"] * 5 + [
         "AirflowSkipException"
     ] * 4
 
@@ -259,7 +260,7 @@ def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     codes = {"features": 1, "train": 2, "evaluate": 3, "export": 130}
     site = make_site(exit_codes=codes)
     ends = dict(zip(codes, site.ends(*({"task": name} for name in codes)), strict=True))
-    assert {stage: words.split(":")[0] for stage, words in ends.items()} == {
+    assert {stage: message.split(":")[0] for stage, message in ends.items()} == {
         "features": "AirflowException",
         "train": "AirflowFailException",
         "evaluate": "AirflowFailException",
@@ -293,17 +294,17 @@ def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path
         site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:9]))
         == ["done"] * 9
     )
-    for stage, each in zip(ORDER, site.called(), strict=False):
-        wanted = ["--if-wanted"] if stage in {"simulate", "gridsearch"} else []
-        assert each["words"] == [
+    for stage, call in zip(ORDER, site.called(), strict=False):
+        expected = ["--if-wanted"] if stage in {"simulate", "gridsearch"} else []
+        assert call["words"] == [
             "-m",
             "pipeline",
             stage,
-            *wanted,
+            *expected,
             "--exit-code",
             "--config",
             config,
         ]
-        assert each["cwd"] == str(tmp_path)
-        assert not [name for name in each["env"] if name.startswith(("AIRFLOW__", "PYTHONPATH"))]
+        assert call["cwd"] == str(tmp_path)
+        assert not [name for name in call["env"] if name.startswith(("AIRFLOW__", "PYTHONPATH"))]
     assert not list(tmp_path.rglob("owned"))

@@ -66,7 +66,10 @@ def ingested(run_dir: Path) -> list[set[str]]:
     manifests = [
         json.loads(path.read_text()) for path in sorted(run_dir.glob("ingest/0*/manifest.json"))
     ]
-    return [{Path(each["path"]).name for each in manifest["inputs"]} for manifest in manifests]
+    return [
+        {Path(file_input["path"]).name for file_input in manifest["inputs"]}
+        for manifest in manifests
+    ]
 
 
 class Site:
@@ -100,17 +103,17 @@ class Site:
                     self.home.rows(f"select 1 from serialized_dag where dag_id = '{DAG_ID}'")  # noqa: S608
                 ),
                 seconds=180,
-                what="Airflow has read the DAG",
+                label="Airflow has read the DAG",
             )
-            self._wait_until(self.home.answers, seconds=60, what="its web server answers")
+            self._wait_until(self.home.answers, seconds=60, label="its web server answers")
             self.listening = self.home.listening()
             self._click()
             self._end_of("click")
             self.before_backfill = versions(self.run_dir)
             days = ("--from-date", "2025-03-02", "--to-date", "2025-03-02")
             self.home.command("backfill", "create", "--dag-id", DAG_ID, *days)
-            other = quick_config(self.folder / "other", self.folder / "empty")
-            self.home.trigger("empty", logical_date=None, conf={"config": str(other)})
+            second = quick_config(self.folder / "other", self.folder / "empty")
+            self.home.trigger("empty", logical_date=None, conf={"config": str(second)})
             self._end_of("empty")
             self._end_of("backfill")
         finally:
@@ -122,10 +125,10 @@ class Site:
             self.home.trigger("click", logical_date=dt.datetime.now(dt.UTC).isoformat(), conf={})
             waits = ("up_for_reschedule", "click")
             self._wait_until(
-                lambda: waits in self.states("ingest"), seconds=120, what="ingest waits"
+                lambda: waits in self.states("ingest"), seconds=120, label="ingest waits"
             )
         self._wait_until(
-            lambda: any(self.run_dir.glob("train/0*")), seconds=300, what="the training has begun"
+            lambda: any(self.run_dir.glob("train/0*")), seconds=300, label="the training has begun"
         )
         (training,) = [command for command in self._commands() if "train" in command.cmdline()]
         os.kill(training.ppid(), signal.SIGTERM)
@@ -143,17 +146,19 @@ class Site:
         ended = (
             f"select 1 from dag_run where run_id like '{run}%' and state in ('success', 'failed')"  # noqa: S608
         )
-        self._wait_until(lambda: bool(self.home.rows(ended)), seconds=600, what=f"{run} is over")
+        self._wait_until(lambda: bool(self.home.rows(ended)), seconds=600, label=f"{run} is over")
 
     def _commands(self) -> list[psutil.Process]:
         """Processes of stages, without those that they start."""
-        found = [
-            each for each in processes_of(self.folder) if each.cmdline()[1:3] == ["-m", "pipeline"]
+        results = [
+            result
+            for result in processes_of(self.folder)
+            if result.cmdline()[1:3] == ["-m", "pipeline"]
         ]
-        pids = {each.pid for each in found}
-        return [each for each in found if each.ppid() not in pids]
+        pids = {result.pid for result in results}
+        return [result for result in results if result.ppid() not in pids]
 
-    def _wait_until(self, condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    def _wait_until(self, condition: Callable[[], bool], *, seconds: float, label: str) -> None:
         """Look seldom: two cores are few for Airflow, Spark and us."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -161,17 +166,17 @@ class Site:
                 log = (self.home.folder / "standalone.log").read_text()[-6000:]
                 runs = self.home.rows("select run_id, state from dag_run")
                 raise AssertionError(
-                    f"after {seconds} s still not: {what}; runs: {runs}; Airflow said:\n{log}"
+                    f"after {seconds} s still not: {label}; runs: {runs}; Airflow said:\n{log}"
                 )
             time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("site"))
-    made.run()
-    yield made
-    assert processes_of(made.folder) == []
+    created = Site(tmp_path_factory.mktemp("site"))
+    created.run()
+    yield created
+    assert processes_of(created.folder) == []
 
 
 def test_a_click_takes_what_came_today(site: Site) -> None:
@@ -213,10 +218,10 @@ def test_a_backfill_has_what_its_day_had_and_touches_nothing_else(site: Site) ->
     assert site.ends("backfill") == dict.fromkeys(
         {*ALWAYS_SKIPPED, "promote"}, "skipped"
     ) | dict.fromkeys(STAGES, "success")
-    own = site.run_dir.with_name("run-until") / "2025-03-03T000000Z"
-    assert ingested(own) == [{*ARRIVALS[1], *ARRIVALS[2]}]
-    assert None not in versions(own).values()
-    assert not (own / "registry").exists()
+    own_value = site.run_dir.with_name("run-until") / "2025-03-03T000000Z"
+    assert ingested(own_value) == [{*ARRIVALS[1], *ARRIVALS[2]}]
+    assert None not in versions(own_value).values()
+    assert not (own_value / "registry").exists()
     assert versions(site.run_dir) == site.before_backfill
 
 

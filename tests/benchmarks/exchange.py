@@ -29,12 +29,12 @@ COLUMNS = ("both", "both_99", "alone", "read", "add")
 
 
 def microseconds(work: Callable[[], object], times: int) -> list[float]:
-    found = []
+    results = []
     for _ in range(times):
         started = time.perf_counter()
         work()
-        found.append((time.perf_counter() - started) * 1e6)
-    return found
+        results.append((time.perf_counter() - started) * 1e6)
+    return results
 
 
 def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
@@ -48,19 +48,19 @@ def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
 
     microseconds(average, times // 10)
     run_now(transport.barrier())
-    both = microseconds(average, times)
+    pair = microseconds(average, times)
     run_now(transport.barrier())
     alone = microseconds(average, times) if transport.rank == 0 else [0.0]
     run_now(transport.barrier())
-    found = {
-        "both": statistics.median(both),
-        "both_99": statistics.quantiles(both, n=100)[-1],
+    actual = {
+        "both": statistics.median(pair),
+        "both_99": statistics.quantiles(pair, n=100)[-1],
         "alone": statistics.median(alone),
         "read": statistics.median(microseconds(lambda: run_now(vector.read(out)), times)),
         "add": statistics.median(microseconds(lambda: run_now(vector.add(change)), times)),
     }
     run_now(vector.close())
-    return found
+    return actual
 
 
 def rank(most: int) -> None:
@@ -68,9 +68,9 @@ def rank(most: int) -> None:
     for way in ("memory", "sockets"):
         transport = MpiTransport(shares_memory=way == "memory")
         for size, times in SIZES.items():
-            found = measure(transport, size, min(times, most))
+            actual = measure(transport, size, min(times, most))
             if transport.rank == 0:
-                sys.stdout.write(json.dumps({"way": way, "size": size, **found}) + "\n")
+                sys.stdout.write(json.dumps({"way": way, "size": size, **actual}) + "\n")
         transport.close()
 
 
@@ -84,21 +84,23 @@ def main() -> None:
         rank(arguments.averages)
         return
     settings = TrainSettings(algorithm="ad-psgd", workers=2)
-    words = [sys.executable, __file__, "--rank", "--averages", str(arguments.averages)]
-    ranks, environment = rank_command(settings, words), rank_environment(settings)
+    command = [sys.executable, __file__, "--rank", "--averages", str(arguments.averages)]
+    ranks, environment = rank_command(settings, command), rank_environment(settings)
     runs: dict[str, list[dict[str, Any]]] = {}
     for _ in range(arguments.repeats):
-        done = subprocess.run(ranks, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        for line in done.stdout.splitlines():
+        completed = subprocess.run(
+            ranks, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+        for line in completed.stdout.splitlines():
             if line.startswith("{"):
-                found = json.loads(line)
-                runs.setdefault(f"{found['way']:<9}{found['size']:>9,}", []).append(found)
+                document = json.loads(line)
+                runs.setdefault(f"{document['way']:<9}{document['size']:>9,}", []).append(document)
     sys.stdout.write("microseconds, medians    both (99 %)     alone      read       add\n")
-    for name, found in runs.items():
-        numbers = {key: statistics.median(run[key] for run in found) for key in COLUMNS}
-        both = "{both:.1f} ({both_99:.0f})".format(**numbers)
+    for name, document in runs.items():
+        numbers = {key: statistics.median(run[key] for run in document) for key in COLUMNS}
+        pair = "{both:.1f} ({both_99:.0f})".format(**numbers)
         sys.stdout.write(
-            name + f"{both:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers)
+            name + f"{pair:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers)
         )
 
 

@@ -48,13 +48,13 @@ def plain(
     network = make_network()
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
     order = np.random.default_rng(1).permutation(fold.train)
-    for part in torch.from_numpy(order).tensor_split(num_steps):
+    for chunk in torch.from_numpy(order).tensor_split(num_steps):
         optimizer.zero_grad()
-        functional.cross_entropy(network(rows.inputs[0][part]), rows.labels[part]).backward()
+        functional.cross_entropy(network(rows.inputs[0][chunk]), rows.labels[chunk]).backward()
         optimizer.step()
     with torch.inference_mode():
-        part = torch.from_numpy(fold.val)
-        functional.cross_entropy(network(rows.inputs[0][part]), rows.labels[part]).item()
+        chunk = torch.from_numpy(fold.val)
+        functional.cross_entropy(network(rows.inputs[0][chunk]), rows.labels[chunk]).item()
 
 
 def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int) -> tuple[float, float]:
@@ -112,11 +112,11 @@ def main() -> None:
     totals = []
     for _ in range(arguments.repeats):
         settings = itertools.product(FIRST, SECOND, THIRD, BATCHES)
-        found = [
+        results = [
             seconds_per_model(list(hidden), batch_size, num_steps=arguments.events // batch_size)
             for *hidden, batch_size in settings
         ]
-        totals.append([sum(times) for times in zip(*found, strict=True)])
+        totals.append([sum(times) for times in zip(*results, strict=True)])
     ratio = statistics.median(torchs / ours for torchs, ours in totals)
     rate = statistics.median(len(BATCHES) * 27 / ours for _, ours in totals)
     sys.stdout.write(f"CERN's 81 settings: x {ratio:.2f}, {rate:.1f} epochs of a model/s\n")

@@ -60,11 +60,18 @@ def bench(name: ModelName, folder: Path, repeats: int) -> None:
         batches.append(measure_throughput(exported, columns))
         in_torch.append(torch_median(model, columns, calls // 4))
     percentiles = ", ".join(
-        f"{words} {statistics.median(getattr(each, key) for each in single):,.1f}"
-        for words, key in (("median", "p50"), ("90 %", "p90"), ("99 %", "p99"), ("99.9 %", "p99_9"))
+        f"{message} {statistics.median(getattr(times, key) for times in single):,.1f}"
+        for message, key in (
+            ("median", "p50"),
+            ("90 %", "p90"),
+            ("99 %", "p99"),
+            ("99.9 %", "p99_9"),
+        )
         if getattr(single[0], key) is not None
     )
-    ratio = statistics.median(one / each.p50 for one, each in zip(in_torch, single, strict=True))
+    ratio = statistics.median(
+        first / times.p50 for first, times in zip(in_torch, single, strict=True)
+    )
     sys.stdout.write(
         f"{name}: one event in onnxruntime [us]: {percentiles}; torch takes {ratio:.1f} times as long; "
         f"batches of 256: {statistics.median(batches):,.0f} events/s\n"

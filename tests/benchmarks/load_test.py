@@ -74,7 +74,7 @@ def write_load_test(
                     file = opened.enter_context(
                         uproot.recreate(paths[-1], compression=uproot.ZLIB(1))
                     )
-                    types = {name: ak.type(each).content for name, each in columns.items()}
+                    types = {name: ak.type(column).content for name, column in columns.items()}
                     tree, in_file = (
                         file.mktree(TREE, types, counter_name=lambda name: f"{name}_size"),
                         0,
@@ -89,8 +89,8 @@ def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
     angle = rng.uniform(-math.pi, math.pi, raw.num_events)
     sign = rng.choice([-1.0, 1.0], raw.num_events)
     collections = {
-        name: Jagged(each.offsets, _turned_fields(each, angle, sign))
-        for name, each in raw.collections.items()
+        name: Jagged(collection.offsets, _turned_fields(collection, angle, sign))
+        for name, collection in raw.collections.items()
     }
     scalars = {
         **raw.scalars,
@@ -119,13 +119,13 @@ def _blocks(
     files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 ) -> Iterator[RawEvents]:
     """Blocks of the files' entries, in cycles, until there are `num_events` events."""
-    left = num_events
+    leftovers = num_events
     for info in cycle(files):
-        if left <= 0:
+        if leftovers <= 0:
             return
-        for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
+        for raw in read_events(info, settings, start=0, stop=min(info.entries, leftovers)):
             yield raw
-            left -= raw.num_events
+            leftovers -= raw.num_events
 
 
 def _columns(raw: RawEvents) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def main(argv: list[str]) -> None:
     files = write_load_test(
         infos, config.ingest, asked.events, asked.folder, rng=np.random.default_rng(1)
     )
-    content = {
+    document = {
         "run_dir": "run",
         "classes": config.classes,
         "samples": [
@@ -163,7 +163,7 @@ def main(argv: list[str]) -> None:
         "ingest": {"tree": TREE, "branch_map": branch_map()},
     }
     # YAML reads JSON too.
-    (asked.folder / "load_test.yaml").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    (asked.folder / "load_test.yaml").write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

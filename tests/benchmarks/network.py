@@ -44,37 +44,37 @@ NETWORKS: dict[str, tuple[float, float] | None] = {
 
 def rates(dataset: FeatureDataset, workers: int, launcher_args: list[str]) -> dict[str, float]:
     """Events per second of each method, from its records."""
-    found = {}
-    for name, chosen in METHODS.items():
+    actual = {}
+    for name, selected in METHODS.items():
         common = {"workers": workers, "batch_size": 128, "epochs": 3, "reader": "arrow"}
         settings = TrainSettings.model_validate(
-            {**common, "launcher_args": launcher_args, **chosen}
+            {**common, "launcher_args": launcher_args, **selected}
         )
-        found[name] = our_loop(dataset, HlfSettings(), settings)
-    return found
+        actual[name] = our_loop(dataset, HlfSettings(), settings)
+    return actual
 
 
 def exchange_rank() -> None:
     """A rank that makes averages; rank 0 prints their median [us]."""
     transport = MpiTransport()
-    found = measure_exchange(transport, 2013, 500)["both"]
+    actual = measure_exchange(transport, 2013, 500)["both"]
     transport.close()
     if transport.rank == 0:
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(actual) + "\n")
 
 
 def on_first_host(folder: Path, workers: int, launcher_args: list[str]) -> None:
     """All measurements of one network, started on its first host; prints a line of JSON."""
-    found: dict[str, float] = dict(rates(FeatureDataset.load(folder), workers, launcher_args))
+    actual: dict[str, float] = dict(rates(FeatureDataset.load(folder), workers, launcher_args))
     settings = TrainSettings(algorithm="ad-psgd", workers=workers, launcher_args=launcher_args)
     ranks = rank_command(settings, [sys.executable, __file__, "--exchange"])
-    done = subprocess.run(
+    completed = subprocess.run(
         ranks, env=rank_environment(settings), stdout=subprocess.PIPE, text=True, check=True
     )
-    found["exchange [us]"] = float(
-        next(line for line in done.stdout.splitlines() if line[:1].isdigit())
+    actual["exchange [us]"] = float(
+        next(line for line in completed.stdout.splitlines() if line[:1].isdigit())
     )
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(actual) + "\n")
 
 
 def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, float]:
@@ -88,20 +88,20 @@ def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, f
             str(workers),
             json.dumps(launcher_args),
         ]
-        done = subprocess.run(
+        completed = subprocess.run(
             between.on_host(0, *command) if between else command,
             env=rank_environment(TrainSettings()),
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-        return found | ({"round trip [us]": 1e6 * between.round_trip()} if between else {})
+        document: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+        return document | ({"round trip [us]": 1e6 * between.round_trip()} if between else {})
 
-    chosen = NETWORKS[name]
-    if chosen is None:
+    selected = NETWORKS[name]
+    if selected is None:
         return run(None)
-    with network(workers, folder, delay=chosen[0], rate=chosen[1]) as between:
+    with network(workers, folder, delay=selected[0], rate=selected[1]) as between:
         return run(between)
 
 
@@ -129,16 +129,17 @@ def main() -> None:
         dataset = Path(folder) / "hlf"
         hlf_dataset(dataset, arguments.rows)
         for _ in range(arguments.repeats):
-            for name, found in runs.items():
-                found.append(measure(name, dataset, arguments.workers, Path(folder)))
+            for name, results in runs.items():
+                results.append(measure(name, dataset, arguments.workers, Path(folder)))
     numbers = {
-        name: {key: statistics.median(run[key] for run in found) for key in found[0]}
-        for name, found in runs.items()
+        name: {key: statistics.median(run[key] for run in results) for key in results[0]}
+        for name, results in runs.items()
     }
     sys.stdout.write(" " * 16 + "".join(f"{name:>22}" for name in numbers) + "\n")
     for key in [*METHODS, "exchange [us]", "round trip [us]"]:
         cells = (
-            f"{found[key]:>22,.0f}" if key in found else " " * 22 for found in numbers.values()
+            f"{results[key]:>22,.0f}" if key in results else " " * 22
+            for results in numbers.values()
         )
         sys.stdout.write(f"{key:<16}" + "".join(cells) + "\n")
 

@@ -92,8 +92,8 @@ def seconds(work: Callable[[], None]) -> float:
 def reading(case: Case, repeats: int) -> dict[str, list[float]]:
     """Seconds of an epoch: bare and ours, in turns."""
 
-    def opened(kind: ReaderKind) -> Reader:
-        return open_reader(case.dataset, case.inputs, kind=kind, seed=1)
+    def opened(kind_name: ReaderKind) -> Reader:
+        return open_reader(case.dataset, case.inputs, kind=kind_name, seed=1)
 
     petastorm, memory = opened("petastorm"), opened("arrow")
     ways: dict[str, Callable[[], None]] = {
@@ -105,11 +105,11 @@ def reading(case: Case, repeats: int) -> dict[str, list[float]]:
     }
     for work in ways.values():
         work()
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    actual: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, work in ways.items():
-            found[name].append(seconds(work))
-    return found
+            actual[name].append(seconds(work))
+    return actual
 
 
 def ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
@@ -118,14 +118,14 @@ def ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
 
 
 def show(
-    title: str, case: Case, found: dict[str, list[float]], pairs: dict[str, tuple[str, str]]
+    title: str, case: Case, actual: dict[str, list[float]], pairs: dict[str, tuple[str, str]]
 ) -> None:
     sys.stdout.write(f"{title}\n")
-    for name, times in found.items():
+    for name, times in actual.items():
         line = f"  {name:<16}{case.rows / statistics.median(times):10.0f} events/s"
         if name in pairs:
             bare, goal = pairs[name]
-            line += f"   {ratio(times, found[bare]):5.2f} x the time of {bare}{goal}"
+            line += f"   {ratio(times, actual[bare]):5.2f} x the time of {bare}{goal}"
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -137,7 +137,7 @@ def main() -> None:
     )
     parser.add_argument("--particles", type=int, default=8192, help="events with particles")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     goals = {
         "petastorm": ("bare petastorm", " (at most 1.25)"),
@@ -146,16 +146,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         rows = {
-            "train": [_PARTICLE_ROWS] * -(-given.particles // _PARTICLE_ROWS),
+            "train": [_PARTICLE_ROWS] * -(-arguments.particles // _PARTICLE_ROWS),
             "val": [1],
             "test": [1],
         }
         wide = write_dataset(folder / "wide", rows=rows, max_particles=MAX_PARTICLES)
-        narrow = hlf_dataset(folder / "narrow", given.hlf)
+        narrow = hlf_dataset(folder / "narrow", arguments.hlf)
         for case in (Case("801 x 19", wide, PARTICLES), Case("HLF", narrow, HLF)):
-            found = reading(case, given.repeats)
+            actual = reading(case, arguments.repeats)
             pairs = {**goals, "memory": ("bare pyarrow", "")}
-            show(f"Reading {case.name}, {case.rows} events", case, found, pairs)
+            show(f"Reading {case.name}, {case.rows} events", case, actual, pairs)
 
 
 if __name__ == "__main__":

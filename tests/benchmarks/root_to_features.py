@@ -92,7 +92,7 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
     """ROOT to HLF and LLF Parquet without Spark, without events Parquet and without mixing."""
     keep_freed_memory()
     features = FeatureSettings()
-    for number, info in enumerate(infos):
+    for index, info in enumerate(infos):
         batches = []
         for raw in read_events(info, settings, start=0, stop=info.entries):
             events = select_events(raw, info, settings).table
@@ -101,7 +101,7 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
         every = np.arange(rows.num_rows)
         write_group(
             0,
-            number,
+            index,
             gather_rows(
                 [PickedRows(partial(pa.concat_tables, [rows]), every, every)], rows.num_rows
             ),
@@ -121,20 +121,26 @@ def both_stages(
         SampleSettings(name=name, label=label, files=["-"])
         for label, name in enumerate(["a", "b", "c"])
     ]
-    done = spark.accumulator(0)
-    made = ingest(
-        spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks
+    result = spark.accumulator(0)
+    created = ingest(
+        spark,
+        infos,
+        samples,
+        settings,
+        folder / "events",
+        done=result,
+        num_tasks=provider.num_tasks,
     )
-    parts = [
-        EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name))
-        for part in made.parts
+    chunks = [
+        EventsFile(chunk.name, chunk.sample, chunk.digest, str(folder / "events" / chunk.name))
+        for chunk in created.parts
     ]
     generated = {
         sample.name: GeneratedSample(label, None, 1, 1.0) for label, sample in enumerate(samples)
     }
     dataset = make_features(
-        spark, parts, generated, FeatureSettings(), CLASSES, folder / "features",
-        kernels=folder / "features" / "kernels", event_counter=done, num_tasks=provider.num_tasks,
+        spark, chunks, generated, FeatureSettings(), CLASSES, folder / "features",
+        kernels=folder / "features" / "kernels", event_counter=result, num_tasks=provider.num_tasks,
     ).dataset  # fmt: skip
     size = sum(path.stat().st_size for split in dataset.splits for path in dataset.files(split))
     return size / sum(dataset.num_rows(split) for split in dataset.splits)
@@ -170,17 +176,17 @@ class Bench(NamedTuple):
 
         `cpu` reads the clock: of this process alone where the work is done in it (Spark idles meanwhile).
         """
-        found = []
+        results = []
         for size in self.sizes:
             files, folder = first(self.infos, size), self.folder / uuid.uuid4().hex
             (folder / "train").mkdir(parents=True)
-            before, wall = cpu(), time.monotonic()
+            cpu_before, wall = cpu(), time.monotonic()
             work(files, folder)
-            found.append(
-                (sum(info.entries for info in files), cpu() - before, time.monotonic() - wall)
+            results.append(
+                (sum(info.entries for info in files), cpu() - cpu_before, time.monotonic() - wall)
             )
             shutil.rmtree(folder)
-        (few, small, briefly), (many, large, long) = found
+        (few, small, briefly), (many, large, long) = results
         return 1e6 * (large - small) / (many - few), briefly - (long - briefly) / (many - few) * few
 
 
@@ -224,26 +230,33 @@ def main() -> None:
         "--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes"
     )
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        if given.files:
+        if arguments.files:
             settings = IngestSettings()
             files = {
                 name: [
-                    path for path in sorted(given.files) if Path(path).name.startswith(f"{name}_")
+                    path
+                    for path in sorted(arguments.files)
+                    if Path(path).name.startswith(f"{name}_")
                 ]
                 for name in CLASSES_OF
             }
             infos = infos_of({name: paths for name, paths in files.items() if paths}, settings)
         else:
-            infos, settings = made_files(Path(folder) / "sample", max(given.events))
+            infos, settings = made_files(Path(folder) / "sample", max(arguments.events))
         infos = taking_turns(infos)
-        if len(first(infos, given.events[0])) == len(first(infos, given.events[1])):
+        if len(first(infos, arguments.events[0])) == len(first(infos, arguments.events[1])):
             sys.exit(
-                f"--events: {given.events[0]} and {given.events[1]} events need the same files; give other sizes"
+                f"--events: {arguments.events[0]} and {arguments.events[1]} events need the same files; "
+                "give other sizes"
             )
         provider = SparkProvider(SparkSettings(master="local[2]"))
-        run(Bench(infos, settings, Path(folder), tuple(given.events)), provider, given.repeats)
+        run(
+            Bench(infos, settings, Path(folder), tuple(arguments.events)),
+            provider,
+            arguments.repeats,
+        )
         provider.stop()
 
 

@@ -32,12 +32,12 @@ STOPPED, PERIOD = 0.18, 0.2
 
 def ranks_of(process: psutil.Process) -> list[psutil.Process]:
     """The ranks below a process, in the order of their start."""
-    found = []
+    results = []
     for child in process.children(recursive=True):
         with suppress(psutil.Error):
             if "python" in child.name() and "training.launching.rank_process" in child.cmdline():
-                found.append(child)
-    return sorted(found, key=lambda each: each.pid)
+                results.append(child)
+    return sorted(results, key=lambda each: each.pid)
 
 
 def hold(process: psutil.Process, is_over: threading.Event) -> None:
@@ -51,7 +51,7 @@ def hold(process: psutil.Process, is_over: threading.Event) -> None:
 
 def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed: bool) -> float:
     """Events per second of a training with four ranks."""
-    chosen = {
+    settings = {
         "model.names": "[hlf]",
         "model.hlf.from_gridsearch": "false",
         "train.workers": 4,
@@ -60,8 +60,8 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
         "train.algorithm": method,
         "train.stall_seconds": 600,
     }
-    words = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "pipeline", "train", "--force", *where, *words]
+    message = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "pipeline", "train", "--force", *where, *message]
     is_over = threading.Event()
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -70,15 +70,15 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
             holder = None
             started = run_dir / "train"
             while process.poll() is None:
-                found = ranks_of(psutil.Process(process.pid))
+                actual = ranks_of(psutil.Process(process.pid))
                 if (
                     disturbed
                     and holder is None
-                    and len(found) == 4
+                    and len(actual) == 4
                     and list(started.glob("*/hlf/started"))
                 ):
                     time.sleep(1)
-                    holder = threading.Thread(target=hold, args=(found[1], is_over), daemon=True)
+                    holder = threading.Thread(target=hold, args=(actual[1], is_over), daemon=True)
                     holder.start()
                 time.sleep(0.02)
         finally:

@@ -107,42 +107,42 @@ def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) ->
             order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch)).to(
                 device
             )
-            for part in order.split(settings.batch_size):
-                inputs = plain_batch(rows, part)
+            for chunk in order.split(settings.batch_size):
+                inputs = plain_batch(rows, chunk)
                 optimizer.zero_grad()
-                functional.cross_entropy(network(*inputs), rows.rows.labels[part]).backward()
+                functional.cross_entropy(network(*inputs), rows.rows.labels[chunk]).backward()
                 optimizer.step()
-                count += len(part) if epoch else 0
+                count += len(chunk) if epoch else 0
     if device.type == "cuda":
         torch.cuda.synchronize()
     return count / (time.perf_counter() - started)
 
 
-def plain_batch(rows: MemoryRows, part: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def plain_batch(rows: MemoryRows, chunk: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Columns of some events; particles are cut to the longest."""
     if rows.rows.lengths is None:
-        return (rows.rows.inputs[0][part],)
+        return (rows.rows.inputs[0][chunk],)
     particles, numbers = rows.rows.inputs
-    return particles[part, : max(1, int(numbers[part].max()))], numbers[part]
+    return particles[chunk, : max(1, int(numbers[chunk].max()))], numbers[chunk]
 
 
 def distributed_rate(folder: str, settings: str) -> None:
     """The same loop as one of two ranks of DistributedDataParallel over gloo; rank 0 prints the rate of both."""
     torch.distributed.init_process_group("gloo")
-    rank, chosen = torch.distributed.get_rank(), TrainSettings.model_validate_json(settings)
+    rank, selected = torch.distributed.get_rank(), TrainSettings.model_validate_json(settings)
     dataset = FeatureDataset.load(Path(folder))
-    torch.manual_seed(chosen.seed)
+    torch.manual_seed(selected.seed)
     network = build(model_spec(HlfSettings(), dataset))
-    rows = MemoryRows.load(dataset, "train", network.inputs, seed=chosen.seed)
+    rows = MemoryRows.load(dataset, "train", network.inputs, seed=selected.seed)
     half = len(rows) // 2
     chosen_rows = slice(rank * half, (rank + 1) * half)
-    own = Rows(
+    own_value = Rows(
         tuple(column[chosen_rows] for column in rows.rows.inputs),
         rows.rows.labels[chosen_rows],
         rows.rows.weights[chosen_rows],
     )
     rate = 2 * torch_rate(
-        DistributedDataParallel(network), MemoryRows(own, chosen.seed, [half]), chosen
+        DistributedDataParallel(network), MemoryRows(own_value, selected.seed, [half]), selected
     )
     if rank == 0:
         sys.stdout.write(json.dumps(rate) + "\n")
@@ -153,7 +153,7 @@ def distributed_loop(dataset: FeatureDataset, settings: TrainSettings) -> float:
     """Events per second of two ranks of torch's DistributedDataParallel, without a launcher."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = {
+        position = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free.getsockname()[1]),
             "WORLD_SIZE": "2",
@@ -162,14 +162,14 @@ def distributed_loop(dataset: FeatureDataset, settings: TrainSettings) -> float:
     ranks = [
         subprocess.Popen(
             command,
-            env={**os.environ, **place, "RANK": str(rank)},
+            env={**os.environ, **position, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=600)[0] for rank in ranks]
-    return float(said[0].splitlines()[-1])
+    output = [rank.communicate(timeout=600)[0] for rank in ranks]
+    return float(output[0].splitlines()[-1])
 
 
 def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
@@ -193,12 +193,14 @@ def working_rate(ranks: list[list[dict[str, Any]]]) -> float:
 def working_seconds(record: dict[str, Any]) -> float:
     """The time of an epoch without validation and checkpoints [s]."""
     kinds = ("read", "compute", "communicate", "wait")
-    return float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in kinds))
+    return float(sum(record["seconds_by_kind"].get(kind_name, 0.0) for kind_name in kinds))
 
 
-def ratios(one: Callable[[], float], other: Callable[[], float], repeats: int) -> dict[str, Any]:
+def ratios(
+    first_function: Callable[[], float], second_function: Callable[[], float], repeats: int
+) -> dict[str, Any]:
     """Alternating runs of both; the median ratio of the first to the second, and both rates."""
-    pairs = [(one(), other()) for _ in range(repeats)]
+    pairs = [(first_function(), second_function()) for _ in range(repeats)]
     return {
         "ratio": round(statistics.median(first / second for first, second in pairs), 3),
         "of_each_pair": [round(first / second, 3) for first, second in pairs],
@@ -209,7 +211,7 @@ def ratios(one: Callable[[], float], other: Callable[[], float], repeats: int) -
 
 def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
     """Items 3 and 4: one worker against the bare loop, and two workers against it."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     memory = {"reader": "arrow", "batch_size": 128, "epochs": 4}
     with tempfile.TemporaryDirectory() as folder:
         dataset = hlf_dataset(Path(folder) / "hlf", rows)
@@ -219,9 +221,9 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
         def bare() -> float:
             return bare_loop(dataset, hlf, alone)
 
-        found["hlf, one worker"] = ratios(lambda: our_loop(dataset, hlf, alone), bare, repeats)
+        actual["hlf, one worker"] = ratios(lambda: our_loop(dataset, hlf, alone), bare, repeats)
         through_petastorm = alone.model_copy(update={"reader": "petastorm", "epochs": 2})
-        found["hlf, one worker, petastorm"] = ratios(
+        actual["hlf, one worker, petastorm"] = ratios(
             lambda: our_loop(dataset, hlf, through_petastorm), bare, 1
         )
         methods: dict[str, dict[str, Any]] = {
@@ -231,20 +233,20 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
             "swarm-sgd H=3": {"algorithm": {"name": "swarm-sgd", "local_steps": 3}},
             "ar-sgd": {"algorithm": "ar-sgd"},
         }
-        for name, chosen in methods.items():
-            two = TrainSettings.model_validate({"workers": 2, **memory, **chosen})
-            found[f"hlf, two workers, {name}"] = ratios(
+        for name, selected in methods.items():
+            two = TrainSettings.model_validate({"workers": 2, **memory, **selected})
+            actual[f"hlf, two workers, {name}"] = ratios(
                 lambda two=two: our_loop(dataset, hlf, two),  # type: ignore[misc]
                 bare,
                 repeats,
             )
         ar_sgd = TrainSettings.model_validate({"workers": 2, **memory, "algorithm": "ar-sgd"})
-        found["hlf, two workers, ar-sgd against DistributedDataParallel"] = ratios(
+        actual["hlf, two workers, ar-sgd against DistributedDataParallel"] = ratios(
             lambda: our_loop(dataset, hlf, ar_sgd),
             lambda: distributed_loop(dataset, ar_sgd),
             repeats,
         )
-    return found
+    return actual
 
 
 def recurrent(repeats: int) -> dict[str, Any]:
@@ -266,9 +268,9 @@ def recurrent(repeats: int) -> dict[str, Any]:
 
 def gpu(rows: int, repeats: int) -> dict[str, Any]:
     """A rank on the GPU against the bare loop on the GPU, and against a rank on one core; empty without a GPU."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     if not torch.cuda.is_available():
-        return found
+        return actual
     with tempfile.TemporaryDirectory() as folder:
         few = {"train": [128] * 16, "val": [16], "test": [16]}
         cases = [
@@ -293,9 +295,9 @@ def gpu(rows: int, repeats: int) -> dict[str, Any]:
                     partial(bare_loop, dataset, model, on_gpu),
                     partial(our_loop, dataset, model, on_cpu),
                 )
-                found[f"{name}, GPU against the bare loop there"] = ratios(ours, bare, repeats)
-                found[f"{name}, GPU against one core"] = ratios(ours, alone, min(repeats, 2))
-    return found
+                actual[f"{name}, GPU against the bare loop there"] = ratios(ours, bare, repeats)
+                actual[f"{name}, GPU against one core"] = ratios(ours, alone, min(repeats, 2))
+    return actual
 
 
 def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, nn.Module]:
@@ -312,7 +314,7 @@ def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, n
 
 def simulator(workers: int) -> dict[str, Any]:
     """Item 7: steps of virtual workers per second of one core, over three epochs, with everything that a run does."""
-    found = {}
+    actual = {}
     batch, steps, epochs = 32, 60, 3
     train, val, network = in_memory(workers * batch * steps, workers=workers)
     for algorithm in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn"):
@@ -326,8 +328,11 @@ def simulator(workers: int) -> dict[str, Any]:
         wall, cpu = time.perf_counter() - started, time.process_time() - busy
         # Work units have a few steps more, with smaller batches.
         taken = sum(record["steps"] for records in simulated.records for record in records)
-        found[algorithm] = {"per second": round(taken / wall), "per CPU second": round(taken / cpu)}
-    return found
+        actual[algorithm] = {
+            "per second": round(taken / wall),
+            "per CPU second": round(taken / cpu),
+        }
+    return actual
 
 
 class CpuClock(Transport):
@@ -389,7 +394,7 @@ def main() -> None:
     if arguments.ddp:
         distributed_rate(*arguments.ddp)
         return
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
+    chunks: dict[str, Callable[[], dict[str, Any]]] = {
         "hlf": lambda: one_and_two_workers(arguments.rows, arguments.repeats),
         "particles": lambda: recurrent(arguments.repeats),
         "simulator": lambda: simulator(arguments.workers),
@@ -399,10 +404,10 @@ def main() -> None:
     show(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
     )
-    for name, part in parts.items():
+    for name, chunk in chunks.items():
         if arguments.only in (None, name):
             show(f"{name}:")
-            for key, value in part().items():
+            for key, value in chunk().items():
                 show(f"  {key}: {json.dumps(value)}")
 
 

@@ -27,18 +27,19 @@ def tried(request: pytest.FixtureRequest) -> AddRow:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table; with --update-golden, write it into the docs, where rows of tests that did not run stay."""
-    found = {row[:2]: row for row in config.stash.get(_ROWS, [])}
-    if not found:
+    actual = {row[:2]: row for row in config.stash.get(_ROWS, [])}
+    if not actual:
         return
     terminalreporter.section("tried on clusters")
-    terminalreporter.write(_table(found))
+    terminalreporter.write(_table(actual))
     if config.getoption("--update-golden"):
-        before, _, rest = TABLE.read_text(encoding="utf-8").partition(_BEGIN)
-        written, _, after = rest.partition(_END)
+        state_before, _, remainder = TABLE.read_text(encoding="utf-8").partition(_BEGIN)
+        written, _, state_after = remainder.partition(_END)
         cells = [tuple(line.strip("| \n").split(" | ")) for line in written.splitlines()[2:]]
         earlier = {row[:2]: row for row in cells if len(row) == len(_HEAD)}
         TABLE.write_text(
-            before + _BEGIN + _table({**earlier, **found}) + _END + after, encoding="utf-8"
+            state_before + _BEGIN + _table({**earlier, **actual}) + _END + state_after,
+            encoding="utf-8",
         )
 
 
@@ -57,5 +58,5 @@ def local(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> 
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     if reason_against_hosts():
         pytest.skip(reason_against_hosts())
-    with network(4, tmp_path_factory.mktemp("network")) as made:
-        yield made
+    with network(4, tmp_path_factory.mktemp("network")) as created:
+        yield created

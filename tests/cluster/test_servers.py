@@ -97,7 +97,7 @@ class FileServer:
         """End it as kill -9 does."""
         for process in self.processes():
             process.kill()
-        wait_until(lambda: not self.processes(), what=f"{self._command[0]} is gone", seconds=10)
+        wait_until(lambda: not self.processes(), label=f"{self._command[0]} is gone", seconds=10)
 
 
 def xrootd(hosts: Network, folder: Path) -> FileServer:
@@ -106,7 +106,7 @@ def xrootd(hosts: Network, folder: Path) -> FileServer:
     shutil.chown(folder / "admin", "nobody")
     config = folder / "xrootd.cfg"
     config.write_text(_XROOTD.format(folder=folder))
-    words = (
+    command = (
         "xrootd",
         "-c",
         str(config),
@@ -117,13 +117,13 @@ def xrootd(hosts: Network, folder: Path) -> FileServer:
         "-p",
         "1094",
     )
-    return FileServer(hosts, folder, 1094, *words)
+    return FileServer(hosts, folder, 1094, *command)
 
 
 def nginx(hosts: Network, folder: Path, user: str, password: str) -> FileServer:
     """An nginx of `https://<host>/data/` for one user; `<folder>/server.pem` is its certificate, signed by itself."""
     name = hosts.names[1]
-    made = [
+    created = [
         "openssl",
         "req",
         "-x509",
@@ -135,8 +135,8 @@ def nginx(hosts: Network, folder: Path, user: str, password: str) -> FileServer:
         "-subj",
         f"/CN={name}",
     ]
-    made += ["-addext", f"subjectAltName=DNS:{name}", "-keyout", str(folder / "server.key")]
-    subprocess.run([*made, "-out", str(folder / "server.pem")], check=True, capture_output=True)
+    created += ["-addext", f"subjectAltName=DNS:{name}", "-keyout", str(folder / "server.key")]
+    subprocess.run([*created, "-out", str(folder / "server.pem")], check=True, capture_output=True)
     asked = ["openssl", "passwd", "-apr1", "-stdin"]
     coded = subprocess.run(
         asked, input=password, capture_output=True, text=True, check=True
@@ -144,14 +144,14 @@ def nginx(hosts: Network, folder: Path, user: str, password: str) -> FileServer:
     (folder / "users").write_text(f"{user}:{coded}\n")
     config = folder / "nginx.conf"
     config.write_text(_NGINX.format(folder=folder))
-    words = ("/usr/sbin/nginx", "-c", str(config), "-p", str(folder), "-g", "daemon off;")
-    return FileServer(hosts, folder, 443, *words)
+    command = ("/usr/sbin/nginx", "-c", str(config), "-p", str(folder), "-g", "daemon off;")
+    return FileServer(hosts, folder, 443, *command)
 
 
 def s3(hosts: Network, folder: Path) -> FileServer:
     program = "import sys; from moto.server import main; main(sys.argv[2:])"
-    words = (sys.executable, "-c", program, str(folder), "-H", hosts.names[1], "-p", "5000")
-    return FileServer(hosts, folder, 5000, *words)
+    command = (sys.executable, "-c", program, str(folder), "-H", hosts.names[1], "-p", "5000")
+    return FileServer(hosts, folder, 5000, *command)
 
 
 @pytest.fixture
@@ -166,13 +166,13 @@ def data() -> Iterator[Path]:
 def loses_its_server(runs: HostRuns, server: FileServer, local: LocalResults) -> str:
     """What a run says that cannot reach its server; it ends, and the same command works when the server is back."""
     started = time.monotonic()
-    words = " ".join(runs.run("ingest", fails=True).split())
+    message = " ".join(runs.run("ingest", fails=True).split())
     assert time.monotonic() - started < PATIENCE
-    assert server.name in words
+    assert server.name in message
     server.start()
     runs.run("ingest")
     assert_same_version(runs.version("ingest"), local.version("ingest"), "ingest", tests=[])
-    return words
+    return message
 
 
 @pytest.mark.skipif(bool(missing("xrootd")), reason="no xrootd here (Debian: xrootd-server)")
@@ -187,9 +187,9 @@ def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
         for process in server.processes():
             process.suspend()
         started = time.monotonic()
-        words = " ".join(runs.run("ingest", fails=True).split())
+        message = " ".join(runs.run("ingest", fails=True).split())
         assert time.monotonic() - started < PATIENCE
-        assert f"root://{server.name}//data/" in words
+        assert f"root://{server.name}//data/" in message
         server.kill()
         tried(XROOTD, "ingest; a server that hangs", "ends with the file's name")
         loses_its_server(runs, server, local)
@@ -207,7 +207,7 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
         authority = {"SSL_CERT_FILE": str(data / "server.pem")}
         runs = HostRuns(hosts, tmp_path, samples=address, env=authority)
         server.kill()
-        words = [loses_its_server(runs, server, local)]
+        command = [loses_its_server(runs, server, local)]
         written = [
             path
             for path in runs.run_dir.rglob("*")
@@ -220,19 +220,20 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
             (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
         ):
             refused = HostRuns(hosts, tmp_path, samples=where, env=env)
-            words.append(" ".join(refused.run("ingest", fails=True).split()))
-            assert message in words[-1]
-        assert "hidden-word" not in " ".join(words)
+            command.append(" ".join(refused.run("ingest", fails=True).split()))
+            assert message in command[-1]
+        assert "hidden-word" not in " ".join(command)
         tried(HTTPS, "ingest; unknown certificate, no password", "each named")
 
 
 def test_s3_holds_inputs_and_outputs(
     hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
 ) -> None:
-    put = f"import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); s3.put('{data}/data', 'bucket/', recursive=True)"
+    upload = "import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); "
+    stored = f"{upload}s3.put('{data}/data', 'bucket/', recursive=True)"
     with s3(hosts, data) as server, pytest.MonkeyPatch.context() as patch:
         lead_to(f"http://{server.name}:5000", patch)
-        subprocess.run(hosts.on_host(0, sys.executable, "-c", put), check=True)
+        subprocess.run(hosts.on_host(0, sys.executable, "-c", stored), check=True)
         runs = HostRuns(hosts, tmp_path, samples="s3://bucket/data", storage="s3://bucket/outputs")
         for stage in ("ingest", "features", "train"):
             runs.run(stage)

@@ -75,13 +75,13 @@ def test_a_cancelled_job_continues(
     assert slurm.wait(job) == "CANCELLED"
     wait_until(
         lambda: not any(hosts.processes(node, "rank_process") for node in (0, 1)),
-        what="all ranks are gone",
+        label="all ranks are gone",
     )
-    again = slurm.submit(script)
-    assert slurm.wait(again) == "COMPLETED", said(script)
+    repeated = slurm.submit(script)
+    assert slurm.wait(repeated) == "COMPLETED", said(script)
     assert "training continues from the checkpoint of an interrupted run" in said(script)
-    here = runs.version("train") / "hlf"
-    np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
+    current = runs.version("train") / "hlf"
+    np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
     tried(
         CLUSTER,
         f"train, launcher: {launcher}, ar-sgd; scancel, then sbatch again",
@@ -105,8 +105,8 @@ def test_a_killed_rank_under_srun(
     assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(
         said(script).split()
     ), said(script)
-    here = runs.version("train") / "hlf"
-    np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
+    current = runs.version("train") / "hlf"
+    np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
     tried(
         CLUSTER,
         "train, launcher: srun, ar-sgd; kill -9 of a rank",

@@ -70,14 +70,16 @@ def test_methods_over_two_and_four_hosts(
     runs.run("train", sets=overrides)
     workers = f"train.workers={count}"
     local.train([(*each, workers) for each in CASES])
-    here, there = runs.version("train") / "hlf", local.trained(*overrides, workers)
-    ours, theirs = summary(here), summary(there)
+    current, reference = runs.version("train") / "hlf", local.trained(*overrides, workers)
+    ours, theirs = summary(current), summary(reference)
     assert ours["samples"] == theirs["samples"]
     epochs = int(overrides[-1].partition("=")[2])
-    assert [len(record) for record in records(here)] == [epochs] * count
+    assert [len(record) for record in records(current)] == [epochs] * count
     if "ar-sgd" in overrides[0]:
         # The order of the sums may differ.
-        np.testing.assert_allclose(flat_weights(here), flat_weights(there), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            flat_weights(current), flat_weights(reference), rtol=1e-3, atol=1e-4
+        )
         result = "the same weights within rounding"
     else:
         assert all(
@@ -95,7 +97,7 @@ KILLED = {"rank": ("rank_process", "python"), "daemon": ("prted", "prted")}
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("label", "message"),
     [
         # The survivors may end before mpirun has said anything.
         (
@@ -113,38 +115,38 @@ def test_a_lost_rank_daemon_or_host(
     local: LocalResults,
     tmp_path: Path,
     tried: AddRow,
-    what: str,
-    told: str,
+    label: str,
+    message: str,
 ) -> None:
     runs = on_hosts(hosts, tmp_path, local)
     process = runs.start("train", sets=LONG)
     runs.await_checkpoint()
-    if what == "host":
+    if label == "host":
         hosts.switch_off(1)
     else:
-        word, name = KILLED[what]
+        word, name = KILLED[label]
         next(each for each in hosts.processes(1, word) if each.name() == name).kill()
-    words = " ".join(finished_output(process, fails=what == "host").split())
-    assert re.search(told, words), words
-    if what == "host":
+    output = " ".join(finished_output(process, fails=label == "host").split())
+    assert re.search(message, output), output
+    if label == "host":
         # Nothing can start there until the host is back.
-        assert "and then the ranks did not start" in words
-        assert "host2" in words.partition("did not start")[2]
+        assert "and then the ranks did not start" in output
+        assert "host2" in output.partition("did not start")[2]
         hosts.switch_on(1)
         ssh.start(1)
-        again = runs.run("train", sets=LONG)
-        assert "training continues from the checkpoint" in again
-    here = runs.version("train") / "hlf"
-    np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
+        repeated = runs.run("train", sets=LONG)
+        assert "training continues from the checkpoint" in repeated
+    current = runs.version("train") / "hlf"
+    np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
     how = (
         "the same command continued when the host was back"
-        if what == "host"
+        if label == "host"
         else "continued from the checkpoint"
     )
     tried(
         "ssh, 2 hosts",
-        f"train, ar-sgd; kill -9 of a {what}"
-        if what != "host"
+        f"train, ar-sgd; kill -9 of a {label}"
+        if label != "host"
         else "train, ar-sgd; a host without power",
         f"{how}; the same weights",
     )
@@ -156,11 +158,11 @@ def test_a_run_folder_that_a_host_does_not_see(
     runs = on_hosts(hosts, tmp_path, local)
     hosts.run_on_host(1, "mount", "-t", "tmpfs", "tmpfs", str(runs.run_dir))
     try:
-        words = " ".join(runs.run("train", fails=True).split())
+        message = " ".join(runs.run("train", fails=True).split())
     finally:
         hosts.run_on_host(1, "umount", str(runs.run_dir))
-    assert f"host2 does not see {runs.run_dir}" in words
-    assert "storage that all hosts share" in words
+    assert f"host2 does not see {runs.run_dir}" in message
+    assert "storage that all hosts share" in message
     tried(
         "ssh, 2 hosts",
         "train; run_dir is not on shared storage",

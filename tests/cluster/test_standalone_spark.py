@@ -42,13 +42,13 @@ def test_ingest_features_and_gridsearch(
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     runs.run_as_written(SPARK_PAGE)
-    for stage, words in (
+    for stage, message in (
         ("ingest", "the same events"),
         ("features", "the same rows"),
         ("gridsearch", "same scores"),
     ):
         assert_same_version(runs.version(stage), local.version(stage), stage, tests=[])
-        tried(CLUSTER, stage, words)
+        tried(CLUSTER, stage, message)
 
 
 def test_a_worker_killed_within_features(
@@ -58,7 +58,7 @@ def test_a_worker_killed_within_features(
     local.lend(runs.run_dir, "ingest")
     process = runs.start("features")
     kernels = runs.run_dir / "features" / "kernels"
-    wait_until(lambda: bool(list(kernels.glob("*/*.arrow"))), what="a first part", seconds=400)
+    wait_until(lambda: bool(list(kernels.glob("*/*.arrow"))), label="a first part", seconds=400)
     assert process.poll() is None
     for each in hosts.processes(2, "org.apache.spark"):
         each.kill()
@@ -77,18 +77,18 @@ def test_ranks_in_executors(
     runs.await_checkpoint()
     # The command line of mpirun on the first host names the ranks' program too.
     names = [
-        {each.name() for each in hosts.processes(number, "rank_process")} for number in (0, 1, 2)
+        {each.name() for each in hosts.processes(index, "rank_process")} for index in (0, 1, 2)
     ]
     assert ["python" in each for each in names] == [False, True, True]
     executor = next(
         each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java"
     )
     executor.kill()
-    words = " ".join(finished_output(process).split())
-    assert re.search(r"a rank was lost \(the executor on host2 .* is lost", words), words
-    assert "all start again from the last checkpoint" in words
-    here = runs.version("train") / "hlf"
-    np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
+    output = " ".join(finished_output(process).split())
+    assert re.search(r"a rank was lost \(the executor on host2 .* is lost", output), output
+    assert "all start again from the last checkpoint" in output
+    current = runs.version("train") / "hlf"
+    np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
     tried(
         CLUSTER,
         "train, launcher: spark, ar-sgd; kill -9 of an executor",
@@ -101,8 +101,8 @@ def test_more_ranks_than_slots(
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark", workers=4)
     local.lend(runs.run_dir, "ingest", "features")
-    words = " ".join(runs.run("train", fails=True).split())
-    assert "has 2 slots, and all workers start together. Use at most 2 workers" in words
+    message = " ".join(runs.run("train", fails=True).split())
+    assert "has 2 slots, and all workers start together. Use at most 2 workers" in message
     tried(CLUSTER, "train, launcher: spark, 4 workers", "refused: 2 slots")
 
 
@@ -113,14 +113,14 @@ def test_a_run_folder_that_an_executor_does_not_see(
     runs.run_dir.mkdir()
     hosts.run_on_host(2, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path))
     try:
-        words = " ".join(runs.run("ingest", fails=True).split())
+        message = " ".join(runs.run("ingest", fails=True).split())
     finally:
         hosts.run_on_host(2, "umount", str(tmp_path))
     assert (
         f"do not share the storage of the driver, host1: host3 does not see {runs.run_dir}/ingest/"
-        in words
+        in message
     )
-    assert "memory" not in words
+    assert "memory" not in message
     tried(
         CLUSTER, "ingest; run_dir is not on shared storage", "refused at the start; names the host"
     )
@@ -132,9 +132,9 @@ def test_a_master_that_is_down_and_workers_that_are_too_small(
     runs = on_cluster(hosts, tmp_path, spark)
     port = f"spark.master=spark://{hosts.names[0]}:7999"
     process = runs.start("ingest", sets=[port])
-    words = finished_output(process, fails=True)
+    message = finished_output(process, fails=True)
     assert process.returncode == Exit.MAY_PASS
-    assert "no Spark master answers at spark://host1:7999" in words
+    assert "no Spark master answers at spark://host1:7999" in message
     tried(CLUSTER, "ingest; the master is down", "refused at the start with exit code 75")
     with runs.start("ingest", sets=["spark.conf={spark.executor.memory: 64g}"]) as waiting:
         output = waiting.stdout

@@ -51,9 +51,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 def agents_of(run_dir: Path) -> list[psutil.Process]:
     """The processes of the agents of a run."""
     return [
-        each
-        for each in processes_of(run_dir)
-        if "training.launching.agent_process" in each.info["cmdline"]
+        process
+        for process in processes_of(run_dir)
+        if "training.launching.agent_process" in process.info["cmdline"]
     ]
 
 
@@ -62,29 +62,34 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     keys = {"cycle_steps": 4, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3}
-    chosen: dict[str, Any] = MPCA | {"algorithm": {"name": "mpca", **keys}, "precision": "float64"}
-    for number, launcher in enumerate(("agents", "ranks", "agents"), 1):
+    settings: dict[str, Any] = MPCA | {
+        "algorithm": {"name": "mpca", **keys},
+        "precision": "float64",
+    }
+    for index, launcher in enumerate(("agents", "ranks", "agents"), 1):
         # Each continues the run of the one before.
-        chosen |= {
-            "epochs": 1 + number,
+        settings |= {
+            "epochs": 1 + index,
             "launcher": "spark-agents" if launcher == "agents" else "mpirun",
         }
-        run = make_spec(dataset, tmp_path / "out", **chosen)
+        run = make_spec(dataset, tmp_path / "out", **settings)
         train = partial(train_on_spark, spark) if launcher == "agents" else launch
         train(run, on_progress=lambda _: None)
     expected = simulate_workload(run.workload.open(), run.train, ClusterSettings())
-    for found, wanted in zip(records(run.out_dir), expected.records, strict=True):
-        assert len(found) == len(wanted)
+    for results, reference in zip(records(run.out_dir), expected.records, strict=True):
+        assert len(results) == len(reference)
         for key in ("train_loss", "val_loss", "consensus_distance", "samples"):
-            assert [each[key] for each in found] == pytest.approx(
-                [each[key] for each in wanted], rel=1e-9, abs=1e-11
+            assert [result[key] for result in results] == pytest.approx(
+                [result[key] for result in reference], rel=1e-9, abs=1e-11
             )
-        assert found[-1]["worker_val_loss"] == pytest.approx(
-            wanted[-1]["worker_val_loss"], rel=1e-9, abs=1e-11
+        assert results[-1]["worker_val_loss"] == pytest.approx(
+            reference[-1]["worker_val_loss"], rel=1e-9, abs=1e-11
         )
-    told = summary(run.out_dir)["acted"]
-    assert told == count_actions(run.train, [summarize_rank(record) for record in expected.records])
-    assert min(told.values()) > 0
+    totals = summary(run.out_dir)["acted"]
+    assert totals == count_actions(
+        run.train, [summarize_rank(record) for record in expected.records]
+    )
+    assert min(totals.values()) > 0
 
 
 @pytest.mark.minutes
@@ -102,20 +107,24 @@ def test_agents_train_beside_the_sums_learn_and_use_every_sample(
     steps: list[int] = []
     train_on_spark(spark, run, on_progress=lambda progress: steps.append(progress.step))
     assert steps
-    told = summary(run.out_dir)
-    assert told["samples"] == 12 * sum(ROWS["train"])
-    assert told["best_val_accuracy"] > 0.9
-    assert min(told["acted"].values()) > 0
+    totals = summary(run.out_dir)
+    assert totals["samples"] == 12 * sum(ROWS["train"])
+    assert totals["best_val_accuracy"] > 0.9
+    assert min(totals["acted"].values()) > 0
     # Steps between the beginning of a sum and its end.
-    assert max(rank["max_staleness"] for rank in told["per_rank"]) > 1
+    assert max(rank["max_staleness"] for rank in totals["per_rank"]) > 1
     log = [json.loads(line) for line in (run.out_dir / "cycles.jsonl").read_text().splitlines()]
-    assert [each["number"] for each in log] == list(range(1, len(log) + 1))
+    assert [cycle["number"] for cycle in log] == list(range(1, len(log) + 1))
     # The agents meet once more after the summary.
-    assert 0 < len(log) - told["cycles"] <= 2
-    assert told["bytes_reduced"] == sum(each["bytes_reduced"] for each in log[: told["cycles"]]) > 0
-    assert 0 < told["utilisation"] <= 1
-    words = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
-    assert {key for key in records(run.out_dir)[0][-1] if f"`{key}`" not in words} == set()
+    assert 0 < len(log) - totals["cycles"] <= 2
+    assert (
+        totals["bytes_reduced"]
+        == sum(cycle["bytes_reduced"] for cycle in log[: totals["cycles"]])
+        > 0
+    )
+    assert 0 < totals["utilisation"] <= 1
+    text = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    assert {key for key in records(run.out_dir)[0][-1] if f"`{key}`" not in text} == set()
     assert spark.statusTracker().getActiveJobsIds() == []
     assert agents_of(run.out_dir) == []
 
@@ -138,59 +147,61 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
     publish_features(run_dir, rows=ROWS)
     train = MPCA | {"epochs": EPOCHS, "batch_size": 8, "learning_rate": 0.01, "reader": "arrow"}
     config = write_config(tmp_path, run_dir=str(run_dir), train=train, spark=CLUSTER)
-    words = tmp_path / "words"
+    message = tmp_path / "words"
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "pipeline", "train", "--config", str(config)]
-        with words.open("w") as file:
+        with message.open("w") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         request.addfinalizer(process.kill)
         return process
 
     def wait_for(
-        process: subprocess.Popen[bytes], condition: Callable[[], bool], what: str
+        process: subprocess.Popen[bytes], condition: Callable[[], bool], label: str
     ) -> None:
         def is_so() -> bool:
             if process.poll() is not None:
-                raise AssertionError(words.read_text())
+                raise AssertionError(message.read_text())
             return condition()
 
-        wait_until(is_so, what=what, seconds=300)
+        wait_until(is_so, label=label, seconds=300)
 
     def epoch() -> int:
         """The epoch of the latest checkpoint; agents may be several further at any look, and only the last is kept."""
-        found = run_dir.glob("train/*/hlf/checkpoints/epoch-*/complete.json")
-        return max((int(path.parent.name.split("-")[1]) for path in found), default=0)
+        document = run_dir.glob("train/*/hlf/checkpoints/epoch-*/complete.json")
+        return max((int(path.parent.name.split("-")[1]) for path in document), default=0)
 
     process = start()
     wait_for(process, lambda: epoch() >= 1, "the first epoch")
-    before = agents_of(run_dir)
-    assert len(before) == 2
+    agents_of_before = agents_of(run_dir)
+    assert len(agents_of_before) == 2
     # They belong to no executor, and to no terminal; no secret is in their arguments.
-    assert all(psutil.Process(each.pid).terminal() is None for each in before)
-    assert all(len(each.cmdline()) == len(before[0].cmdline()) for each in before)
-    before[1].kill()
+    assert all(psutil.Process(each.pid).terminal() is None for each in agents_of_before)
+    assert all(
+        len(each.cmdline()) == len(agents_of_before[0].cmdline()) for each in agents_of_before
+    )
+    agents_of_before[1].kill()
     wait_for(process, lambda: any(run_dir.glob("train/*/hlf/lost_ranks.jsonl")), "the loss is seen")
     lost_at = epoch()
-    wait_until(lambda: {each.pid for each in agents_of(run_dir)}.isdisjoint({each.pid for each in before})
-               and len(agents_of(run_dir)) == 2, what="others start from the checkpoint")  # fmt: skip
+    wait_until(lambda: {each.pid for each in agents_of(run_dir)}.isdisjoint({each.pid for each in agents_of_before})
+               and len(agents_of(run_dir)) == 2, label="others start from the checkpoint")  # fmt: skip
     wait_for(process, lambda: epoch() > lost_at, "they train")
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(120) == Exit.INTERRUPTED, words.read_text()
-    wait_until(lambda: not agents_of(run_dir), what="no agent is left after Ctrl-C")
+    assert process.wait(120) == Exit.INTERRUPTED, message.read_text()
+    wait_until(lambda: not agents_of(run_dir), label="no agent is left after Ctrl-C")
     stopped_at = epoch()
     process = start()
     wait_for(process, lambda: epoch() > stopped_at, "the same command continues")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not agents_of(run_dir), what="no agent is left after a kill of the driver")
-    done = pipeline("train", "--config", config)
-    assert done.returncode == 0, done.stderr
-    assert "training continues from the checkpoint" in done.stdout + done.stderr
+    wait_until(lambda: not agents_of(run_dir), label="no agent is left after a kill of the driver")
+    result = pipeline("train", "--config", config)
+    assert result.returncode == 0, result.stderr
+    assert "training continues from the checkpoint" in result.stdout + result.stderr
     (out,) = run_dir.glob("train/*/hlf")
-    found = json.loads((out / "summary.json").read_text())
-    assert found["samples"] == EPOCHS * sum(ROWS["train"])
-    assert found["best_val_accuracy"] > 0.9
+    document = json.loads((out / "summary.json").read_text())
+    assert document["samples"] == EPOCHS * sum(ROWS["train"])
+    assert document["best_val_accuracy"] > 0.9
     assert [[record["epoch"] for record in each] for each in records(out)] == [[*range(EPOCHS)]] * 2
-    assert np.isfinite(found["mean_cycle_seconds"])
+    assert np.isfinite(document["mean_cycle_seconds"])
     assert not agents_of(run_dir)

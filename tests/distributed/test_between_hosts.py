@@ -48,8 +48,8 @@ def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_comp
         assert beside["begun"] + beside["skipped"] == 21
         assert beside["begun"] > 10
         assert beside["hidden_seconds"] > 0.8 * beside["exchange_seconds"]
-        for each in (waited, beside):
-            assert each["sum"] == pytest.approx(sum(range(hosts)), abs=1e-4)
+        for timing in (waited, beside):
+            assert timing["sum"] == pytest.approx(sum(range(hosts)), abs=1e-4)
 
 
 def test_a_push_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:

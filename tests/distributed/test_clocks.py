@@ -15,7 +15,10 @@ NAP, TIMES = 0.2, 6
 def together(ours: list[list[float]], theirs: list[list[float]]) -> float:
     """Seconds of our spans that lie in theirs of the same number."""
     pairs = zip(ours, theirs, strict=True)
-    return sum(max(0.0, min(here[1], there[1]) - max(here[0], there[0])) for here, there in pairs)
+    return sum(
+        max(0.0, min(current[1], reference[1]) - max(current[0], reference[0]))
+        for current, reference in pairs
+    )
 
 
 def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Path) -> None:
@@ -30,7 +33,9 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
         # Who comes early waits until the other one is there, and at most until both have met. What the late one needs
         # to meet is no waiting; it is long on a busy machine.
         spans = [early[meeting]["spans"], late[meeting]["spans"]]
-        alone = sum(max(0.0, there[0] - here[0]) for here, there in zip(*spans, strict=True))
+        alone = sum(
+            max(0.0, reference[0] - current[0]) for current, reference in zip(*spans, strict=True)
+        )
         longest, met = (sum(end - begun for begun, end in span) for span in spans)
         assert alone > 0.3 * slept
         assert 0.9 * alone - met <= waited <= longest, meeting
@@ -43,12 +48,12 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
     # The nap under the locks is no waiting of who holds them, but of who wants them meanwhile.
     for meeting in ("lock", "push"):
         holding, wanting = late[meeting], early[meeting]
-        kind = "communicate" if meeting == "push" else "compute"
-        assert holding["kinds"][kind] >= NAP * TIMES, meeting
-        both = together(wanting["spans"], holding["spans"])
-        assert both > 0.3 * NAP * TIMES, meeting
+        kind_name = "communicate" if meeting == "push" else "compute"
+        assert holding["kinds"][kind_name] >= NAP * TIMES, meeting
+        pair = together(wanting["spans"], holding["spans"])
+        assert pair > 0.3 * NAP * TIMES, meeting
         longest = sum(end - begun for begun, end in wanting["spans"])
         # A rank that gets what it waits for may then wait for a core, which is no waiting for others.
-        waited, rest = wanting["kinds"]["wait"], wanting["kinds"]["communicate"]
-        assert 0.9 * both - rest <= waited <= longest, meeting
-        assert waited > 0.3 * both, meeting
+        waited, remainder = wanting["kinds"]["wait"], wanting["kinds"]["communicate"]
+        assert 0.9 * pair - remainder <= waited <= longest, meeting
+        assert waited > 0.3 * pair, meeting

@@ -52,25 +52,27 @@ class Port(NamedTuple):
 
 def ports_of(process: psutil.Process) -> set[Port]:
     """The ports that a process listens on, in its own network namespace."""
-    own, found = Path(f"/proc/{process.pid}"), set()
+    own_value, actual = Path(f"/proc/{process.pid}"), set()
     with suppress(OSError, psutil.Error):
-        inodes = {str(path.readlink()) for path in (own / "fd").iterdir()}
-        has_network = len((own / "net/dev").read_text().splitlines()) > 3
+        inodes = {str(path.readlink()) for path in (own_value / "fd").iterdir()}
+        has_network = len((own_value / "net/dev").read_text().splitlines()) > 3
         for name in ("tcp", "tcp6"):
-            for line in (own / "net" / name).read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes:
-                    address, _, number = words[1].partition(":")
+            for line in (own_value / "net" / name).read_text().splitlines()[1:]:
+                message = line.split()
+                if message[3] == LISTENS and f"socket:[{message[9]}]" in inodes:
+                    address, _, index = message[1].partition(":")
                     is_loopback = address in (
                         "0100007F",
                         "0" * 24 + "01000000",
                         "0" * 16 + "FFFF00000100007F",
                     )
                     is_open = has_network and not is_loopback
-                    found.add(
-                        Port(str((own / "ns/net").readlink()), address, int(number, 16), is_open)
+                    actual.add(
+                        Port(
+                            str((own_value / "ns/net").readlink()), address, int(index, 16), is_open
+                        )
                     )
-    return found
+    return actual
 
 
 @contextmanager
@@ -78,9 +80,9 @@ def strangers(marker: str | Path) -> Iterator[set[Port]]:
     """As soon as a process with a word in its command line, or a child, listens somewhere, strangers come and stay."""
     seen: set[Port] = set()
     is_over = threading.Event()
-    addresses = {"127.0.0.1", *(each.address for all_of in psutil.net_if_addrs().values()
-                                for each in all_of if each.family is socket.AF_INET)}  # fmt: skip
-    here = str(Path("/proc/self/ns/net").readlink())
+    addresses = {"127.0.0.1", *(interface.address for all_of in psutil.net_if_addrs().values()
+                                for interface in all_of if interface.family is socket.AF_INET)}  # fmt: skip
+    current = str(Path("/proc/self/ns/net").readlink())
 
     def come(stack: ExitStack) -> None:
         asked = began = time.monotonic()
@@ -96,16 +98,16 @@ def strangers(marker: str | Path) -> Iterator[set[Port]]:
             for port in ports:
                 seen.add(port)
                 for address in addresses:
-                    for words in WORDS:
+                    for message in WORDS:
                         try:
                             stranger = socket.create_connection((address, port.number), 5)
                         except OSError:
                             break
-                        assert port.space == here
+                        assert port.space == current
                         stack.enter_context(stranger)
                         with suppress(OSError):
                             stranger.settimeout(1)
-                            stranger.sendall(words)
+                            stranger.sendall(message)
 
     with ExitStack() as stack:
         thread = threading.Thread(target=come, args=(stack,))
@@ -144,10 +146,12 @@ def test_a_killed_mpirun_is_named_and_leaves_no_rank(
 
     def kill() -> None:
         wait_until(
-            lambda: any((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint"
+            lambda: any((run.out_dir / "checkpoints").glob("*/complete.json")), label="a checkpoint"
         )
         (mpirun,) = (
-            each for each in processes_of(run.out_dir) if each.name() in ("mpirun", "prterun")
+            process
+            for process in processes_of(run.out_dir)
+            if process.name() in ("mpirun", "prterun")
         )
         os.kill(mpirun.pid, signal.SIGKILL)
 
@@ -193,7 +197,7 @@ def test_a_silent_stranger_at_a_port_of_spark_stopped_all_jobs(tmp_path: Path) -
             psutil.Process(process.pid),
             *psutil.Process(process.pid).children(recursive=True),
         ]
-        words = [
+        message = [
             word
             for each in family
             if each.status() != psutil.STATUS_ZOMBIE
@@ -201,10 +205,10 @@ def test_a_silent_stranger_at_a_port_of_spark_stopped_all_jobs(tmp_path: Path) -
         ]
         ports = set().union(*map(ports_of, family))
         with strangers(secret[::-1]) as seen:
-            wait_until(lambda: seen >= ports, what="strangers at all ports")
+            wait_until(lambda: seen >= ports, label="strangers at all ports")
             process.communicate("")
     assert process.returncode == 0
-    assert "org.apache.spark.deploy.SparkSubmit" in words
-    assert not [word for word in words if secret in word]
+    assert "org.apache.spark.deploy.SparkSubmit" in message
+    assert not [word for word in message if secret in word]
     assert ports
     assert not [port for port in ports if port.is_open]

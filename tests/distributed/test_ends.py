@@ -29,9 +29,9 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
         plan_epoch([400, 400], world_size=2, batch_size=8, seed=1, epoch=0).row_ranges[1][0].group
     )
     path = broken.files("train")[victim]
-    content = bytearray(path.read_bytes())
-    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
-    path.write_bytes(content)
+    file_bytes = bytearray(path.read_bytes())
+    file_bytes[4 : len(file_bytes) // 2] = bytes(len(file_bytes) // 2 - 4)
+    path.write_bytes(file_bytes)
     started = time.monotonic()
     with pytest.raises(
         DamagedOutputError, match=r"is not what was written: reading it fails"
@@ -54,8 +54,8 @@ launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_rank_outlives_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_no_rank_outlives_its_launcher(tmp_path: Path, signal_number: signal.Signals) -> None:
     dataset = write_dataset(
         tmp_path / "set", rows={"train": [20] * 7, "val": [15, 15], "test": [10]}
     )
@@ -69,17 +69,17 @@ def test_no_rank_outlives_its_launcher(tmp_path: Path, number: signal.Signals) -
     try:
         metrics = run.out_dir / "metrics" / "rank-1.jsonl"
         wait_until(
-            lambda: metrics.exists() and metrics.stat().st_size > 0, what="training has begun"
+            lambda: metrics.exists() and metrics.stat().st_size > 0, label="training has begun"
         )
-        os.kill(launcher.pid, number)
+        os.kill(launcher.pid, signal_number)
         try:
             launcher.wait(30)
         except subprocess.TimeoutExpired:
             # Python drops an interrupt that falls into a destructor; the command line has a hook for that, this bare
             # launcher has none.
-            os.kill(launcher.pid, number)
+            os.kill(launcher.pid, signal_number)
             launcher.wait(60)
-        wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
+        wait_until(lambda: not processes_of(run.out_dir), label="all ranks are gone")
     finally:
         # First of all: it would start killed ranks again.
         launcher.kill()

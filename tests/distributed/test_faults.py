@@ -63,7 +63,7 @@ FIXED: dict[str, dict[str, Any]] = {
 def calm(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
     """Their undisturbed runs, in ranks that are started once."""
     folder = tmp_path_factory.mktemp("calm")
-    runs = {name: make_spec(dataset, folder / name, **SLOW, **each) for name, each in FIXED.items()}
+    runs = {name: make_spec(dataset, folder / name, **SLOW, **keys) for name, keys in FIXED.items()}
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
 
@@ -83,19 +83,19 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
 
 
 @contextmanager
-def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]]:
+def signal_to_a_rank(run: RunSpec, signal_number: signal.Signals) -> Iterator[list[int]]:
     """Once a first checkpoint is there, send a signal to one rank; yields its process id in a list."""
     hit: list[int] = []
     is_over = threading.Event()
 
     def send() -> None:
         wait_until(
-            lambda: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600
+            lambda: has_checkpoint(run) or is_over.is_set(), label="a checkpoint", seconds=600
         )
         if is_over.is_set():
             return
         victim = rank_processes(run.out_dir)[-1]
-        os.kill(victim.pid, number)
+        os.kill(victim.pid, signal_number)
         hit.append(victim.pid)
 
     thread = threading.Thread(target=send)
@@ -124,39 +124,41 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("killed")
     restarts = {"max_restarts": len(KILLED)}
     runs = {
-        name: make_spec(dataset, folder / name, **SLOW, **restarts, **each)
-        for name, each in KILLED.items()
+        name: make_spec(dataset, folder / name, **SLOW, **restarts, **keys)
+        for name, keys in KILLED.items()
     }
-    made = Killed(runs, [], [], [])
+    created = Killed(runs, [], [], [])
     job, is_over = folder / "job", threading.Event()
 
     def note_list() -> None:
-        made.left.append([load["number"] for load in json.loads((job / "runs.json").read_text())])
+        created.left.append(
+            [load["number"] for load in json.loads((job / "runs.json").read_text())]
+        )
 
     def kill() -> None:
         for run in runs.values():
             wait_until(
                 lambda run=run: has_checkpoint(run) or is_over.is_set(),
-                what="a checkpoint",
+                label="a checkpoint",
                 seconds=600,
             )  # type: ignore[misc]
             if is_over.is_set():
                 return
             note_list()
             rank_processes(job)[-1].kill()
-            made.unfinished.append(not (run.out_dir / "summary.json").exists())
+            created.unfinished.append(not (run.out_dir / "summary.json").exists())
 
     thread = threading.Thread(target=kill)
     thread.start()
     try:
         launch_all(
-            list(runs.values()), job, on_progress=lambda *_: None, on_loss=made.losses.append
+            list(runs.values()), job, on_progress=lambda *_: None, on_loss=created.losses.append
         )
     finally:
         is_over.set()
         thread.join()
     note_list()
-    return made
+    return created
 
 
 @pytest.mark.parametrize("algorithm", KILLED)
@@ -165,8 +167,10 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
 ) -> None:
     run, number = killed.runs[algorithm], list(KILLED).index(algorithm)
     assert killed.unfinished[number]
-    words = r"a rank was lost \(.*process rank \d with .* signal 9 \(Killed\).*\); all start again"
-    assert re.match(words, killed.losses[number])
+    message = (
+        r"a rank was lost \(.*process rank \d with .* signal 9 \(Killed\).*\); all start again"
+    )
+    assert re.match(message, killed.losses[number])
     for rank in records(run.out_dir):
         assert [record["epoch"] for record in rank] == list(range(EPOCHS))
     assert summary(run.out_dir)["samples"] == EPOCHS * sum(ROWS["train"])
@@ -178,7 +182,7 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
 
 def test_a_killed_rank_costs_only_the_run_it_was_in(killed: Killed) -> None:
     numbers = list(range(len(KILLED)))
-    assert killed.left == [numbers, *(numbers[number:] for number in numbers)]
+    assert killed.left == [numbers, *(numbers[index:] for index in numbers)]
     assert len(killed.losses) == len(KILLED)
 
 
@@ -205,11 +209,15 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(
     assert "rank 0: " in message
     assert "rank 1: " in message
     assert any(
-        what in message
-        for what in ("in an all-reduce, for", "in a barrier, for", "waiting for the others, for")
+        description in message
+        for description in (
+            "in an all-reduce, for",
+            "in a barrier, for",
+            "waiting for the others, for",
+        )
     )
     assert list((run.out_dir / "stalls").glob("rank-*.json"))
-    wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
+    wait_until(lambda: not processes_of(run.out_dir), label="all ranks are gone")
 
 
 def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None:
@@ -218,7 +226,7 @@ def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None
         rank_command(settings, [*RANK, str(tmp_path / "nowhere" / "runs.json")]),
         rank_environment(settings),
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         env=env,
         capture_output=True,
@@ -227,12 +235,12 @@ def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None
         stdin=subprocess.DEVNULL,
         timeout=120,
     )
-    assert done.returncode != 0
+    assert completed.returncode != 0
     assert (
         f"{socket.gethostname()} does not see {tmp_path}/nowhere/runs.json: the run folder must be on"
-        in done.stderr
+        in completed.stderr
     )
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
@@ -255,25 +263,25 @@ def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
 def test_a_second_launch_continues_an_interrupted_one_within_its_run(
     dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path
 ) -> None:
-    chosen: list[dict[str, Any]] = [{}, {**SLOW, **FIXED["local-sgd"]}]
+    selected: list[dict[str, Any]] = [{}, {**SLOW, **FIXED["local-sgd"]}]
     runs = [
-        make_spec(dataset, tmp_path / f"{number}", **each) for number, each in enumerate(chosen)
+        make_spec(dataset, tmp_path / f"{index}", **keys) for index, keys in enumerate(selected)
     ]
 
-    def interrupt(number: int, progress: Any) -> None:
-        if number == 1 and progress.epoch > 2:
+    def interrupt(index: int, progress: Any) -> None:
+        if index == 1 and progress.epoch > 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         launch_all(runs, tmp_path / "job", on_progress=interrupt)
-    wait_until(lambda: not processes_of(tmp_path / "job"), what="all ranks are gone")
+    wait_until(lambda: not processes_of(tmp_path / "job"), label="all ranks are gone")
     seen: list[tuple[int, int]] = []
     launch_all(
         runs,
         tmp_path / "job",
-        on_progress=lambda number, progress: seen.append((number, progress.epoch)),
+        on_progress=lambda index, progress: seen.append((index, progress.epoch)),
     )
-    assert {number for number, _ in seen} == {1}
+    assert {index for index, _ in seen} == {1}
     assert seen[0][1] > 1, "it started from scratch"
     assert [record["epoch"] for record in records(runs[1].out_dir)[0]] == list(range(EPOCHS))
     np.testing.assert_array_equal(

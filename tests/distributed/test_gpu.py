@@ -68,19 +68,21 @@ def test_gradients_are_those_of_float64_on_the_cpu(
     network = small_network(name, **settings).to(gpu, dtype)
     FlatModel(network)
     moved = {
-        key: each.to(gpu, dtype if each.is_floating_point() else each.dtype)
-        for key, each in events.items()
+        key: column.to(gpu, dtype if column.is_floating_point() else column.dtype)
+        for key, column in events.items()
     }
-    for found, wanted in zip(gradients(network, moved), expected, strict=True):
-        assert found.dtype == dtype
-        assert (found.cpu().double() - wanted).norm() <= tolerance * max(1.0, wanted.norm())
+    for actual, reference in zip(gradients(network, moved), expected, strict=True):
+        assert actual.dtype == dtype
+        assert (actual.cpu().double() - reference).norm() <= tolerance * max(1.0, reference.norm())
 
 
-@pytest.mark.parametrize("kind", [lenet5, ResNet20])
-def test_gradients_of_networks_of_images_are_those_of_the_cpu(gpu: torch.device, kind: Any) -> None:
-    channels, side = (1, 28) if kind is lenet5 else (3, 32)
+@pytest.mark.parametrize("kind_name", [lenet5, ResNet20])
+def test_gradients_of_networks_of_images_are_those_of_the_cpu(
+    gpu: torch.device, kind_name: Any
+) -> None:
+    channels, side = (1, 28) if kind_name is lenet5 else (3, 32)
     torch.manual_seed(1)
-    network: nn.Module = kind(Scaler([100.0] * channels, [50.0] * channels)).double()
+    network: nn.Module = kind_name(Scaler([100.0] * channels, [50.0] * channels)).double()
     images = torch.randint(256, (8, side, side, channels), dtype=torch.uint8)
     labels = torch.arange(8)
 
@@ -89,10 +91,12 @@ def test_gradients_of_networks_of_images_are_those_of_the_cpu(gpu: torch.device,
         loss = functional.cross_entropy(
             network.to(device).eval()(images.to(device)), labels.to(device)
         )
-        return [each.cpu() for each in torch.autograd.grad(loss, list(network.parameters()))]
+        return [
+            gradient.cpu() for gradient in torch.autograd.grad(loss, list(network.parameters()))
+        ]
 
-    for wanted, found in zip(of(torch.device("cpu")), of(gpu), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    for expected, actual in zip(of(torch.device("cpu")), of(gpu), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +120,17 @@ def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(
         )
 
     for model in ({}, PARTICLES):
-        kind = model.get("name", "hlf")
-        runs = [spec(f"{kind}-{name}", model=model, epochs=4) for name in ("once", "twice")]
-        paused = [spec(f"{kind}-paused", model=model, epochs=epochs) for epochs in (2, 4)]
+        kind_name = model.get("name", "hlf")
+        runs = [spec(f"{kind_name}-{name}", model=model, epochs=4) for name in ("once", "twice")]
+        paused = [spec(f"{kind_name}-paused", model=model, epochs=epochs) for epochs in (2, 4)]
         moved = [
-            spec(f"{kind}-moved", model=model, epochs=2),
-            spec(f"{kind}-moved", model=model, epochs=4, device="cpu"),
+            spec(f"{kind_name}-moved", model=model, epochs=2),
+            spec(f"{kind_name}-moved", model=model, epochs=4, device="cpu"),
         ]
-        run_all(tmp_path / f"{kind}-first", *runs, paused[0], moved[0])
+        run_all(tmp_path / f"{kind_name}-first", *runs, paused[0], moved[0])
         for each in (paused[0], moved[0]):
             (each.out_dir / "summary.json").unlink()  # As if it had been stopped before its end.
-        run_all(tmp_path / f"{kind}-then", paused[1], moved[1])
+        run_all(tmp_path / f"{kind_name}-then", paused[1], moved[1])
         once, twice, later, on_cpu = (
             flat_weights(each.out_dir) for each in (*runs, paused[1], moved[1])
         )
@@ -140,10 +144,10 @@ def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(
 def test_every_kind_of_method_learns(
     dataset: FeatureDataset, tmp_path: Path, model: dict[str, Any]
 ) -> None:
-    chosen: dict[str, Any] = {"device": "cuda", "workers": 3, "epochs": 8, "learning_rate": 0.01}
+    settings: dict[str, Any] = {"device": "cuda", "workers": 3, "epochs": 8, "learning_rate": 0.01}
     runs = [
-        make_spec(dataset, tmp_path / str(number), model=model, **chosen, **method)
-        for number, method in enumerate(METHODS)
+        make_spec(dataset, tmp_path / str(index), model=model, **settings, **method)
+        for index, method in enumerate(METHODS)
     ]
     run_all(tmp_path / "job", *runs)
     for run in runs:

@@ -27,27 +27,27 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
 
 
-def specs(dataset: FeatureDataset, folder: Path, *chosen: dict[str, Any]) -> list[RunSpec]:
+def specs(dataset: FeatureDataset, folder: Path, *settings: dict[str, Any]) -> list[RunSpec]:
     folder.mkdir(exist_ok=True)
     return [
-        make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)
+        make_spec(dataset, folder / f"run-{index}", **keys) for index, keys in enumerate(settings)
     ]
 
 
 def test_runs_do_what_the_first_did_whatever_ran_before(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    chosen = {"algorithm": "ar-sgd", "seed": 3}
-    others: list[dict[str, Any]] = [
+    settings = {"algorithm": "ar-sgd", "seed": 3}
+    remaining: list[dict[str, Any]] = [
         {"algorithm": "ad-psgd"},
         {"algorithm": "swarm-sgd", "slowmo": {"tau": 4, "exact_average": True}},
         {"algorithm": "d-psgd", "seed": 2},
     ]
-    runs = specs(dataset, tmp_path / "many", chosen, *others, chosen)
+    runs = specs(dataset, tmp_path / "many", settings, *remaining, settings)
     seen: list[tuple[int, Any]] = []
-    launch_all(runs, tmp_path / "job", on_progress=lambda *each: seen.append(each))
-    assert {number for number, _ in seen} == {0, 1, 2, 3, 4}
-    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
+    launch_all(runs, tmp_path / "job", on_progress=lambda *progress: seen.append(progress))
+    assert {index for index, _ in seen} == {0, 1, 2, 3, 4}
+    assert [index for index, _ in seen] == sorted(index for index, _ in seen)
     assert seen[-1][1].epoch == runs[4].train.epochs
     assert seen[-1][1].step == seen[-1][1].num_steps
     assert [summary(run.out_dir)["algorithm"] for run in runs] == [
@@ -71,12 +71,12 @@ def test_an_error_names_its_run_and_what_is_done_stays_done(
         launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
     assert "training diverged" in str(caught.value)
     assert [(run.out_dir / "summary.json").exists() for run in runs] == [True, False, False]
-    before = (runs[0].out_dir / "summary.json").stat().st_mtime_ns
+    st_mtime_ns_before = (runs[0].out_dir / "summary.json").stat().st_mtime_ns
     repaired = [runs[0], runs[1]._replace(train=runs[2].train), runs[2]]
     seen: set[int] = set()
-    launch_all(repaired, tmp_path / "job", on_progress=lambda number, _: seen.add(number))
+    launch_all(repaired, tmp_path / "job", on_progress=lambda index, _: seen.add(index))
     assert seen == {1, 2}
-    assert (runs[0].out_dir / "summary.json").stat().st_mtime_ns == before
+    assert (runs[0].out_dir / "summary.json").stat().st_mtime_ns == st_mtime_ns_before
     # Nothing is left to do: no rank is started.
     launch_all(
         repaired, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again")
@@ -87,35 +87,35 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
-    chosen: list[dict[str, Any]] = [{}, diverging, {"algorithm": "d-psgd"}]
+    selected: list[dict[str, Any]] = [{}, diverging, {"algorithm": "d-psgd"}]
     runs = [
         PlannedRun(
-            str(number),
-            str(number),
+            str(index),
+            str(index),
             {},
             Subject(spec.workload),
             spec.train,
             None,
             None,
             "",
-            tmp_path / str(number),
+            tmp_path / str(index),
         )
-        for number, spec in enumerate(specs(dataset, tmp_path / "specs", *chosen))
+        for index, spec in enumerate(specs(dataset, tmp_path / "specs", *selected))
     ]
-    told: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     train_on_ranks(
         runs,
         tmp_path / "job",
         code="commit 1",
-        on_progress=lambda *words: told.append(words),
+        on_progress=lambda *message: reports.append(message),
         on_loss=pytest.fail,
     )
-    found = [run.result for run in runs]
-    assert [result and result.numbers["diverged"] for result in found] == [0.0, 1.0, 0.0]
-    assert [result and result.has_diverged for result in found] == [False, True, False]
+    results = [run.result for run in runs]
+    assert [result and result.numbers["diverged"] for result in results] == [0.0, 1.0, 0.0]
+    assert [result and result.has_diverged for result in results] == [False, True, False]
     assert not (runs[1].folder / "checkpoints").exists()
-    done = [each[0] for each in told]
-    assert done == sorted(done)
+    completed = [report[0] for report in reports]
+    assert completed == sorted(completed)
     last = in_random_order(runs)[-1]
     assert last is not runs[1]
-    assert told[-1] == (told[-1][1], told[-1][1], f"{last.method}, seed 1")
+    assert reports[-1] == (reports[-1][1], reports[-1][1], f"{last.method}, seed 1")

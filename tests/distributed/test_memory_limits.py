@@ -32,7 +32,7 @@ def test_ranks_that_the_kernel_kills_for_memory_name_limit_and_need(tmp_path: Pa
     make_spec(dataset, tmp_path / "out").save(tmp_path / "spec.json")
     with cgroup_with(memory_bytes=600 * MIB) as enter:
         command = [*enter, sys.executable, "-c", PROGRAM, str(tmp_path / "spec.json")]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("the kernel has killed "), done.stdout
-    assert " allows 600 MiB; the ranks held up to [MiB]: rank 0 " in done.stdout
-    assert "No step was made" in done.stdout
+        completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert completed.stdout.startswith("the kernel has killed "), completed.stdout
+    assert " allows 600 MiB; the ranks held up to [MiB]: rank 0 " in completed.stdout
+    assert "No step was made" in completed.stdout

@@ -78,13 +78,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 @pytest.fixture(scope="module")
 def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
     """All runs of three ranks, by what was chosen: a start of ranks takes seconds, so they are started once."""
-    chosen = [
-        *(EXACT | each for each in SYNCHRONOUS), *(GOSSIP_RUN | each for each in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
+    selected = [
+        *(EXACT | keys for keys in SYNCHRONOUS), *(GOSSIP_RUN | keys for keys in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
     runs = {
-        str(each): make_spec(dataset, folder / f"run-{number}", **each)
-        for number, each in enumerate(chosen)
+        str(keys): make_spec(dataset, folder / f"run-{index}", **keys)
+        for index, keys in enumerate(selected)
     }
     runs["again"] = make_spec(dataset, folder / "again", **TWICE)
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
@@ -96,23 +96,25 @@ def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
     return simulate_workload(run.workload.open(), run.train, ClusterSettings())
 
 
-@pytest.mark.parametrize("chosen", SYNCHRONOUS, ids=str)
+@pytest.mark.parametrize("settings", SYNCHRONOUS, ids=str)
 def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
-    dataset: FeatureDataset, done: dict[str, RunSpec], chosen: dict[str, Any]
+    dataset: FeatureDataset, done: dict[str, RunSpec], settings: dict[str, Any]
 ) -> None:
-    run = done[str(EXACT | chosen)]
+    run = done[str(EXACT | settings)]
     expected = simulated(dataset, run)
-    for rank, (found, wanted) in enumerate(
+    for rank, (actual, reference) in enumerate(
         zip(records(run.out_dir), expected.records, strict=True)
     ):
         for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
-            assert found[-1][key] == pytest.approx(wanted[-1][key], rel=1e-9, abs=1e-11), (
+            assert actual[-1][key] == pytest.approx(reference[-1][key], rel=1e-9, abs=1e-11), (
                 rank,
                 key,
             )
-    told = summary(run.out_dir)["acted"]
-    assert told == count_actions(run.train, [summarize_rank(record) for record in expected.records])
-    assert min(told.values()) > 0
+    totals = summary(run.out_dir)["acted"]
+    assert totals == count_actions(
+        run.train, [summarize_rank(record) for record in expected.records]
+    )
+    assert min(totals.values()) > 0
 
 
 @pytest.fixture(scope="module")
@@ -146,18 +148,18 @@ def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory)
     return loss
 
 
-@pytest.mark.parametrize("chosen", GOSSIP, ids=str)
+@pytest.mark.parametrize("settings", GOSSIP, ids=str)
 def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
     done: dict[str, RunSpec],
     untrained: float,
     distance_alone: dict[bool, float],
-    chosen: dict[str, Any],
+    settings: dict[str, Any],
 ) -> None:
-    run = done[str(GOSSIP_RUN | chosen)]
-    told = summary(run.out_dir)
-    assert told["best_val_loss"] < 0.7 * untrained
-    assert told["samples"] == 8 * sum(ROWS["train"])
-    ranks = told["per_rank"]
+    run = done[str(GOSSIP_RUN | settings)]
+    totals = summary(run.out_dir)
+    assert totals["best_val_loss"] < 0.7 * untrained
+    assert totals["samples"] == 8 * sum(ROWS["train"])
+    ranks = totals["per_rank"]
     assert (
         sum(rank["averages_begun"] for rank in ranks)
         == sum(rank["averages_received"] for rank in ranks)
@@ -169,36 +171,36 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
         # On a busy machine a rank may come to few steps, or none.
         assert rank["averages_begun"] == 0 or rank["bytes_sent"] > 0
     assert sum(rank["seconds_by_kind"]["communicate"] for rank in ranks) > 0
-    assert told["consensus_distance"] < 0.7 * distance_alone["slowmo" in chosen]
+    assert totals["consensus_distance"] < 0.7 * distance_alone["slowmo" in settings]
 
 
 def test_shards_of_mpca_travel_beside_the_steps_on_mpi(
     done: dict[str, RunSpec], untrained: float
 ) -> None:
     run = done[str(GOSSIP_RUN | SHARDS)]
-    told = summary(run.out_dir)
-    assert told["best_val_loss"] < 0.7 * untrained
-    assert told["samples"] == 8 * sum(ROWS["train"])
-    assert len({rank["cycles"] for rank in told["per_rank"]}) == 1
+    totals = summary(run.out_dir)
+    assert totals["best_val_loss"] < 0.7 * untrained
+    assert totals["samples"] == 8 * sum(ROWS["train"])
+    assert len({rank["cycles"] for rank in totals["per_rank"]}) == 1
     # On a busy machine a rank may take few steps, or none.
-    assert told["per_rank"][0]["cycles"] >= 3
-    assert max(rank["mean_steps_per_cycle"] for rank in told["per_rank"]) >= 1
-    assert max(rank["max_staleness"] for rank in told["per_rank"]) >= 1
-    assert all(rank["bytes_sent"] > 0 for rank in told["per_rank"])
+    assert totals["per_rank"][0]["cycles"] >= 3
+    assert max(rank["mean_steps_per_cycle"] for rank in totals["per_rank"]) >= 1
+    assert max(rank["max_staleness"] for rank in totals["per_rank"]) >= 1
+    assert all(rank["bytes_sent"] > 0 for rank in totals["per_rank"])
 
 
-@pytest.mark.parametrize("chosen", SERVERS, ids=str)
+@pytest.mark.parametrize("settings", SERVERS, ids=str)
 def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
-    done: dict[str, RunSpec], untrained: float, chosen: dict[str, Any]
+    done: dict[str, RunSpec], untrained: float, settings: dict[str, Any]
 ) -> None:
-    run = done[str(GOSSIP_RUN | chosen)]
-    told, histories = summary(run.out_dir), records(run.out_dir)
-    assert told["best_val_loss"] < 0.7 * untrained
-    assert told["samples"] == 8 * sum(ROWS["train"])
-    for rank, history in zip(told["per_rank"], histories, strict=True):
+    run = done[str(GOSSIP_RUN | settings)]
+    totals, histories = summary(run.out_dir), records(run.out_dir)
+    assert totals["best_val_loss"] < 0.7 * untrained
+    assert totals["samples"] == 8 * sum(ROWS["train"])
+    for rank, history in zip(totals["per_rank"], histories, strict=True):
         assert sum(sum(record["staleness"].values()) for record in history) == rank["pushes"]
-    assert sum(rank["pushes"] for rank in told["per_rank"]) > 0
-    assert sum(rank["seconds_by_kind"]["communicate"] for rank in told["per_rank"]) > 0
+    assert sum(rank["pushes"] for rank in totals["per_rank"]) > 0
+    assert sum(rank["seconds_by_kind"]["communicate"] for rank in totals["per_rank"]) > 0
 
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(

@@ -37,14 +37,18 @@ WORKERS = (2, 4, 8)
 MOST_ERROR = 0.25
 
 
-def is_fitted(each: Measurement) -> bool:
+def is_fitted(measurement: Measurement) -> bool:
     """Whether a measurement calibrates the model; the others check it."""
-    return each.operation != PUSH and each.workers < WORKERS[-1] and each.nbytes != SIZES[1]
+    return (
+        measurement.operation != PUSH
+        and measurement.workers < WORKERS[-1]
+        and measurement.nbytes != SIZES[1]
+    )
 
 
-def all_reduces(between: Network, kind: str) -> list[Measurement]:
+def all_reduces(between: Network, algorithm: str) -> list[Measurement]:
     """All-reduces by plain sockets."""
-    size, medians = len(between.addresses), between.messages(kind, SIZES)
+    size, medians = len(between.addresses), between.messages(algorithm, SIZES)
     return [
         Measurement(ALL_REDUCE, size, nbytes, max(median[str(nbytes)] for median in medians))
         for nbytes in SIZES
@@ -55,38 +59,41 @@ def averages_and_pushes(between: Network) -> list[Measurement]:
     """Averages and pushes as the methods make them."""
     size = len(between.addresses)
     settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
-    words = [sys.executable, "-m", "training.launching.message_probe", "", *map(str, SIZES)]
-    done = subprocess.run(
-        between.on_host(0, *rank_command(settings, words)),
+    command = [sys.executable, "-m", "training.launching.message_probe", "", *map(str, SIZES)]
+    completed = subprocess.run(
+        between.on_host(0, *rank_command(settings, command)),
         env=rank_environment(settings),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=100,
     )
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))[
-        "measured"
-    ]
-    return [Measurement(**each) for each in found if each["operation"] != ALL_REDUCE]
+    results = json.loads(
+        next(line for line in completed.stdout.splitlines() if line.startswith("{"))
+    )["measured"]
+    return [Measurement(**result) for result in results if result["operation"] != ALL_REDUCE]
 
 
 def misses(measured: list[Measurement], *, ring_above: float) -> list[str]:
     """What a model, fitted on some measurements, predicts wrongly of the others."""
-    link = fit_link([each for each in measured if is_fitted(each)], ring_above=ring_above)
+    link = fit_link(
+        [measurement for measurement in measured if is_fitted(measurement)], ring_above=ring_above
+    )
     wrong = []
-    for each in measured:
-        expected = predicted_seconds(each, link, ring_above)
-        words = f"{each}: predicted {1e3 * expected:.1f} ms ({'fitted' if is_fitted(each) else 'check'})"
-        sys.stdout.write(f"{words}\n")
-        if not is_fitted(each) and abs(expected / each.seconds - 1) > MOST_ERROR:
-            wrong.append(words)
+    for measurement in measured:
+        expected = predicted_seconds(measurement, link, ring_above)
+        use = "fitted" if is_fitted(measurement) else "check"
+        message = f"{measurement}: predicted {1e3 * expected:.1f} ms ({use})"
+        sys.stdout.write(f"{message}\n")
+        if not is_fitted(measurement) and abs(expected / measurement.seconds - 1) > MOST_ERROR:
+            wrong.append(message)
     assert DELAY < link.latency < 1.5 * DELAY
     return wrong
 
 
-@pytest.mark.parametrize(("kind", "ring_above"), [("doubling", float("inf")), ("ring", 0.0)])
+@pytest.mark.parametrize(("algorithm", "ring_above"), [("doubling", float("inf")), ("ring", 0.0)])
 def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
-    tmp_path: Path, kind: str, ring_above: float
+    tmp_path: Path, algorithm: str, ring_above: float
 ) -> None:
     # Eight hosts share the cores of this machine: what else it does only makes messages late.
     for attempt in range(3):
@@ -95,7 +102,7 @@ def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
             with network(
                 workers, tmp_path / f"{attempt}-{workers}", delay=DELAY, rate=RATE
             ) as between:
-                measured += all_reduces(between, kind)
+                measured += all_reduces(between, algorithm)
         wrong = misses(measured, ring_above=ring_above)
         if not wrong:
             break
@@ -105,5 +112,5 @@ def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
 def test_averages_of_other_sizes_and_pushes_take_the_predicted_time(tmp_path: Path) -> None:
     with network(2, tmp_path, delay=DELAY, rate=RATE) as between:
         measured = averages_and_pushes(between)
-    assert {each.operation for each in measured} == {"sockets", PUSH}
+    assert {measurement.operation for measurement in measured} == {"sockets", PUSH}
     assert misses(measured, ring_above=0.0) == []

@@ -33,9 +33,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def rank_processes(out: Path) -> list[psutil.Process]:
     return [
-        each
-        for each in processes_of(out)
-        if "training.launching.rank_process" in each.info["cmdline"][:5]
+        process
+        for process in processes_of(out)
+        if "training.launching.rank_process" in process.info["cmdline"][:5]
     ]
 
 
@@ -49,7 +49,8 @@ def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_
 
     def kill() -> None:
         wait_until(
-            lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint"
+            lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")),
+            label="a checkpoint",
         )
         ranks = rank_processes(run.out_dir)
         parents.extend([parent.name() for parent in rank.parents()] for rank in ranks)
@@ -67,7 +68,7 @@ def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_
     # The ranks were below a task of Spark, and not below mpirun.
     assert len(parents) == 2
     assert all("prterun" not in names and "java" in names for names in parents), parents
-    wait_until(lambda: not rank_processes(run.out_dir), what="all ranks are gone")
+    wait_until(lambda: not rank_processes(run.out_dir), label="all ranks are gone")
     assert spark.statusTracker().getActiveJobsIds() == []
     alone = make_spec(dataset, tmp_path / "mpirun", **settings | {"launcher": "mpirun"})
     launch(alone, on_progress=lambda _: None)

@@ -52,17 +52,17 @@ def way(name: str) -> dict[str, Any]:
 
 def simulated(section: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
     """The result of `servers.train` on the virtual clock."""
-    found: dict[int, dict[str, Any]] = {}
+    actual: dict[int, dict[str, Any]] = {}
     clock = VirtualClock()
     train = runpy.run_path(str(PROGRAMS / "servers.py"))["train"]
 
     async def run(transport: Transport) -> None:
-        found[transport.rank] = await train(transport, section, **how)
+        actual[transport.rank] = await train(transport, section, **how)
 
     for transport in SimNetwork(clock, ClusterSettings(), RANKS).transports():
         clock.spawn(run(transport), f"worker {transport.rank}")
     clock.run()
-    return [found[rank] for rank in range(RANKS)]
+    return [actual[rank] for rank in range(RANKS)]
 
 
 def names_of(*, in_memory: bool) -> list[str]:
@@ -75,7 +75,8 @@ def case_of(*, in_memory: bool) -> Case:
     names, loose = names_of(in_memory=in_memory), {"in_turn": False, "curvature": 0.0, "steps": 200}
     arguments = {
         "sections": [
-            train_section(each) for each in [*(FIXED[name] for name in names), *LOOSE.values()]
+            train_section(section)
+            for section in [*(FIXED[name] for name in names), *LOOSE.values()]
         ],
         "ways": [way(name) for name in names] + [loose] * len(LOOSE),
         "in_memory": in_memory,
@@ -96,23 +97,25 @@ def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[s
     """What the ranks found of each method; those without a fixed order are called loose."""
     names = [*names_of(in_memory=request.param), *(f"loose {name}" for name in LOOSE)]
     found = cases.results(request.param)
-    return {name: list(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}
+    return {
+        name: list(outcomes) for name, outcomes in zip(names, zip(*found, strict=True), strict=True)
+    }
 
 
 def test_ranks_do_on_mpi_what_they_do_in_the_simulator(
     ranks: dict[str, list[dict[str, Any]]],
 ) -> None:
     for name in ranks.keys() & FIXED.keys():
-        for found, expected in zip(
+        for actual, expected in zip(
             ranks[name], simulated(train_section(FIXED[name]), **way(name)), strict=True
         ):
             for key in ("result", "own", "current", "not_sent"):
                 np.testing.assert_allclose(
-                    found[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}"
+                    actual[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}"
                 )
-            assert found["counted"] == expected["counted"]
-            assert all(times > 0 for times in found["counted"].values())
-            assert found["staleness"] == {
+            assert actual["counted"] == expected["counted"]
+            assert all(times > 0 for times in actual["counted"].values())
+            assert actual["staleness"] == {
                 str(age): times for age, times in expected["staleness"].items()
             }
 

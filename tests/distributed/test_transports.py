@@ -39,11 +39,11 @@ def num_averages(ranks: int, *, in_memory: bool) -> int:
 
 def cases_of(folder: Path) -> dict[Hashable, Case]:
     """What the ranks run; those that leave something open come last."""
-    found: dict[Hashable, Case] = {}
+    actual: dict[Hashable, Case] = {}
 
     def add(*name: Hashable, ranks: int, program: str = "", **arguments: Any) -> None:
         file, _, function = (program or str(name[0])).rpartition(":")
-        found[name] = Case(ranks, f"{file or 'averages'}:{function}", arguments)
+        actual[name] = Case(ranks, f"{file or 'averages'}:{function}", arguments)
 
     for ranks, size in EXCHANGES:
         add(
@@ -94,10 +94,10 @@ def cases_of(folder: Path) -> dict[Hashable, Case]:
         add("long", way, ranks=2, program="conserve", in_memory=way, averages=5, size=1_000_000)
         add("stamps", way, ranks=4, in_memory=way, averages=1000, size=20_000)
         add("poison", way, ranks=3, in_memory=way)
-    found["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
+    actual["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
     add("skip", ranks=3)
     add("take_over", ranks=2, folder=str(folder))
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -148,58 +148,58 @@ def test_a_half_changed_vector_is_never_seen(cases: Cases, in_memory: bool) -> N
 def test_a_vector_that_is_not_finite_reaches_nobody_and_all_see_those_of_all(
     cases: Cases, in_memory: bool
 ) -> None:
-    poisoned, *others = cases.results("poison", in_memory)
-    assert [each["seen"] for each in (poisoned, *others)] == [[1.0, 2.0, 3.0]] * 3
+    poisoned, *remaining = cases.results("poison", in_memory)
+    assert [outcome["seen"] for outcome in (poisoned, *remaining)] == [[1.0, 2.0, 3.0]] * 3
     assert not poisoned["finite"]
     assert poisoned["begun"] == poisoned["received"] == 0
     assert poisoned["refused"] == 50
-    for other in others:
-        assert other["finite"]
-        assert other["refused"] > 0
-        assert other["begun"] + other["refused"] == 50
+    for second in remaining:
+        assert second["finite"]
+        assert second["refused"] > 0
+        assert second["begun"] + second["refused"] == 50
 
 
 def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases) -> None:
-    *others, lost = cases.results("lost")
+    *remaining, lost = cases.results("lost")
     # The one that was under way, and those that came after.
-    assert [(other["first"], other["then"]) for other in others] == [(1, 5)] * 2
+    assert [(second["first"], second["then"]) for second in remaining] == [(1, 5)] * 2
     assert (lost["first"], lost["then"], lost["counts"]["begun"]) == (0, 5, 0)
-    for other in others:
-        assert other["found"] == [0.5] * 3
-        assert other["counts"]["begun"] == other["counts"]["received"] == 5
-        assert other["counts"]["lost"] == 6
+    for second in remaining:
+        assert second["found"] == [0.5] * 3
+        assert second["counts"]["begun"] == second["counts"]["received"] == 5
+        assert second["counts"]["lost"] == 6
         # The lost rank had the lock of their server.
-        assert other["pushed"] == [2.0]
+        assert second["pushed"] == [2.0]
 
 
 def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(
     cases: Cases,
 ) -> None:
-    for found in cases.results("take_over"):
-        assert found["skipped"] == 1
-        assert found["works"] == [True] * 4
+    for actual in cases.results("take_over"):
+        assert actual["skipped"] == 1
+        assert actual["works"] == [True] * 4
         # (0 + 1 + 1) / 2 = 1, then (1 + 1 + 1) / 2.
-        assert found["found"] == [1.5] * 3
+        assert actual["found"] == [1.5] * 3
 
 
 @in_each_way
 def test_a_rank_that_sleeps_keeps_nobody_waiting_and_who_is_done_serves_on(
     cases: Cases, in_memory: bool
 ) -> None:
-    *others, straggler = cases.results("straggle", in_memory)
-    assert all(other["done"] < straggler["done"] for other in others)
+    *remaining, straggler = cases.results("straggle", in_memory)
+    assert all(second["done"] < straggler["done"] for second in remaining)
     assert straggler["begun"] == 0
     assert straggler["received"] > 10
-    assert [each["lost"] for each in others] == [0] * 3
-    assert sum(each["received"] for each in (*others, straggler)) == sum(
-        each["begun"] for each in others
+    assert [outcome["lost"] for outcome in remaining] == [0] * 3
+    assert sum(outcome["received"] for outcome in (*remaining, straggler)) == sum(
+        outcome["begun"] for outcome in remaining
     )
 
 
 def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -> None:
-    counts, *others = cases.results("skip")
+    counts, *remaining = cases.results("skip")
     assert (counts["begun"], counts["skipped"]) == (2, 2)
-    assert [other["received"] for other in others] == [1, 1]
+    assert [second["received"] for second in remaining] == [1, 1]
 
 
 @pytest.mark.parametrize(("ranks", "size"), EXCHANGES)
@@ -209,30 +209,30 @@ def test_neighbours_get_each_others_vectors_round_by_round(
     for rank, result in enumerate(cases.results("exchange", ranks, size)):
         assert result["nobody"] == []
         assert len(result["came"]) == ROUNDS
-        for number, came in enumerate(result["came"]):
-            step = 1 + number % (ranks - 1)
+        for index, came in enumerate(result["came"]):
+            step = 1 + index % (ranks - 1)
             neighbours = [(rank + step) % ranks, (rank - step) % ranks]
             assert came == [
-                [neighbour, 100.0 * neighbour + number, 100.0 * neighbour + number]
+                [neighbour, 100.0 * neighbour + index, 100.0 * neighbour + index]
                 for neighbour in neighbours
             ]
 
 
 def test_doctor_starts_ranks_and_measures() -> None:
-    words = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
-    found = re.search(
+    message = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
+    match = re.search(
         r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, push to a server ([\d,.]+)",
-        words,
+        message,
     )
-    assert found is not None, words
-    assert all(float(number.replace(",", "")) > 0 for number in found.groups())
+    assert match is not None, message
+    assert all(float(index.replace(",", "")) > 0 for index in match.groups())
 
 
 def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path) -> None:
-    for found in results_of(2, "messages:fail_to_start", tmp_path / "ranks"):
-        assert "where 100 are free on host" in found
-        assert "OMPI_MCA_osc" in found
-        assert "--shm-size" in found
+    for actual in results_of(2, "messages:fail_to_start", tmp_path / "ranks"):
+        assert "where 100 are free on host" in actual
+        assert "OMPI_MCA_osc" in actual
+        assert "--shm-size" in actual
 
 
 def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> 
         environment={"OMPI_MCA_osc_sm_backing_directory": str(tmp_path / "nowhere")},
     )
     assert set(outcome.results) == {0, 1}, outcome.output
-    assert all("nowhere, where 0 are free" in words for words in outcome.results.values())
+    assert all("nowhere, where 0 are free" in message for message in outcome.results.values())
 
 
 @pytest.mark.parametrize(("ranks", "shards"), [(ranks, shards) for ranks, shards, *_ in PUSHES])
@@ -263,13 +263,15 @@ def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards:
 def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: Cases) -> None:
     ranks, (pushes, size, shards) = 4, ORDER.values()
     results = cases.results("order")
-    made = {(shard, clock): value for result in results for shard, clock, value in result["made"]}
-    assert len(made) == ranks * pushes * shards
+    created = {
+        (shard, clock): value for result in results for shard, clock, value in result["made"]
+    }
+    assert len(created) == ranks * pushes * shards
     expected = []
     for shard in range(shards):
         value = 0
         for clock in range(ranks * pushes):
-            value = (3 * value + made[shard, clock]) % 1009
+            value = (3 * value + created[shard, clock]) % 1009
         expected += [value] * (size * (shard + 1) // shards - size * shard // shards)
     assert [result["final"] for result in results] == [expected] * ranks
 
@@ -283,7 +285,7 @@ def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(
     assert results[0]["counts"]["hidden_seconds"] > 0.1
     assert results[1]["tried"][:3] == [False, True, False]
     assert results[1]["counts"]["occupied"] >= 2
-    assert sorted(each for result in results for each in result["tickets"]) == [*range(1, 21)]
+    assert sorted(ticket for result in results for ticket in result["tickets"]) == [*range(1, 21)]
     added = sum(result["tried"][-1] for result in results)
     for result in results:
         assert result["refused"]

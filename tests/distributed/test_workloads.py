@@ -31,10 +31,10 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
     """The saved models of runs of the small workload, into `0`, `1` and so on, in ranks that are started once."""
     path = os.pathsep.join([str(HELPERS.parents[1]), str(HELPERS)])
     programs = []
-    for number, chosen in enumerate(runs):
-        (folder / str(number)).mkdir()
+    for index, selected in enumerate(runs):
+        (folder / str(index)).mkdir()
         programs.append(
-            ["workloads:train_tiny", {"out": str(folder / str(number)), "chosen": chosen}]
+            ["workloads:train_tiny", {"out": str(folder / str(index)), "chosen": selected}]
         )
     results_of(
         runs[0]["workers"],
@@ -45,8 +45,8 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
         programs=programs,
     )
     return [
-        torch.load(folder / str(number) / "model" / "weights.pt", weights_only=True)
-        for number in range(len(runs))
+        torch.load(folder / str(index) / "model" / "weights.pt", weights_only=True)
+        for index in range(len(runs))
     ]
 
 
@@ -70,13 +70,13 @@ def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_
         "device": "cpu",
     }
     state, published = on_ranks(tmp_path, chosen, loose)
-    found = simulate_workload(TinyImages(), TrainSettings(**chosen), ClusterSettings())
-    assert found.best is not None
+    actual = simulate_workload(TinyImages(), TrainSettings(**chosen), ClusterSettings())
+    assert actual.best is not None
     means = np.concatenate(
         [state["3.running_mean"], state["3.running_var"], [state["3.num_batches_tracked"]]]
     )
-    np.testing.assert_allclose(means, found.best.buffers, rtol=1e-9)
-    for ours, theirs in zip(records(tmp_path / "0")[0], found.records[0], strict=True):
+    np.testing.assert_allclose(means, actual.best.buffers, rtol=1e-9)
+    for ours, theirs in zip(records(tmp_path / "0")[0], actual.records[0], strict=True):
         assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-9)
     history = records(tmp_path / "1")[0]
     # The last one may be of an epoch in which another worker was far behind.

@@ -71,9 +71,9 @@ def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: flo
     of_tracks = [random_track(pt, *directions.draw(spread)) for pt in pts(tracks, 0.5, 1.5)]
     of_photons = [tower(et, *directions.draw(spread)) for et in pts(photons, 1.0, 8.0)]
     of_neutrals = [tower(et, *directions.draw(spread)) for et in pts(neutral_hadrons, 1.0, 8.0)]
-    for sources, others in ((of_tracks, of_photons), (of_photons, of_neutrals)):
-        for row in sources[: min(3, len(others))]:
-            others[int(rng.integers(len(others)))] |= {"eta": row["eta"], "phi": row["phi"]}
+    for sources, remaining in ((of_tracks, of_photons), (of_photons, of_neutrals)):
+        for row in sources[: min(3, len(remaining))]:
+            remaining[int(rng.integers(len(remaining)))] |= {"eta": row["eta"], "phi": row["phi"]}
     leptons: dict[str, list[Row]] = {"electrons": [], "muons": []}
     for of_kind in leptons.values():
         for _ in range(int(rng.integers(3))):
@@ -83,8 +83,8 @@ def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: flo
             eta, phi = directions.draw(0.3)
             of_kind.append(lepton(pt, eta, phi, charge=int(rng.choice([-1, 1]))))
             if rng.random() < 0.7 and tracks > 0:
-                own = random_track(pt, eta + float(rng.normal(0.0, 2e-5)), phi)
-                of_tracks[int(rng.integers(tracks))] = own
+                own_value = random_track(pt, eta + float(rng.normal(0.0, 2e-5)), phi)
+                of_tracks[int(rng.integers(tracks))] = own_value
     jets = [
         jet(
             30.0 if rng.random() < 0.1 else float(rng.uniform(20.0, 120.0)),
@@ -135,9 +135,9 @@ def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBloc
     expected = [reference_event(event, settings) for event in table.to_pylist()]
     block = build_features(table, FeatureSettings(**choices))
     assert block.selected.tolist() == [
-        index for index, found in enumerate(expected) if found is not None
+        index for index, actual in enumerate(expected) if actual is not None
     ]
-    found_all = [found for found in expected if found is not None]
+    found_all = [actual for actual in expected if actual is not None]
     lengths = [len(rows) for _, rows in found_all]
     assert block.particle_offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     particles = particles_of(block)
@@ -154,15 +154,17 @@ def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBloc
 
 
 def assert_close(
-    actual: np.ndarray, expected: list[dict[str, float]], names: Sequence[str], what: str
+    actual: np.ndarray, expected: list[dict[str, float]], names: Sequence[str], label: str
 ) -> None:
     """Rows of numbers, columns of these names, against the features that the reference knows: all published ones."""
     assert all(
-        len(each) == {"events": 14, "particles": NUM_PARTICLE_FEATURES}[what] for each in expected
+        len(each) == {"events": 14, "particles": NUM_PARTICLE_FEATURES}[label] for each in expected
     )
     for name in expected[0] if expected else ():
-        found, wanted = actual[:, names.index(name)], [row[name] for row in expected]
-        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6, err_msg=f"{name} of {what}")
+        result, reference = actual[:, names.index(name)], [row[name] for row in expected]
+        np.testing.assert_allclose(
+            result, reference, rtol=1e-6, atol=1e-6, err_msg=f"{name} of {label}"
+        )
 
 
 @pytest.mark.slow

@@ -66,8 +66,8 @@ def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit(
 
 def test_histograms_of_steep_spectra_are_logarithmic() -> None:
     steep = {
-        *(f"hlf.lepton_iso_{kind}" for kind in ("photon", "neutral")),
+        *(f"hlf.lepton_iso_{particle_kind}" for particle_kind in ("photon", "neutral")),
         *(f"particles.{name}" for name in ("energy", "pt", "vertex_z")),
-        *(f"particles.iso_{kind}" for kind in ("charged", "photon", "neutral")),
+        *(f"particles.iso_{particle_kind}" for particle_kind in ("charged", "photon", "neutral")),
     }
     assert {name for name, (_, binning) in histogrammed_features().items() if binning.log} == steep

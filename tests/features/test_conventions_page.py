@@ -55,18 +55,18 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
         counts["published"] += len(theirs.selected)
         counts["lacking"] += int((theirs.outcome == LACKS_CANDIDATE_KIND).sum())
         for event in np.intersect1d(ours.selected, theirs.selected):
-            one, other = (
+            first, second = (
                 np.searchsorted(ours.selected, event),
                 np.searchsorted(theirs.selected, event),
             )
             counts["common"] += 1
-            if not np.allclose(ours.hlf[one, LEPTON], theirs.hlf[other, LEPTON]):
+            if not np.allclose(ours.hlf[first, LEPTON], theirs.hlf[second, LEPTON]):
                 counts["other_lepton"] += 1
                 continue
             counts["other_iso"] += not np.allclose(
-                ours.hlf[one, LEPTON_ISO], theirs.hlf[other, LEPTON_ISO], atol=1e-5
+                ours.hlf[first, LEPTON_ISO], theirs.hlf[second, LEPTON_ISO], atol=1e-5
             )
-            mine, published = rows_of(ours, int(one))[1:], rows_of(theirs, int(other))[1:]
+            mine, published = rows_of(ours, int(first))[1:], rows_of(theirs, int(second))[1:]
             if mine.shape != published.shape or not np.allclose(
                 mine[:, DIRECTION], published[:, DIRECTION]
             ):
@@ -87,7 +87,7 @@ def test_every_number_of_the_table_is_what_the_bundled_sample_gives(
     c = compare(bundled_files)
     same_lepton = c["common"] - c["other_lepton"]
     table = " ".join(PAGE[PAGE.index("sparkdltrigger` computes") :].split())
-    for words in (
+    for message in (
         f"{c['published']} events are selected instead of {c['correct']}",
         f"{c['other_lepton']} of the {c['common']} common events have another lepton",
         f"{c['lacking']} events",
@@ -97,4 +97,4 @@ def test_every_number_of_the_table_is_what_the_bundled_sample_gives(
         f"{c['rows_other_charge']} of {c['rows']:,} particles",
         f"{c['other_particles']} of the {same_lepton} events",
     ):
-        assert words in table, words
+        assert message in table, message

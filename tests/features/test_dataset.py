@@ -16,9 +16,9 @@ from features.errors import DatasetError
 def test_a_key_that_is_lacking_is_named(tmp_path: Path, lacking: str) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [5], "val": [4], "test": [3]})
     path = dataset.folder / "dataset.json"
-    content = json.loads(path.read_text())
-    del content[lacking]
-    path.write_text(json.dumps(content))
+    document = json.loads(path.read_text())
+    del document[lacking]
+    path.write_text(json.dumps(document))
     with pytest.raises(DatasetError, match=rf"dataset\.json.*{lacking}.*Make the features again"):
         FeatureDataset.load(dataset.folder)
 

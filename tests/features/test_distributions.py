@@ -39,4 +39,4 @@ def test_histograms_count_weights_of_events_and_of_the_particles_of_the_first(
         (eta, [(3 * 3 * 2, 3 * 3 * 4), (3 * 4 * 3, 3 * 4 * 9)]),
     ):
         sums = [histogram[{"class": label}].sum(flow=True) for label in (0, 1)]
-        assert [(each.value, each.variance) for each in sums] == of_classes
+        assert [(bin_sum.value, bin_sum.variance) for bin_sum in sums] == of_classes

@@ -55,25 +55,25 @@ def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str,
 def test_features_are_those_of_the_golden_table(
     name: str, bundled_files: list[FileInfo], update_golden: bool
 ) -> None:
-    found = table_of(
+    actual = table_of(
         [info for info in bundled_files if info.path.endswith("_0.root")], CHOICES[name]
     )
     path = GOLDEN / f"features_{name}.json"
     if update_golden:
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps(actual, indent=1) + "\n")
         pytest.skip(f"{path.name} was replaced; review the difference before you commit it")
     expected = json.loads(path.read_text())
-    assert len(found) == len(expected) == 3 * EVENTS_PER_SAMPLE
-    for event, golden in zip(found, expected, strict=True):
-        place = f"{golden['sample']}, entry {golden['entry']}"
+    assert len(actual) == len(expected) == 3 * EVENTS_PER_SAMPLE
+    for event, golden in zip(actual, expected, strict=True):
+        position = f"{golden['sample']}, entry {golden['entry']}"
         assert (event["sample"], event["entry"]) == (golden["sample"], golden["entry"])
-        assert event["num_particles"] == golden["num_particles"], place
+        assert event["num_particles"] == golden["num_particles"], position
         assert len(event["first_rows"]) == len(golden["first_rows"])
-        pairs = [(event[kind], golden[kind]) for kind in ("hlf", "sums")]
+        pairs = [(event[particle_kind], golden[particle_kind]) for particle_kind in ("hlf", "sums")]
         for features, expected_features in [
             *pairs,
             *zip(event["first_rows"], golden["first_rows"], strict=True),
         ]:
             # By name: a feature that is new since then is not among them.
             same_names = {name: features[name] for name in expected_features}
-            assert same_names == pytest.approx(expected_features, rel=1e-6, abs=1e-6), place
+            assert same_names == pytest.approx(expected_features, rel=1e-6, abs=1e-6), position

@@ -88,12 +88,12 @@ def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding
     monkeypatch: pytest.MonkeyPatch, values: tuple[float, float], is_refused: bool, is_plugin: bool
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_plugin=is_plugin))
-    few, again = np.ones((2, 3, len(hlf_names())), np.float32)
-    few[1, hlf_names().index("ht")], again[1, hlf_names().index("ht")] = values
+    few, repeated = np.ones((2, 3, len(hlf_names())), np.float32)
+    few[1, hlf_names().index("ht")], repeated[1, hlf_names().index("ht")] = values
     # Features of ours may depend on the number of events in their last digits.
-    again[:, hlf_names().index("mt")] = 2
+    repeated[:, hlf_names().index("mt")] = 2
     if is_refused and is_plugin:
         with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
-            check_independence(few, again)
+            check_independence(few, repeated)
     else:
-        check_independence(few, again)
+        check_independence(few, repeated)

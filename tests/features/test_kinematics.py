@@ -25,12 +25,12 @@ def test_four_momentum_is_that_of_a_massless_vector() -> None:
 
 
 def test_distances_are_those_of_vector() -> None:
-    others = PARTICLES[::-1]
-    expected = np.asarray(PARTICLES.deltaphi(others))
+    remaining = PARTICLES[::-1]
+    expected = np.asarray(PARTICLES.deltaphi(remaining))
     np.testing.assert_allclose(delta_phi(PHI, PHI[::-1]), expected, atol=1e-12)
     np.testing.assert_allclose(
         np.sqrt(delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])),
-        np.asarray(PARTICLES.deltaR(others)),
+        np.asarray(PARTICLES.deltaR(remaining)),
         atol=1e-12,
     )
 

@@ -104,13 +104,13 @@ def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(ordering: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)]
+    ("particle_kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)]
 )
-def test_highest_pt_of_each_kind_are_kept_in_file_order(kind: str, cap: int) -> None:
-    make = track if kind == "tracks" else tower
+def test_highest_pt_of_each_kind_are_kept_in_file_order(particle_kind: str, cap: int) -> None:
+    make = track if particle_kind == "tracks" else tower
     # 11 shares no factor with cap + 3: every pT occurs once.
     pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
-    event = event_row(electrons=[ELECTRON], **{kind: [make(pt, 2.0, 2.0) for pt in pts]})
+    event = event_row(electrons=[ELECTRON], **{particle_kind: [make(pt, 2.0, 2.0) for pt in pts]})
     (rows,) = extract(event, ordering="file").particles
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
 

@@ -26,14 +26,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.folder / "train")
-    made = model_inputs(table, ["hlf", "particles", "num_particles"])
+    created = model_inputs(table, ["hlf", "particles", "num_particles"])
     for event, row in enumerate(table.to_pylist()):
-        assert made["hlf"][event].tolist() == [row[name] for name in hlf_names()]
+        assert created["hlf"][event].tolist() == [row[name] for name in hlf_names()]
         count = row["num_particles"]
-        found = dict(zip(PARTICLE_FEATURE_NAMES, made["particles"][event, :count].T, strict=True))
+        actual = dict(
+            zip(PARTICLE_FEATURE_NAMES, created["particles"][event, :count].T, strict=True)
+        )
         for name in PARTICLE_CORE:
             if name != "kind":
-                assert found[name].tolist() == row[f"particle_{name}"]
+                assert actual[name].tolist() == row[f"particle_{name}"]
         pt, eta, phi = (np.array(row[f"particle_{name}"]) for name in ("pt", "eta", "phi"))
         expected = {
             "px": pt * np.cos(phi),
@@ -42,20 +44,20 @@ def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDa
             "energy": pt * np.cosh(eta),
         }
         for name, values in expected.items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-6)
         flags = ["is_charged_hadron", "is_photon", "is_neutral_hadron", "is_electron", "is_muon"]
-        assert np.argmax([found[name] for name in flags], axis=0).tolist() == row["particle_kind"]
-        assert np.sum([found[name] for name in flags], axis=0).tolist() == [1] * count
-        assert not made["particles"][event, count:].any()
+        assert np.argmax([actual[name] for name in flags], axis=0).tolist() == row["particle_kind"]
+        assert np.sum([actual[name] for name in flags], axis=0).tolist() == [1] * count
+        assert not created["particles"][event, count:].any()
 
 
 def test_a_slice_of_a_table_gives_a_slice_of_the_matrices(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.folder / "train")
-    whole = model_inputs(table, ["hlf", "particles"])
-    part = model_inputs(table.slice(3, 11), ["hlf", "particles"])
+    complete = model_inputs(table, ["hlf", "particles"])
+    chunk = model_inputs(table.slice(3, 11), ["hlf", "particles"])
     (batch,) = table.slice(3, 11).combine_chunks().to_batches()
-    for name, values in part.items():
-        np.testing.assert_array_equal(values, whole[name][3:14])
+    for name, values in chunk.items():
+        np.testing.assert_array_equal(values, complete[name][3:14])
         np.testing.assert_array_equal(model_inputs(batch, [name])[name], values)
 
 

@@ -53,17 +53,17 @@ def test_groups_divide_evenly_among_the_fed_workers_where_they_can(
 def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(
     keys: list[int], size: int
 ) -> None:
-    number = np.arange(len(keys))
+    index = np.arange(len(keys))
     of_events = EventKeys(
-        split=(number % 3).astype(np.int8),
+        split=(index % 3).astype(np.int8),
         mixing=np.array(keys, dtype=np.uint64),
         balance=np.zeros(len(keys)),
-        label=(number // 3 % 2).astype(np.int8),
+        label=(index // 3 % 2).astype(np.int8),
         weight=np.ones(len(keys)),
     )
     halves = [
-        EventKeys(*(column[chosen] for column in of_events))
-        for chosen in (number < 13, number >= 13)
+        EventKeys(*(column[selected] for column in of_events))
+        for selected in (index < 13, index >= 13)
     ]
     plan = plan_mixing(halves, FeatureSettings(rows_per_group=size, feed_workers=1), ["a", "b"])
     for split in range(3):
@@ -83,22 +83,20 @@ def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(
 
 
 def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
-    groups = [
-        RowGroupPlan(0, number, np.arange(rows)) for number, rows in enumerate([3, 3, 3, 9, 1])
-    ]
+    groups = [RowGroupPlan(0, index, np.arange(rows)) for index, rows in enumerate([3, 3, 3, 9, 1])]
     tasks = MixingPlan(groups, [], {}).tasks(max_events=6)
-    assert [[each.group for each in task] for task in tasks] == [[0, 1], [2], [3], [4]]
+    assert [[step.group for step in task] for task in tasks] == [[0, 1], [2], [3], [4]]
 
 
 def test_a_split_of_fewer_events_than_workers_was_refused() -> None:
     """Row groups are for speed; every number of workers trains on all events."""
-    number = np.arange(24)
-    split = np.where(number < 4, 2, number % 2).astype(np.int8)
+    index = np.arange(24)
+    split = np.where(index < 4, 2, index % 2).astype(np.int8)
     keys = EventKeys(
         split,
-        number.astype(np.uint64),
+        index.astype(np.uint64),
         np.zeros(24),
-        (number // 2 % 2).astype(np.int8),
+        (index // 2 % 2).astype(np.int8),
         np.ones(24),
     )
     plan = plan_mixing([keys], FeatureSettings(feed_workers=8), ["a", "b"])
@@ -108,7 +106,7 @@ def test_a_split_of_fewer_events_than_workers_was_refused() -> None:
 def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_grows() -> None:
     """The kept sets are nested: with more data of a class, each of its kept events was kept before or is new."""
     rng = np.random.default_rng(6)
-    uuids = [str(uuid.UUID(int=int(number))) for number in rng.integers(1, 2**62, 4)]
+    uuids = [str(uuid.UUID(int=int(index))) for index in rng.integers(1, 2**62, 4)]
 
     def keys(num_files: int) -> EventKeys:
         names = np.repeat(uuids[:num_files], 500)
@@ -120,11 +118,13 @@ def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_gr
             zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names))
         )
 
-    kept = [downsampling_mask(keys(num_files), 2) for num_files in (2, 3, 4)]
-    assert [int(each[:500].sum()) for each in kept] == [500] * 3, "the smallest class stays whole"
-    for fewer, more in pairwise(reversed(kept)):
+    retained = [downsampling_mask(keys(num_files), 2) for num_files in (2, 3, 4)]
+    assert [int(mask[:500].sum()) for mask in retained] == [500] * 3, (
+        "the smallest class stays whole"
+    )
+    for fewer, more in pairwise(reversed(retained)):
         assert (more[: len(more)] | ~fewer[: len(more)]).all()
-    shares = [each[500:1000].mean() for each in kept]
+    shares = [mask[500:1000].mean() for mask in retained]
     np.testing.assert_allclose(shares, [1, 1 / 2, 1 / 3], atol=0.07)
 
 

@@ -53,13 +53,16 @@ def written(folder: Path, sample: str) -> EventsFile:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     folder = tmp_path_factory.mktemp("slices")
-    parts = [written(folder, sample) for sample in SLICES]
+    chunks = [written(folder, sample) for sample in SLICES]
     for name in ("out", "kernels"):
         (folder / name).mkdir()
-    settings, here = FeatureSettings(feed_workers=1, integrated_luminosity=2.0), InProcessSpark()
-    context: Any = here
+    settings, in_process_spark = (
+        FeatureSettings(feed_workers=1, integrated_luminosity=2.0),
+        InProcessSpark(),
+    )
+    context: Any = in_process_spark
     make_features(
-        context, parts, SLICES, settings, CLASSES, folder / "out",
+        context, chunks, SLICES, settings, CLASSES, folder / "out",
         kernels=folder / "kernels", event_counter=context.accumulator(0), num_tasks=lambda work: work,
     )  # fmt: skip
     return FeatureDataset.load(folder / "out")
@@ -75,8 +78,8 @@ def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(
     dataset: FeatureDataset,
 ) -> None:
     sums = rows_of(dataset, *SPLITS).group_by("sample").aggregate([("weight", "sum")]).to_pylist()
-    found = {each["sample"]: each["weight_sum"] for each in sums}
-    assert found == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
+    actual = {sample_sum["sample"]: sample_sum["weight_sum"] for sample_sum in sums}
+    assert actual == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
 
 
 def test_the_training_mixture_is_that_of_the_cross_sections(dataset: FeatureDataset) -> None:
@@ -84,11 +87,11 @@ def test_the_training_mixture_is_that_of_the_cross_sections(dataset: FeatureData
     weights = (
         train["weight"].to_numpy() * np.array(dataset.class_weights)[train["label"].to_numpy()]
     )
-    of = {
+    source = {
         name: weights[train["sample"].to_numpy() == name].sum() / weights.sum() for name in SLICES
     }
-    assert of["high"] / of["low"] == pytest.approx(1e-6, rel=0.5)
-    assert of["low"] + of["high"] == pytest.approx(0.5)
+    assert source["high"] / source["low"] == pytest.approx(1e-6, rel=0.5)
+    assert source["low"] + source["high"] == pytest.approx(0.5)
 
 
 def test_the_dataset_tells_its_normalisation(dataset: FeatureDataset) -> None:
@@ -107,21 +110,21 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
         "probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))
     )
     events = ScoredEvents.of(table.append_column("hlf", pa.array(list(hlf_array(table)))))
-    before = {
+    state_before = {
         "low": Estimate(5000.0, 0.0),
         "high": Estimate(0.25, 0.0),
         "ttbar": Estimate(3.0, 0.0),
     }
-    rates = Rates(before, {"low": 0, "high": 0, "ttbar": 1})
+    rates = Rates(state_before, {"low": 0, "high": 0, "ttbar": 1})
     task = EvaluationTask(CLASSES, [1], [0.9], rates, NO_LABELS, seed=1)
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=100)
-    found = measure(events, None, replicas, task).numbers
-    (point,) = found["working_points"]
+    actual = measure(events, None, replicas, task).numbers
+    (point,) = actual["working_points"]
     assert point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
-    assert {name: each["value"] for name, each in point["rates"].items()} == pytest.approx(
+    assert {name: rate["value"] for name, rate in point["rates"].items()} == pytest.approx(
         {"QCD": 0.25, "ttbar": 3.0}
     )
-    assert found["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
+    assert actual["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> None:
@@ -161,9 +164,9 @@ INGESTED = {
 def generated(
     *classes: int, cross_section: float | None = 3.0, stated: float | str | None = None
 ) -> dict[str, GeneratedSample]:
-    parts = {f"low.{number}": number for number in classes}
+    chunks = {f"low.{index}": index for index in classes}
     return GeneratedSample.from_counters(
-        "low", parts, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated
+        "low", chunks, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated
     )
 
 
@@ -184,8 +187,8 @@ def test_copies_count_neither_as_generated_events_nor_with_their_weights() -> No
 def test_the_classes_of_a_sample_share_its_sum_of_weights(
     cross_section: float | None, stated: float | str | None, expected: float | None
 ) -> None:
-    parts = generated(0, 1, cross_section=cross_section, stated=stated)
-    assert parts == {
+    chunks = generated(0, 1, cross_section=cross_section, stated=stated)
+    assert chunks == {
         "low.0": GeneratedSample(0, cross_section, 90, 200.0, expected),
         "low.1": GeneratedSample(1, cross_section, 40, 80.0, expected),
     }

@@ -64,13 +64,17 @@ def test_published_isolation_loses_neighbours_across_the_seam() -> None:
     assert correct.column("iso_charged")[1:4] == near((2 + 1) / 4, (4 + 1) / 2, (4 + 2) / 1)
 
 
-@pytest.mark.parametrize("kind", ["photons", "neutral_hadrons"])
-def test_published_lepton_is_isolated_from_what_lies_across_the_seam(kind: str) -> None:
-    own = track(40.0, 0.0, 3.1)
+@pytest.mark.parametrize("particle_kind", ["photons", "neutral_hadrons"])
+def test_published_lepton_is_isolated_from_what_lies_across_the_seam(particle_kind: str) -> None:
+    own_value = track(40.0, 0.0, 3.1)
     event = event_row(
         **(
             FAR
-            | {"muons": [lepton(40.0, 0.0, 3.1)], "tracks": [own], kind: [tower(30.0, 0.0, -3.1)]}
+            | {
+                "muons": [lepton(40.0, 0.0, 3.1)],
+                "tracks": [own_value],
+                particle_kind: [tower(30.0, 0.0, -3.1)],
+            }
         )
     )
     published = published_of(event)
@@ -118,10 +122,10 @@ def test_published_photon_counts_itself() -> None:
 # Selection
 
 
-@pytest.mark.parametrize("kind", ["electrons", "muons"])
-def test_published_takes_the_first_lepton_in_file_order(kind: str) -> None:
+@pytest.mark.parametrize("particle_kind", ["electrons", "muons"])
+def test_published_takes_the_first_lepton_in_file_order(particle_kind: str) -> None:
     leptons = [lepton(22.0, 0.5, -1.0), lepton(25.0, 0.0, 0.0), lepton(60.0, 1.0, 1.0)]
-    published, correct = both(**{kind: leptons})
+    published, correct = both(**{particle_kind: leptons})
     assert published.hlf["lepton_pt"] == 25.0
     assert correct.hlf["lepton_pt"] == 60.0
 
@@ -209,9 +213,9 @@ def test_published_track_charge_is_the_sign_of_its_pid() -> None:
 
 
 def test_published_keeps_the_first_450_tracks() -> None:
-    own = track(40.0, 0.0, 0.0)
+    own_value = track(40.0, 0.0, 0.0)
     tracks = [
-        own,
+        own_value,
         *[track(1.0, -2.0, -2.0) for _ in range(448)],
         *[track(pt, 1.0, 1.0) for pt in (2, 3, 5, 6)],
     ]
@@ -223,23 +227,23 @@ def test_published_keeps_the_first_450_tracks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flag", "most"),
+    ("particle_kind", "flag", "most"),
     [("photons", "is_photon", 150), ("neutral_hadrons", "is_neutral_hadron", 200)],
 )
 def test_published_keeps_the_first_photons_and_neutral_hadrons(
-    kind: str, flag: str, most: int
+    particle_kind: str, flag: str, most: int
 ) -> None:
     towers = [
         *[tower(2.0, -2.0, 1.0) for _ in range(most - 1)],
         *[tower(et, 1.0, 1.0) for et in (3.0, 5.0, 4.0)],
     ]
-    published, correct = both(electrons=[ELECTRON], **{kind: towers})
-    kept = [
+    published, correct = both(electrons=[ELECTRON], **{particle_kind: towers})
+    retained = [
         Counter(row["pt"] for row in extracted.rows if row[flag])
         for extracted in (published, correct)
     ]
-    assert kept[0] == {2.0: most - 1, 3.0: 1}
-    assert kept[1] == {2.0: most - 3, 3.0: 1, 5.0: 1, 4.0: 1}
+    assert retained[0] == {2.0: most - 1, 3.0: 1}
+    assert retained[1] == {2.0: most - 3, 3.0: 1, 5.0: 1, 4.0: 1}
 
 
 def test_published_rows_number_by_number() -> None:

@@ -29,17 +29,17 @@ blocks = st.lists(
 
 @given(blocks)
 def test_merging_blocks_in_any_grouping_equals_one_pass(rows: list[np.ndarray]) -> None:
-    whole = ColumnStatistics.from_rows(np.concatenate(rows))
-    left = ColumnStatistics.from_rows(rows[0])
+    complete = ColumnStatistics.from_rows(np.concatenate(rows))
+    leftovers = ColumnStatistics.from_rows(rows[0])
     for block in rows[1:]:
-        left = left.merge(ColumnStatistics.from_rows(block))
+        leftovers = leftovers.merge(ColumnStatistics.from_rows(block))
     right = ColumnStatistics.from_rows(rows[-1])
     for block in rows[-2::-1]:
         right = ColumnStatistics.from_rows(block).merge(right)
-    for merged in (left, right):
-        assert merged.rows == whole.rows
-        np.testing.assert_allclose(merged.mean, whole.mean, atol=1e-9)
-        np.testing.assert_allclose(merged.m2, whole.m2, atol=1e-6)
+    for merged in (leftovers, right):
+        assert merged.rows == complete.rows
+        np.testing.assert_allclose(merged.mean, complete.mean, atol=1e-9)
+        np.testing.assert_allclose(merged.m2, complete.m2, atol=1e-6)
 
 
 def test_the_numbers_are_those_of_scikit_learn() -> None:

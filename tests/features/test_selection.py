@@ -113,8 +113,8 @@ def test_an_event_whose_energies_or_isolations_exceed_float32_does_not_fit(
     numbers: dict[str, float], fits: bool
 ) -> None:
     core = np.ones((3, NUM_CORE), np.float32)
-    for name, number in numbers.items():
-        core[1, getattr(CORE, name)] = number
+    for name, index in numbers.items():
+        core[1, getattr(CORE, name)] = index
     assert fits_float32(core) is fits
 
 

@@ -43,8 +43,8 @@ def identities(*entries: int) -> pa.Array:
 
 def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None:
     up, down, met = (EnergyScales(1.02), EnergyScales(0.98), EnergyScales(met=1.1))
-    found = shifted_features([part], identities(3, 0), FeatureSettings(), [up, down, met])
-    by_name = [dict(zip(hlf_names(), rows[0], strict=True)) for rows in found]
+    results = shifted_features([part], identities(3, 0), FeatureSettings(), [up, down, met])
+    by_name = [dict(zip(hlf_names(), rows[0], strict=True)) for rows in results]
     assert [each["num_jets"] for each in by_name] == [3, 1, 2]
     assert [each["num_bjets"] for each in by_name] == [1, 0, 0]
     np.testing.assert_allclose(
@@ -53,7 +53,7 @@ def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None
     mt = np.sqrt(2 * 40 * 50 * np.array([1, 1, 1.1]) * (1 - np.cos(1.0)))
     np.testing.assert_allclose([each["mt"] for each in by_name], mt, rtol=1e-6)
     np.testing.assert_allclose([each["met"] for each in by_name], [50, 50, 55], rtol=1e-6)
-    for rows in found:
+    for rows in results:
         np.testing.assert_array_equal(rows[0], rows[1])
 
 
@@ -61,8 +61,8 @@ def test_events_that_no_longer_pass_are_not_numbers_and_the_order_is_that_of_the
     part: Path,
 ) -> None:
     settings = FeatureSettings(min_jets=2)
-    (found,) = shifted_features([part], identities(1, 2, 0), settings, [EnergyScales()])
-    assert np.isnan(found).all(axis=1).tolist() == [False, True, False]
+    (actual,) = shifted_features([part], identities(1, 2, 0), settings, [EnergyScales()])
+    assert np.isnan(actual).all(axis=1).tolist() == [False, True, False]
     (down,) = shifted_features([part], identities(1), settings, [EnergyScales(0.98)])
     assert np.isnan(down).all()
 

@@ -42,13 +42,13 @@ FILE = str(uuid.UUID(int=5))
 
 def events(count: int, *, seed: int = 1) -> list[Row]:
     rng = np.random.default_rng(seed)
-    made = []
+    created = []
     for entry in range(count):
         tracks = [track(*rng.uniform([0.6, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 30))]
         photons = [
             tower(*rng.uniform([1.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))
         ]
-        made.append(
+        created.append(
             event_row(
                 file_uuid=FILE,
                 entry=entry,
@@ -59,7 +59,7 @@ def events(count: int, *, seed: int = 1) -> list[Row]:
                 weight=1.0 + entry % 2,
             )
         )
-    return made
+    return created
 
 
 def run_tasks(
@@ -137,19 +137,19 @@ def test_files_have_the_schema_one_row_group_each_and_mixed_classes(tmp_path: Pa
 
 
 def test_the_dataset_does_not_depend_on_how_events_were_cut_into_parts(tmp_path: Path) -> None:
-    whole = events_table(events(200))
+    complete = events_table(events(200))
     settings = FeatureSettings(feed_workers=2)
-    _, one = run_tasks([whole], settings, tmp_path / "one")
-    cut = [whole.slice(150), whole.slice(0, 10), whole.slice(10, 140)]
+    _, first = run_tasks([complete], settings, tmp_path / "one")
+    cut = [complete.slice(150), complete.slice(0, 10), complete.slice(10, 140)]
     _, three = run_tasks([table.combine_chunks() for table in cut], settings, tmp_path / "three")
-    assert content(one) == content(three)
+    assert content(first) == content(three)
 
 
 def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path) -> None:
-    made = events(150)
+    created = events(150)
     settings = FeatureSettings(feed_workers=1)
-    _, out = run_tasks([events_table(made)], settings, tmp_path)
-    block = build_features(events_table(made), settings)
+    _, out = run_tasks([events_table(created)], settings, tmp_path)
+    block = build_features(events_table(created), settings)
     for path in out.rglob("*.parquet"):
         table = pq.read_table(path)
         made_inputs = model_inputs(
@@ -160,14 +160,14 @@ def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path)
             np.testing.assert_array_equal(padded[:count], particles_of(block)[first:last])
             assert not padded[count:].any()
             np.testing.assert_array_equal(hlf, block.hlf[entry])
-            assert weight == made[entry]["weight"]
+            assert weight == created[entry]["weight"]
 
 
 def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usual(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     num_tracks, most = 2 * MAX_PARTICLES, 1 << 20
-    tracks = [track(5.0 + 0.01 * number, 2.0, 0.001 * number) for number in range(num_tracks)]
+    tracks = [track(5.0 + 0.01 * index, 2.0, 0.001 * index) for index in range(num_tracks)]
     rows = [event_row(file_uuid=FILE, entry=entry, label=entry % 3, electrons=[lepton(40, 0, 0)], tracks=tracks)
             for entry in range(90)]  # fmt: skip
     path = _written(events_table(rows), tmp_path / "a.parquet")
@@ -175,9 +175,9 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
         (tmp_path / name).mkdir()
     gathered_rows = []
 
-    def write(groups: Any, *rest: Any) -> Any:
-        gathered_rows.append(sum(len(each.events) for each in groups))
-        return write_groups(groups, *rest)
+    def write(groups: Any, *remainder: Any) -> Any:
+        gathered_rows.append(sum(len(group_events.events) for group_events in groups))
+        return write_groups(groups, *remainder)
 
     monkeypatch.setattr(mixing_pass, "GATHERED_BYTES", most)
     monkeypatch.setattr(spark_job, "write_groups", write)
@@ -187,31 +187,33 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
         FeatureSettings(feed_workers=1, max_tracks=100_000), CLASSES, tmp_path / "out",
         kernels=tmp_path / "kernels", event_counter=context.accumulator(0), num_tasks=int,
     )  # fmt: skip
-    found = [
+    results = [
         pq.read_table(path)["num_particles"].to_numpy()
         for path in (tmp_path / "out").rglob("*.parquet")
     ]
-    assert {each for group in found for each in group.tolist()} == {1 + num_tracks}
+    assert {group_events for group in results for group_events in group.tolist()} == {
+        1 + num_tracks
+    }
     bytes_of_one = (1 + num_tracks) * NUM_CORE * 4
-    assert max(len(group) for group in found) * bytes_of_one <= most
+    assert max(len(group) for group in results) * bytes_of_one <= most
     assert max(gathered_rows) * bytes_of_one <= most
     # Not smaller than needed either.
     assert max(gathered_rows) * bytes_of_one > most / 2
-    assert sum(gathered_rows) == sum(map(len, found)) == 90
+    assert sum(gathered_rows) == sum(map(len, results)) == 90
 
 
 def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path) -> None:
-    made = events(150)
-    made[7]["tracks"] = [track(1e5, 85.0, 0.0)]
-    blocks, out = run_tasks([events_table(made)], FeatureSettings(feed_workers=1), tmp_path)
+    created = events(150)
+    created[7]["tracks"] = [track(1e5, 85.0, 0.0)]
+    blocks, out = run_tasks([events_table(created)], FeatureSettings(feed_workers=1), tmp_path)
     assert blocks[0].counts["rejected_nonfinite_features"] == 1
     assert 7 not in {row["entry"] for rows in content(out).values() for row in rows}
 
 
 def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
-    made = events_table(events(100))
+    created = events_table(events(100))
     output = kernels_of(
-        _written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
+        _written(created, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
     )
     every = np.arange(100)
     table = gather_rows(
@@ -231,10 +233,10 @@ def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> N
 
 
 def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
-    made = [event for event in events(400) if event["label"] != 2 or event["entry"] % 4 == 2]
+    created = [event for event in events(400) if event["label"] != 2 or event["entry"] % 4 == 2]
     settings = FeatureSettings(feed_workers=1, balance=Balance.DOWNSAMPLE)
-    keys = keys_made_of(events_table(made), tmp_path)
-    _, out = run_tasks([events_table(made)], settings, tmp_path / "run")
+    keys = keys_made_of(events_table(created), tmp_path)
+    _, out = run_tasks([events_table(created)], settings, tmp_path / "run")
     for index, split in enumerate(SPLITS):
         labels = [
             row["label"]
@@ -242,15 +244,15 @@ def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
             if name.startswith(split)
             for row in rows
         ]
-        counts, before = (
+        counts, bincount_before = (
             np.bincount(labels, minlength=3),
             np.bincount(keys.label[keys.split == index], minlength=3),
         )
         if split == "train":
-            assert counts[2] == before[2]
-            assert (abs(counts[:2] - before[2]) < 5 * np.sqrt(before[2])).all()
+            assert counts[2] == bincount_before[2]
+            assert (abs(counts[:2] - bincount_before[2]) < 5 * np.sqrt(bincount_before[2])).all()
         else:
-            assert counts.tolist() == before.tolist()
+            assert counts.tolist() == bincount_before.tolist()
 
 
 def _written(table: pa.Table, path: Path) -> Path:

@@ -36,15 +36,15 @@ def test_numbers_are_uniform_and_correlated_with_nothing() -> None:
         uniform(event_hash(UUIDS, ENTRIES, stream=each))
         for each in (SPLIT_STREAM, BALANCE_STREAM, MIXING_STREAM)
     ]
-    for found in streams:
-        histogram, _ = np.histogram(found, 100, (0, 1))
+    for actual in streams:
+        histogram, _ = np.histogram(actual, 100, (0, 1))
         chi2 = ((histogram - len(UUIDS) / 100) ** 2 / (len(UUIDS) / 100)).sum()
         assert 50 < chi2 < 160
-        assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 4 / np.sqrt(len(UUIDS))
-        means = found.reshape(len(FILES), -1).mean(axis=1)
+        assert abs(np.corrcoef(actual[:-1], actual[1:])[0, 1]) < 4 / np.sqrt(len(UUIDS))
+        means = actual.reshape(len(FILES), -1).mean(axis=1)
         assert (abs(means - 0.5) < 4 / np.sqrt(12 * len(UUIDS) / len(FILES))).all()
-    others = np.abs(np.corrcoef([*streams, ENTRIES]) - np.eye(4))
-    assert others.max() < 4 / np.sqrt(len(UUIDS))
+    remaining = np.abs(np.corrcoef([*streams, ENTRIES]) - np.eye(4))
+    assert remaining.max() < 4 / np.sqrt(len(UUIDS))
 
 
 def test_no_two_events_share_a_hash() -> None:

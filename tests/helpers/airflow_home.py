@@ -55,14 +55,14 @@ class AirflowHome:
         ports = free_ports(3)
         self._port = ports[0]
         # Neither this process's packages nor anybody's settings of Airflow.
-        kept = {
+        retained = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("AIRFLOW", "PYTHON"))
         }
         self.env = {
-            **kept,
-            "PATH": os.pathsep.join([str(self.python.parent), kept["PATH"]]),
+            **retained,
+            "PATH": os.pathsep.join([str(self.python.parent), retained["PATH"]]),
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -80,10 +80,10 @@ class AirflowHome:
             **settings,
         }
 
-    def command(self, *words: str, seconds: float = 240) -> str:
+    def command(self, *arguments: str, seconds: float = 240) -> str:
         """`airflow ...` to its end; returns what it said."""
-        done = subprocess.run(
-            [self.python.parent / "airflow", *words],
+        completed = subprocess.run(
+            [self.python.parent / "airflow", *arguments],
             env=self.env,
             cwd=self.folder,
             capture_output=True,
@@ -91,8 +91,8 @@ class AirflowHome:
             check=False,
             timeout=seconds,
         )
-        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
-        return done.stdout
+        assert completed.returncode == 0, completed.stdout[-8000:] + completed.stderr[-4000:]
+        return completed.stdout
 
     def start_standalone(self) -> subprocess.Popen[bytes]:
         """`airflow standalone`, which is all of Airflow: end it with `end`."""
@@ -146,8 +146,12 @@ class AirflowHome:
     def listening(self) -> set[str]:
         """Addresses at which the web server listens."""
         found = psutil.net_connections(kind="tcp")
-        places = [each.laddr for each in found if each.status == psutil.CONN_LISTEN and each.laddr]
-        return {place.ip for place in places if place.port == self._port}
+        places = [
+            net_connection.laddr
+            for net_connection in found
+            if net_connection.status == psutil.CONN_LISTEN and net_connection.laddr
+        ]
+        return {position.ip for position in places if position.port == self._port}
 
     def _api(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
         request = urllib.request.Request(
@@ -179,10 +183,10 @@ def pipeline_python(folder: Path) -> Path:
     return path
 
 
-def free_ports(number: int) -> list[int]:
+def free_ports(index: int) -> list[int]:
     """Ports of this machine that nobody listens at."""
     with contextlib.ExitStack() as stack:
         sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(index)
         ]
-        return [each.getsockname()[1] for each in sockets]
+        return [socket_.getsockname()[1] for socket_ in sockets]

@@ -73,8 +73,8 @@ class Analysis:
         return self.version(stage).folder
 
     def counters(self, stage: str) -> dict[str, Any]:
-        content: dict[str, Any] = self.version(stage).manifest.counters
-        return content
+        document: dict[str, Any] = self.version(stage).manifest.counters
+        return document
 
     def parts(self) -> dict[str, bytes]:
         """Events parts by name, as they are on disk."""
@@ -114,7 +114,7 @@ class Analysis:
 
     def fresh(self, *stages: str, **changes: Any) -> Analysis:
         """The same files (in the same place) into a new run folder."""
-        other = Analysis(self.folder, self.provider)
-        other.run_dir = self.folder / "fresh"
-        other.run(*stages, **changes)
-        return other
+        analysis = Analysis(self.folder, self.provider)
+        analysis.run_dir = self.folder / "fresh"
+        analysis.run(*stages, **changes)
+        return analysis

@@ -25,7 +25,7 @@ def write_archive(path: Path) -> None:
     )
     provider = SparkProvider(SparkSettings(master="local[2]"))
     context = provider.context()
-    context.parallelize(range(4), 2).map(lambda number: (number, number)).treeReduce(max)
+    context.parallelize(range(4), 2).map(lambda index: (index, index)).treeReduce(max)
     assert SparkContext._gateway is not None
     jvm = SparkContext._gateway.proc
     provider.stop()

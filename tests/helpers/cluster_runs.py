@@ -49,17 +49,17 @@ class LocalResults:
         if not (self._folder / "run" / stage / "current.json").exists():
             if stage != "ingest":
                 self.version("ingest" if stage == "features" else "features")
-            done = command(self._provider, stage, "--config", self.config)
-            assert done.exit_code == 0, done.stderr
+            result = command(self._provider, stage, "--config", self.config)
+            assert result.exit_code == 0, result.stderr
         return version_of(self._folder / "run", stage)
 
     def train(self, all_overrides: Sequence[tuple[str, ...]]) -> None:
         """Train with some overrides each, in ranks that start only once."""
         missing = [override for override in all_overrides if override not in self._trained]
         specs = []
-        for number, overrides in enumerate(missing, len(self._trained)):
+        for index, overrides in enumerate(missing, len(self._trained)):
             config = load_config(str(self.config), list(overrides))
-            out = self._folder / f"trained-{number}"
+            out = self._folder / f"trained-{index}"
             out.mkdir()
             features = HepSettings(folder=self.version("features"), network=config.model.of("hlf"))
             specs.append(RunSpec(features, config.training_of("hlf"), out))
@@ -99,14 +99,22 @@ class HostRuns:
         self._hosts = hosts
         self._environment = {**os.environ, **(env or {})}
 
-    def command(self, *words: str, sets: Sequence[str] = ()) -> list[str]:
+    def command(self, *arguments: str, sets: Sequence[str] = ()) -> list[str]:
         """The command line of a user."""
-        overrides = [part for each in sets for part in ("--set", each)]
-        return [sys.executable, "-m", "pipeline", *words, "--config", str(self.config), *overrides]
+        overrides = [chunk for override in sets for chunk in ("--set", override)]
+        return [
+            sys.executable,
+            "-m",
+            "pipeline",
+            *arguments,
+            "--config",
+            str(self.config),
+            *overrides,
+        ]
 
-    def start(self, *words: str, sets: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, sets: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start a command."""
-        return self._start(self.command(*words, sets=sets))
+        return self._start(self.command(*arguments, sets=sets))
 
     def run_as_written(self, page: Path) -> str:
         """Run the commands of the pipeline of a page, as they stand there; returns what they said."""
@@ -135,16 +143,16 @@ class HostRuns:
             cwd=self.config.parent,
         )
 
-    def run(self, *words: str, sets: Sequence[str] = (), fails: bool = False) -> str:
+    def run(self, *arguments: str, sets: Sequence[str] = (), fails: bool = False) -> str:
         """Run a command to its end; returns what it said."""
-        return finished_output(self.start(*words, sets=sets), fails=fails)
+        return finished_output(self.start(*arguments, sets=sets), fails=fails)
 
     def await_checkpoint(self) -> None:
         """Wait until a training has left its first checkpoint."""
         train = self.run_dir / "train"
         wait_until(
             lambda: bool(list(train.glob("*/hlf/checkpoints/*/complete.json"))),
-            what="a checkpoint",
+            label="a checkpoint",
             seconds=400,
         )
 
@@ -157,8 +165,8 @@ def finished_output(
     process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600
 ) -> str:
     """What a command said until its end; it must fail or not, and a failure is never a bug or a signal."""
-    words, _ = process.communicate(timeout=seconds)
-    assert bool(process.returncode) == fails, words
-    assert process.returncode >= 0, words
-    assert process.returncode != Exit.BUG, words
-    return words
+    message, _ = process.communicate(timeout=seconds)
+    assert bool(process.returncode) == fails, message
+    assert process.returncode >= 0, message
+    assert process.returncode != Exit.BUG, message
+    return message

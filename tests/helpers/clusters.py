@@ -51,27 +51,29 @@ class Ssh:
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
             subprocess.run(command, check=True, capture_output=True)
         public = (folder / "host_key.pub").read_text()
-        known = "".join(f"{name} {public}" for name in hosts.names)
-        (user / "known_hosts").write_text(known)
+        expected = "".join(f"{name} {public}" for name in hosts.names)
+        (user / "known_hosts").write_text(expected)
         (folder / "sshd_config").write_text(_SSHD.format(folder=folder))
-        for number in range(len(hosts.names)):
-            self.start(number)
+        for index in range(len(hosts.names)):
+            self.start(index)
 
-    def start(self, number: int) -> None:
+    def start(self, index: int) -> None:
         """Start the sshd of a host; the keys lie where a user has them."""
-        own = Path.home() / ".ssh"
-        self._hosts.run_on_host(number, "mkdir", "-p", str(own), "/run/sshd")
-        self._hosts.run_on_host(number, "mount", "--bind", str(self._folder / "user"), str(own))
+        own_value = Path.home() / ".ssh"
+        self._hosts.run_on_host(index, "mkdir", "-p", str(own_value), "/run/sshd")
+        self._hosts.run_on_host(
+            index, "mount", "--bind", str(self._folder / "user"), str(own_value)
+        )
         for name in (".bashrc", ".profile", ".bash_profile"):
             if (Path.home() / name).exists():
                 # What this user's shell does at its start is no part of the cluster.
                 self._hosts.run_on_host(
-                    number, "mount", "--bind", "/dev/null", str(Path.home() / name)
+                    index, "mount", "--bind", "/dev/null", str(Path.home() / name)
                 )
         # Without -D it goes to the background.
-        log = self._folder / f"sshd-{number}.log"
+        log = self._folder / f"sshd-{index}.log"
         self._hosts.run_on_host(
-            number, "/usr/sbin/sshd", "-f", str(self._folder / "sshd_config"), "-E", str(log)
+            index, "/usr/sbin/sshd", "-f", str(self._folder / "sshd_config"), "-E", str(log)
         )
 
 
@@ -85,30 +87,32 @@ class Standalone:
         # The page is for a reader in the folder of a checkout.
         (folder / ".venv").symlink_to(sys.prefix)
         self._start(0, _PAGE_OF_MASTER)
-        for number in range(1, workers + 1):
-            self.start_worker(number)
+        for index in range(1, workers + 1):
+            self.start_worker(index)
 
-    def start_worker(self, number: int) -> None:
+    def start_worker(self, index: int) -> None:
         """Start the worker of a host, and wait until the master knows it."""
-        before = self._registered()
-        self._start(number, _PAGE_OF_WORKER)
+        registered_before = self._registered()
+        self._start(index, _PAGE_OF_WORKER)
         wait_until(
-            lambda: self._registered() > before, what="the worker is registered", seconds=120
+            lambda: self._registered() > registered_before,
+            label="the worker is registered",
+            seconds=120,
         )
 
-    def _start(self, number: int, service: str) -> None:
+    def _start(self, index: int, service: str) -> None:
         """Start the service that a block of the page starts; the page's host2 is each host of a worker."""
         block = next(
             block for block in code_blocks(SPARK_PAGE) if any(service in line for line in block)
         )
         lines = [
-            line.replace("--host host2", f"--host {self._hosts.names[number]}") for line in block
+            line.replace("--host host2", f"--host {self._hosts.names[index]}") for line in block
         ]
-        log = self._folder / f"{service.rpartition('.')[2].lower()}-{number}.log"
+        log = self._folder / f"{service.rpartition('.')[2].lower()}-{index}.log"
         settings = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(self._folder / "work")}
         without_spark = {name: value for name, value in os.environ.items() if "SPARK" not in name}
         script = "\n".join(["set -e", f"cd {self._folder}", *lines])
-        self._hosts.serve(number, log, "bash", "-c", script, env=without_spark | settings)
+        self._hosts.serve(index, log, "bash", "-c", script, env=without_spark | settings)
 
     def _registered(self) -> int:
         log = self._folder / "master-0.log"
@@ -169,43 +173,43 @@ class Slurm:
         names = ("munge.socket", "munge.key", "munged.pid", "munged.log", "munged.seed")
         munge = [f"--{file}={folder / name}" for file, name in zip(files, names, strict=True)]
         self._start(0, "/usr/sbin/munged", "--foreground", "--force", *munge)
-        wait_until((folder / "munge.socket").exists, what="munged is up", seconds=10)
+        wait_until((folder / "munge.socket").exists, label="munged is up", seconds=10)
         self._start(0, "/usr/sbin/slurmctld", "-D")
-        for number, name in enumerate(hosts.names[:nodes]):
-            self._start(number, "/usr/sbin/slurmd", "-D", "-N", name)
+        for index, name in enumerate(hosts.names[:nodes]):
+            self._start(index, "/usr/sbin/slurmd", "-D", "-N", name)
         idle = ["sinfo", "--noheader", "--states=idle", "--Node", "--format=%N"]
         wait_until(
             lambda: len(set(self.run(*idle, check=False).split())) == nodes,
-            what="nodes are idle",
+            label="nodes are idle",
             seconds=120,
         )
 
-    def _start(self, number: int, *command: str) -> None:
-        log = self._folder / f"{Path(command[0]).name}-{number}.log"
-        self._hosts.serve(number, log, *command, env=self.environment)
+    def _start(self, index: int, *command: str) -> None:
+        log = self._folder / f"{Path(command[0]).name}-{index}.log"
+        self._hosts.serve(index, log, *command, env=self.environment)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of SLURM on the first host; returns its output."""
-        done = subprocess.run(
+        completed = subprocess.run(
             self._hosts.on_host(0, *command),
             env=self.environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert not check or done.returncode == 0, done.stderr
-        return done.stdout
+        assert not check or completed.returncode == 0, completed.stderr
+        return completed.stdout
 
     def submit(self, script: Path) -> str:
         """`sbatch`; returns the number of the job, whose output goes to `<script>.out`."""
         return self.run("sbatch", "--parsable", f"--output={script}.out", str(script)).strip()
 
     def state(self, job: str) -> str:
-        words = self.run("scontrol", "--oneliner", "show", "job", job)
-        return words.split("JobState=")[1].split()[0]
+        message = self.run("scontrol", "--oneliner", "show", "job", job)
+        return message.split("JobState=")[1].split()[0]
 
     def wait(self, job: str, *, seconds: float = 600) -> str:
         """Wait for the end of a job; returns its state."""
         over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
-        wait_until(lambda: self.state(job) in over, what=f"job {job} is over", seconds=seconds)
+        wait_until(lambda: self.state(job) in over, label=f"job {job} is over", seconds=seconds)
         return self.state(job)

@@ -33,7 +33,7 @@ CLUSTER = {
 def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
     """A config that runs in seconds, of the files `<sample>*.root` of a folder or address, with the changed keys."""
     names = ("qcd", "ttbar", "wjets")
-    content = {
+    document = {
         "run_dir": str(folder / "run"),
         "classes": ["QCD", "ttbar", "W+jets"],
         "samples": [
@@ -48,7 +48,7 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
         "spark": {"master": "local[2]"},
     }
     path = folder / "config.yaml"
-    path.write_text(write_yaml({**content, **changes}))
+    path.write_text(write_yaml({**document, **changes}))
     return path
 
 
@@ -77,11 +77,11 @@ def invoke(*arguments: str | Path) -> Any:
 
 def versions(run_dir: Path) -> dict[str, str | None]:
     """The version that each stage's pointer names."""
-    found = {}
+    actual = {}
     for stage in STAGES:
         pointer = run_dir / stage / "current.json"
-        found[stage] = json.loads(pointer.read_text())["version"] if pointer.exists() else None
-    return found
+        actual[stage] = json.loads(pointer.read_text())["version"] if pointer.exists() else None
+    return actual
 
 
 def in_use(run_dir: Path, stage: str) -> Version:

@@ -14,18 +14,18 @@ import numpy as np
 import pyarrow.parquet as pq
 
 
-def flipped(content: bytes) -> bytes:
+def flipped(file_bytes: bytes) -> bytes:
     """One bit in the middle is another."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    middle = len(file_bytes) // 2
+    return file_bytes[:middle] + bytes([file_bytes[middle] ^ 1]) + file_bytes[middle + 1 :]
 
 
-def with_another_digit(content: bytes) -> bytes:
+def with_another_digit(file_bytes: bytes) -> bytes:
     """The first digit of the last number is another; a number in text stays as plausible as it was."""
-    numbers = list(re.finditer(rb"\d+", content))
-    place = numbers[-1].start()
-    digit = b"1" if content[place : place + 1] != b"1" else b"2"
-    return content[:place] + digit + content[place + 1 :]
+    numbers = list(re.finditer(rb"\d+", file_bytes))
+    position = numbers[-1].start()
+    digit = b"1" if file_bytes[position : position + 1] != b"1" else b"2"
+    return file_bytes[:position] + digit + file_bytes[position + 1 :]
 
 
 DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
@@ -36,60 +36,62 @@ DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-def can_suffer(content: bytes, damage: str) -> bool:
+def can_suffer(file_bytes: bytes, damage: str) -> bool:
     """Whether a damage changes a content."""
-    return len(content) > 0 and (
-        damage != "another digit" or re.search(rb"\d", content) is not None
+    return len(file_bytes) > 0 and (
+        damage != "another digit" or re.search(rb"\d", file_bytes) is not None
     )
 
 
 def damage(path: Path, change: Callable[[bytes], bytes]) -> bytes:
     """Change a file and keep its time; a hard link to it keeps the old content, which is returned."""
-    content, times = path.read_bytes(), path.stat()
-    replace_file(path, change(content), times.st_mtime_ns)
-    return content
+    file_bytes, times = path.read_bytes(), path.stat()
+    replace_file(path, change(file_bytes), times.st_mtime_ns)
+    return file_bytes
 
 
 def damage_page(path: Path, column: str) -> bytes:
     """Flip a bit of a page of a Parquet column, and leave the footer as it is; returns the old content."""
     group = pq.read_metadata(path).row_group(0)
     chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
-    place = chunks[column].data_page_offset + chunks[column].total_compressed_size // 2
+    folder = chunks[column].data_page_offset + chunks[column].total_compressed_size // 2
     return damage(
         path,
-        lambda content: (
-            content[:place] + flipped(content[place : place + 1]) + content[place + 1 :]
+        lambda document: (
+            document[:folder] + flipped(document[folder : folder + 1]) + document[folder + 1 :]
         ),
     )
 
 
 def damage_end(path: Path) -> bytes:
     """Flip a bit near the end of a file, where Parquet has its footer; returns the old content."""
-    place = max(0, path.stat().st_size - 20)
+    position = max(0, path.stat().st_size - 20)
     return damage(
         path,
-        lambda content: (
-            content[:place] + flipped(content[place : place + 1]) + content[place + 1 :]
+        lambda document: (
+            document[:position]
+            + flipped(document[position : position + 1])
+            + document[position + 1 :]
         ),
     )
 
 
-def replace_file(path: Path, content: bytes, mtime_ns: int) -> None:
+def replace_file(path: Path, file_bytes: bytes, mtime_ns: int) -> None:
     """Replace a file, so that its hard links stay, with a file of a given time."""
     new = path.with_name(f".{path.name}.damaged")
-    new.write_bytes(content)
+    new.write_bytes(file_bytes)
     new.replace(path)
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def content_of_another_run(path: Path, content: bytes) -> bytes:
+def content_of_another_run(path: Path, file_bytes: bytes) -> bytes:
     """What another run might have in the place of a file: of the same kind and, nearly, of the same size."""
     if path.suffix == ".parquet":
         return _reversed_rows(path)
     if path.suffix == ".json":
-        return _with_other_numbers(content)
+        return _with_other_numbers(file_bytes)
     random = np.random.default_rng(seed=1)
-    return random.bytes(len(content))
+    return random.bytes(len(file_bytes))
 
 
 def _reversed_rows(path: Path) -> bytes:
@@ -100,10 +102,10 @@ def _reversed_rows(path: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _with_other_numbers(content: bytes) -> bytes:
+def _with_other_numbers(file_bytes: bytes) -> bytes:
     def changed(match: re.Match[bytes]) -> bytes:
         return match.group().replace(b"1", b"2").replace(b"0", b"1")
 
-    other = re.sub(rb"\d+\.\d+", changed, content)
-    json.loads(other)
-    return other
+    second = re.sub(rb"\d+\.\d+", changed, file_bytes)
+    json.loads(second)
+    return second

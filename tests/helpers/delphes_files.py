@@ -48,17 +48,17 @@ def write_delphes(
         options: Those of `uproot.recreate`.
     """
     columns = columns_of(events, as_type=as_type, flat_scalars=flat_scalars)
-    kept = {
+    retained = {
         (rename or {}).get(branch, branch): values
         for branch, values in columns.items()
         if branch not in without
     }
-    kept |= more or {}
+    retained |= more or {}
     with uproot.recreate(path, **options) as file:
-        writable = file.mktree(tree, kinds_of(kept))
+        writable = file.mktree(tree, kinds_of(retained))
         edges = np.cumsum([0, *(baskets or [len(events)])]).tolist()
         for start, stop in pairwise(edges) if events else ():
-            writable.extend({name: values[start:stop] for name, values in kept.items()})
+            writable.extend({name: values[start:stop] for name, values in retained.items()})
     return path
 
 
@@ -68,9 +68,9 @@ def damage(path: Path, branch: str = "EFlowTrack.PT", *, tree: str = "Delphes") 
         members = events[branch].all_members
         last = int(events[branch].num_baskets) - 1
         first, length = int(members["fBasketSeek"][last]), int(members["fBasketBytes"][last])
-    content = bytearray(path.read_bytes())
-    content[first : first + length] = b"\xff" * length
-    path.write_bytes(content)
+    file_bytes = bytearray(path.read_bytes())
+    file_bytes[first : first + length] = b"\xff" * length
+    path.write_bytes(file_bytes)
     return path
 
 
@@ -86,9 +86,9 @@ def columns_of(
         offsets = np.cumsum([0, *(len(event[collection]) for event in events)])
         for name, field in fields.items():
             values = [candidate[name] for event in events for candidate in event[collection]]
-            kind, filling = (as_type or {}).get(field.branch, (field.dtype, None))
-            content: list[Any] = values if filling is None else [filling] * len(values)
-            columns[field.branch] = jagged(offsets, np.array(content, dtype=kind))
+            kind_name, filling = (as_type or {}).get(field.branch, (field.dtype, None))
+            document: list[Any] = values if filling is None else [filling] * len(values)
+            columns[field.branch] = jagged(offsets, np.array(document, dtype=kind_name))
     for name, field in SCALARS.items():
         scalars = np.array([event[name] for event in events], dtype=field.dtype)
         columns[field.branch] = (
@@ -100,10 +100,10 @@ def columns_of(
 def kinds_of(columns: Mapping[str, Any]) -> dict[str, Any]:
     """The types of branches, as `mktree` takes them."""
     return {
-        name: np.dtype((each.dtype, each.shape[1:]))
-        if isinstance(each, np.ndarray)
-        else each.type.content
-        for name, each in columns.items()
+        name: np.dtype((column.dtype, column.shape[1:]))
+        if isinstance(column, np.ndarray)
+        else column.type.content
+        for name, column in columns.items()
     }
 
 

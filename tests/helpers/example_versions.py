@@ -22,21 +22,21 @@ _OF_RUN = ("learning_curve", "confusion", "scores", "calibration", "efficiencies
 
 
 def page_of(
-    made: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **given: Any
+    created: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **options: Any
 ) -> Page:
-    return Page(render(made, report or REPORT, folder / "card", **given))
+    return Page(render(created, report or REPORT, folder / "card", **options))
 
 
-def counters(made: dict[str, Version], stage: str) -> dict[str, Any]:
+def counters(created: dict[str, Version], stage: str) -> dict[str, Any]:
     """The counters of a version, to change."""
-    found: dict[str, Any] = made[stage].manifest.counters
-    return found
+    actual: dict[str, Any] = created[stage].manifest.counters
+    return actual
 
 
 def example_versions(
     folder: Path,
     *,
-    after: str = "",
+    state_after: str = "",
     rates: bool = True,
     optional: tuple[str, ...] = ("gridsearch", "export"),
     picture: bytes = b"not really a picture",
@@ -50,34 +50,44 @@ def example_versions(
         optional: Which of the stages that a run can do without there are.
         picture: Content of the figures.
     """
-    samples, classes = (f"qcd{after}", f"tt&bar{after}"), (f"QCD{after}", f"top{after}")
+    samples, classes = (
+        (f"qcd{state_after}", f"tt&bar{state_after}"),
+        (f"QCD{state_after}", f"top{state_after}"),
+    )
     counters = {
-        "ingest": _ingested(samples, after),
+        "ingest": _ingested(samples, state_after),
         "features": _selected(samples),
-        "gridsearch": _searched(after),
-        "train": {"networks": {f"hlf{after}": _trained(after)}, "further": {}},
-        "evaluate": _evaluated(classes, (f"hlf{after}", f"boosted-trees{after}"), rates=rates),
-        "export": {"networks": {f"hlf{after}": _exported()}},
+        "gridsearch": _searched(state_after),
+        "train": {"networks": {f"hlf{state_after}": _trained(state_after)}, "further": {}},
+        "evaluate": _evaluated(
+            classes, (f"hlf{state_after}", f"boosted-trees{state_after}"), rates=rates
+        ),
+        "export": {"networks": {f"hlf{state_after}": _exported()}},
     }
-    kept = [name for name in counters if name in optional or name not in {"gridsearch", "export"}]
+    retained = [
+        name for name in counters if name in optional or name not in {"gridsearch", "export"}
+    ]
     versions = {
         name: replace(
             example_version(
-                name, folder / name, **_manifest(samples, classes, after), counters=counters[name]
+                name,
+                folder / name,
+                **_manifest(samples, classes, state_after),
+                counters=counters[name],
             ),
             name=f"0001-{name}",
         )
-        for name in kept
+        for name in retained
     }
     places = {folder / "card": ("hlf", "particles"), folder / "evaluate" / "plots": _SIDE_BY_SIDE}
     places[folder / "gridsearch" / "plots"] = ("pareto", "speed_up")
     places |= {
         folder / "evaluate" / name / "plots": _OF_RUN for name in counters["evaluate"]["runs"]
     }
-    for place, names in places.items():
-        place.mkdir(parents=True)
+    for position, names in places.items():
+        position.mkdir(parents=True)
         for name in names:
-            (place / f"{name}.png").write_bytes(picture)
+            (position / f"{name}.png").write_bytes(picture)
     models = counters["evaluate"]["runs"]
     first = next(iter(models))
     curves = {classes[0]: {model: _curve(model == first) for model in models}}
@@ -85,12 +95,14 @@ def example_versions(
     return versions
 
 
-def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) -> dict[str, Any]:
+def _manifest(
+    samples: tuple[str, str], classes: tuple[str, str], state_after: str
+) -> dict[str, Any]:
     """What every stage says of itself."""
     return {
         "created": "2026-01-01T00:00:00+00:00",
         "seconds": 1.5,
-        "checks": [{"name": f"sum{after}", "passed": True, "detail": f"1 = 1{after}"}],
+        "checks": [{"name": f"sum{state_after}", "passed": True, "detail": f"1 = 1{state_after}"}],
         "config": {
             "samples": [
                 {"name": name, "label": label, "cross_section_pb": None}
@@ -111,21 +123,21 @@ def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) ->
             "gridsearch": {"folds": 4},
             "evaluate": {"luminosity": 2e34},
         },
-        "code_version": f"commit abc{after}",
-        "packages": {"numpy": f"1.26.4{after}"},
+        "code_version": f"commit abc{state_after}",
+        "packages": {"numpy": f"1.26.4{state_after}"},
         "inputs": [
             {
-                "path": f"/data/{after}.root",
+                "path": f"/data/{state_after}.root",
                 "sample": samples[0],
                 "entries": 10,
-                "uuid": f"u{after}",
+                "uuid": f"u{state_after}",
                 "missing_optional": [],
             }
         ],
     }
 
 
-def _ingested(samples: tuple[str, str], after: str) -> dict[str, Any]:
+def _ingested(samples: tuple[str, str], state_after: str) -> dict[str, Any]:
     counts = {
         "entries": 10,
         "rejected_copy": 0,
@@ -137,11 +149,11 @@ def _ingested(samples: tuple[str, str], after: str) -> dict[str, Any]:
     }
     bad = {
         "sample": samples[0],
-        "path": f"/data/bad{after}",
-        "reason": f"DamagedFileError{after}",
-        "message": after,
+        "path": f"/data/bad{state_after}",
+        "reason": f"DamagedFileError{state_after}",
+        "message": state_after,
     }
-    return {**_counted(samples, counts), "bad_files": [bad] if after else []}
+    return {**_counted(samples, counts), "bad_files": [bad] if state_after else []}
 
 
 def _selected(samples: tuple[str, str]) -> dict[str, Any]:
@@ -175,13 +187,13 @@ def _counted(samples: tuple[str, str], counts: Mapping[str, int]) -> dict[str, A
     return {
         "samples": {name: dict(counts) for name in samples},
         "weights": {
-            name: {step: [float(each), float(each)] for step, each in counts.items()}
+            name: {step: [float(count), float(count)] for step, count in counts.items()}
             for name in samples
         },
     }
 
 
-def _searched(after: str) -> dict[str, Any]:
+def _searched(state_after: str) -> dict[str, Any]:
     trial = {"hidden": [50, 20], "batch_size": 64, "learning_rate": 0.001, "epochs": 20}
     score = {
         "trial": trial,
@@ -193,22 +205,22 @@ def _searched(after: str) -> dict[str, Any]:
         "latency": {"value": 7.8, "error": 0.2},
     }
     return {
-        "search": f"grid{after}",
+        "search": f"grid{state_after}",
         "folds": 4,
         "scores": [score] * 12,
         "chosen": 0,
-        "failed": [{"trial": trial, "reason": f"the loss is not finite{after}"}],
+        "failed": [{"trial": trial, "reason": f"the loss is not finite{state_after}"}],
         "train_events": 419,
         "seconds": 14.2,
         "slots": 2,
     }
 
 
-def _trained(after: str) -> dict[str, Any]:
+def _trained(state_after: str) -> dict[str, Any]:
     return {
         "num_parameters": 2013,
-        "algorithm": f"ar-sgd{after}",
-        "optimizer": f"adam{after}",
+        "algorithm": f"ar-sgd{state_after}",
+        "optimizer": f"adam{state_after}",
         "workers": 2,
         "best_epoch": 3,
         "epochs": 10,
@@ -224,8 +236,8 @@ def _exported() -> dict[str, Any]:
     return {
         "tolerance": 1e-5,
         "forms": {
-            file: {"bytes": size, "largest_difference": other}
-            for file, (size, other) in forms.items()
+            file: {"bytes": size, "largest_difference": second}
+            for file, (size, second) in forms.items()
         },
         "firmware": [],
         "latency_us": {"p50": 8.693, "p90": 10.5, "p99": 13.1, "p99_9": 57.8},

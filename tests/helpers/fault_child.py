@@ -36,7 +36,7 @@ COMPLETE: Final = 3
 IN_USE: Final = 5
 
 
-def kill_at(number: int) -> None:
+def kill_at(index: int) -> None:
     """Kill the process group at a step of the first publication; files are opened to be written, and renamed."""
     from pipeline.runs import store
 
@@ -44,7 +44,7 @@ def kill_at(number: int) -> None:
 
     def step() -> None:
         steps["done"] += 1
-        if steps["done"] == number:
+        if steps["done"] == index:
             os.killpg(os.getpgrp(), signal.SIGKILL)
             time.sleep(60)
 
@@ -53,9 +53,9 @@ def kill_at(number: int) -> None:
         if steps["is_publishing"] and (is_written or event == "os.rename"):
             step()
 
-    def watched_commit(self: Any, folder: Path, manifest: Any, **chosen: Any) -> Any:
+    def watched_commit(self: Any, folder: Path, manifest: Any, **selected: Any) -> Any:
         steps["is_publishing"] = steps["done"] == 0
-        version = commit(self, folder, manifest, **chosen)
+        version = commit(self, folder, manifest, **selected)
         if steps["is_publishing"]:
             steps["is_publishing"] = False
             step()

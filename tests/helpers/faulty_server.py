@@ -33,10 +33,17 @@ class FaultyServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._kind, self._skip, self._left, self._ranged_only = "", 0, 0, False
 
-    def fail(self, kind: str, times: int, *, after: int = 0, ranged_only: bool = False) -> None:
+    def fail(
+        self, kind_name: str, times: int, *, state_after: int = 0, ranged_only: bool = False
+    ) -> None:
         """Answer a number of requests with an error, after a number that succeed."""
         with self._lock:
-            self._kind, self._skip, self._left, self._ranged_only = kind, after, times, ranged_only
+            self._kind, self._skip, self._left, self._ranged_only = (
+                kind_name,
+                state_after,
+                times,
+                ranged_only,
+            )
 
     def fault_of(self, method: str, byte_range: str | None) -> str:
         """What is wrong with this request; empty if nothing."""
@@ -92,18 +99,18 @@ class Handler(BaseHTTPRequestHandler):
         elif not path.is_file():
             self._send(404, b"")
         else:
-            content = path.read_bytes()
+            file_bytes = path.read_bytes()
             if asked is None:
-                self._send(200, content)
+                self._send(200, file_bytes)
                 return
             match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
             assert match is not None
             first, last = int(match[1]), int(match[2])
-            last = min(last, len(content) - 1)
+            last = min(last, len(file_bytes) - 1)
             self._send(
                 206,
-                content[first : last + 1],
-                {"Content-Range": f"bytes {first}-{last}/{len(content)}"},
+                file_bytes[first : last + 1],
+                {"Content-Range": f"bytes {first}-{last}/{len(file_bytes)}"},
             )
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:

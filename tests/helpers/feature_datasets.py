@@ -117,15 +117,15 @@ def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarra
     """
     shape = (len(labels), int(lengths.max(initial=1)))
     is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)
-    kind = rng.integers(0, 3, shape)
+    kind_name = rng.integers(0, 3, shape)
     lepton_pt = rng.normal(np.array([30.0, 50.0, 80.0])[labels][:, None], 4, shape)
     pt = np.where(is_lepton, lepton_pt, rng.exponential(3.0 ** labels[:, None], shape) + 0.1)
     eta, phi = rng.uniform(-2.5, 2.5, shape), rng.uniform(-np.pi, np.pi, shape)
-    is_track = ~is_lepton & (kind == 0)
+    is_track = ~is_lepton & (kind_name == 0)
     is_electron = is_lepton & rng.integers(0, 2, (shape[0], 1)).astype(bool)
     hadron = np.array(
         [PARTICLE_KINDS.index(name) for name in ("track", "neutral hadron", "photon")]
-    )[kind]
+    )[kind_name]
     flavour = np.where(is_electron, PARTICLE_KINDS.index("electron"), PARTICLE_KINDS.index("muon"))
     values = {
         "kind": np.where(is_lepton, flavour, hadron),
@@ -142,7 +142,7 @@ def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarra
 
 def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     num_rows = len(columns["label"])
-    given = {
+    options = {
         **columns,
         **dict(zip(hlf_names(), columns["hlf"].T.copy(), strict=True)),
         **list_columns(
@@ -151,7 +151,7 @@ def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
         "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
         "sample": [CLASSES[label] for label in columns["label"]],
     }
-    table = pa.table({name: given[name] for name in features_schema().names}).cast(
+    table = pa.table({name: options[name] for name in features_schema().names}).cast(
         features_schema()
     )
     pq.write_table(table, path, row_group_size=max(1, num_rows))

@@ -86,16 +86,16 @@ class FinishedRun:
 
     def _run_all(self) -> dict[str, float]:
         started = time.monotonic()
-        done = wait_for_command(
+        result = wait_for_command(
             self._start("-c", ALL_STAGES, str(self.config), *STAGES), seconds=800
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
         seconds = {stage: in_use(self.run_dir, stage).manifest.seconds for stage in STAGES}
         start = time.monotonic() - started - sum(seconds.values())
         # Most of the first stage is the start of Spark, which each command needs for itself.
         for stage in ("features", "gridsearch"):
             seconds[stage] += seconds["ingest"]
-        return {stage: start + each for stage, each in seconds.items()}
+        return {stage: start + seconds_ for stage, seconds_ in seconds.items()}
 
     def copy(self, folder: Path) -> Path:
         """Copy data and finished run to another folder, which gets its own config; returns that."""
@@ -103,14 +103,14 @@ class FinishedRun:
         shutil.copytree(self._saved, folder / "run")
         return small_config(folder, folder / "data", **SETTINGS)
 
-    def restore(self, before: str | None = None) -> Path:
+    def restore(self, state_before: str | None = None) -> Path:
         """Put the run folder back, without the output of a stage and of those after it; returns it."""
         if self.run_dir.exists():
             # Not the folder itself: a disk may be mounted there.
             for path in self.run_dir.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.copytree(self._saved, self.run_dir, dirs_exist_ok=True)
-        for stage in STAGES[STAGES.index(before) if before else len(STAGES) :]:
+        for stage in STAGES[STAGES.index(state_before) if state_before else len(STAGES) :]:
             shutil.rmtree(self.run_dir / stage)
         return self.run_dir
 
@@ -123,9 +123,9 @@ class FinishedRun:
             program = [str(ROOT / "tests" / "helpers" / "fault_child.py"), json.dumps(faults)]
         return self._start(*program, *arguments, "--config", str(self.config), through=through)
 
-    def _start(self, *words: str, through: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def _start(self, *arguments: str, through: Sequence[str] = ()) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*through, sys.executable, *words],
+            [*through, sys.executable, *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
@@ -133,9 +133,9 @@ class FinishedRun:
     def start_and_wait_for_work(self, stage: str, *options: str) -> subprocess.Popen[str]:
         """Start a stage; return when its version folder is there and the work has begun."""
         folder = self.run_dir / stage
-        before = set(folder.glob("0*"))
+        files_before = set(folder.glob("0*"))
         process = self.start(stage, *options)
-        wait_until(lambda: bool(set(folder.glob("0*")) - before), what=f"{stage} has begun")
+        wait_until(lambda: bool(set(folder.glob("0*")) - files_before), label=f"{stage} has begun")
         return process
 
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -144,9 +144,9 @@ class FinishedRun:
 
     def output_of(self, *arguments: str | Path) -> str:
         """A command in this process, which spares the imports, for what starts no Spark; what it printed."""
-        done = invoke(*arguments, "--config", self.config)
-        assert done.exit_code == 0, done.output
-        return str(done.output)
+        result = invoke(*arguments, "--config", self.config)
+        assert result.exit_code == 0, result.output
+        return str(result.output)
 
     def kill(self, stage: str, seed: int) -> str:
         """Run a stage, and kill its process group at a random moment of its usual duration; says when."""
@@ -169,18 +169,20 @@ class FinishedRun:
         Raises:
             AssertionError: It is not so; says what differs.
         """
-        here, there = version_of(self.run_dir, stage), version_of(self._saved, stage)
+        current, reference = version_of(self.run_dir, stage), version_of(self._saved, stage)
         assert_same_version(
-            here,
-            there,
+            current,
+            reference,
             stage,
             tests=sorted(version_of(self._saved, "features").glob("test/*.parquet")),
         )
         folders = sorted(path.name for path in (self.run_dir / stage).iterdir())
         kernels = [KERNELS] if stage == "features" else []
-        assert folders == sorted([here.name, "current.json", *kernels])
+        assert folders == sorted([current.name, "current.json", *kernels])
         if kernels:
-            assert [path.name for path in (self.run_dir / stage / KERNELS).iterdir()] == [here.name]
+            assert [path.name for path in (self.run_dir / stage / KERNELS).iterdir()] == [
+                current.name
+            ]
             assert StageStore(self.run_dir, stage).unused_kernel_outputs() == {}
         self.assert_nothing_left()
 
@@ -189,16 +191,16 @@ class FinishedRun:
         hidden = [str(path) for path in self.run_dir.rglob(".*") if not path.name.endswith(".lock")]
         assert hidden == []
         assert [path for path in self.run_dir.rglob("*.new") if path.is_file()] == []
-        wait_until(lambda: not self.processes(), what="all processes are gone")
+        wait_until(lambda: not self.processes(), label="all processes are gone")
 
     def processes(self) -> list[psutil.Process]:
         """All that live and were started by this run, Spark's and MPI's too."""
-        found = []
+        results = []
         for process in psutil.process_iter(["environ", "status"]):
             is_ours = (process.info["environ"] or {}).get(MARK) == self.mark
             if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        return found
+                results.append(process)
+        return results
 
 
 def wait_for_command(
@@ -220,27 +222,29 @@ def change_times(folder: Path) -> dict[str, int]:
     }
 
 
-def assert_same_version(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -> None:
+def assert_same_version(
+    current: Path, reference: Path, stage: str, *, tests: Sequence[Path]
+) -> None:
     """Two versions hold the same; `tests` are the events on which exported networks are compared.
 
     Raises:
         AssertionError: They do not; names the file.
     """
-    names = files_of(there, stage)
-    assert files_of(here, stage) == names, f"{stage}: other files"
+    names = files_of(reference, stage)
+    assert files_of(current, stage) == names, f"{stage}: other files"
     for name in names:
-        first, second = here / name, there / name
-        what = f"{stage}: {name} differs"
+        first, second = current / name, reference / name
+        description = f"{stage}: {name} differs"
         if first.suffix == ".parquet":
-            assert pq.read_table(first).equals(pq.read_table(second)), what
+            assert pq.read_table(first).equals(pq.read_table(second)), description
         elif first.name in {"weights.pt", "cutflow.txt"}:
-            assert first.read_bytes() == second.read_bytes(), what
+            assert first.read_bytes() == second.read_bytes(), description
         elif first.name == "model.onnx":
-            assert _probabilities(first, tests).equals(_probabilities(second, tests)), what
+            assert _probabilities(first, tests).equals(_probabilities(second, tests)), description
         elif first.suffix == ".json" and first.name not in {"manifest.json", "run.json"}:
             assert without_times(json.loads(first.read_text())) == without_times(
                 json.loads(second.read_text())
-            ), what
+            ), description
 
 
 def files_of(folder: Path, stage: str) -> list[str]:
@@ -250,17 +254,17 @@ def files_of(folder: Path, stage: str) -> list[str]:
         if stage == "train"
         else ["**/*"]
     )
-    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return sorted(str(path.relative_to(folder)) for path in found)
+    results = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return sorted(str(path.relative_to(folder)) for path in results)
 
 
-def without_times(content: Any) -> Any:
+def without_times(document: Any) -> Any:
     """JSON without what no two runs have alike."""
-    if isinstance(content, dict):
-        return {key: without_times(value) for key, value in content.items() if key not in _TIMES}
-    if isinstance(content, list):
-        return [without_times(each) for each in content]
-    return content
+    if isinstance(document, dict):
+        return {key: without_times(value) for key, value in document.items() if key not in _TIMES}
+    if isinstance(document, list):
+        return [without_times(element) for element in document]
+    return document
 
 
 def _probabilities(path: Path, tests: Sequence[Path]) -> pa.Table:

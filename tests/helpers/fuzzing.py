@@ -47,25 +47,25 @@ def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcom
     """Try `count` seeds from `first` on; where the child dies or hangs is a failure, and the last outcome."""
     command = [sys.executable, __file__, str(first), str(count), str(folder)]
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-    said, errors = folder / "said.jsonl", folder / "errors.txt"
-    with said.open("w") as out, errors.open("w") as noise:
+    output, errors = folder / "said.jsonl", folder / "errors.txt"
+    with output.open("w") as out, errors.open("w") as noise:
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, stdout=out, stderr=noise, cwd=folder, timeout=seconds, check=False,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
-            ended = f"the child ended with status {done.returncode}"
+            ended = f"the child ended with status {completed.returncode}"
         except subprocess.TimeoutExpired:
             ended = f"the child was not done within {seconds} s"
-    found = [Outcome(*json.loads(line)) for line in said.read_text().splitlines()]
-    if len(found) < count:
-        found.append(
-            Outcome(first + len(found), "failed", f"{ended}\n{errors.read_text()[-1500:]}")
+    results = [Outcome(*json.loads(line)) for line in output.read_text().splitlines()]
+    if len(results) < count:
+        results.append(
+            Outcome(first + len(results), "failed", f"{ended}\n{errors.read_text()[-1500:]}")
         )
-    return found
+    return results
 
 
-def prepare(content: bytes, folder: Path) -> Callable[[], None]:
+def prepare(file_bytes: bytes, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from hep_core.input_errors import InputFileError
     from hep_core.storage import size_and_time
@@ -74,7 +74,7 @@ def prepare(content: bytes, folder: Path) -> Callable[[], None]:
     from ingestion.spark_job import ingest_range, split_entries
 
     path = folder / "spoiled.root"
-    path.write_bytes(content)
+    path.write_bytes(file_bytes)
     settings = IngestSettings()
 
     def look(file: Path) -> FileInfo:
@@ -101,7 +101,7 @@ def judge(work: Callable[[], None]) -> tuple[str, str]:
     """Do it; the verdict and the words of it."""
     from hep_core.input_errors import InputFileError
 
-    before = _resident_bytes()
+    resident_bytes_before = _resident_bytes()
     try:
         work()
     except InputFileError as error:
@@ -113,20 +113,20 @@ def judge(work: Callable[[], None]) -> tuple[str, str]:
                 "failed",
                 f"a message of {len(message)} letters that names no file: {message[:500]}",
             )
-        verdict, words = "refused", f"{type(error).__name__}: {message[:500]}"
+        verdict, text = "refused", f"{type(error).__name__}: {message[:500]}"
     except BaseException:  # noqa: BLE001 - the parent reports any error
         return "failed", traceback.format_exc()[-2500:]
     else:
-        verdict, words = "accepted", ""
-    grown = _resident_bytes() - before
+        verdict, text = "accepted", ""
+    grown = _resident_bytes() - resident_bytes_before
     if grown > GROWTH_BYTES:
         return "failed", f"took {grown / 2**20:.0f} MiB"
-    return verdict, words
+    return verdict, text
 
 
-def try_content(content: bytes, folder: Path) -> tuple[str, str]:
+def try_content(file_bytes: bytes, folder: Path) -> tuple[str, str]:
     """The verdict on one file, in this process."""
-    return judge(prepare(content, folder))
+    return judge(prepare(file_bytes, folder))
 
 
 def _memory_ran_out(error: BaseException | None) -> bool:
@@ -159,17 +159,19 @@ def mutated_root(seed: int) -> bytes:
     # Nearly all of a file is compressed, and a spoiled byte ends in the decompression; so in half of the
     # cases the tree's description lies there in plain, and what is spoiled is its meaning.
     in_plain = bool(rng.integers(2))
-    whole, tree_at = with_plain_tree(path) if in_plain else (path.read_bytes(), 0)
-    content = bytearray(whole)
+    complete, tree_at = with_plain_tree(path) if in_plain else (path.read_bytes(), 0)
+    file_bytes = bytearray(complete)
     for _ in range(rng.integers(1, 4)):
-        low, high = 0, len(content)
+        low, high = 0, len(file_bytes)
         if in_plain:
             low = min(tree_at, high - 1)
         elif rng.random() < 0.5:
             # Header, the first directory and its keys.
             high = min(high, 400)
-        _ROOT_MUTATIONS[rng.integers(len(_ROOT_MUTATIONS))](content, rng, low, max(high, low + 1))
-    return bytes(content)
+        _ROOT_MUTATIONS[rng.integers(len(_ROOT_MUTATIONS))](
+            file_bytes, rng, low, max(high, low + 1)
+        )
+    return bytes(file_bytes)
 
 
 @cache
@@ -180,9 +182,9 @@ def with_plain_tree(path: Path) -> tuple[bytes, int]:
         old, key_length = int(key.fSeekKey), int(key.fKeylen)
         chunk, cursor = key.get_uncompressed_chunk_cursor()
         plain = bytes(np.asarray(chunk.raw_data[cursor.index :], dtype=np.uint8))
-    content = bytearray(path.read_bytes())
-    head = bytearray(content[old : old + key_length])
-    new = len(content)
+    file_bytes = bytearray(path.read_bytes())
+    head = bytearray(file_bytes[old : old + key_length])
+    new = len(file_bytes)
     _nbytes, version, length, date, _keylen, cycle, _seek, parent = struct.unpack_from(
         _KEY_HEAD, head
     )
@@ -202,85 +204,87 @@ def with_plain_tree(path: Path) -> tuple[bytes, int]:
     )
     # The directory's own copy of the key, with the old place in it.
     copies = [
-        at for at in _found(bytes(content), content[old + 18 : old + key_length]) if at != old + 18
+        at
+        for at in _found(bytes(file_bytes), file_bytes[old + 18 : old + key_length])
+        if at != old + 18
     ]
     for at in copies:
-        content[at - 18 : at - 18 + key_length] = head
-    content += head + plain
+        file_bytes[at - 18 : at - 18 + key_length] = head
+    file_bytes += head + plain
     # fEND of the file's header.
-    struct.pack_into(">i", content, 12, len(content))
-    return bytes(content), new + key_length
+    struct.pack_into(">i", file_bytes, 12, len(file_bytes))
+    return bytes(file_bytes), new + key_length
 
 
-def _found(content: bytes, part: bytes | bytearray) -> list[int]:
-    places, at = [], content.find(part)
+def _found(file_bytes: bytes, chunk: bytes | bytearray) -> list[int]:
+    places, at = [], file_bytes.find(chunk)
     while at >= 0:
         places.append(at)
-        at = content.find(part, at + 1)
+        at = file_bytes.find(chunk, at + 1)
     return places
 
 
-def _flip_bits(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _flip_bits(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     for at in rng.integers(low, high, size=rng.integers(1, 9)):
-        content[at] ^= 1 << int(rng.integers(8))
+        file_bytes[at] ^= 1 << int(rng.integers(8))
 
 
-def _random_bytes(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _random_bytes(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at = int(rng.integers(low, high))
     size = min(high - at, int(rng.integers(1, 33)))
-    content[at : at + size] = rng.bytes(size)
+    file_bytes[at : at + size] = rng.bytes(size)
 
 
-def _odd_number(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _odd_number(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     """Sizes, counts and places in a file are 4 or 8 bytes, the highest first."""
     layout = ">i" if rng.integers(2) else ">q"
     odd = [0, 1, -1, 2, 255, 0x7FFF, 2**30, 2**31 - 1, -(2**31)]
-    number = odd[rng.integers(len(odd))]
+    index = odd[rng.integers(len(odd))]
     if layout == ">q" and rng.integers(2):
-        number = int(rng.integers(-(2**63), 2**63 - 1))
+        index = int(rng.integers(-(2**63), 2**63 - 1))
     at = int(rng.integers(low, high))
-    if at + 8 <= len(content):
-        struct.pack_into(layout, content, at, number)
+    if at + 8 <= len(file_bytes):
+        struct.pack_into(layout, file_bytes, at, index)
 
 
-def _zeros(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _zeros(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
-    content[at : at + size] = bytes(size)
+    file_bytes[at : at + size] = bytes(size)
 
 
-def _same_block_twice(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _same_block_twice(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
-    other = int(rng.integers(low, high - size + 1))
-    content[other : other + size] = content[at : at + size]
+    second = int(rng.integers(low, high - size + 1))
+    file_bytes[second : second + size] = file_bytes[at : at + size]
 
 
-def _inserted_block(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _inserted_block(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
-    content[at:at] = content[at : at + size]
+    file_bytes[at:at] = file_bytes[at : at + size]
 
 
-def _swapped_blocks(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _swapped_blocks(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
-    other = int(rng.integers(low, high - size + 1))
-    content[at : at + size], content[other : other + size] = (
-        content[other : other + size],
-        content[at : at + size],
+    second = int(rng.integers(low, high - size + 1))
+    file_bytes[at : at + size], file_bytes[second : second + size] = (
+        file_bytes[second : second + size],
+        file_bytes[at : at + size],
     )
 
 
-def _cut_off(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _cut_off(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     """Half of them with a header that knows of it."""
-    del content[max(100, int(rng.integers(low, high))) :]
+    del file_bytes[max(100, int(rng.integers(low, high))) :]
     if rng.integers(2):
-        struct.pack_into(">i", content, 12, len(content))
+        struct.pack_into(">i", file_bytes, 12, len(file_bytes))
 
 
-def _header_field(content: bytearray, rng: Generator, low: int, high: int) -> None:
+def _header_field(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     """Version, fBEGIN, fEND, fSeekFree, fNbytesFree, nfree, fNbytesName, fUnits, fCompress, fSeekInfo, fNbytesInfo."""
     at = (4, 8, 12, 16, 20, 24, 28, 32, 33, 37, 41)[rng.integers(11)]
     struct.pack_into(
         ">i",
-        content,
+        file_bytes,
         at,
         int(rng.integers(-(2**31), 2**31 - 1, dtype=np.int64)) >> int(rng.integers(31)),
     )

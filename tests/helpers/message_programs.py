@@ -32,10 +32,10 @@ def doubling(rank: int, size: int, nbytes: float) -> Program:
         return
     if rank < 2 * extra:
         yield "wait", rank - 1, nbytes
-    number = rank // 2 if rank < 2 * extra else rank - extra
+    index = rank // 2 if rank < 2 * extra else rank - extra
     distance = 1
     while distance < power:
-        partner = number ^ distance
+        partner = index ^ distance
         partner = 2 * partner + 1 if partner < extra else partner + extra
         yield "send", partner, nbytes
         yield "wait", partner, nbytes
@@ -55,12 +55,12 @@ PROGRAMS: dict[str, Callable[[int, int, float], Program]] = {"doubling": doublin
 
 
 def main() -> None:
-    rank, kind, repeats, sizes, *addresses = sys.argv[1:]
-    own, peers = int(rank), {}
+    rank, kind_name, repeats, sizes, *addresses = sys.argv[1:]
+    own_value, peers = int(rank), {}
     with socket.create_server(("", _PORT), backlog=len(addresses)) as server:
-        for other in range(own):
-            peers[other] = _connected(addresses[other])
-            peers[other].sendall(bytes([own]))
+        for another in range(own_value):
+            peers[another] = _connected(addresses[another])
+            peers[another].sendall(bytes([own_value]))
         while len(peers) < len(addresses) - 1:
             peer, _ = server.accept()
             peers[peer.recv(1)[0]] = peer
@@ -71,11 +71,13 @@ def main() -> None:
         seconds = []
         for _ in range(int(repeats)):
             started = time.perf_counter()
-            for what, other, length in PROGRAMS[kind](own, len(addresses), nbytes):
-                if what == "send":
-                    peers[other].sendall(bytes(round(length)))
+            for description, another, length in PROGRAMS[kind_name](
+                own_value, len(addresses), nbytes
+            ):
+                if description == "send":
+                    peers[another].sendall(bytes(round(length)))
                 else:
-                    peers[other].recv(round(length), socket.MSG_WAITALL)
+                    peers[another].recv(round(length), socket.MSG_WAITALL)
             seconds.append(time.perf_counter() - started)
         # A rank that begins early waits longer, and then begins late.
         medians[nbytes] = statistics.median(

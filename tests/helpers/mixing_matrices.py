@@ -11,11 +11,11 @@ from training.topology import Topology
 def mixing_matrix(graph: Topology) -> NDArray[np.float64]:
     """W, (world_size, world_size): after one step of gossip, worker i holds sum_j W_ij x_j."""
     matrix = np.zeros((len(graph.neighbours), len(graph.neighbours)))
-    for rank, (others, (own, *given)) in enumerate(
+    for rank, (remaining, (own_value, *options)) in enumerate(
         zip(graph.neighbours, graph.weights, strict=True)
     ):
-        matrix[rank, rank] = own
-        matrix[rank, others] = given
+        matrix[rank, rank] = own_value
+        matrix[rank, remaining] = options
     return matrix
 
 

@@ -39,38 +39,38 @@ class Network(NamedTuple):
     """A program that runs a command on a host as ssh does: `agent ADDRESS-OR-NAME COMMAND ...`."""
     spaces: list[str]
 
-    def on_host(self, number: int, *command: str) -> list[str]:
-        return [str(self.agent), self.addresses[number], shlex.join(command)]
+    def on_host(self, index: int, *command: str) -> list[str]:
+        return [str(self.agent), self.addresses[index], shlex.join(command)]
 
-    def run_on_host(self, number: int, *command: str) -> str:
+    def run_on_host(self, index: int, *command: str) -> str:
         """Run a command on a host to its good end; returns what it printed."""
-        return _run(*self.on_host(number, *command))
+        return _run(*self.on_host(index, *command))
 
     def serve(
-        self, number: int, log: Path, *command: str, env: Mapping[str, str] | None = None
+        self, index: int, log: Path, *command: str, env: Mapping[str, str] | None = None
     ) -> None:
         """Start a service on a host; it ends with the host."""
         with log.open("ab") as output:
-            words = ["setsid", "--fork", *self.on_host(number, *command)]
+            message = ["setsid", "--fork", *self.on_host(index, *command)]
             subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env
+                message, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env
             )
 
-    def processes(self, number: int, word: str) -> list[psutil.Process]:
+    def processes(self, index: int, word: str) -> list[psutil.Process]:
         """The processes of a host with a word in their command lines."""
-        own = set(map(int, _run("ip", "netns", "pids", self.spaces[number]).split()))
-        return [each for each in processes_of(word) if each.pid in own]
+        own_value = set(map(int, _run("ip", "netns", "pids", self.spaces[index]).split()))
+        return [process for process in processes_of(word) if process.pid in own_value]
 
-    def switch_off(self, number: int) -> None:
+    def switch_off(self, index: int) -> None:
         """End a host as a power cut does: the others hear nothing, and no process is left."""
-        _run("ip", "-n", self.spaces[number], "link", "set", "net0", "down")
-        for process in _run("ip", "netns", "pids", self.spaces[number]).split():
+        _run("ip", "-n", self.spaces[index], "link", "set", "net0", "down")
+        for process in _run("ip", "netns", "pids", self.spaces[index]).split():
             os.kill(int(process), signal.SIGKILL)
 
-    def switch_on(self, number: int) -> None:
+    def switch_on(self, index: int) -> None:
         """Start a host that was switched off, without any service."""
-        _boot(self.agent.parent, self.names[number], self.spaces[number])
-        _run("ip", "-n", self.spaces[number], "link", "set", "net0", "up")
+        _boot(self.agent.parent, self.names[index], self.spaces[index])
+        _run("ip", "-n", self.spaces[index], "link", "set", "net0", "up")
 
     @property
     def launcher_args(self) -> list[str]:
@@ -79,13 +79,13 @@ class Network(NamedTuple):
         return ["--prtemca", "plm_ssh_agent", str(self.agent), "--host", hosts]
 
     def messages(
-        self, kind: str, sizes: Sequence[int], *, repeats: int = 8
+        self, kind_name: str, sizes: Sequence[int], *, repeats: int = 8
     ) -> list[dict[str, float]]:
         """Times [s] of the messages of an all-reduce of each size, as each host measures them: `message_programs`."""
-        words = (kind, str(repeats), ",".join(map(str, sizes)), *self.addresses)
+        command = (kind_name, str(repeats), ",".join(map(str, sizes)), *self.addresses)
         running = [
             subprocess.Popen(
-                self.on_host(rank, sys.executable, str(_MESSAGES), str(rank), *words),
+                self.on_host(rank, sys.executable, str(_MESSAGES), str(rank), *command),
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -96,7 +96,7 @@ class Network(NamedTuple):
     def round_trip(self) -> float:
         """Median time of a byte from the first host to the second and back [s]."""
         pair = self._replace(addresses=self.addresses[:2])
-        return sum(found["1"] for found in pair.messages("doubling", [1], repeats=50))
+        return sum(actual["1"] for actual in pair.messages("doubling", [1], repeats=50))
 
 
 def reason_against_hosts() -> str:
@@ -106,9 +106,9 @@ def reason_against_hosts() -> str:
         return f"no {', '.join(missing)} here (Debian: iproute2, util-linux)"
     name = f"try{os.getpid()}"
     command = ["ip", "netns", "add", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"no right to make network namespaces: {done.stderr.strip()}"
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        return f"no right to make network namespaces: {completed.stderr.strip()}"
     _run("ip", "netns", "del", name)
     return ""
 
@@ -119,9 +119,9 @@ def network(
 ) -> Iterator[Network]:
     """Hosts, each with a delay [s] and a rate [bits/s] of what it sends; 0: none."""
     prefix = f"h{os.getpid()}"
-    spaces = [f"{prefix}-{number}" for number in range(count)]
-    names = [f"host{number + 1}" for number in range(count)]
-    addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+    spaces = [f"{prefix}-{index}" for index in range(count)]
+    names = [f"host{index + 1}" for index in range(count)]
+    addresses = [f"10.77.0.{index + 1}" for index in range(count)]
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["127.0.0.1 localhost", *map(" ".join, zip(addresses, names, strict=True))]
     (folder / "hosts").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -173,7 +173,7 @@ def _boot(folder: Path, name: str, space: str) -> None:
     ]
     # A process that nobody has to wait for.
     _run("setsid", "--fork", *command, name, str(folder))
-    wait_until(pid.exists, what=f"{name} is up", seconds=10)
+    wait_until(pid.exists, label=f"{name} is up", seconds=10)
 
 
 def _remove_remains() -> None:
@@ -197,8 +197,8 @@ def _remove(space: str) -> None:
 def _connect_by_bridge(bridge: str, names: list[str]) -> None:
     _run("ip", "-n", bridge, "link", "add", "bridge", "type", "bridge")
     _run("ip", "-n", bridge, "link", "set", "bridge", "up")
-    for number, name in enumerate(names):
-        port = f"port{number}"
+    for index, name in enumerate(names):
+        port = f"port{index}"
         _run(
             "ip",
             "-n",
@@ -233,8 +233,8 @@ def _connect_by_bridge(bridge: str, names: list[str]) -> None:
 def _switch(names: list[str], delay: float, rate: float) -> Iterator[None]:
     """TAP devices of a switch in user space."""
     taps = [name.replace("h", "t") for name in names]
-    words = [sys.executable, str(_SWITCH), str(delay), str(rate), *taps]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as switch:
+    command = [sys.executable, str(_SWITCH), str(delay), str(rate), *taps]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as switch:
         try:
             if switch.stdout is None or not switch.stdout.readline():
                 raise AssertionError("the switch did not start")
@@ -262,10 +262,10 @@ def _agent(folder: Path) -> Path:
 
 def _run(*command: str) -> str:
     for _ in range(50):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if not re.search("busy", done.stderr, re.IGNORECASE):
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not re.search("busy", completed.stderr, re.IGNORECASE):
             break
         time.sleep(0.1)
-    if done.returncode:
-        raise AssertionError(f"{' '.join(command)}: {done.stderr}")
-    return done.stdout
+    if completed.returncode:
+        raise AssertionError(f"{' '.join(command)}: {completed.stderr}")
+    return completed.stdout

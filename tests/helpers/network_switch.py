@@ -31,7 +31,7 @@ def main() -> None:
     where: dict[bytes, int] = {}
     free_at = dict.fromkeys(ports, 0.0)
     flying: list[tuple[float, int, bytes, int]] = []
-    number = 0
+    index = 0
     while True:
         wait = max(0.0, flying[0][0] - time.perf_counter()) if flying else None
         ready, _, _ = select.select([0, *ports], [], [], wait)
@@ -42,8 +42,8 @@ def main() -> None:
             frame = os.read(port, _FRAME_BYTES)
             where[frame[6:12]] = port
             free_at[port] = max(free_at[port], now) + (8 * len(frame) / rate if rate else 0.0)
-            number += 1
-            heapq.heappush(flying, (free_at[port] + delay, number, frame, port))
+            index += 1
+            heapq.heappush(flying, (free_at[port] + delay, index, frame, port))
         now = time.perf_counter()
         while flying and flying[0][0] <= now:
             _, _, frame, origin = heapq.heappop(flying)

@@ -51,29 +51,35 @@ ROBUST_SCALERS = {
 
 def small_spec(name: ModelName, **settings: Any) -> ModelSpec:
     """A spec with the scalers above and small layers, unless told otherwise."""
-    kind = NETWORKS[name]
+    network_kind = NETWORKS[name]
     small = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5}
-    chosen = {key: value for key, value in small.items() if key in kind.model_fields} | settings
-    scaled = {column: SCALERS[column] for column in kind.inputs if column in SCALERS}
-    return ModelSpec(kind(**chosen), CLASSES, scaled)
+    selected = {
+        key: value for key, value in small.items() if key in network_kind.model_fields
+    } | settings
+    scaled = {column: SCALERS[column] for column in network_kind.inputs if column in SCALERS}
+    return ModelSpec(network_kind(**selected), CLASSES, scaled)
 
 
 def small_network(
-    kind: ModelName | ModelSpec,
+    network_kind: ModelName | ModelSpec,
     *,
     dtype: torch.dtype = torch.float64,
     seed: int = 1,
     **settings: Any,
 ) -> Classifier:
     """A network of that name or spec with weights from the seed."""
-    spec = kind if isinstance(kind, ModelSpec) else small_spec(kind, **settings)
+    spec = (
+        network_kind
+        if isinstance(network_kind, ModelSpec)
+        else small_spec(network_kind, **settings)
+    )
     torch.manual_seed(seed)
-    before = torch.get_default_dtype()
+    default_dtype_before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype)
         return build(spec)
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype_before)
 
 
 @cache

@@ -59,10 +59,10 @@ def _commands(page: Path, pattern: re.Pattern[str]) -> list[PageCommand]:
         match = pattern.fullmatch(line)
         if match is None:
             continue
-        words = shlex.split(match[1], comments=True)
-        ends = [number for number, word in enumerate(words) if word in _ENDS]
-        own_words = words[: min(ends, default=len(words))]
+        message = shlex.split(match[1], comments=True)
+        ends = [index for index, word in enumerate(message) if word in _ENDS]
+        own_words = message[: min(ends, default=len(message))]
         commands.append(
-            PageCommand(str(page.relative_to(CHECKOUT)), line, tuple(own_words), "||" in words)
+            PageCommand(str(page.relative_to(CHECKOUT)), line, tuple(own_words), "||" in message)
         )
     return commands

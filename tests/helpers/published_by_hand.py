@@ -50,8 +50,8 @@ def example_manifest(stage: str, **changes: Any) -> dict[str, Any]:
 
 def example_version(stage: str, folder: Path, **changes: Any) -> Version:
     """A version of a stage with a manifest of its own, which no store has published."""
-    content = {"manifest_version": 3, "outputs": [], **example_manifest(stage, **changes)}
-    return Version(folder.name, folder, StageManifest.model_validate(content))
+    document = {"manifest_version": 3, "outputs": [], **example_manifest(stage, **changes)}
+    return Version(folder.name, folder, StageManifest.model_validate(document))
 
 
 def example_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def example_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
 
 
 def publish(
-    run_dir: Path, stage: str, folder: Path | None = None, *, content: str = "", **manifest: Any
+    run_dir: Path, stage: str, folder: Path | None = None, *, text: str = "", **manifest: Any
 ) -> Version:
     """Publish a version that was made from those in use of the stages that it reads.
 
@@ -78,23 +78,24 @@ def publish(
         folder = store.next_folder("00" * 8)
         store.create(folder)
     for pattern in (
-        () if content == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json")
+        () if text == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json")
     ):
         (folder / pattern).parent.mkdir(parents=True, exist_ok=True)
-        (folder / pattern).write_text(content)
-    made = {name: StageStore(run_dir, name).current() for name in STAGE_OF[stage].reads}
-    found = {name: version for name, version in made.items() if version is not None}
+        (folder / pattern).write_text(text)
+    created = {name: StageStore(run_dir, name).current() for name in STAGE_OF[stage].reads}
+    actual = {name: version for name, version in created.items() if version is not None}
     inputs = {
-        name: Input(name, content_read(STAGE_OF[stage], version)) for name, version in found.items()
+        name: Input(name, content_read(STAGE_OF[stage], version))
+        for name, version in actual.items()
     }
-    known = {
+    expected = {
         "counters": {"networks": {"hlf": TRAINING_SUMMARY}, "further": {}}
         if stage == "train"
         else {},
         "fingerprint": asdict(Fingerprint(inputs, {}, {})),
-        "upstream": {name: version.name for name, version in found.items()},
+        "upstream": {name: version.name for name, version in actual.items()},
     }
-    return store.commit(folder, example_manifest(stage, **known | manifest))
+    return store.commit(folder, example_manifest(stage, **expected | manifest))
 
 
 def publish_features(
@@ -108,9 +109,9 @@ def publish_features(
     store = StageStore(run_dir, "features")
     folder = store.next_folder("0123456789")
     store.create(folder)
-    made = write_dataset(folder, rows=rows, **dataset)
+    created = write_dataset(folder, rows=rows, **dataset)
     publish(run_dir, "features", folder, config=config or {})
-    return made
+    return created
 
 
 def record_as_written(store: StageStore, version: Version) -> None:

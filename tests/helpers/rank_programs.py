@@ -52,10 +52,10 @@ def run_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     more = [*options, "--oversubscribe", "--bind-to", "none", *as_root]
-    words = (str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder))
+    message = (str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder))
     with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
-            on_host(str(find_mpirun()), *more, "-n", str(ranks), sys.executable, *words),
+            on_host(str(find_mpirun()), *more, "-n", str(ranks), sys.executable, *message),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -66,21 +66,21 @@ def run_ranks(
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            for left in processes_of(folder):
-                left.kill()
+            for leftovers in processes_of(folder):
+                leftovers.kill()
             process.wait()
-    told = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+    text = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
     if status is None:
-        raise AssertionError(f"{program} on {ranks} ranks is not done after {seconds} s:\n{told}")
+        raise AssertionError(f"{program} on {ranks} ranks is not done after {seconds} s:\n{text}")
     files = folder.glob("rank-*.json")
     results = {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in files}
-    return Outcome(status, results, told)
+    return Outcome(status, results, text)
 
 
 def results_of(ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
     """Run it to a good end; what the ranks returned, in their order."""
     outcome = run_ranks(ranks, program, folder, **arguments)
-    if any(each in outcome.output for each in _NOT_BEGUN):
+    if any(sentence in outcome.output for sentence in _NOT_BEGUN):
         outcome = run_ranks(ranks, program, folder, **arguments)
     assert outcome.status == 0, outcome.output
     assert sorted(outcome.results) == list(range(ranks)), outcome.output
@@ -112,21 +112,22 @@ class Cases:
                 self._found[ranks] = self._run(ranks)
             except AssertionError as error:
                 self._found[ranks] = error
-        found = self._found[ranks]
-        if isinstance(found, AssertionError):
-            raise found
-        return found[name]
+        actual = self._found[ranks]
+        if isinstance(actual, AssertionError):
+            raise actual
+        return actual[name]
 
     def _run(self, ranks: int) -> dict[Hashable, list[Any]]:
-        chosen = {
+        selected = {
             name: [case.program, case.arguments]
             for name, case in self._cases.items()
             if case.ranks == ranks
         }
         folder = self._folder / f"{ranks}-ranks"
-        found = results_of(
-            ranks, "several", folder, seconds=self._seconds, programs=list(chosen.values())
+        actual = results_of(
+            ranks, "several", folder, seconds=self._seconds, programs=list(selected.values())
         )
         return {
-            name: list(each) for name, each in zip(chosen, zip(*found, strict=True), strict=True)
+            name: list(outcomes)
+            for name, outcomes in zip(selected, zip(*actual, strict=True), strict=True)
         }

@@ -12,27 +12,27 @@ import psutil
 
 def processes_of(marker: Path | str) -> list[psutil.Process]:
     """All processes with the given path or word in their command line."""
-    found = []
+    results = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
+        message = process.info["cmdline"] or []
         if (
-            any(str(marker) in word for word in words)
+            any(str(marker) in word for word in message)
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ):
-            found.append(process)
-    return found
+            results.append(process)
+    return results
 
 
 def has_started(pid: int, word: str) -> bool:
     """Whether a process has a child, or a child of one, with this word in its command line."""
-    found = []
+    results = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found += child.cmdline()
-    return any(word in each for each in found)
+            results += child.cmdline()
+    return any(word in result for result in results)
 
 
-def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], bool], *, label: str, seconds: float = 120) -> None:
     """Wait for a condition; fail the test in words if it does not come true in time."""
     deadline = time.monotonic() + seconds
     while True:
@@ -41,6 +41,6 @@ def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 120
             return
         now = time.monotonic()
         if now > deadline:
-            raise AssertionError(f"after {seconds} s still not: {what}")
+            raise AssertionError(f"after {seconds} s still not: {label}")
         # Looking at all processes takes long: those that are waited for need the core.
         time.sleep(max(0.01, 3 * (now - asked)))

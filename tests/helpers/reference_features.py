@@ -111,18 +111,18 @@ def select_lepton(
 
 def isolation(at: Particle, candidates: Candidates, settings: ReferenceSettings) -> Features:
     """From each kind: without itself; every track within `own_track_dr` of a lepton is its own and left out."""
-    found = {}
-    for name, others in candidates.items():
+    actual = {}
+    for name, remaining in candidates.items():
         total = 0.0
-        for other in others:
-            distance = delta_r(at, other)
+        for second in remaining:
+            distance = delta_r(at, second)
             is_own = (
                 at.collection in LEPTONS and name == "tracks" and distance < settings.own_track_dr
             )
-            if other is not at and not is_own and distance < settings.isolation_cone:
-                total += other.pt
-        found[CANDIDATES[name][3]] = total / at.pt
-    return found
+            if second is not at and not is_own and distance < settings.isolation_cone:
+                total += second.pt
+        actual[CANDIDATES[name][3]] = total / at.pt
+    return actual
 
 
 def high_level(
@@ -167,34 +167,34 @@ def kept(lepton: Particle, candidates: Candidates, settings: ReferenceSettings) 
 
     Own tracks of the lepton are left out before.
     """
-    found = []
+    results = []
     for name, (most, *_) in CANDIDATES.items():
         foreign = [
             candidate
             for candidate in candidates[name]
             if name != "tracks" or delta_r(lepton, candidate) >= settings.own_track_dr
         ]
-        by_pt = sorted(foreign, key=lambda each: (-each.pt, each.eta, each.phi))
-        found += sorted(by_pt[:most], key=lambda each: each.place)
-    return found
+        by_pt = sorted(foreign, key=lambda particle: (-particle.pt, particle.eta, particle.phi))
+        results += sorted(by_pt[:most], key=lambda particle: particle.place)
+    return results
 
 
-def ordered(found: list[Particle], lepton: Particle, ordering: str) -> list[Particle]:
+def ordered(actual: list[Particle], lepton: Particle, ordering: str) -> list[Particle]:
     """The kept candidates (tracks, photons, neutral hadrons, each in input order) in the order asked for."""
     if ordering == "file":
-        return found
+        return actual
     sign, kinds = {"increasing": 1.0, "decreasing": -1.0}[ordering], list(CANDIDATES)
 
-    def key(each: Particle) -> tuple[float, int, float, float, float]:
+    def key(particle: Particle) -> tuple[float, int, float, float, float]:
         return (
-            sign * delta_r(lepton, each),
-            kinds.index(each.collection),
-            -each.pt,
-            each.eta,
-            each.phi,
+            sign * delta_r(lepton, particle),
+            kinds.index(particle.collection),
+            -particle.pt,
+            particle.eta,
+            particle.phi,
         )
 
-    return sorted(found, key=key)
+    return sorted(actual, key=key)
 
 
 def particle_row(at: Particle, isolations: Features) -> Features:

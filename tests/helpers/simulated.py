@@ -136,9 +136,9 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to(dtype)
 
 
-def settings(**chosen: Any) -> TrainSettings:
+def settings(**selected: Any) -> TrainSettings:
     """Short runs in double precision; keys of the method may stand beside it, as may `exchange`, which is none."""
-    chosen.pop("exchange", None)
+    selected.pop("exchange", None)
     defaults = {
         "workers": 4,
         "epochs": 2,
@@ -146,12 +146,12 @@ def settings(**chosen: Any) -> TrainSettings:
         "learning_rate": 0.05,
         "precision": "float64",
     }
-    if chosen.get("algorithm") in ("qg-dsgdm", "eamsgd"):
+    if selected.get("algorithm") in ("qg-dsgdm", "eamsgd"):
         # They have a momentum of their own.
-        chosen |= {"momentum": 0.0}
-    if chosen.get("algorithm") == "qg-dsgdm":
-        chosen |= {"optimizer": "sgd"}
-    return TrainSettings.model_validate(defaults | train_section(chosen))
+        selected |= {"momentum": 0.0}
+    if selected.get("algorithm") == "qg-dsgdm":
+        selected |= {"optimizer": "sgd"}
+    return TrainSettings.model_validate(defaults | train_section(selected))
 
 
 def run(
@@ -159,15 +159,15 @@ def run(
     train: MemoryRows | None = None,
     module: nn.Module | None = None,
     cluster: ClusterSettings = CLUSTER,
-    **chosen: Any,
+    **selected: Any,
 ) -> Simulated:
     """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
     passed_on: dict[str, Any] = {
-        name: chosen.pop(name) for name in ("files", "resume") if name in chosen
+        name: selected.pop(name) for name in ("files", "resume") if name in selected
     }
-    if chosen.pop("exchange", "") == "memory":
+    if selected.pop("exchange", "") == "memory":
         cluster = cluster.model_copy(update={"workers_per_host": 100})
-    train, how = toy_rows(320) if train is None else train, settings(**chosen)
+    train, how = toy_rows(320) if train is None else train, settings(**selected)
     if how.skew is not None:
         passed_on["partition"] = DirichletPartition(
             train.rows.labels.numpy(),
@@ -252,24 +252,24 @@ class MemoryCheckpoints:
 
     def at(self, position: tuple[int, int]) -> Any:
         """Resume after a number of epochs, and steps of the next; stands in for a `Checkpoint`."""
-        parts, (epoch, step) = self.content[position], position
+        chunks, (epoch, step) = self.content[position], position
 
         def load(rank: int) -> Any:
-            return torch.load(io.BytesIO(parts[rank]), weights_only=True)
+            return torch.load(io.BytesIO(chunks[rank]), weights_only=True)
 
         return SimpleNamespace(
             epoch=epoch,
             step=step,
             position=Position(epoch, step),
-            world_size=len(parts),
+            world_size=len(chunks),
             load=load,
         )
 
     def write_rank(
-        self, positions: Sequence[tuple[int, int]], _: int, rank: int, content: dict[str, Any]
+        self, positions: Sequence[tuple[int, int]], _: int, rank: int, document: dict[str, Any]
     ) -> None:
         buffer = io.BytesIO()
-        torch.save(content, buffer)
+        torch.save(document, buffer)
         for position in positions:
             self.content.setdefault(position, {})[rank] = buffer.getvalue()
 
@@ -326,17 +326,17 @@ class LinearGradients:
         initial: NDArray[np.float64] | None = None,
         before_step: Callable[[int, int, Algorithm], None] = lambda *_: None,
         results: NDArray[np.float64] | None = None,
-        **chosen: Any,
+        **selected: Any,
     ) -> NDArray[np.float64]:
         """Run an algorithm in the simulator; the workers' models after each step, (steps, workers, parameters).
 
         `initial`: (workers, parameters), where workers start from different points. `results`: gets the models that the
         method returns. `exchange`: whether pairs average in `memory` or through `sockets`.
         """
-        clock, protocol = VirtualClock(), chosen.pop("exchange", "memory")
-        train = settings(**({"workers": self.workers, "learning_rate": 0.1} | chosen))
+        clock, protocol = VirtualClock(), selected.pop("exchange", "memory")
+        train = settings(**({"workers": self.workers, "learning_rate": 0.1} | selected))
         network = SimNetwork(clock, cluster, self.workers, protocol=protocol)
-        found = np.empty((self.steps, self.workers, len(self.initial)))
+        actual = np.empty((self.steps, self.workers, len(self.initial)))
 
         async def work(rank: int) -> None:
             model = VectorRow(self.initial if initial is None else initial[rank])
@@ -358,7 +358,7 @@ class LinearGradients:
                     model.write_gradient(gradient)
 
                 await algorithm.step(compute, 1)
-                await algorithm.current(found[step, rank])
+                await algorithm.current(actual[step, rank])
             await algorithm.quiesce()
             if results is not None:
                 await algorithm.flush()
@@ -368,4 +368,4 @@ class LinearGradients:
         for rank in range(self.workers):
             clock.spawn(work(rank), f"worker {rank}")
         clock.run()
-        return found
+        return actual

@@ -25,25 +25,25 @@ def write_slices(folder: Path, paths: Sequence[Path], keep: Sequence[int]) -> li
     branches = list(LAYOUTS[BranchLayout.DELPHES].branches({}).values())
     events = uproot.concatenate([f"{path}:Delphes" for path in paths], branches)
     hardest = ak.fill_none(ak.max(events["Jet.PT"], axis=1), 0.0).to_numpy()
-    number, samples = np.searchsorted(EDGES, hardest, side="right") - 1, []
-    for place, one_of in enumerate(keep):
-        inside = np.flatnonzero(number == place)
-        chosen = events[inside[::one_of]]
+    index, samples = np.searchsorted(EDGES, hardest, side="right") - 1, []
+    for position, one_of in enumerate(keep):
+        inside = np.flatnonzero(index == position)
+        selected = events[inside[::one_of]]
         path, identity = (
-            folder / f"slice-{place}.root",
-            uuid.uuid5(uuid.NAMESPACE_OID, f"{place} of {keep}"),
+            folder / f"slice-{position}.root",
+            uuid.uuid5(uuid.NAMESPACE_OID, f"{position} of {keep}"),
         )
         with uproot.recreate(
             path, compression=None, uuid_function=lambda name=identity: name
         ) as file:
-            columns = {name: chosen[name] for name in branches}
+            columns = {name: selected[name] for name in branches}
             file.mktree(
-                "Delphes", {name: each.type.content for name, each in columns.items()}
+                "Delphes", {name: column.type.content for name, column in columns.items()}
             ).extend(columns)
         cross_section = WHOLE * len(inside) / len(events)
         samples.append(
             {
-                "name": f"qcd-{place}",
+                "name": f"qcd-{position}",
                 "label": 0,
                 "files": [str(path)],
                 "cross_section_pb": cross_section,

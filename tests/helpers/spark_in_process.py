@@ -21,7 +21,7 @@ class InProcessSpark:
         return InProcessSpark([function(item) for item in self._items])
 
     def flatMap(self, function: Callable[[Any], list[Any]]) -> InProcessSpark:  # noqa: N802 - Spark's name
-        return InProcessSpark([found for item in self._items for found in function(item)])
+        return InProcessSpark([actual for item in self._items for actual in function(item)])
 
     def collect(self) -> list[Any]:
         return self._items
@@ -29,8 +29,8 @@ class InProcessSpark:
     def accumulator(self, _: int) -> InProcessSpark:
         return InProcessSpark()
 
-    def add(self, number: int) -> None:
-        self.value += number
+    def add(self, index: int) -> None:
+        self.value += index
 
 
 #: In the place of a `SparkProvider`.

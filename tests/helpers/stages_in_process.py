@@ -38,14 +38,14 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def run_stages(config: Path, *stages: str, **options: Any) -> str:
     """Run stages; returns what is printed."""
-    shown = StringIO()
-    Runner(RunFolder(load_config(str(config)), Console(file=shown, width=1000))).run(
+    output = StringIO()
+    Runner(RunFolder(load_config(str(config)), Console(file=output, width=1000))).run(
         stages, **options
     )
-    return shown.getvalue()
+    return output.getvalue()
 
 
-def _killed_at(number: int) -> list[int]:
+def _killed_at(index: int) -> list[int]:
     """Kill this process at a request; returns the number of requests until now."""
     # Not above: it starts a thread, and this process forks.
     from s3fs import S3FileSystem
@@ -53,10 +53,10 @@ def _killed_at(number: int) -> list[int]:
     requests, call = [0], S3FileSystem._call_s3
 
     async def counted(self: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-        if requests[0] == number and number % 2 == 0:
+        if requests[0] == index and index % 2 == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         answer = await call(self, method, *args, **kwargs)
-        if requests[0] == number:
+        if requests[0] == index:
             os.kill(os.getpid(), signal.SIGKILL)
         requests[0] += 1
         return answer
@@ -68,10 +68,10 @@ def _killed_at(number: int) -> list[int]:
 def main(config: Path, folder: Path) -> None:
     without_spark(pytest.MonkeyPatch(), folder)
     for line in sys.stdin:
-        stage, number = line.split()
+        stage, index = line.split()
         child = os.fork()
         if child == 0:
-            requests = _killed_at(int(number))
+            requests = _killed_at(int(index))
             run_stages(config, stage, force=True)
             _say(f"done {requests[0]}")
             os._exit(0)
@@ -80,8 +80,8 @@ def main(config: Path, folder: Path) -> None:
             _say(f"ended {os.waitstatus_to_exitcode(status)}")
 
 
-def _say(words: str) -> None:
-    sys.stdout.write(f"{words}\n")
+def _say(message: str) -> None:
+    sys.stdout.write(f"{message}\n")
     sys.stdout.flush()
 
 

@@ -63,8 +63,8 @@ class TrainedNights:
 
     def promoted(self, *steps: int) -> None:
         """Trainings of these numbers of steps, each offered for promotion."""
-        for number in steps:
-            self.train(number)
+        for index in steps:
+            self.train(index)
             self.promote()
 
     def in_use(self) -> str | None:

@@ -23,12 +23,14 @@ _KEYS = {key for method in METHODS.values() for key in method.settings.model_fie
 
 def train_section(chosen: dict[str, Any]) -> dict[str, Any]:
     """The section `train`: the keys of the method below it; those of other methods are left out."""
-    kept = {key: value for key, value in chosen.items() if key not in _KEYS}
-    name = kept.get("algorithm", TrainSettings().algorithm.name)
+    retained = {key: value for key, value in chosen.items() if key not in _KEYS}
+    name = retained.get("algorithm", TrainSettings().algorithm.name)
     if isinstance(name, str) and name in METHODS:
-        own = METHODS[name].settings.model_fields
-        kept["algorithm"] = {"name": name} | {key: chosen[key] for key in chosen if key in own}
-    return kept
+        own_value = METHODS[name].settings.model_fields
+        retained["algorithm"] = {"name": name} | {
+            key: chosen[key] for key in chosen if key in own_value
+        }
+    return retained
 
 
 def make_spec(
@@ -62,8 +64,8 @@ def records(out_dir: Path) -> list[list[dict[str, Any]]]:
 
 
 def summary(out_dir: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((out_dir / "summary.json").read_text(encoding="utf-8"))
-    return content
+    document: dict[str, Any] = json.loads((out_dir / "summary.json").read_text(encoding="utf-8"))
+    return document
 
 
 def flat_weights(out_dir: Path) -> NDArray[Any]:

@@ -57,9 +57,9 @@ def installed_wheel(folder: Path) -> Path:
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "env")}))
     # Of a folder that such a file names, Python reads no further ones: the editable install of the checkout stays out.
     (site / "present.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    words = ("uv", "--quiet", "pip", "install", "--offline", "--no-deps", "--python")
+    command = ("uv", "--quiet", "pip", "install", "--offline", "--no-deps", "--python")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(
-        [*words, programs / "python", wheel], check=True, env={**os.environ, "PATH": path}
+        [*command, programs / "python", wheel], check=True, env={**os.environ, "PATH": path}
     )
     return programs

@@ -21,7 +21,10 @@ def write_proc(root: Path, *, groups: str, mounts: dict[str, str]) -> Path:
     proc = root / "proc" / "self"
     proc.mkdir(parents=True)
     (proc / "cgroup").write_text(groups)
-    lines = [f"31 24 0:27 {where} rw,nosuid shared:9 - {what}" for where, what in mounts.items()]
+    lines = [
+        f"31 24 0:27 {where} rw,nosuid shared:9 - {description}"
+        for where, description in mounts.items()
+    ]
     (proc / "mountinfo").write_text(
         "24 1 0:22 / / rw - ext4 /dev/vda rw\n" + "\n".join(lines) + "\n"
     )
@@ -31,9 +34,9 @@ def write_proc(root: Path, *, groups: str, mounts: dict[str, str]) -> Path:
 
 def write_files(folder: Path, **contents: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
+    for name, document in contents.items():
         controller, _, file = name.partition("_")
-        (folder / f"{controller}.{file}").write_text(content + "\n")
+        (folder / f"{controller}.{file}").write_text(document + "\n")
 
 
 @pytest.fixture
@@ -124,17 +127,17 @@ def test_killed_processes_are_counted_in_version_1(version_1: Path) -> None:
 def test_a_limit_of_the_address_space_is_named() -> None:
     program = "from hep_core.allocation import memory_limit; print(memory_limit())"
     limited = ["sh", "-c", 'ulimit -v 500000; exec "$@"', "sh", sys.executable, "-c", program]
-    done = subprocess.run(limited, capture_output=True, text=True, check=True)
-    assert done.stdout == "`ulimit -v` allows 488 MiB\n"
+    completed = subprocess.run(limited, capture_output=True, text=True, check=True)
+    assert completed.stdout == "`ulimit -v` allows 488 MiB\n"
 
 
 def test_a_real_cgroup_limits_the_cores() -> None:
     program = "from hep_core.allocation import usable_cores; print(usable_cores())"
     with cgroup_with(cores=1) as enter:
-        done = subprocess.run(
+        completed = subprocess.run(
             [*enter, sys.executable, "-c", program], capture_output=True, text=True, check=True
         )
-    assert done.stdout == "1\n"
+    assert completed.stdout == "1\n"
 
 
 def test_a_kill_in_a_real_cgroup_is_counted() -> None:
@@ -146,8 +149,8 @@ killed = subprocess.run([sys.executable, "-c", "bytearray({300 * MIB})"])
 print(killed.returncode, killed_for_memory() - before, memory_limit())
 """
     with cgroup_with(memory_bytes=100 * MIB) as enter:
-        done = subprocess.run(
+        completed = subprocess.run(
             [*enter, sys.executable, "-c", program], capture_output=True, text=True, check=True
         )
-    assert done.stdout.startswith("-9 1 the cgroup ")
-    assert done.stdout.endswith(" allows 100 MiB\n")
+    assert completed.stdout.startswith("-9 1 the cgroup ")
+    assert completed.stdout.endswith(" allows 100 MiB\n")

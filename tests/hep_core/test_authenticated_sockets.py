@@ -25,31 +25,32 @@ WORDS = {
 
 @pytest.fixture
 def door() -> Iterator[AuthenticatedListener]:
-    made = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), TOKEN)
-    yield made
-    made.close()
+    authenticated_listener = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), TOKEN)
+    yield authenticated_listener
+    authenticated_listener.close()
 
 
-def come(door: AuthenticatedListener, words: bytes) -> socket.socket:
+def come(door: AuthenticatedListener, message: bytes) -> socket.socket:
     """A stranger comes and speaks."""
     stranger = socket.create_connection(door.address)
     stranger.setblocking(False)
-    stranger.send(words)
+    stranger.send(message)
     return stranger
 
 
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+@pytest.mark.parametrize("message", WORDS.values(), ids=WORDS)
 def test_a_stranger_is_sent_away_and_disturbs_nobody(
-    door: AuthenticatedListener, words: bytes, monkeypatch: pytest.MonkeyPatch
+    door: AuthenticatedListener, message: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with come(door, words) as stranger:
+    with come(door, message) as stranger:
         door.accept(5)
         with come(door, TOKEN + b"{}") as friend:
-            known: list[socket.socket] = []
+            expected: list[socket.socket] = []
             wait_until(
-                lambda: bool(known.extend(door.accept(1)) or known), what="the friend is let in"
+                lambda: bool(expected.extend(door.accept(1)) or expected),
+                label="the friend is let in",
             )
-            (let_in,) = known
+            (let_in,) = expected
             with let_in:
                 assert let_in.getpeername() == friend.getsockname()
                 assert let_in.recv(10) == b"{}"
@@ -63,13 +64,13 @@ def test_a_stranger_is_sent_away_and_disturbs_nobody(
 
 
 @pytest.mark.parametrize(
-    ("words", "stays"),
+    ("message", "stays"),
     [(b"0" * len(TOKEN), False), (b"0" * (len(TOKEN) - 1), True), (TOKEN[:-1], True)],
 )
 def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(
-    door: AuthenticatedListener, words: bytes, stays: bool
+    door: AuthenticatedListener, message: bytes, stays: bool
 ) -> None:
-    with come(door, words):
+    with come(door, message):
         door.accept(5)
         assert len(door.sockets) == 2
         assert door.accept(5) == []
@@ -77,14 +78,14 @@ def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(
 
 
 @given(words=st.binary(max_size=40))
-def test_no_words_but_the_token_open_the_door(words: bytes) -> None:
+def test_no_words_but_the_token_open_the_door(message: bytes) -> None:
     door = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), TOKEN)
-    with come(door, words):
-        found = [*door.accept(1), *door.accept(0)]
-        for each in found:
-            each.close()
+    with come(door, message):
+        results = [*door.accept(1), *door.accept(0)]
+        for result in results:
+            result.close()
         door.close()
-    assert bool(found) == words.startswith(TOKEN)
+    assert bool(results) == message.startswith(TOKEN)
 
 
 def test_300_silent_strangers_make_room(door: AuthenticatedListener) -> None:
@@ -95,5 +96,5 @@ def test_300_silent_strangers_make_room(door: AuthenticatedListener) -> None:
         assert len(door.sockets) <= 1 + doors._MAX_WAITING
         stack.enter_context(come(door, TOKEN))
         door.accept(5)
-        (known,) = door.accept(5)
-        known.close()
+        (expected,) = door.accept(5)
+        expected.close()

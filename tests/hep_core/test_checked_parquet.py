@@ -57,22 +57,22 @@ def is_noticed(path: Path, footer: str) -> bool:
 
 def test_each_flipped_bit_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     path, table = tmp_path / "events.parquet", events_table()
-    content, footer = write_events(path, table), footer_digest(path)
+    events, footer = write_events(path, table), footer_digest(path)
     random = np.random.default_rng(seed=4)
     silent = []
-    for place in random.choice(len(content), 600, replace=False).tolist():
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << int(random.integers(8))
+    for position in random.choice(len(events), 600, replace=False).tolist():
+        damaged = bytearray(events)
+        damaged[position] ^= 1 << int(random.integers(8))
         path.write_bytes(damaged)
         if not (is_noticed(path, footer) or read_parquet(path).equals(table)):
-            silent.append(place)
+            silent.append(position)
     assert silent == []
 
 
 @pytest.mark.parametrize("name", ["energy", "particles"])
 def test_a_list_that_a_page_header_cuts_is_noticed(tmp_path: Path, name: str) -> None:
     path, table = tmp_path / "events.parquet", events_table()
-    content, footer = write_events(path, table), footer_digest(path)
+    events, footer = write_events(path, table), footer_digest(path)
     metadata = pq.read_metadata(path)
     leaves = range(metadata.num_columns)
     column = next(
@@ -82,18 +82,18 @@ def test_a_list_that_a_page_header_cuts_is_noticed(tmp_path: Path, name: str) ->
     )
     start = column.data_page_offset
     cuts = []
-    for place in range(start, start + 40):
+    for position in range(start, start + 40):
         for bit in range(8):
-            damaged = bytearray(content)
-            damaged[place] ^= 1 << bit
+            damaged = bytearray(events)
+            damaged[position] ^= 1 << bit
             path.write_bytes(damaged)
             with suppress(Exception), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 if not file.read().equals(table):
-                    cuts.append((place, bit))
+                    cuts.append((position, bit))
     assert cuts, "pyarrow alone finds all of them: the check of lists is not needed"
-    for place, bit in cuts:
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << bit
+    for position, bit in cuts:
+        damaged = bytearray(events)
+        damaged[position] ^= 1 << bit
         path.write_bytes(damaged)
         assert is_noticed(path, footer)
 
@@ -108,9 +108,9 @@ WAYS: dict[str, Callable[[CheckedParquetFile], Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_to_read_checks_the_pages(tmp_path: Path, way: str) -> None:
     path = tmp_path / "events.parquet"
-    content = bytearray(write_events(path, events_table()))
-    content[len(content) // 3] ^= 1
-    path.write_bytes(content)
+    file_bytes = bytearray(write_events(path, events_table()))
+    file_bytes[len(file_bytes) // 3] ^= 1
+    path.write_bytes(file_bytes)
 
     def read() -> None:
         with open_parquet(path) as file:
@@ -165,13 +165,13 @@ def test_a_lack_of_memory_is_no_damage(
 @pytest.mark.parametrize("damage", ["cut", "empty", "of other values", "not Parquet"])
 def test_the_footer_of_another_file_is_another(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "events.parquet"
-    content = write_events(path, events_table())
+    events = write_events(path, events_table())
     footer = footer_digest(path)
-    others = {"cut": content[:-100], "empty": b"", "not Parquet": b"\0" * len(content)}
-    if damage in others:
-        path.write_bytes(others[damage])
+    remaining = {"cut": events[:-100], "empty": b"", "not Parquet": b"\0" * len(events)}
+    if damage in remaining:
+        path.write_bytes(remaining[damage])
     else:
         write_events(path, events_table(scale=2.5))
     assert footer_digest(path) != footer
-    path.write_bytes(content)
+    path.write_bytes(events)
     assert footer_digest(path) == footer

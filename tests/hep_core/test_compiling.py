@@ -42,12 +42,12 @@ def result(package: Path, inner: str) -> tuple[int, int]:
     (package / "outer.py").write_text("def outer(x):\n    return inner(x)\n")
     compiling._package_cache.cache_clear()
     # Without a name, numba would write all of `builtins` into its cache.
-    found: dict[str, Any] = {"__name__": package.name}
+    actual: dict[str, Any] = {"__name__": package.name}
     for name in ("inner", "outer"):
         file = package / f"{name}.py"
-        exec(compile(file.read_text(), str(file), "exec"), found)  # noqa: S102 - our own code
-        found[name] = compiling.compiled(found[name])
-    return found["outer"](3), sum(found["outer"].stats.cache_misses.values())
+        exec(compile(file.read_text(), str(file), "exec"), actual)  # noqa: S102 - our own code
+        actual[name] = compiling.compiled(actual[name])
+    return actual["outer"](3), sum(actual["outer"].stats.cache_misses.values())
 
 
 def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_changes(
@@ -64,9 +64,9 @@ def test_a_function_with_other_options_ran_as_it_was_compiled_before(tmp_path: P
     file = tmp_path / "divided.py"
     file.write_text("def divided(x, y):\n    return x / y\n")
     for options in ({"error_model": "numpy"}, {}):
-        found: dict[str, Any] = {"__name__": "divided"}
-        exec(compile(file.read_text(), str(file), "exec"), found)  # noqa: S102 - our own code
-        kernel = compiling.compiled(found["divided"], **options)
+        actual: dict[str, Any] = {"__name__": "divided"}
+        exec(compile(file.read_text(), str(file), "exec"), actual)  # noqa: S102 - our own code
+        kernel = compiling.compiled(actual["divided"], **options)
         if options:
             assert kernel(1.0, 0.0) == float("inf")
         else:
@@ -93,19 +93,19 @@ def test_with_a_read_only_checkout_and_home_it_is_a_temporary_folder_that_is_fou
     tmp_path: Path, temporary: Path
 ) -> None:
     places = [unwritable(tmp_path)]
-    found = cache_folder("kernels-1", places)
-    assert found.is_relative_to(temporary)
-    assert found.parent.stat().st_mode & 0o077 == 0
-    assert cache_folder("kernels-1", places) == found
+    actual = cache_folder("kernels-1", places)
+    assert actual.is_relative_to(temporary)
+    assert actual.parent.stat().st_mode & 0o077 == 0
+    assert cache_folder("kernels-1", places) == actual
 
 
 def test_machine_code_that_others_may_write_is_not_run(tmp_path: Path, temporary: Path) -> None:
     places = [unwritable(tmp_path)]
     shared = cache_folder("kernels-1", places).parent
     shared.chmod(0o777)
-    found = cache_folder("kernels-1", places)
-    assert found.parent != shared
-    assert found.is_relative_to(temporary)
+    actual = cache_folder("kernels-1", places)
+    assert actual.parent != shared
+    assert actual.is_relative_to(temporary)
 
 
 KERNEL = """
@@ -214,12 +214,12 @@ print(len(block.selected) > 5)
 @pytest.mark.slow
 def test_no_kernel_reads_or_writes_beyond_an_array() -> None:
     path = ROOT / "samples" / "ttbar_13TeV_PU20_0.root"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", CHECKED, str(path)],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == ["checked", "True", "True"], done.stderr
+    assert completed.stdout.split() == ["checked", "True", "True"], completed.stderr
 
 
 def test_machine_code_was_compiled_again_in_each_process() -> None:

@@ -42,11 +42,11 @@ def test_what_counts_stays(name: str) -> None:
 
 def test_each_row_ignores_what_it_names() -> None:
     names = {name.replace("*", "X") for row in IGNORED_EVERYWHERE.values() for name in row.patterns}
-    before = dict.fromkeys(names, "x")
-    after = clean_environment(before)
-    assert {name for name in names if after.get(name) == "x"} == set()
+    fromkeys_before = dict.fromkeys(names, "x")
+    clean_environment_after = clean_environment(fromkeys_before)
+    assert {name for name in names if clean_environment_after.get(name) == "x"} == set()
     # A second door changes nothing, so a process starts Python at most once more.
-    assert clean_environment(after) == after
+    assert clean_environment(clean_environment_after) == clean_environment_after
 
 
 def test_on_a_cluster_the_settings_of_the_site_count() -> None:
@@ -61,17 +61,17 @@ def test_on_a_cluster_the_settings_of_the_site_count() -> None:
 
 def run_program(folder: Path, env: Mapping[str, str]) -> list[object]:
     (folder / "probe.py").write_text(PROBE)
-    done = subprocess.run(
+    completed = subprocess.run(
         [*MODULE_COMMAND, "probe", "a b"], cwd=folder, env=env, capture_output=True, text=True, check=True
     )  # fmt: skip
-    found: list[object] = json.loads(done.stdout)
-    return found
+    document: list[object] = json.loads(completed.stdout)
+    return document
 
 
 def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None:
     (tmp_path / "features.py").touch()
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    own = {
+    own_value = {
         "PYTHONPATH": path,
         "OMP_NUM_THREADS": "2",
         "OMPI_COMM_WORLD_RANK": "1",
@@ -84,11 +84,11 @@ def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None
         "NUMBA_DISABLE_JIT": "1",
         "NUMEXPR_MAX_THREADS": "X",
     }
-    argv, optimize, start, encoding, env = run_program(tmp_path, {**own, **foreign})
+    argv, optimize, start, encoding, env = run_program(tmp_path, {**own_value, **foreign})
     assert argv == [str(tmp_path / "probe.py"), "a b"]
     assert (optimize, start, encoding) == (0, [str(ROOT), str(tmp_path)], "utf-8")
     assert isinstance(env, dict)
-    assert own.items() <= env.items()
+    assert own_value.items() <= env.items()
     assert env["LC_ALL"] == "C.UTF-8"
     assert not {"PYTHONOPTIMIZE", "NUMBA_DISABLE_JIT", "NUMEXPR_MAX_THREADS"} & env.keys()
 
@@ -108,8 +108,8 @@ def test_modules_of_users_with_the_names_of_ours_are_not_imported(
         ):
             (tmp_path / folder / name).write_text("raise SystemExit('not ours')\n")
     path = os.pathsep.join([str(tmp_path / "path"), str(ROOT)])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *way, "config"],
         cwd=tmp_path / "here", env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")

@@ -62,11 +62,11 @@ def test_a_pattern_matches_what_it_matches_in_a_shell(
     if absolute:
         pattern = f"{tree}/{pattern}"
     script = f'shopt -s globstar nullglob; for each in {pattern}; do [ -d "$each" ] || printf \'%s\\0\' "$each"; done'
-    words = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True).stdout
-    expected = {os.path.normpath(word) for word in words.split("\0")[:-1]}
-    found = local_matches(pattern)
-    assert [*map(os.path.normpath, found)] == sorted(expected)
-    assert found == matching_files(pattern)
+    output = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True).stdout
+    expected = {os.path.normpath(word) for word in output.split("\0")[:-1]}
+    actual = local_matches(pattern)
+    assert [*map(os.path.normpath, actual)] == sorted(expected)
+    assert actual == matching_files(pattern)
 
 
 def test_links_to_folders_are_followed_where_they_are_named_only(tree: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "path"),
+    ("message", "path"),
     [
         ("~", "/home/ada"),
         ("~/a.root", "/home/ada/a.root"),
@@ -118,10 +118,10 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         (ExpandedPath("$NIGHT"), "$NIGHT"),
     ],
 )
-def test_home_and_variables(monkeypatch: pytest.MonkeyPatch, words: str, path: str) -> None:
+def test_home_and_variables(monkeypatch: pytest.MonkeyPatch, message: str, path: str) -> None:
     for name, value in {"HOME": "/home/ada", "NIGHT": "/data/7", "SUB": "sub"}.items():
         monkeypatch.setenv(name, value)
-    assert expand_path(words, "/my [1]") == path
+    assert expand_path(message, "/my [1]") == path
 
 
 def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("text", "message"),
     [
         (
             "$NIGHTS/a.root",
@@ -144,12 +144,10 @@ def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Pat
         ),
     ],
 )
-def test_what_is_unknown_is_named(
-    monkeypatch: pytest.MonkeyPatch, words: str, message: str
-) -> None:
+def test_what_is_unknown_is_named(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     monkeypatch.setenv("NIGHT", "7")
     with pytest.raises(PathError, match=message):
-        expand_path(words)
+        expand_path(text)
 
 
 def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def wrapped(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "name", "function"),
+    ("options", "name", "function"),
     [
         (pt_ratio, "pt_ratio", pt_ratio),
         (partial(pt_ratio, power=2.0), "pt_ratio", pt_ratio),
@@ -81,19 +81,19 @@ def wrapped(*arguments: Any) -> Any:
     ),
 )
 def test_the_function_behind_a_callable_says_name_and_module(
-    given: Callable[..., Any], name: str, function: Callable[..., Any]
+    options: Callable[..., Any], name: str, function: Callable[..., Any]
 ) -> None:
-    assert python_function(given) is function
-    assert callable_name(given) == name
-    assert code_module(given) == __name__
+    assert python_function(options) is function
+    assert callable_name(options) == name
+    assert code_module(options) == __name__
 
 
 @pytest.mark.parametrize(
-    "given", [len, np.sqrt, partial(len), np.add.reduce], ids=["len", "sqrt", "partial", "reduce"]
+    "options", [len, np.sqrt, partial(len), np.add.reduce], ids=["len", "sqrt", "partial", "reduce"]
 )
-def test_a_callable_without_a_python_function_is_refused(given: Callable[..., Any]) -> None:
+def test_a_callable_without_a_python_function_is_refused(options: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="is no Python function; write `def` around it"):
-        python_function(given)
+        python_function(options)
 
 
 def test_a_lambda_has_no_name_for_a_column() -> None:

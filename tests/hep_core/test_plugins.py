@@ -181,12 +181,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
         paths.append(folder / f"{name}.py")
         paths[-1].write_text(text, encoding="utf-8")
     command = [sys.executable, "-c", PROGRAM, ROOT / "samples" / "ttbar_13TeV_PU20_0.root", *paths]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("[", '"'))]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    results = [
+        json.loads(line) for line in completed.stdout.splitlines() if line.startswith(("[", '"'))
+    ]
     return {
-        name: (each, "") if isinstance(each, str) else each
-        for name, each in zip(BAD, found, strict=True)
+        name: (answer, "") if isinstance(answer, str) else answer
+        for name, answer in zip(BAD, results, strict=True)
     }
 
 
@@ -195,11 +197,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
 def test_a_plugin_that_cannot_be_is_refused_with_its_file_and_line(
     name: str, answers: dict[str, tuple[str, str]]
 ) -> None:
-    _, kind, words = BAD[name]
-    found, message = answers[name]
-    assert found == kind, message
-    assert all(word in message for word in words), message
-    assert not words or f"{name}.py" in message
+    _, kind_name, text = BAD[name]
+    actual, message = answers[name]
+    assert actual == kind_name, message
+    assert all(word in message for word in text), message
+    assert not text or f"{name}.py" in message
 
 
 def test_a_plugin_that_is_not_there_is_named() -> None:

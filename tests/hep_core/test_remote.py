@@ -93,8 +93,8 @@ def sample(*urls: str) -> SampleSettings:
 
 def ingested(info: FileInfo, folder: Path) -> EventsPart:
     """As a task of the Spark job reads it."""
-    (part,) = retry_remote(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
-    return part
+    (chunk,) = retry_remote(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
+    return chunk
 
 
 def test_a_remote_file_gives_the_table_of_the_local_one(
@@ -157,13 +157,13 @@ def test_a_server_that_is_down_is_named(dead_url: str) -> None:
             ask()
 
 
-@pytest.mark.parametrize("after", [0, 10], ids=["at once", "amid baskets"])
+@pytest.mark.parametrize("state_after", [0, 10], ids=["at once", "amid baskets"])
 @pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
 def test_reading_gives_up_on_a_server_that_only_fails(
-    server: FaultyServer, tmp_path: Path, fault: str, after: int, waits: list[float]
+    server: FaultyServer, tmp_path: Path, fault: str, state_after: int, waits: list[float]
 ) -> None:
     info = checked_files(f"{server.url}/a.root")[0]
-    server.fail(fault, FOR_EVER, after=after)
+    server.fail(fault, FOR_EVER, state_after=state_after)
     with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
         ingested(info, tmp_path)
     assert len(waits) == ATTEMPTS - 1
@@ -259,7 +259,7 @@ def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("root://server/data/a.root", "Write root://server//data/a.root"),
         ("http://[::1]:8000/a.root", "'::' in a URL stands for a chain of file systems"),
@@ -267,8 +267,8 @@ def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(
         ("github://owner/a.root", "github://owner/a.root cannot be reached (GithubFileSystem"),
     ],
 )
-def test_a_url_that_no_file_system_takes_is_named(url: str, words: str) -> None:
-    with pytest.raises(UnreadableFileError, match=re.escape(words)):
+def test_a_url_that_no_file_system_takes_is_named(url: str, message: str) -> None:
+    with pytest.raises(UnreadableFileError, match=re.escape(message)):
         expand([SampleSettings(name="remote", label=0, files=[url])])
 
 

@@ -33,12 +33,12 @@ LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
 
 
 def of_module(module: str, *bases: type[Exception]) -> Exception:
-    kind: type[Exception] = type("Failure", bases or (Exception,), {"__module__": module})
-    return kind("some words")
+    kind_name: type[Exception] = type("Failure", bases or (Exception,), {"__module__": module})
+    return kind_name("some words")
 
 
 @pytest.mark.parametrize(
-    ("cause", "here", "there"),
+    ("cause", "current", "reference"),
     [
         (OSError(errno.EIO, "Input/output error"), True, True),
         (OSError(errno.EMFILE, "Too many open files"), True, True),
@@ -60,15 +60,15 @@ def of_module(module: str, *bases: type[Exception]) -> Exception:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
-    for path, passing in ((LOCAL, here), (REMOTE, there)):
+def test_what_may_pass(cause: Exception, current: bool, reference: bool) -> None:
+    for path, passing in ((LOCAL, current), (REMOTE, reference)):
         refused = path == REMOTE and isinstance(cause, PermissionError)
         gone = isinstance(cause, FileNotFoundError | PermissionError)
-        kind = (
+        kind_name = (
             UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
         )
         assert type(read_error(path, where="its index", cause=cause)) is (
-            RefusedFileError if refused else kind
+            RefusedFileError if refused else kind_name
         )
 
 
@@ -130,11 +130,16 @@ class Flaky:
     """
 
     def __init__(
-        self, works: Callable[..., Any], error: Exception, *, times: int = 1000, after: int = 0
+        self,
+        works: Callable[..., Any],
+        error: Exception,
+        *,
+        times: int = 1000,
+        state_after: int = 0,
     ) -> None:
         self.works = works
         self.error = error
-        self.failing = range(after, after + times)
+        self.failing = range(state_after, state_after + times)
         self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -176,14 +181,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("waits")
 @pytest.mark.parametrize(
-    "place", [(uproot, "open"), (LocalFileSystem, "open"), (LocalFileSystem, "info")]
+    "position", [(uproot, "open"), (LocalFileSystem, "open"), (LocalFileSystem, "info")]
 )
 def test_a_file_that_opens_at_the_third_attempt_is_fine(
-    path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
+    path: Path, monkeypatch: pytest.MonkeyPatch, position: tuple[Any, str]
 ) -> None:
     """Its directory, its header or its size."""
-    flaky = Flaky(getattr(*place), once_more(), times=2)
-    monkeypatch.setattr(*place, flaky if place[0] is uproot else flaky.method())
+    flaky = Flaky(getattr(*position), once_more(), times=2)
+    monkeypatch.setattr(*position, flaky if position[0] is uproot else flaky.method())
     assert checked_files(path)[0].entries == 20
     assert flaky.calls >= 3
 
@@ -228,13 +233,15 @@ def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
     expected = select(info).table
     # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
     read_in_pieces(monkeypatch, 2)
-    flaky = Flaky(uproot.TBranch.array, once_more(), times=2, after=60)
+    flaky = Flaky(uproot.TBranch.array, once_more(), times=2, state_after=60)
     monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
-    out, here = tmp_path / "out", InProcessSpark()
+    out, in_process_spark = tmp_path / "out", InProcessSpark()
     out.mkdir()
-    spark: Any = here
+    spark: Any = in_process_spark
     samples = [SampleSettings(name="made", label=0, files=["-"])]
-    (part,) = ingest(spark, [info], samples, IngestSettings(), out, done=spark, num_tasks=int).parts
-    assert here.value == 20
-    assert pq.read_table(out / part.name).equals(expected)
-    assert [each.name for each in out.iterdir()] == [part.name]
+    (chunk,) = ingest(
+        spark, [info], samples, IngestSettings(), out, done=spark, num_tasks=int
+    ).parts
+    assert in_process_spark.value == 20
+    assert pq.read_table(out / chunk.name).equals(expected)
+    assert [each.name for each in out.iterdir()] == [chunk.name]

@@ -80,7 +80,7 @@ def test_the_rest_stays_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "displayed"),
     [
         ("s3://AKIA:ab/cd@bucket/f is truncated", "s3://***@bucket/f is truncated"),
         ("(https://me:a/b@store/a.root?token=a,b).", "(https://***@store/a.root?token=***)."),
@@ -91,8 +91,8 @@ def test_the_rest_stays_as_it_is(text: str) -> None:
         ("https://store/a?token=x, https://store/b", "https://store/a?token=***, https://store/b"),
     ],
 )
-def test_what_is_around_a_secret_stays_readable(text: str, shown: str) -> None:
-    assert redact(text) == shown
+def test_what_is_around_a_secret_stays_readable(text: str, displayed: str) -> None:
+    assert redact(text) == displayed
 
 
 @given(st.text(st.sampled_from("ab0/+=?#@&;,"), max_size=40))

@@ -19,7 +19,7 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
 
 
 @pytest.mark.parametrize(
-    ("chosen", "key", "beside"),
+    ("selected", "key", "beside"),
     [
         ({"momentum": 0.9}, "momentum", {"optimizer": "sgd"}),
         ({"staleness_bound": 2}, "staleness_bound", {"algorithm": "ad-psgd"}),
@@ -48,17 +48,17 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
     ids=str,
 )
 def test_keys_without_effect_are_refused(
-    chosen: dict[str, Any], key: str, beside: dict[str, Any] | None
+    selected: dict[str, Any], key: str, beside: dict[str, Any] | None
 ) -> None:
     """They were accepted, some with a sentence among others."""
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
-        TrainSettings.model_validate(chosen)
+        TrainSettings.model_validate(selected)
     if beside is not None:
-        TrainSettings.model_validate(chosen | beside)
+        TrainSettings.model_validate(selected | beside)
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen", "key", "beside"),
+    ("name", "selected", "key", "beside"),
     [
         (
             "swarm-sgd",
@@ -86,11 +86,11 @@ def test_keys_without_effect_are_refused(
     ids=str,
 )
 def test_keys_of_a_method_without_effect_are_refused(
-    name: str, chosen: dict[str, Any], key: str, beside: dict[str, Any]
+    name: str, selected: dict[str, Any], key: str, beside: dict[str, Any]
 ) -> None:
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
-        TrainSettings.model_validate({"algorithm": {"name": name, **chosen}})
-    TrainSettings.model_validate({"algorithm": {"name": name, **chosen, **beside}})
+        TrainSettings.model_validate({"algorithm": {"name": name, **selected}})
+    TrainSettings.model_validate({"algorithm": {"name": name, **selected, **beside}})
 
 
 def test_interruptions_of_no_length_were_accepted_by_the_simulated_cluster() -> None:
@@ -125,7 +125,7 @@ def test_epochs_of_a_schedule_that_a_run_does_not_reach_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("chosen", "key"),
+    ("selected", "key"),
     [
         ({"algorithm": "ad-psgd"}, "algorithm: ad-psgd"),
         ({"algorithm": "local-sgd"}, "algorithm: local-sgd"),
@@ -135,12 +135,12 @@ def test_epochs_of_a_schedule_that_a_run_does_not_reach_are_refused(
     ],
     ids=str,
 )
-def test_one_worker_is_refused_for_what_only_several_do(chosen: dict[str, Any], key: str) -> None:
+def test_one_worker_is_refused_for_what_only_several_do(selected: dict[str, Any], key: str) -> None:
     with pytest.raises(
         IdleSettingError, match=rf"train\.{key} has no effect: it needs at least 2 workers"
     ):
-        settings(**chosen, workers=1).refuse_idle()
-    settings(**chosen, workers=2).refuse_idle()
+        settings(**selected, workers=1).refuse_idle()
+    settings(**selected, workers=2).refuse_idle()
 
 
 @pytest.mark.parametrize(
@@ -155,27 +155,27 @@ def test_one_worker_of_a_method_for_several_trains_as_with_plain_sgd(name: str) 
 
 
 def test_a_window_longer_than_the_run_is_counted_and_not_refused() -> None:
-    chosen = {"slowmo": {"tau": 100}, "algorithm": "local-sgd", "local_steps": 50}
-    settings(**chosen).refuse_idle()
-    found = count_actions(
-        settings(**chosen), [summarize_rank(records) for records in run(**chosen).records]
+    selected = {"slowmo": {"tau": 100}, "algorithm": "local-sgd", "local_steps": 50}
+    settings(**selected).refuse_idle()
+    actual = count_actions(
+        settings(**selected), [summarize_rank(records) for records in run(**selected).records]
     )
-    assert found == {"averages": 0, "slowmo_steps": 0}
+    assert actual == {"averages": 0, "slowmo_steps": 0}
 
 
-@pytest.mark.parametrize("chosen", PARALLEL_METHODS.values(), ids=PARALLEL_METHODS)
+@pytest.mark.parametrize("selected", PARALLEL_METHODS.values(), ids=PARALLEL_METHODS)
 @pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=str)
 def test_what_acts_now_and_then_is_counted(
-    chosen: dict[str, Any], slowmo: dict[str, Any] | None
+    selected: dict[str, Any], slowmo: dict[str, Any] | None
 ) -> None:
-    how = settings(**chosen)
+    how = settings(**selected)
     if how.traits.joint_model and slowmo:
         return
     slow = {"slowmo": slowmo} if slowmo else {}
-    found = count_actions(
-        settings(**chosen, **slow),
-        [summarize_rank(records) for records in run(**chosen, **slow).records],
+    actual = count_actions(
+        settings(**selected, **slow),
+        [summarize_rank(records) for records in run(**selected, **slow).records],
     )
-    assert min(found.values()) > 0
+    assert min(actual.values()) > 0
     # 16 steps of each worker.
-    assert found.get("slowmo_steps", 4 * how.workers) == 4 * how.workers
+    assert actual.get("slowmo_steps", 4 * how.workers) == 4 * how.workers

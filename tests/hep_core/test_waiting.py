@@ -26,8 +26,8 @@ WHOLE = SAMPLES / "qcd_13TeV_PU20_0.root"
 def data(tmp_path: Path) -> Path:
     """A whole file, and one of which half has been written just now."""
     shutil.copy(WHOLE, tmp_path / "whole.root")
-    content = WHOLE.read_bytes()
-    (tmp_path / "half.root").write_bytes(content[: len(content) // 2])
+    file_bytes = WHOLE.read_bytes()
+    (tmp_path / "half.root").write_bytes(file_bytes[: len(file_bytes) // 2])
     return tmp_path
 
 
@@ -41,21 +41,23 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def names(found: Inventory) -> dict[str, list[str]]:
+def names(actual: Inventory) -> dict[str, list[str]]:
     return {
-        "read": [Path(info.path).name for info in found.infos],
-        "bad": [Path(each.path).name for each in found.bad],
-        "waiting": [Path(each.path).name for each in found.waiting],
+        "read": [Path(info.path).name for info in actual.infos],
+        "bad": [Path(bad_file.path).name for bad_file in actual.bad],
+        "waiting": [Path(bad_file.path).name for bad_file in actual.waiting],
     }
 
 
 def test_a_file_that_is_being_written_waits(data: Path) -> None:
-    said: list[str] = []
-    found = find_input_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
-    assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
-    assert "may still be being written" in found.waiting[0].reason
-    assert "truncated" in found.waiting[0].reason
-    assert [line.partition(": it may")[0] for line in said] == [
+    reports: list[str] = []
+    input_files = find_input_files(
+        samples(data, "qcd"), IngestSettings(settle_seconds=60), reports.append
+    )
+    assert names(input_files) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
+    assert "may still be being written" in input_files.waiting[0].reason
+    assert "truncated" in input_files.waiting[0].reason
+    assert [line.partition(": it may")[0] for line in reports] == [
         f"left for another run: {data / 'half.root'}"
     ]
 
@@ -63,11 +65,13 @@ def test_a_file_that_is_being_written_waits(data: Path) -> None:
 def test_files_that_wait_for_the_same_reason_are_named_in_one_line(data: Path) -> None:
     for name in ("third.root", "quarter.root"):
         shutil.copy(data / "half.root", data / name)
-    said: list[str] = []
-    found = find_input_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
-    waiting = [Path(file.path) for file in found.waiting]
+    reports: list[str] = []
+    input_files = find_input_files(
+        samples(data, "qcd"), IngestSettings(settle_seconds=60), reports.append
+    )
+    waiting = [Path(file.path) for file in input_files.waiting]
     assert len(waiting) == 3
-    (line,) = said
+    (line,) = reports
     assert line.startswith(f"left for another run: {waiting[0]}: it may")
     assert f"The same of 2 more: {waiting[1]}, {waiting[2]}" in line
 
@@ -78,8 +82,8 @@ def test_what_stays_as_it_is_counts_as_damaged_and_at_once_without_the_setting(d
     age(data / "half.root", 120)
     with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
         look(data, settle_seconds=60)
-    found = look(data, settle_seconds=60, on_bad_file="skip")
-    assert names(found) == {"read": ["whole.root"], "bad": ["half.root"], "waiting": []}
+    actual = look(data, settle_seconds=60, on_bad_file="skip")
+    assert names(actual) == {"read": ["whole.root"], "bad": ["half.root"], "waiting": []}
     shutil.copy(SAMPLES / "qcd_13TeV_PU20_1.root", data / "half.root")
     assert names(look(data, settle_seconds=60))["read"] == ["half.root", "whole.root"]
 
@@ -91,15 +95,15 @@ def test_a_file_that_grows_during_its_check_waits(
     inspect = module.inspect_file
 
     def growing(source: SourceFile, *arguments: Any, **options: Any) -> Any:
-        found = inspect(source, *arguments, **options)
+        actual = inspect(source, *arguments, **options)
         with Path(source.path).open("ab") as file:
             file.write(b"more")
-        return found
+        return actual
 
     monkeypatch.setattr(module, "inspect_file", growing)
-    found = look(data, settle_seconds=60)
-    assert names(found) == {"read": [], "bad": [], "waiting": ["whole.root"]}
-    assert found.waiting[0].reason == "it changed while it was checked"
+    actual = look(data, settle_seconds=60)
+    assert names(actual) == {"read": [], "bad": [], "waiting": ["whole.root"]}
+    assert actual.waiting[0].reason == "it changed while it was checked"
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(-30, True), (30, True), (-90, False), (90, False)])
@@ -114,9 +118,9 @@ def test_files_from_the_end_of_the_interval_on_are_left(data: Path) -> None:
     for name, days in (("whole.root", -1), ("later.root", 0)):
         then = until.timestamp() + days * 86400
         os.utime(data / name, (then, then))
-    found = look(data, until=until)
-    assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["later.root"]}
-    assert "2026-01-02" in found.waiting[0].reason
+    actual = look(data, until=until)
+    assert names(actual) == {"read": ["whole.root"], "bad": [], "waiting": ["later.root"]}
+    assert "2026-01-02" in actual.waiting[0].reason
 
 
 def samples(data: Path, *names: str) -> list[SampleSettings]:
@@ -127,13 +131,13 @@ def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
     (data / "half.root").unlink()
     (sample,) = samples(data, "qcd")
     sample = sample.model_copy(update={"files": [*sample.files, str(data / "late*.root")]})
-    said: list[str] = []
-    find_input_files([sample], IngestSettings(), said.append)
-    assert said == [
+    reports: list[str] = []
+    find_input_files([sample], IngestSettings(), reports.append)
+    assert reports == [
         f"note: sample 'qcd': no file matches '{data / 'late*.root'}' (yet?); its other files are taken"
     ]
     with pytest.raises(FilesToComeError, match=r"no file matches .*late"):
-        find_input_files([sample], IngestSettings(), said.append, strict=True)
+        find_input_files([sample], IngestSettings(), reports.append, strict=True)
 
 
 def test_times_of_servers_say_nothing() -> None:

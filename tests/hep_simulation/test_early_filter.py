@@ -57,7 +57,7 @@ def from_a_file(folder: Path, weight: str = "1.0") -> list[str]:
 
 def generated(
     lines: list[str],
-    number: int,
+    index: int,
     *,
     thinning: int,
     seed: int,
@@ -74,28 +74,28 @@ def generated(
     blocks = []
     for block in generator.blocks():
         blocks.append(block)
-        if generator.num_generated >= number:
+        if generator.num_generated >= index:
             break
     return joined(blocks), generator.tally()
 
 
 def test_giving_events_up_early_leaves_the_share_that_passes_and_the_cross_section() -> None:
     lines = list(PRESETS["ttbar"])
-    (all_of_them, before), (few, after) = (
-        generated(lines, number, thinning=thinning, seed=11)
-        for thinning, number in ((1, 150), (5, 400))
+    (all_of_them, state_before), (few, state_after) = (
+        generated(lines, index, thinning=thinning, seed=11)
+        for thinning, index in ((1, 150), (5, 400))
     )
     assert set(all_of_them.weights) == {1.0}
     # Most pass by a lepton of the hard process, and stand for themselves.
     assert np.mean(few.weights == 1) > 0.9
     shares, errors = zip(
         *((t.filter_efficiency, np.sqrt(np.square(b.weights).sum()) / t.generated) for b, t in
-          ((all_of_them, before), (few, after))), strict=True
+          ((all_of_them, state_before), (few, state_after))), strict=True
     )  # fmt: skip
     assert abs(shares[0] - shares[1]) < 4 * np.hypot(*errors)
-    assert after.cross_section_pb == pytest.approx(
-        before.cross_section_pb,
-        abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb),
+    assert state_after.cross_section_pb == pytest.approx(
+        state_before.cross_section_pb,
+        abs=4 * np.hypot(state_before.cross_section_error_pb, state_after.cross_section_error_pb),
     )
 
 
@@ -116,14 +116,14 @@ def test_decays_of_a_followed_event_are_drawn_for_those_given_up() -> None:
 def test_enriched_events_without_a_hard_quark_stand_for_those_given_up() -> None:
     enrichment = HeavyFlavourSettings(hadronisations=2, decays=10)
     lines = [*PRESETS["qcd"], "PhaseSpace:pTHatMin = 60"]
-    (_, before), (_, after) = (
+    (_, state_before), (_, state_after) = (
         generated(lines, 150, thinning=thinning, seed=9, heavy_flavour=enrichment)
         for thinning in (1, 5)
     )
-    assert after.generated >= 150
-    assert after.cross_section_pb == pytest.approx(
-        before.cross_section_pb,
-        abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb),
+    assert state_after.generated >= 150
+    assert state_after.cross_section_pb == pytest.approx(
+        state_before.cross_section_pb,
+        abs=4 * np.hypot(state_before.cross_section_error_pb, state_after.cross_section_error_pb),
     )
 
 
@@ -135,31 +135,37 @@ def test_taus_of_one_boson_decay_together() -> None:
         "23:onIfAny = 15",
         "PhaseSpace:mHatMin = 60",
     ]
-    own = [
+    own_value = [
         "PartonLevel:MPI = off",
         "HadronLevel:all = off",
         "Random:setSeed = on",
         "Random:seed = 5",
         "Print:quiet = on",
     ]
-    pythia = _pythia([*lines, *own], None)
+    pythia = _pythia([*lines, *own_value], None)
     settings = LeptonFilterSettings(min_pt=15)
     often = plain = 0
     for _ in range(600):
         pythia.next()
-        taus = sorted(each.pT() for each in pythia.event if each.idAbs() == 15 and each.isFinal())
+        taus = sorted(
+            particle.pT()
+            for particle in pythia.event
+            if particle.idAbs() == 15 and particle.isFinal()
+        )
         if not (len(taus) == 2 and taus[0] < 15 and taus[1] > 30):
             continue
         partons = type(pythia.event)(pythia.event)
-        found = resample_decays(
+        actual = resample_decays(
             pythia, partons, hadronisations=1, decays=20, lepton_filter=settings
         )
-        often += found.passed
+        often += actual.passed
         for _ in range(20):
             pythia.event = partons
             pythia.forceHadronLevel()
             final = [
-                place for place in range(1, pythia.event.size()) if pythia.event[place].isFinal()
+                position
+                for position in range(1, pythia.event.size())
+                if pythia.event[position].isFinal()
             ]
             plain += int(passes(_particles(pythia.event, final), settings)[0])
     assert plain > 50
@@ -213,13 +219,13 @@ def test_each_file_of_events_began_with_the_same_hard_process(tmp_path: Path) ->
     """Two showers of one hard process have two identities, so they crossed the splits."""
     (tmp_path / "mine").mkdir()
     process = ProcessSettings(name="mine", events=2, pythia=from_a_file(tmp_path))
-    for size, number, fails in ((1, 0, True), (1, 1, True), (2, 0, False)):
+    for size, index, fails in ((1, 0, True), (1, 1, True), (2, 0, False)):
         settings = SimulateSettings(
             processes=[process], events_per_file=size, pile_up=PileUpSettings(mean=0)
         )
-        wanted = "these are too few" if not fails else r"Raise simulate\.events_per_file to 2"
-        with pytest.raises(GenerationError, match=wanted):
-            make_file(SimulatedFile("mine", number, size), settings, tmp_path)
+        expected = "these are too few" if not fails else r"Raise simulate\.events_per_file to 2"
+        with pytest.raises(GenerationError, match=expected):
+            make_file(SimulatedFile("mine", index, size), settings, tmp_path)
 
 
 def test_collisions_of_another_energy_than_that_of_the_config_are_refused(tmp_path: Path) -> None:

@@ -21,20 +21,20 @@ MASSES = {11: 0.000511, 13: 0.10566, 211: 0.13957, 22: 0.0, 130: 0.4976, 12: 0.0
 
 
 def gun(
-    pid: int, pt: float, eta: float, number: int, *, phi: float | None = None
+    pid: int, pt: float, eta: float, index: int, *, phi: float | None = None
 ) -> StableParticles:
     """One particle an event, from the origin, at random azimuths."""
     angle = (
-        np.random.default_rng(3).uniform(-np.pi, np.pi, number)
+        np.random.default_rng(3).uniform(-np.pi, np.pi, index)
         if phi is None
-        else np.full(number, phi)
+        else np.full(index, phi)
     )
-    pz = np.full(number, pt * np.sinh(eta))
+    pz = np.full(index, pt * np.sinh(eta))
     energy = np.sqrt((pt * np.cosh(eta)) ** 2 + MASSES[abs(pid)] ** 2)
-    zero = np.zeros(number)
+    zero = np.zeros(index)
     return StableParticles(
-        np.arange(number + 1), np.full(number, pid, np.int32), pt * np.cos(angle), pt * np.sin(angle), pz,
-        np.full(number, energy), zero, zero, zero,
+        np.arange(index + 1), np.full(index, pid, np.int32), pt * np.cos(angle), pt * np.sin(angle), pz,
+        np.full(index, energy), zero, zero, zero,
     )  # fmt: skip
 
 
@@ -85,13 +85,13 @@ def test_a_photon_from_the_origin_keeps_its_direction() -> None:
 def test_tracks_have_the_efficiency_and_resolution_of_the_card(
     pid: int, pt: float, eta: float, efficiency: float, resolution: float
 ) -> None:
-    number = 20_000
-    tracks = tracks_of(gun(pid, pt, eta, number))
-    share = len(tracks.pt) / number
-    assert share == pytest.approx(efficiency, abs=4 * np.sqrt(0.25 / number))
+    index = 20_000
+    tracks = tracks_of(gun(pid, pt, eta, index))
+    share = len(tracks.pt) / index
+    assert share == pytest.approx(efficiency, abs=4 * np.sqrt(0.25 / index))
     assert np.std(tracks.pt / pt) == pytest.approx(resolution, rel=0.05)
     assert np.mean(tracks.pt / pt) == pytest.approx(
-        1.0, abs=5 * resolution / np.sqrt(number * share)
+        1.0, abs=5 * resolution / np.sqrt(index * share)
     )
 
 
@@ -104,30 +104,30 @@ def test_nothing_beyond_the_tracker_has_a_track() -> None:
 def test_photons_are_measured_without_bias_and_with_the_resolution_of_the_card(
     energy: float, eta: float, relative: float
 ) -> None:
-    number = 4000
-    hits = Hits(np.arange(number), np.full(number, eta), np.zeros(number), np.full(number, energy))
-    found = measure(ECAL, hits, no_tracks(), np.random.default_rng(1)).neutral
-    assert len(found.energy) == number
-    assert found.energy.mean() == pytest.approx(energy, rel=4 * relative / np.sqrt(number))
-    assert found.energy.std() / energy == pytest.approx(relative, rel=0.06)
+    index = 4000
+    hits = Hits(np.arange(index), np.full(index, eta), np.zeros(index), np.full(index, energy))
+    actual = measure(ECAL, hits, no_tracks(), np.random.default_rng(1)).neutral
+    assert len(actual.energy) == index
+    assert actual.energy.mean() == pytest.approx(energy, rel=4 * relative / np.sqrt(index))
+    assert actual.energy.std() / energy == pytest.approx(relative, rel=0.06)
 
 
 def test_a_charged_hadron_with_a_track_leaves_at_most_a_significant_excess() -> None:
-    number = 4000
-    hits = Hits(np.arange(number), np.full(number, 0.3), np.zeros(number), np.full(number, 20.0))
+    index = 4000
+    hits = Hits(np.arange(index), np.full(index, 0.3), np.zeros(index), np.full(index, 20.0))
     flow = measure(
-        HCAL, hits, MeasuredTracks(hits, np.full(number, 0.006)), np.random.default_rng(2)
+        HCAL, hits, MeasuredTracks(hits, np.full(index, 0.006)), np.random.default_rng(2)
     )
     # One standard deviation above the track is the condition for a neutral candidate.
-    assert len(flow.neutral.energy) / number == pytest.approx(0.14, abs=0.03)
+    assert len(flow.neutral.energy) / index == pytest.approx(0.14, abs=0.03)
     assert flow.scale.mean() == pytest.approx(1.0, abs=0.002)
 
 
 def test_the_energy_of_a_charged_hadron_without_a_track_becomes_neutral() -> None:
-    number = 2000
-    hits = Hits(np.arange(number), np.full(number, 1.0), np.zeros(number), np.full(number, 30.0))
-    found = measure(HCAL, hits, no_tracks(), np.random.default_rng(4)).neutral
-    assert found.energy.mean() == pytest.approx(30.0, rel=0.02)
+    index = 2000
+    hits = Hits(np.arange(index), np.full(index, 1.0), np.zeros(index), np.full(index, 30.0))
+    actual = measure(HCAL, hits, no_tracks(), np.random.default_rng(4)).neutral
+    assert actual.energy.mean() == pytest.approx(30.0, rel=0.02)
 
 
 @pytest.mark.parametrize("segments", [ECAL, HCAL])
@@ -139,22 +139,22 @@ def test_towers_cover_the_calorimeter_once(segments: Any) -> None:
     assert len(segments.around) == len(segments.edges) - 1
     # Events never share towers, and their towers are in order.
     towers = tower_of(event, eta, phi, segments)
-    assert [set(towers[event == each]) & set(towers[event != each]) for each in range(3)] == [
-        set()
-    ] * 3
+    assert [
+        set(towers[event == bin_index]) & set(towers[event != bin_index]) for bin_index in range(3)
+    ] == [set()] * 3
     assert towers[event == 0].max() < towers[event == 1].min()
 
 
 def test_pile_up_adds_whole_collisions_and_changes_only_the_place_of_the_hard_one() -> None:
     hard, pool = gun(13, 30.0, 0.2, 200), gun(211, 1.0, 1.0, 40)
-    found = overlay(hard, pool, PileUpSettings(mean=5.0), np.random.default_rng(8))
-    own = ~found.is_pile_up
-    np.testing.assert_array_equal(found.particles.px[own], hard.px)
-    assert np.diff(found.particles.offsets).tolist() == found.num_vertices.tolist()
-    np.testing.assert_allclose(found.particles.pt[~own], 1.0, rtol=1e-6)
-    assert found.num_vertices.mean() - 1 == pytest.approx(5.0, abs=4 * np.sqrt(5 / 200))
-    assert np.abs(found.particles.z).max() <= MAX_Z_MM
-    assert found.particles.z.std() == pytest.approx(53, rel=0.1)
+    actual = overlay(hard, pool, PileUpSettings(mean=5.0), np.random.default_rng(8))
+    own_value = ~actual.is_pile_up
+    np.testing.assert_array_equal(actual.particles.px[own_value], hard.px)
+    assert np.diff(actual.particles.offsets).tolist() == actual.num_vertices.tolist()
+    np.testing.assert_allclose(actual.particles.pt[~own_value], 1.0, rtol=1e-6)
+    assert actual.num_vertices.mean() - 1 == pytest.approx(5.0, abs=4 * np.sqrt(5 / 200))
+    assert np.abs(actual.particles.z).max() <= MAX_Z_MM
+    assert actual.particles.z.std() == pytest.approx(53, rel=0.1)
 
 
 def test_puppi_keeps_neutrals_beside_the_hard_collision_and_drops_those_of_pile_up() -> None:
@@ -177,8 +177,8 @@ def test_the_filter_wants_an_isolated_lepton() -> None:
     away = gun(211, 20.0, 0.6, 1, phi=2.0)
     unseen = gun(12, 40.0, 0.6, 1, phi=0.1)
 
-    def event(*parts: StableParticles) -> StableParticles:
-        joined = StableParticles.of_events(parts)
+    def event(*chunks: StableParticles) -> StableParticles:
+        joined = StableParticles.of_events(chunks)
         return joined._replace(offsets=np.array([0, len(joined.pid)]))
 
     events = StableParticles.of_events(
@@ -192,12 +192,10 @@ def test_b_tags_have_the_efficiencies_of_the_card() -> None:
     pytest.importorskip("fastjet", reason="the extra `simulate` is not installed")
     from hep_simulation.jets import FoundJets, b_tags, flavours
 
-    number = 20_000
-    jets = FoundJets(
-        np.arange(number), np.full(number, 55.0), np.full(number, 0.5), np.zeros(number)
-    )
+    index = 20_000
+    jets = FoundJets(np.arange(index), np.full(index, 55.0), np.full(index, 0.5), np.zeros(index))
     quarks = HeavyQuarks(
-        np.arange(number), np.full(number, 5), np.full(number, 0.7), np.full(number, 0.2)
+        np.arange(index), np.full(index, 5), np.full(index, 0.7), np.full(index, 0.2)
     )
     flavour = flavours(jets, quarks)
     assert (flavour == 5).all()
@@ -206,28 +204,28 @@ def test_b_tags_have_the_efficiencies_of_the_card() -> None:
     for bit, efficiency in enumerate((0.856, 0.701, 0.504)):
         assert np.mean(tags >> bit & 1) == pytest.approx(efficiency, abs=0.015)
     assert np.mean(
-        b_tags(jets, np.zeros(number, np.int64), np.random.default_rng(3)) & 1
+        b_tags(jets, np.zeros(index, np.int64), np.random.default_rng(3)) & 1
     ) == pytest.approx(0.1, abs=0.01)
     assert not b_tags(
-        jets._replace(pt=np.full(number, 19.0)), flavour, np.random.default_rng(3)
+        jets._replace(pt=np.full(index, 19.0)), flavour, np.random.default_rng(3)
     ).any()
 
 
 def test_a_lepton_beside_nothing_is_balanced_by_missing_energy() -> None:
     pytest.importorskip("fastjet", reason="the extra `simulate` is not installed")
-    number = 300
+    index = 300
     none = np.zeros(0)
     quarks = HeavyQuarks(np.zeros(0, np.int64), np.zeros(0, np.int64), none, none)
-    block = GeneratedBlock(gun(13, 40.0, 0.5, number), quarks, np.ones(number))
-    found = simulate(block, None, PileUpSettings(mean=0), np.random.default_rng(2))
-    tracks, muons, met = found["EFlowTrack"], found["MuonTight"], found["MissingET"]
-    assert len(tracks.fields["PT"]) == number
+    block = GeneratedBlock(gun(13, 40.0, 0.5, index), quarks, np.ones(index))
+    actual = simulate(block, None, PileUpSettings(mean=0), np.random.default_rng(2))
+    tracks, muons, met = actual["EFlowTrack"], actual["MuonTight"], actual["MissingET"]
+    assert len(tracks.fields["PT"]) == index
     np.testing.assert_allclose(met.fields["MET"], tracks.fields["PT"], rtol=1e-5)
-    kept = np.diff(muons.offsets).astype(bool)
-    np.testing.assert_array_equal(muons.fields["PT"], tracks.fields["PT"][kept])
-    assert kept.mean() == pytest.approx(
+    retained = np.diff(muons.offsets).astype(bool)
+    np.testing.assert_array_equal(muons.fields["PT"], tracks.fields["PT"][retained])
+    assert retained.mean() == pytest.approx(
         parameters.muon_identification(np.array([40.0]), np.array([0.5]))[0], abs=0.03
     )
-    assert {each.fields[name].dtype for each in found.values() for name in each.fields} <= {
+    assert {collection.fields[name].dtype for collection in actual.values() for name in collection.fields} <= {
         np.dtype("float32"), np.dtype("int32"), np.dtype("uint32")
     }  # fmt: skip

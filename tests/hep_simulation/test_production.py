@@ -45,22 +45,22 @@ needs_generator = pytest.mark.skipif(
 
 def small(events: int = 6, **changes: Any) -> SimulateSettings:
     """Some W bosons with a little pile-up."""
-    content = {
+    document = {
         "processes": [ProcessSettings(name="wjets", events=events)],
         "events_per_file": 3,
         "pile_up": PileUpSettings(mean=2, pool=20),
         "seed": 7,
     }
-    return SimulateSettings(**{**content, **changes})
+    return SimulateSettings(**{**document, **changes})
 
 
 def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
     """All files in this process, the last one first."""
-    each: Any
-    for each in (*pool_of(settings), *files_of(settings)):
-        (folder / each.name).parent.mkdir(parents=True, exist_ok=True)
-    for part in pool_of(settings):
-        make_pool_part(part, settings, folder)
+    planned_file: Any
+    for planned_file in (*pool_of(settings), *files_of(settings)):
+        (folder / planned_file.name).parent.mkdir(parents=True, exist_ok=True)
+    for chunk in pool_of(settings):
+        make_pool_part(chunk, settings, folder)
     return [make_file(file, settings, folder) for file in files_of(settings)[::-1]][::-1]
 
 
@@ -153,14 +153,14 @@ class TestWithTheGenerator:
                 ("pile-up", 20): spark.accumulator(0),
                 ("simulate", 6): spark.accumulator(0),
             }
-            found = produce(
+            actual = produce(
                 spark,
                 small(),
                 folder,
-                counted=lambda *of, counters=counters: nullcontext(counters[of]),
-                num_tasks=lambda number, most=tasks: min(number, most),
+                counted=lambda *source, counters=counters: nullcontext(counters[source]),
+                num_tasks=lambda index, most=tasks: min(index, most),
             )
-            assert essence(found) == essence(made[1])
+            assert essence(actual) == essence(made[1])
             assert [counter.value for counter in counters.values()] == [20, 6]
 
     def test_more_events_keep_those_that_are_there(
@@ -195,17 +195,18 @@ class TestWithTheGenerator:
             "import sys; from pathlib import Path; import test_production as test\n"
             "test.make_all(test.small(), Path(sys.argv[1]))"
         )
-        here = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        current = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
         process = subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, "PYTHONPATH": here}
+            [sys.executable, "-c", program, str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": current},
         )
         last = (tmp_path / files_of(small())[-1].name).with_suffix(".json")
-        wait_until(last.exists, what="the first file has been made")
+        wait_until(last.exists, label="the first file has been made")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        there = [production.finished(tmp_path, file) for file in files_of(small())]
-        assert there[1] is not None
-        for file, record in zip(files_of(small()), there, strict=True):
+        reference = [production.finished(tmp_path, file) for file in files_of(small())]
+        assert reference[1] is not None
+        for file, record in zip(files_of(small()), reference, strict=True):
             record = record or make_file(file, small(), tmp_path)  # noqa: PLW2901
             assert essence([record]) == essence([made[1][file.number]])
 
@@ -238,11 +239,11 @@ class TestWithTheGenerator:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(production, "_MAX_PER_EVENT", 10)
-        content = {"lepton_filter": {"min_pt": 5000}, "pile_up": PileUpSettings(mean=0)}
+        document = {"lepton_filter": {"min_pt": 5000}, "pile_up": PileUpSettings(mean=0)}
         with pytest.raises(
             GenerationError, match=r"0 of .* generated events pass the lepton filter"
         ):
-            make_all(small(**content), tmp_path)
+            make_all(small(**document), tmp_path)
 
     def test_a_setting_that_pythia_does_not_know_is_named(self, tmp_path: Path) -> None:
         process = ProcessSettings(name="ttbar", pythia=["Top:gg2tbar = on"])
@@ -284,11 +285,13 @@ def test_fewer_events_remove_finished_files_only_once_the_others_are_made(
 
     monkeypatch.setattr(spark_job, "make_pool_part", lambda *_: None)
     monkeypatch.setattr(spark_job, "make_file", fails)
-    there = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json")]
-    there[0].parent.mkdir()
-    for each in there:
-        each.write_bytes(b"made")
-    here: Any = InProcessSpark()
+    reference = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json")]
+    reference[0].parent.mkdir()
+    for path in reference:
+        path.write_bytes(b"made")
+    in_process_spark: Any = InProcessSpark()
     with pytest.raises(InputFileError, match="not now"):
-        spark_job.produce(here, small(3), tmp_path, counted=lambda *_: nullcontext(here))
-    assert [each.exists() for each in there] == [True, True]
+        spark_job.produce(
+            in_process_spark, small(3), tmp_path, counted=lambda *_: nullcontext(in_process_spark)
+        )
+    assert [path.exists() for path in reference] == [True, True]

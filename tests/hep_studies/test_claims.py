@@ -61,22 +61,22 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(
     assert int(page.split("Of ")[1].split()[0]) >= 104
     # The central claim of the thesis, which no page decided.
     claims = [line.split("|") for line in page.splitlines() if line.startswith("|At the ")]
-    found = {
+    actual = {
         (line[1].split()[2], line[1].rstrip(".").split()[-1]): (
             float(line[3].split()[0]),
             line[5].strip("*"),
         )
         for line in claims
     }
-    assert found["default", "AD-PSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
-    assert found["default", "SwarmSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
-    assert found["best", "AD-PSGD"] == (pytest.approx(0.0008, abs=1e-4), "undecided")
+    assert actual["default", "AD-PSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
+    assert actual["default", "SwarmSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
+    assert actual["best", "AD-PSGD"] == (pytest.approx(0.0008, abs=1e-4), "undecided")
 
 
 def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None:
     folder, out = stored(tmp_path / "studies"), tmp_path / "site"
-    done = CliRunner().invoke(app, ["compare", "--claims", str(folder), "--publish", str(out)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, ["compare", "--claims", str(folder), "--publish", str(out)])
+    assert result.exit_code == 0, result.output
     page = (out / "claims.md").read_text()
     assert f"`python -m pipeline compare --claims {folder} --publish {out}`" in page
     assert "[A study](../studies/example.md)" in page

@@ -35,22 +35,22 @@ def shipped_studies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("shipped_studies")
 def test_all_studies_are_made_and_failed_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, str, str]] = []
+    created: list[tuple[str, str, str]] = []
     broken = {"a", "c"}
 
     def make(_: object, study: Study, *, command: str, **__: Any) -> Path:
-        made.append((study.name, study.form, command))
+        created.append((study.name, study.form, command))
         if study.name in broken:
             raise TrainingError("A rank is gone.")
         return Path("page.md")
 
     monkeypatch.setattr("hep_studies.compare.compare", make)
-    words = ["compare", "--study", "all", "--config", "demo"]
+    message = ["compare", "--study", "all", "--config", "demo"]
 
-    failed = CliRunner().invoke(app, words)
-    commands_made = list(made)
+    failed = CliRunner().invoke(app, message)
+    commands_made = list(created)
     broken.clear()
-    repaired = CliRunner().invoke(app, words)
+    repaired = CliRunner().invoke(app, message)
 
     command = "python -m pipeline compare --study {} --form small --config demo"
     assert commands_made == [(name, "small", command.format(name)) for name in ("a", "b", "c")]

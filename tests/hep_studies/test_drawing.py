@@ -26,10 +26,10 @@ RUNS = [example_run(method, seed) for seed in (1, 2) for method in ("ar-sgd", "s
 
 
 def figure_of(*panels: dict[str, Any], result: StudyResult | None = None) -> Any:
-    made = StudyFigure.model_validate({"name": "a", "title": "A", "panels": panels})
-    found = draw(result or example_result(example_study(), RUNS), made, LABELS)
-    assert data_outside_axes(found) == []
-    return found
+    created = StudyFigure.model_validate({"name": "a", "title": "A", "panels": panels})
+    actual = draw(result or example_result(example_study(), RUNS), created, LABELS)
+    assert data_outside_axes(actual) == []
+    return actual
 
 
 def scaling(**study: Any) -> StudyResult:
@@ -40,8 +40,8 @@ def scaling(**study: Any) -> StudyResult:
         for workers in (2, 4)
     ]
     runs = [
-        example_run(name, seed, values={WORKERS: number}, seconds=0.1 * number)
-        for name, seed, number in names
+        example_run(name, seed, values={WORKERS: index}, seconds=0.1 * index)
+        for name, seed, index in names
     ]
     alone = [example_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
     return example_result(
@@ -51,8 +51,8 @@ def scaling(**study: Any) -> StudyResult:
 
 def rows_of(result: StudyResult, *measures: str, **table: Any) -> list[list[str]]:
     """The cells of a table of a study."""
-    made = StudyTable.model_validate({"title": "T", "measures": measures, **table})
-    lines = study_table(result, made).splitlines()
+    created = StudyTable.model_validate({"title": "T", "measures": measures, **table})
+    lines = study_table(result, created).splitlines()
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[0], *lines[2:])]
 
 
@@ -84,8 +84,8 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
     (axes,) = figure_of(panel, result=scaling()).axes
     lines = {str(line.get_label()): line for line in axes.lines}
     assert list(lines["ideal"].get_ydata()) == [2, 4]
-    found = next(line for line in axes.lines if line.get_marker() == "o")
-    np.testing.assert_allclose(found.get_xydata(), [[2, 2], [4, 1]], rtol=0.02)
+    actual = next(line for line in axes.lines if line.get_marker() == "o")
+    np.testing.assert_allclose(actual.get_xydata(), [[2, 2], [4, 1]], rtol=0.02)
 
 
 def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
@@ -105,8 +105,8 @@ def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     assert len({line.get_color() for line in drawn}) == 1
     assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 2
     assert axes.get_xticks().tolist() == [2, 4]
-    chosen = {"y": "test_accuracy", "x": WORKERS, "where": {RATE: 0.2}}
-    (axes,) = figure_of(chosen, result=example_result(study, runs)).axes
+    settings = {"y": "test_accuracy", "x": WORKERS, "where": {RATE: 0.2}}
+    (axes,) = figure_of(settings, result=example_result(study, runs)).axes
     # What is the same in all of a panel is not in its legend.
     assert [container.get_label() for container in axes.containers] == ["AR-SGD"]
 
@@ -136,10 +136,10 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
 
 
 def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
-    found = rows_of(
+    actual = rows_of(
         scaling(), "seconds_per_batch", "speed_up", over=WORKERS, methods=["ar-sgd", "sgd"]
     )
-    head, waiting, alone = found
+    head, waiting, alone = actual
     assert [column.rpartition(", ")[2] for column in head[1:]] == ["workers 2", "workers 4"] * 2
     assert len({column.partition(", ")[0] for column in head[1:]}) == 2
     numbers = [cell.partition(" ")[0] for cell in waiting[1:]]
@@ -178,8 +178,8 @@ def test_a_table_over_a_key_has_the_values_that_only_one_method_varies() -> None
         example_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4),
     ]
     result = example_result(example_study(vary={RATE: [0.1]}, methods=methods), runs)
-    found = rows_of(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
-    assert [row[1:] for row in found[1:]] == [["0.02", "-"], ["-", "0.04"]]
+    actual = rows_of(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
+    assert [row[1:] for row in actual[1:]] == [["0.02", "-"], ["-", "0.04"]]
 
 
 def diverged(method: str, **values: Any) -> RunResult:
@@ -231,8 +231,8 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     compared = replace(result, study=study.model_copy(update={"claims": [claim]}))
     (pair,) = judge(compared)[0].comparisons
     assert (pair.difference.mean, pair.num_pairs, pair.num_seeds) == (0.0, 2, 3)
-    (words,) = notes(result)
-    assert words.startswith(
+    (message,) = notes(result)
+    assert message.startswith(
         "1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and"
     )
     # So did the binomial error below the tables.
@@ -258,7 +258,7 @@ def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
     rows = [line.split("|")[1:-1] for line in sweep_table(example_result(study, runs)).splitlines()]
     assert rows[0] == ["", *(f"learning rate {rate}" for rate in (0.01, 0.1, 0.2, 0.3)), "best"]
     assert [
-        (row[0], [place for place, cell in enumerate(row) if "**" in cell], row[-1])
+        (row[0], [position for position, cell in enumerate(row) if "**" in cell], row[-1])
         for row in rows[2:]
     ] == [
         ("AR-SGD", [2], "the lowest tried: a better one may lie beyond"),
@@ -291,8 +291,8 @@ def claimed(*claims: dict[str, Any], checks: bool = True, **changes: Any) -> Stu
     runs = [
         example_run(name, seed, seconds=0.1 if name == "ad-psgd" else 0.2) for name, seed in names
     ]
-    found = [example_check(name, 1e-3, 1e-3) for name in ("ar-sgd", "ad-psgd")] if checks else []
-    return example_result(study, [*runs, diverged("ad-psgd")], checks=found)
+    actual = [example_check(name, 1e-3, 1e-3) for name in ("ar-sgd", "ad-psgd")] if checks else []
+    return example_result(study, [*runs, diverged("ad-psgd")], checks=actual)
 
 
 @pytest.mark.parametrize("times_only", [None, 4])
@@ -317,15 +317,15 @@ def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> No
 
 def test_a_classifier_within_two_errors_of_the_best_is_not_behind_it() -> None:
     behind = {"hlf": {"value": 0.05, "error": 0.02}, "trees": {"value": 0.03, "error": 0.02}}
-    made = {
+    created = {
         "num_events": 100,
         "signal": "ttbar",
         "mixture": {"words": "100 % QCD"},
         "errors": 2,
         "trees": None,
     }
-    made |= {"best": "particles", "behind_best": behind, "tables": []}
-    made["runs"] = {"hlf": {"events_per_class": {"QCD": 40, "ttbar": 60}}}
-    page = render_claims({}, command="", evaluations=[made])
+    created |= {"best": "particles", "behind_best": behind, "tables": []}
+    created["runs"] = {"hlf": {"events_per_class": {"QCD": 40, "ttbar": 60}}}
+    page = render_claims({}, command="", evaluations=[created])
     assert "100 test events: QCD 40, ttbar 60. Largest area" in page
     assert "|hlf|0.050 ± 0.020|yes|\n|trees|0.030 ± 0.020|no|" in page

@@ -26,12 +26,12 @@ EXACT = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
 
 
 def judged(result: StudyResult, *claims: dict[str, Any], **changes: Any) -> JudgedClaim:
-    content = {
+    document = {
         **result.study.model_dump(),
         **changes,
         "claims": [{"says": "It is so.", **claim} for claim in claims],
     }
-    return judge(replace(result, study=example_study(**content)))[0]
+    return judge(replace(result, study=example_study(**document)))[0]
 
 
 ACCURACIES = example_result(
@@ -67,21 +67,21 @@ def within(margin: float) -> dict[str, Any]:
     ],
 )
 def test_claims_about_accuracies(claim: dict[str, Any], verdict: Verdict) -> None:
-    found = judged(ACCURACIES, claim)
-    assert found.verdict is verdict
-    assert bool(found.reason) == (verdict in (Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN))
+    actual = judged(ACCURACIES, claim)
+    assert actual.verdict is verdict
+    assert bool(actual.reason) == (verdict in (Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN))
 
 
 def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> None:
-    other, withdrawn = (
+    second, withdrawn = (
         BETTER,
         {"better": "sgd", "control": "ar-sgd", "withdrawn": "until they are run again"},
     )
 
-    found, beside = judged(ACCURACIES, withdrawn, other), judged(ACCURACIES, other, withdrawn)
+    actual, beside = judged(ACCURACIES, withdrawn, second), judged(ACCURACIES, second, withdrawn)
 
-    assert (found.verdict, found.decisive, found.comparisons) == (Verdict.WITHDRAWN, None, [])
-    assert beside == judged(ACCURACIES, other, {"better": "sgd", "control": "ar-sgd"})
+    assert (actual.verdict, actual.decisive, actual.comparisons) == (Verdict.WITHDRAWN, None, [])
+    assert beside == judged(ACCURACIES, second, {"better": "sgd", "control": "ar-sgd"})
 
 
 @pytest.mark.parametrize(
@@ -129,16 +129,16 @@ def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
         ({"at": {RATE: 0.2}}, -0.03, Verdict.CONTRADICTED),
         ({"protocol": "each at its best"}, -0.03, Verdict.CONTRADICTED),
     ):
-        found = judged(result, {**BETTER, "measure": "val_loss", **protocol})
-        assert found.verdict is verdict
-        assert found.comparisons[0].difference.mean == pytest.approx(value)
+        actual = judged(result, {**BETTER, "measure": "val_loss", **protocol})
+        assert actual.verdict is verdict
+        assert actual.comparisons[0].difference.mean == pytest.approx(value)
 
 
 def test_claims_of_a_topic_are_a_family() -> None:
-    one = {**BETTER, **within(0.0999)}
-    for others, number in (([], 1), ([one] * 4, 5), ([{**one, "topic": "b"}] * 4, 1)):
-        assert judged(ACCURACIES, one, *others).comparisons[0].level == pytest.approx(
-            LEVEL / number
+    first = {**BETTER, **within(0.0999)}
+    for remaining, index in (([], 1), ([first] * 4, 5), ([{**first, "topic": "b"}] * 4, 1)):
+        assert judged(ACCURACIES, first, *remaining).comparisons[0].level == pytest.approx(
+            LEVEL / index
         )
 
 
@@ -201,8 +201,8 @@ def times(law: dict[str, Any]) -> StudyResult:
 TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1})
 
 
-def workers(number: int, method: str) -> dict[str, Any]:
-    return {"method": method, "train.workers": number}
+def workers(index: int, method: str) -> dict[str, Any]:
+    return {"method": method, "train.workers": index}
 
 
 OVER = {"over": "train.workers", "measure": "seconds_per_batch"}
@@ -228,13 +228,13 @@ def test_claims_about_times_compare_ratios(claim: dict[str, Any], verdict: Verdi
 
 
 def test_only_cells_with_the_same_other_values_are_compared() -> None:
-    found = judged(TIMES, {**BETTER, "measure": "seconds"})
+    actual = judged(TIMES, {**BETTER, "measure": "seconds"})
     assert [
-        (pair.treatment.plain_values, pair.control.plain_values) for pair in found.comparisons
+        (pair.treatment.plain_values, pair.control.plain_values) for pair in actual.comparisons
     ] == [({"train.workers": n},) * 2 for n in (2, 4, 8)]
     # The claim depends on the least of them: half the time with two workers.
-    assert found.decisive == found.comparisons[0]
-    assert found.comparisons[0].difference.mean == pytest.approx(math.log(2), abs=1e-6)
+    assert actual.decisive == actual.comparisons[0]
+    assert actual.comparisons[0].difference.mean == pytest.approx(math.log(2), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,9 @@ def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_st
         example_check(name, 1.0 + gap, 1.0)
         for name, gap in zip(("ar-sgd", "ad-psgd"), gaps or (), strict=False)
     ]
-    found = judged(replace(TIMES, checks=checks), BATCH)
-    assert found.verdict is verdict
-    assert ("times" in found.reason) == (verdict is Verdict.NOT_DECIDABLE)
+    actual = judged(replace(TIMES, checks=checks), BATCH)
+    assert actual.verdict is verdict
+    assert ("times" in actual.reason) == (verdict is Verdict.NOT_DECIDABLE)
     # Measured times need no check.
     mpi = TIMES.study.model_copy(update={"execution": "mpi", "times_only": None})
     measured = replace(TIMES, checks=checks, study=mpi)
@@ -286,23 +286,23 @@ def test_a_check_is_of_the_step_that_is_claimed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "verdict", "shifts"),
+    ("index", "verdict", "shifts"),
     [
         (2, Verdict.CONFIRMED, (math.log(2 / 3), 0.0)),
         (8, Verdict.NOT_DECIDABLE, (math.log(1 / 3), math.log(2))),
     ],
 )
 def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_checks(
-    number: int, verdict: Verdict, shifts: tuple[float, float]
+    index: int, verdict: Verdict, shifts: tuple[float, float]
 ) -> None:
     """Both methods take 10 ms longer than simulated; with other numbers of workers they may not do so."""
     law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda _: 0.05}
     checks = [example_check(method, 0.11, 0.1) for method in ("ar-sgd", "ad-psgd")]
-    claim = {**BATCH, "better": workers(number, "ad-psgd"), "control": workers(2, "ar-sgd")}
-    found = judged(replace(times(law), checks=checks), claim)
-    assert found.verdict is verdict
+    claim = {**BATCH, "better": workers(index, "ad-psgd"), "control": workers(2, "ar-sgd")}
+    actual = judged(replace(times(law), checks=checks), claim)
+    assert actual.verdict is verdict
     # Steps of 10 ms and of 5 ms take twice and three times as long.
-    assert found.comparisons[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
+    assert actual.comparisons[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -313,22 +313,25 @@ def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times(
     gap: float | None, verdict: str
 ) -> None:
     shares = {"ar-sgd": 0.5, "ad-psgd": 0.9, "sgd": 1.0}
-    made = [example_run(method, seed) for method in shares for seed in SEEDS]
+    created = [example_run(method, seed) for method in shares for seed in SEEDS]
     runs = [
         replace(run, numbers={**run.numbers, "utilisation": shares[run.method] + 0.001 * run.seed})
-        for run in made
+        for run in created
     ]
     checks = [EXACT[0], example_check("ad-psgd", 1.0 + gap, 1.0)] if gap is not None else []
-    found = judged(
+    actual = judged(
         example_result(example_study(), runs, checks=checks), {**BETTER, "measure": "utilisation"}
     )
-    assert found.verdict == verdict
+    assert actual.verdict == verdict
 
 
 def test_a_demonstration_decides_nothing_about_what_is_learnt() -> None:
     few = {"demonstration": "359 digits."}
-    found = judged(ACCURACIES, BETTER, **few)
-    assert (found.verdict, found.reason) == (Verdict.NOT_DECIDABLE, "a demonstration: 359 digits.")
+    actual = judged(ACCURACIES, BETTER, **few)
+    assert (actual.verdict, actual.reason) == (
+        Verdict.NOT_DECIDABLE,
+        "a demonstration: 359 digits.",
+    )
     assert judged(TIMES, BATCH, **few).verdict is Verdict.CONFIRMED
     assert (
         judged(TIMES, {**BETTER, "measure": "temporal_efficiency"}, **few).verdict
@@ -339,9 +342,9 @@ def test_a_demonstration_decides_nothing_about_what_is_learnt() -> None:
 def test_what_has_no_number_settles_nothing() -> None:
     lacking = replace(ACCURACIES, runs=[run for run in ACCURACIES.runs if run.method != "ad-psgd"])
     assert judged(lacking, BETTER)[1:] == (Verdict.NOT_DECIDABLE, [], "not run")
-    found = judged(ACCURACIES, {**BETTER, "measure": "seconds_to=0.99"})
-    assert (found.verdict, found.decisive) == (Verdict.NOT_DECIDABLE, None)
-    assert found.reason == "a run diverged or ended too early"
+    actual = judged(ACCURACIES, {**BETTER, "measure": "seconds_to=0.99"})
+    assert (actual.verdict, actual.decisive) == (Verdict.NOT_DECIDABLE, None)
+    assert actual.reason == "a run diverged or ended too early"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +373,7 @@ def test_methods_that_say_nothing_of_each_other_were_compared(
         runs.append(replace(run, numbers=all_numbers, curves={**run.curves, **mine[1]}))
     result = example_result(example_study(), runs)
     claim = {"better": "ar-sgd", "control": "ad-psgd", "measure": measure}
-    found = judged(result, claim)
-    assert found.comparisons[0].obstacle == why
-    words = [f"Not compared, {why}: AR-SGD against AD-PSGD."] if why else []
-    assert notes(result, [found]) == words
+    actual = judged(result, claim)
+    assert actual.comparisons[0].obstacle == why
+    message = [f"Not compared, {why}: AR-SGD against AD-PSGD."] if why else []
+    assert notes(result, [actual]) == message

@@ -49,8 +49,11 @@ def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
 def test_a_run_is_stale_when_its_result_can_change(
     execution: str, changes: dict[str, Any], expected: dict[str, bool]
 ) -> None:
-    before, after = runs_of(execution=execution)[0], runs_of(execution=execution, **changes)[0]
-    assert (before.digest == after.digest) == expected[execution]
+    state_before, state_after = (
+        runs_of(execution=execution)[0],
+        runs_of(execution=execution, **changes)[0],
+    )
+    assert (state_before.digest == state_after.digest) == expected[execution]
 
 
 def test_measured_times_depend_on_the_network_between_hosts() -> None:
@@ -89,19 +92,19 @@ def test_a_method_makes_only_its_own_runs_stale() -> None:
         "train": {"algorithm": {"name": "ad-psgd"}, "slowmo": {"tau": 3}},
     }
     pairs = zip(runs_of(), runs_of(methods=changed), strict=True)
-    assert {one.method for one, other in pairs if one.digest != other.digest} == {"ad-psgd"}
+    assert {first.method for first, second in pairs if first.digest != second.digest} == {"ad-psgd"}
 
 
 def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
     runs, study = runs_of(vary={"train.learning_rate": [0.1, 0.2]}), example_study()
-    chosen = example_study(
+    selected = example_study(
         vary={"train.learning_rate": [0.1, 0.2]}, best_of=["train.learning_rate"]
     )
     assert (
         len(
             {
                 digest_of_study(study, runs),
-                digest_of_study(chosen, runs),
+                digest_of_study(selected, runs),
                 digest_of_study(study, runs[1:]),
             }
         )

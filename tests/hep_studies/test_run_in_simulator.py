@@ -38,16 +38,18 @@ def runs_of(subject: Subject, folder: Path, **changes: Any) -> list[PlannedRun]:
 
 @pytest.mark.slow
 def test_processes_give_the_numbers_of_this_one(subject: Subject, tmp_path: Path) -> None:
-    here, there = (runs_of(subject, tmp_path / name)[2] for name in ("here", "there"))
-    run_simulated(here, "commit 1")
-    told: list[Any] = []
-    simulate_all([there], cores=1, code="commit 1", on_progress=lambda *words: told.append(words))
-    assert told == [(1, 1, "AD-PSGD, seed 1")]
-    assert here.result == there.result
-    assert here.result is not None
-    assert here.result.counts is not None
-    assert here.result.counts.num_events == 30
-    assert len(here.result.curves["val_accuracy"]) == 2
+    current, reference = (runs_of(subject, tmp_path / name)[2] for name in ("here", "there"))
+    run_simulated(current, "commit 1")
+    reports: list[Any] = []
+    simulate_all(
+        [reference], cores=1, code="commit 1", on_progress=lambda *message: reports.append(message)
+    )
+    assert reports == [(1, 1, "AD-PSGD, seed 1")]
+    assert current.result == reference.result
+    assert current.result is not None
+    assert current.result.counts is not None
+    assert current.result.counts.num_events == 30
+    assert len(current.result.curves["val_accuracy"]) == 2
 
 
 def test_a_run_that_diverges_is_a_result(subject: Subject, tmp_path: Path) -> None:
@@ -91,16 +93,16 @@ def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(
 @pytest.mark.parametrize("drop_rate", [0.0, 0.5, 0.9])
 def test_a_study_of_times_sent_nothing_where_gradients_are_dropped(drop_rate: float) -> None:
     """The stand-in for the network had a gradient of 0, of which dropping leaves nothing."""
-    chosen = settings(
+    selected = settings(
         algorithm={"name": "sharded", "drop_rate": drop_rate, "shards": 2}, workers=4, batch_size=16
     )
     slow = ClusterSettings(
         step_seconds=1e-3, event_seconds=0, jitter=0.1, latency_seconds=2e-5, bytes_per_second=1e6
     )
-    real = simulate(toy_network(), toy_rows(640), toy_rows(16, groups=1), chosen, slow)
+    real = simulate(toy_network(), toy_rows(640), toy_rows(16, groups=1), selected, slow)
     count = sum(weights.numel() for weights in toy_network().parameters())
-    found = simulate_times([160] * 4, chosen, slow, num_parameters=count)
-    numbers = [numbers_of(each.records)["samples_per_second"] for each in (real, found)]
+    actual = simulate_times([160] * 4, selected, slow, num_parameters=count)
+    numbers = [numbers_of(outcome.records)["samples_per_second"] for outcome in (real, actual)]
     assert numbers[1] == pytest.approx(numbers[0], rel=0.1)
 
 
@@ -126,7 +128,7 @@ def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(
     # Killed while it wrote the second one.
     runs[1].folder.mkdir(parents=True)
     (runs[1].folder / f".{RESULT_FILE}").write_text('{"made_with"')
-    again = runs_of(subject, tmp_path, seeds=2)
-    assert [run for run in again if run.result is None] == again[1:]
-    assert again[0].result is not None
-    assert again[0].result.made_with == "commit 1"
+    repeated = runs_of(subject, tmp_path, seeds=2)
+    assert [run for run in repeated if run.result is None] == repeated[1:]
+    assert repeated[0].result is not None
+    assert repeated[0].result.made_with == "commit 1"

@@ -30,7 +30,7 @@ def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
         "momentum": {"train": {"algorithm": "sgd", "momentum": 0.5}},
         "decay": {"train": {"algorithm": "sgd", "momentum": 0.5, "weight_decay": 0.1}},
     }
-    content = {
+    document = {
         "train": train,
         "methods": methods,
         "reference": "sgd",
@@ -38,7 +38,7 @@ def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
         "seeds": 6,
         **changes,
     }
-    return example_plan(subject, folder / "study", **content)
+    return example_plan(subject, folder / "study", **document)
 
 
 def test_the_first_method_of_the_file_was_always_the_first_to_run(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_the_first_run_carried_a_warm_up_of_its_ranks(tmp_path: Path) -> None:
     runs = runs_of(
         tmp_path, seeds=1, train={"workers": 1, "batch_size": 8, "epochs": 1, "optimizer": "sgd"}
     )
-    told: list[Any] = []
+    reports: list[Any] = []
     train_on_ranks(
         runs,
         tmp_path / "jobs",
         code="",
-        on_progress=lambda *words: told.append(words),
-        on_loss=told.append,
+        on_progress=lambda *message: reports.append(message),
+        on_loss=reports.append,
     )
     written = {run.method: (run.folder / "model").stat().st_mtime_ns for run in runs}
     warmed = {
@@ -71,5 +71,5 @@ def test_the_first_run_carried_a_warm_up_of_its_ranks(tmp_path: Path) -> None:
     }
     assert warmed.keys() == written.keys()
     assert max(warmed.values()) < min(written.values())
-    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
+    assert [done for done, *_ in reports] == sorted(done for done, *_ in reports)
     assert all(run.result is not None for run in runs)

@@ -39,7 +39,9 @@ def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
         slow = [
             study.train_settings(name, next(study.combinations(name)), 1) for name in study.methods
         ]
-        assert any(each.slowmo is not None and each.algorithm.name == "ar-sgd" for each in slow)
+        assert any(
+            method.slowmo is not None and method.algorithm.name == "ar-sgd" for method in slow
+        )
         # Each method at its own best rate, or every rate of its own; a large network has no time for that in minutes.
         assert len(study.vary["train.learning_rate"]) >= (
             3 if form == "full" or study.minutes < 10 else 1
@@ -50,7 +52,7 @@ def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
 def test_the_rate_of_resnet_falls_with_the_first_steps_of_epochs_81_and_121() -> None:
     study = read_study("thesis-cifar", "full").settings
     settings = study.train_settings("ad-psgd", {"train.learning_rate": 0.1}, 1)
-    rates = [learning_rate(settings, done) for done in (80, 80.01, 120, 120.01)]
+    rates = [learning_rate(settings, result) for result in (80, 80.01, 120, 120.01)]
     assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001])
 
 
@@ -75,23 +77,23 @@ def test_the_list_was_wider_than_a_terminal_and_had_every_study_twice() -> None:
 def promised() -> dict[str, str]:
     """The study of each table and figure by its name, as docs/studies/index.md has them."""
     listed = (CHECKOUT / "docs" / "studies" / "index.md").read_text()
-    found = {}
-    for what, study, source in re.findall(
+    actual = {}
+    for description, study, source in re.findall(
         r"^\| (.*?) \| [\[`]((\w+)-[\w-]+)", listed, re.MULTILINE
     ):
-        for kind, numbers in re.findall(
-            r"(table|figure)s? ((?:\d[\d.]*[a-z]?(?:, | to )?)+)", what
+        for kind_name, numbers in re.findall(
+            r"(table|figure)s? ((?:\d[\d.]*[a-z]?(?:, | to )?)+)", description
         ):
-            for number in (
+            for index in (
                 re.sub(r"(\d+\.)(\d+) to \1(\d+)", every, numbers).rstrip(", ").split(", ")
             ):
-                found[f"{source}-{kind}-{number.replace('.', '-')}"] = study
-    return found
+                actual[f"{source}-{kind_name}-{index.replace('.', '-')}"] = study
+    return actual
 
 
 def every(span: re.Match[str]) -> str:
     """The numbers of a span such as `3.7 to 3.13`."""
-    return ", ".join(f"{span[1]}{number}" for number in range(int(span[2]), int(span[3]) + 1))
+    return ", ".join(f"{span[1]}{index}" for index in range(int(span[2]), int(span[3]) + 1))
 
 
 def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
@@ -113,7 +115,7 @@ BEST = {"protocol": "each at its best"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"refrence": "sgd"}, "unknown key 'refrence'. Did you mean 'reference'?"),
         (
@@ -193,8 +195,8 @@ BEST = {"protocol": "each at its best"}
         ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
     ],
 )
-def test_mistakes_are_said_with_the_nearest_name(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_mistakes_are_said_with_the_nearest_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_study("thesis-hlf", "small", changes)
 
 
@@ -207,25 +209,25 @@ def test_the_example_of_the_docs_is_a_study(tmp_path: Path) -> None:
 
 
 def test_an_unknown_study_is_refused_with_the_nearest() -> None:
-    for name, form, words in (
+    for name, form, message in (
         ("thesis", "small", r"no such study\. Did you mean 'thesis-hlf'"),
         ("my.yaml", "small", r"no such file\. `compare --list` shows"),
         ("thesis-hlf", "fill", r"no such form\. Did you mean 'full'"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             read_study(name, form)
 
 
 def test_a_form_and_the_command_line_replace_values_and_keep_the_rest() -> None:
-    content = {
+    document = {
         "train": {"epochs": 3, "algorithm": {"name": "x", "tau": 2}},
         "forms": {"full": {"train": {"epochs": 9}}},
     }
-    changed = form_of(content, "full", {"train": {"algorithm": {"tau": 5}}})
+    changed = form_of(document, "full", {"train": {"algorithm": {"tau": 5}}})
     assert changed == {"train": {"epochs": 9, "algorithm": {"name": "x", "tau": 5}}}
     # Another method has other keys.
-    other = form_of(content, "small", {"train": {"algorithm": {"name": "y"}}})
-    assert other["train"] == {"epochs": 3, "algorithm": {"name": "y"}}
+    second = form_of(document, "small", {"train": {"algorithm": {"name": "y"}}})
+    assert second["train"] == {"epochs": 3, "algorithm": {"name": "y"}}
 
 
 def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None:
@@ -250,7 +252,7 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"train": {"workers": 4, "seed": 3}}, "seed: no effect in a study"),
         ({"vary": {"train.threads": [1, 2]}}, "train.threads: no effect in a study"),
@@ -270,9 +272,9 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     ids=str,
 )
 def test_a_key_without_effect_in_a_study_made_equal_cells(
-    changes: dict[str, Any], words: str
+    changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(ValidationError, match=message):
         example_study(**changes)
 
 
@@ -288,16 +290,16 @@ MPI: dict[str, Any] = {"execution": "mpi"}
 CLUSTER = {"cluster": {"step_seconds": 1}}
 
 
-def write_study(folder: Path, content: dict[str, Any]) -> str:
+def write_study(folder: Path, document: dict[str, Any]) -> str:
     """The path of a small study with further keys."""
     path = folder / "mine.yaml"
-    further_keys = [f"{key}: {json.dumps(value)}\n" for key, value in content.items()]
+    further_keys = [f"{key}: {json.dumps(value)}\n" for key, value in document.items()]
     path.write_text(STUDY_FILE + "".join(further_keys))
     return str(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "form", "changes", "name"),
+    ("document", "form", "changes", "name"),
     [
         ({}, "small", {}, "mine"),
         ({}, "small", MPI, "mine-mpi"),
@@ -310,24 +312,24 @@ def write_study(folder: Path, content: dict[str, Any]) -> str:
     ids=str,
 )
 def test_the_form_and_the_execution_are_part_of_the_name(
-    tmp_path: Path, content: dict[str, Any], form: str, changes: dict[str, Any], name: str
+    tmp_path: Path, document: dict[str, Any], form: str, changes: dict[str, Any], name: str
 ) -> None:
     """Results by MPI once replaced those of the simulator."""
-    path = write_study(tmp_path, content)
+    path = write_study(tmp_path, document)
 
     assert read_study(path, form, changes).name == name
 
 
 @pytest.mark.parametrize(
-    ("content", "changes"),
+    ("document", "changes"),
     [({"forms": {"small": {**MPI, **CLUSTER}}}, {}), (MPI, CLUSTER)],
     ids=str,
 )
 def test_a_cluster_beside_mpi_is_refused(
-    tmp_path: Path, content: dict[str, Any], changes: dict[str, Any]
+    tmp_path: Path, document: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError, match="cluster has no effect"):
-        read_study(write_study(tmp_path, content), "small", changes)
+        read_study(write_study(tmp_path, document), "small", changes)
 
 
 def test_the_old_name_of_the_control_is_still_read() -> None:

@@ -90,24 +90,26 @@ def test_a_value_is_the_same_with_and_without_a_decimal_point() -> None:
 
 
 def test_times_that_were_measured_on_a_busy_machine_are_said_to_be_that() -> None:
-    made = swept()
-    for execution, busy, words in (
+    created = swept()
+    for execution, busy, message in (
         ("mpi", 0.9, ""),
         ("mpi", 1.0, "measured on a busy machine"),
         ("simulate", 1.0, ""),
     ):
-        machine = replace(made.provenance.machine, load=busy)
-        study = made.study.model_copy(update={"execution": execution})
+        machine = replace(created.provenance.machine, load=busy)
+        study = created.study.model_copy(update={"execution": execution})
         assert (
-            replace(made, study=study, provenance=replace(made.provenance, machine=machine)).warning
-            == words
+            replace(
+                created, study=study, provenance=replace(created.provenance, machine=machine)
+            ).warning
+            == message
         )
 
 
 def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
     seconds = {"ar-sgd": 0.4, "sgd": 0.8, "ad-psgd": 0.2}
     result = example_result(
-        example_study(), [example_run(name, 1, seconds=each) for name, each in seconds.items()]
+        example_study(), [example_run(name, 1, seconds=time) for name, time in seconds.items()]
     )
     assert dict(result.numbers(Cell("ad-psgd"), "speed_up")) == {1: pytest.approx(4)}
     slow, same, fast = (
@@ -120,9 +122,9 @@ def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
 
 def test_measures_of_the_times_of_epochs() -> None:
     """The variance had the first one, which the figure leaves out."""
-    one = example_run("sgd", 1)
-    times = {**one.curves, "seconds": [9.0, 1.0, 3.0], "val_accuracy": [0.5, 0.8, 0.85]}
-    result = example_result(example_study(), [replace(one, curves=times)])
+    first = example_run("sgd", 1)
+    times = {**first.curves, "seconds": [9.0, 1.0, 3.0], "val_accuracy": [0.5, 0.8, 0.85]}
+    result = example_result(example_study(), [replace(first, curves=times)])
     expected = {
         "variance_of_epochs": 1,
         "seconds_to=0.8": 10,
@@ -168,11 +170,11 @@ def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -
         return {"epoch": epoch, **dict.fromkeys(names, 0.5), **times, **counts}
 
     ranks = [[record(0, 1.0, {"0": 1}), record(1, 2.0, {"2": 1})], [record(1, 4.0, {"4": 3})]]
-    found = curves_of(ranks)
-    assert (found["seconds"], found["staleness"]) == ([1.0, 3.0], [0.0, 3.5])
-    assert found["scaling_percent"] == [30.0, 30.0]
+    actual = curves_of(ranks)
+    assert (actual["seconds"], actual["staleness"]) == ([1.0, 3.0], [0.0, 3.5])
+    assert actual["scaling_percent"] == [30.0, 30.0]
     # In a thread, averages count as communication too.
-    assert found["communicate"] == [0.75, 0.75]
+    assert actual["communicate"] == [0.75, 0.75]
     inline = [
         [{**each, "hidden_seconds": 0.0, "exchange_seconds": 0.4} for each in records]
         for records in ranks
@@ -183,26 +185,26 @@ def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
 def test_waiting_for_an_average_counts_once(exchange: str) -> None:
     slow = CLUSTER.model_copy(update={"latency_seconds": 5e-3})
-    found = curves_of(
+    actual = curves_of(
         run(cluster=slow, algorithm="ad-psgd", exchange=exchange, sharding="static").records
     )
     assert all(
-        0 < part <= whole
-        for part, whole in zip(found["communicate"], found["seconds"], strict=True)
+        0 < chunk <= complete
+        for chunk, complete in zip(actual["communicate"], actual["seconds"], strict=True)
     )
 
 
 def test_the_accuracy_of_single_workers_took_that_of_the_mean_model_for_all_but_sixteen() -> None:
-    chosen = {"algorithm": "d-psgd", "workers": 24, "learning_rate": 0.3}
-    records = run(train=toy_rows(480, groups=24), **chosen).records
+    settings = {"algorithm": "d-psgd", "workers": 24, "learning_rate": 0.3}
+    records = run(train=toy_rows(480, groups=24), **settings).records
     single = [
         worker[-1]["worker_val_accuracy"]
         for worker in records
         if "worker_val_accuracy" in worker[-1]
     ]
     assert 2 <= len(single) < 24
-    found = numbers_of(records)["worker_val_accuracy"]
-    assert found == pytest.approx(np.mean(single)) != records[0][-1]["val_accuracy"]
+    actual = numbers_of(records)["worker_val_accuracy"]
+    assert actual == pytest.approx(np.mean(single)) != records[0][-1]["val_accuracy"]
     alone = run(algorithm="sgd", workers=1).records
     numbers = numbers_of(alone)
     assert numbers["worker_val_accuracy"] == alone[0][-1]["val_accuracy"]

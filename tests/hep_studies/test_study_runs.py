@@ -89,8 +89,8 @@ def test_runs_are_stale_when_their_own_code_changes(
     read = code_meaning._read_module
 
     def read_changed(name: str, file: Path, modified: int) -> Any:
-        content = read(name, file, modified)
-        return content._replace(digest="other") if name == module else content
+        document = read(name, file, modified)
+        return document._replace(digest="other") if name == module else document
 
     monkeypatch.setattr(code_meaning, "_read_module", read_changed)
     new = digests()

@@ -51,11 +51,11 @@ def test_the_settings_of_a_plugin_are_written_and_read_without_a_warning() -> No
     plugin = CHECKOUT / "docs" / "examples" / "own-analysis" / "plugin.py"
     program = [sys.executable, "-W", "error::UserWarning", "-c", WRITE_AND_READ_PLUGIN_SETTINGS]
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [*program, str(plugin)], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 @pytest.fixture

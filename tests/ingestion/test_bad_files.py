@@ -40,8 +40,8 @@ def text_file(path: Path) -> None:
 
 def truncated_file(path: Path) -> None:
     write_good(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    file_bytes = path.read_bytes()
+    path.write_bytes(file_bytes[: len(file_bytes) // 2])
 
 
 def damaged_file(path: Path) -> None:
@@ -96,13 +96,13 @@ def bad_of(counters: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind_name", KINDS)
 def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(
-    analysis: Incoming, kind: str
+    analysis: Incoming, kind_name: str
 ) -> None:
-    make, error, words = KINDS[kind]
+    make, error, message = KINDS[kind_name]
     make(analysis.data / "qcd_bad.root")
-    with pytest.raises(error, match=rf"qcd_bad\.root {words}"):
+    with pytest.raises(error, match=rf"qcd_bad\.root {message}"):
         analysis.ingest()
     assert list((analysis.run_dir / "ingest").glob("*")) == []
 
@@ -111,26 +111,26 @@ def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(
 def test_by_default_all_bad_files_are_listed_at_once(
     analysis: Incoming, kinds: tuple[str, str]
 ) -> None:
-    for name, kind in zip(NAMES, kinds, strict=False):
-        KINDS[kind][0](analysis.data / f"{name}_bad.root")
+    for name, kind_name in zip(NAMES, kinds, strict=False):
+        KINDS[kind_name][0](analysis.data / f"{name}_bad.root")
     with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad:.*qcd_bad.*ttbar_bad"):
         analysis.ingest()
 
 
 def test_skipped_files_are_listed_with_sample_path_and_reason(three_bad: Incoming) -> None:
-    shown = three_bad.ingest(on_bad_file="skip")
+    displayed = three_bad.ingest(on_bad_file="skip")
     counters = three_bad.counters("ingest")
     assert sorted(bad_of(counters)) == [
         ("qcd", "qcd_bad.root", "UnreadableFileError"),
         ("ttbar", "ttbar_bad.root", "TruncatedFileError"),
         ("wjets", "wjets_bad.root", "DamagedFileError"),
     ]
-    for each, (_, _, words) in zip(
+    for bad_file, (_, _, message) in zip(
         sorted(counters["bad_files"], key=lambda e: e["path"]), KINDS.values(), strict=True
     ):
-        assert words in each["message"]
-        assert f"skipped: {each['message']}" in shown
-    assert "3 bad files skipped" in shown
+        assert message in bad_file["message"]
+        assert f"skipped: {bad_file['message']}" in displayed
+    assert "3 bad files skipped" in displayed
 
 
 def test_counters_add_up_and_are_those_of_the_good_files_alone(
@@ -144,7 +144,7 @@ def test_counters_add_up_and_are_those_of_the_good_files_alone(
         assert counters["weights"][name]["entries"] == [6.0, 6.0]
     assert counters["files_read"] == 3
     files = {path.name for path in (three_bad.folder_of("ingest") / "events").iterdir()}
-    assert files == {part["name"] for part in counters["parts"]}
+    assert files == {chunk["name"] for chunk in counters["parts"]}
     assert (
         sum(
             pq.read_metadata(three_bad.folder_of("ingest") / "events" / name).num_rows
@@ -166,7 +166,9 @@ def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Incomi
     analysis.ingest(entries_per_task=5)
     with uproot.open(path) as opened:
         identity = str(opened.file.uuid)
-    assert [part["file_uuid"] for part in analysis.counters("ingest")["parts"]].count(identity) == 3
+    assert [chunk["file_uuid"] for chunk in analysis.counters("ingest")["parts"]].count(
+        identity
+    ) == 3
     damage(path)
     analysis.ingest(entries_per_task=5, on_bad_file="skip")
     assert bad_of(analysis.counters("ingest")) == [("qcd", "qcd_many.root", "DamagedFileError")]
@@ -178,7 +180,7 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     three_bad: Incoming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three_bad.ingest(on_bad_file="skip")
-    before = three_bad.folder_of("ingest")
+    folder_of_before = three_bad.folder_of("ingest")
     bad = {
         counter["path"]
         for counter in three_bad.counters("ingest")["bad_files"]
@@ -186,24 +188,24 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     }
     assert len(bad) == 2
 
-    def only_bad_ones(source: SourceFile, *rest: Any, **options: Any) -> FileInfo:
+    def only_bad_ones(source: SourceFile, *remainder: Any, **options: Any) -> FileInfo:
         assert source.path in bad
-        return inspect_file(source, *rest, **options)
+        return inspect_file(source, *remainder, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr("ingestion.files.inspect_file", only_bad_ones)
         assert "ingest: up to date" in three_bad.ingest(on_bad_file="skip", max_bad_files=3)
-    assert three_bad.folder_of("ingest") == before
+    assert three_bad.folder_of("ingest") == folder_of_before
     with pytest.raises(BadFilesError):
         three_bad.ingest()
-    assert three_bad.folder_of("ingest") == before
+    assert three_bad.folder_of("ingest") == folder_of_before
     # One is taken away, and one that is good comes, beside one without entries.
     (three_bad.data / "qcd_bad.root").unlink()
     write_good(three_bad.data / "qcd_1.root")
     write_delphes(three_bad.data / "qcd_empty.root", [])
-    shown = three_bad.ingest(on_bad_file="skip")
-    assert f"input removed: {three_bad.data / 'qcd_bad.root'} (skipped)" in shown
-    assert "1 files read, 3 reused; 2 bad files skipped" in shown
+    displayed = three_bad.ingest(on_bad_file="skip")
+    assert f"input removed: {three_bad.data / 'qcd_bad.root'} (skipped)" in displayed
+    assert "1 files read, 3 reused; 2 bad files skipped" in displayed
     assert three_bad.counters("ingest")["files_read"] == 1
     assert len(three_bad.counters("ingest")["bad_files"]) == 2
 
@@ -224,20 +226,20 @@ def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Inc
     assert len(three_bad.counters("ingest")["bad_files"]) == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind_name", KINDS)
 @pytest.mark.slow
-def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Incoming, kind: str) -> None:
-    make, _, words = KINDS[kind]
+def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Incoming, kind_name: str) -> None:
+    make, _, message = KINDS[kind_name]
     make(analysis.data / "qcd_0.root")
     with pytest.raises(
         EmptySampleError,
-        match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {words}",
+        match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {message}",
     ):
         analysis.ingest(on_bad_file="skip")
 
 
 @pytest.mark.parametrize(
-    ("at", "kind"),
+    ("at", "kind_name"),
     [
         ("uproot.open", ImportError),
         ("uproot.open", AttributeError),
@@ -247,10 +249,10 @@ def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Incoming, kind: s
     ],
 )
 def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_skipped(
-    analysis: Incoming, monkeypatch: pytest.MonkeyPatch, at: str, kind: type[Exception]
+    analysis: Incoming, monkeypatch: pytest.MonkeyPatch, at: str, kind_name: type[Exception]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise kind("module 'numpy' has no attribute 'unicode_'")
+        raise kind_name("module 'numpy' has no attribute 'unicode_'")
 
     with monkeypatch.context() as patch:
         patch.setattr(at, broken)
@@ -264,15 +266,15 @@ def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_s
     assert analysis.counters("ingest")["files_read"] == 3
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOTCONN])
+@pytest.mark.parametrize("index", [errno.EMFILE, errno.ENOTCONN])
 def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
-    analysis: Incoming, monkeypatch: pytest.MonkeyPatch, number: int
+    analysis: Incoming, monkeypatch: pytest.MonkeyPatch, index: int
 ) -> None:
     """A dead mount, or too many open files: the next run said `up to date` without the events of the file."""
 
     def failing(path: str) -> Any:
         if "qcd_1" in path:
-            raise OSError(number, os.strerror(number))
+            raise OSError(index, os.strerror(index))
         return open_root(path)
 
     write_good(analysis.data / "qcd_1.root")
@@ -326,16 +328,16 @@ def test_a_damaged_file_is_read_again_with_other_packages(
     assert opened == []
     monkeypatch.setattr("pipeline.stages.ingest.package_versions", lambda: {"uproot": "another"})
     analysis.ingest(on_bad_file="skip")
-    assert any("qcd_1.root" in each for each in opened)
+    assert any("qcd_1.root" in path for path in opened)
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("position", [0, 1])
 def test_parts_of_a_version_whose_files_were_deleted_are_read_again(
-    analysis: Incoming, place: int
+    analysis: Incoming, position: int
 ) -> None:
     analysis.ingest()
-    uuids = sorted({part["file_uuid"] for part in analysis.counters("ingest")["parts"]})
-    (gone,) = (analysis.folder_of("ingest") / "events").glob(f"{uuids[place]}*")
+    uuids = sorted({chunk["file_uuid"] for chunk in analysis.counters("ingest")["parts"]})
+    (gone,) = (analysis.folder_of("ingest") / "events").glob(f"{uuids[position]}*")
     gone.unlink()
     write_good(analysis.data / "qcd_1.root")
     analysis.ingest()

@@ -50,15 +50,15 @@ def test_pieces_cover_every_entry_once_and_are_cut_between_baskets_as_far_as_the
 ) -> None:
     edges = chunk_edges(*cut)
     assert (edges[0], edges[-1]) == (cut.start, cut.stop)
-    whole = {cut.start, cut.stop, *cut.boundaries}
+    complete = {cut.start, cut.stop, *cut.boundaries}
     for first, last in pairwise(edges):
         assert 0 < last - first <= 4 * cut.chunk
         inside = [boundary for boundary in cut.boundaries if first < boundary < last]
         assert not (inside and last - first > cut.chunk)
         # No smaller than it must be, but for the pieces of one large basket.
-        if {first, last} <= whole and last < cut.stop:
-            assert min(each for each in whole if each > last) - first > cut.chunk
-    for edge in set(edges) - whole:
+        if {first, last} <= complete and last < cut.stop:
+            assert min(border for border in complete if border > last) - first > cut.chunk
+    for edge in set(edges) - complete:
         ((low, high),) = [
             basket for basket in pairwise(cut.boundaries) if basket[0] < edge < basket[1]
         ]
@@ -107,14 +107,14 @@ def test_files_are_cut_into_parts_where_baskets_end(
     assert len(info.edges) > 2
 
 
-@pytest.mark.parametrize("kind", ["mktree", "mkrntuple"])
+@pytest.mark.parametrize("kind_name", ["mktree", "mkrntuple"])
 def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind_name: str
 ) -> None:
     """They had the number of entries of the mean size: of a TTree 190 MB instead of 40, of an RNTuple 224."""
     path = tmp_path / "a.root"
     with uproot.recreate(path) as file:
-        tree = getattr(file, kind)(
+        tree = getattr(file, kind_name)(
             "t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content}
         )
         for length in (1, 1, 1, 1, 1, 1, 500, 500, 1, 5000):
@@ -158,11 +158,13 @@ def test_parts_of_a_file_hold_the_same_events_as_one_part(
         out = tmp_path / str(entries_per_task)
         out.mkdir()
         ranges = split_entries(checked_files(path_of_many, settings=settings))
-        parts = [part for work in ranges for part in ingest_range(work, settings, out)]
+        chunks = [chunk for work in ranges for chunk in ingest_range(work, settings, out)]
         tables.append(
-            pa.concat_tables([pq.read_table(out / part.name) for part in parts if part.name])
+            pa.concat_tables([pq.read_table(out / chunk.name) for chunk in chunks if chunk.name])
         )
-        counted.append({step: sum(part.counts[step] for part in parts) for step in parts[0].counts})
+        counted.append(
+            {step: sum(chunk.counts[step] for chunk in chunks) for step in chunks[0].counts}
+        )
     assert len(list((tmp_path / "4").iterdir())) > len(list((tmp_path / "1000").iterdir())) == 1
     assert tables[0].combine_chunks().equals(tables[1].combine_chunks())
     assert counted[0] == counted[1]

@@ -42,11 +42,11 @@ def write_plain(path: Path, rows: list[Row], *, uuid: UUID) -> Path:
 
 def change_in_place(path: Path) -> Path:
     """Another MET in the first event: same UUID, same size, same number of entries, later time."""
-    content, before = path.read_bytes(), path.stat()
+    file_bytes, stat_before = path.read_bytes(), path.stat()
     old, new = struct.pack(">f", MET), struct.pack(">f", OTHER_MET)
-    assert content.count(old) == 1
-    path.write_bytes(content.replace(old, new))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+    assert file_bytes.count(old) == 1
+    path.write_bytes(file_bytes.replace(old, new))
+    os.utime(path, ns=(stat_before.st_atime_ns, stat_before.st_mtime_ns + 10**9))
     return path
 
 
@@ -96,22 +96,24 @@ def path(tmp_path: Path) -> Path:
 def test_the_content_decides_whether_a_file_is_unchanged(
     path: Path, change: Callable[[Path], Path], same: bool
 ) -> None:
-    (before,) = as_read(path)
-    (after,) = carry_over_revisions(checked_files(change(path)), [before])
-    assert after.uuid == before.uuid
-    assert is_unchanged(after, before) is same
-    assert (after.digest, after.revision) == ((before.digest, "") if same else ("", after.modified))
+    (state_before,) = as_read(path)
+    (state_after,) = carry_over_revisions(checked_files(change(path)), [state_before])
+    assert state_after.uuid == state_before.uuid
+    assert is_unchanged(state_after, state_before) is same
+    assert (state_after.digest, state_after.revision) == (
+        (state_before.digest, "") if same else ("", state_after.modified)
+    )
     # Once it is read, it is the new one; touching it changes nothing.
-    again = as_read(Path(after.path), earlier=[before])
+    repeated = as_read(Path(state_after.path), earlier=[state_before])
     assert is_unchanged(
-        carry_over_revisions(checked_files(touch(Path(after.path))), again)[0], again[0]
+        carry_over_revisions(checked_files(touch(Path(state_after.path))), repeated)[0], repeated[0]
     )
 
 
 def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(path: Path) -> None:
-    before = as_read(path)
+    as_read_before = as_read(path)
     write_plain(path, events(), uuid=uuid5(NAMESPACE_URL, "another"))
-    for earlier in ([], before):
+    for earlier in ([], as_read_before):
         (info,) = carry_over_revisions(checked_files(path), earlier)
         assert (info.digest, info.revision) == ("", "")
     assert not is_unchanged(info, None)
@@ -123,51 +125,58 @@ def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(pat
 def test_a_file_of_another_size_number_of_entries_or_revision_is_changed(
     path: Path, change: dict[str, Any]
 ) -> None:
-    (before,) = as_read(path)
-    after = before._replace(**change)
-    assert not is_unchanged(after, before)
+    (state_before,) = as_read(path)
+    replace_after = state_before._replace(**change)
+    assert not is_unchanged(replace_after, state_before)
     if "revision" not in change:
-        (info,) = carry_over_revisions([after], [before])
-        assert (info.digest, info.revision) == ("", after.modified)
+        (info,) = carry_over_revisions([replace_after], [state_before])
+        assert (info.digest, info.revision) == ("", replace_after.modified)
 
 
 def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = as_read(path)
+    as_read_before = as_read(path)
 
     def never(_: str) -> str:
         raise AssertionError("the content was read")
 
     monkeypatch.setattr("ingestion.changes.content_digest", never)
-    assert carry_over_revisions(checked_files(path), before) == before
+    assert carry_over_revisions(checked_files(path), as_read_before) == as_read_before
 
 
 def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = as_read(path)
+    as_read_before = as_read(path)
 
     def unreadable(name: str) -> str:
         raise UnreadableFileError(name)
 
     monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
-    (info,) = carry_over_revisions(checked_files(touch(path)), before)
-    assert not is_unchanged(info, before[0])
+    (info,) = carry_over_revisions(checked_files(touch(path)), as_read_before)
+    assert not is_unchanged(info, as_read_before[0])
 
 
 def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
-    before = as_read(
+    as_read_before = as_read(
         path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
     )
-    assert is_unchanged(carry_over_revisions(checked_files(touch(path)), before)[0], before[0])
+    assert is_unchanged(
+        carry_over_revisions(checked_files(touch(path)), as_read_before)[0], as_read_before[0]
+    )
 
 
 def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(
     path: Path,
 ) -> None:
-    before = carry_over_revisions(checked_files(path), [])
-    assert not is_unchanged(carry_over_revisions(checked_files(touch(path)), before)[0], before[0])
+    carry_over_revisions_before = carry_over_revisions(checked_files(path), [])
+    assert not is_unchanged(
+        carry_over_revisions(checked_files(touch(path)), carry_over_revisions_before)[0],
+        carry_over_revisions_before[0],
+    )
     # The server of a remote file tells nothing but its size and its time, which may be unknown.
-    remote = before[0]._replace(path="https://host/a.root", modified="yesterday")
+    remote = carry_over_revisions_before[0]._replace(
+        path="https://host/a.root", modified="yesterday"
+    )
     for modified, is_same in (("yesterday", True), ("today", False)):
         (info,) = carry_over_revisions([remote._replace(modified=modified, revision="")], [remote])
         assert is_unchanged(info, remote) is is_same

@@ -24,10 +24,10 @@ SAMPLES = [
 ]
 
 
-def event(number: int) -> Row:
+def event(index: int) -> Row:
     """Every third has no lepton; weights differ."""
-    leptons = [lepton(40.0 + number, 0.5, 0.1)] if number % 3 else []
-    return event_row(electrons=leptons, tracks=[track(2.0 + number, 0.1, 0.2)], weight=1.0 + number)
+    leptons = [lepton(40.0 + index, 0.5, 0.1)] if index % 3 else []
+    return event_row(electrons=leptons, tracks=[track(2.0 + index, 0.1, 0.2)], weight=1.0 + index)
 
 
 def run(
@@ -41,15 +41,24 @@ def run(
         [source_of(sample, labels[sample], str(path)) for sample, path in files], settings
     ).infos
     out.mkdir(parents=True)
-    here: Any = InProcessSpark()
+    in_process_spark: Any = InProcessSpark()
     samples = [sample for sample in SAMPLES if sample.name in dict(files) or not sample.label]
-    return ingest(here, infos, samples, settings, out, done=here, num_tasks=int, earlier=earlier)
+    return ingest(
+        in_process_spark,
+        infos,
+        samples,
+        settings,
+        out,
+        done=in_process_spark,
+        num_tasks=int,
+        earlier=earlier,
+    )
 
 
 def written(path: Path, numbers: Sequence[int]) -> Path:
     """A file of several ranges of entries, of four events each."""
     baskets = [len(numbers[first : first + 4]) for first in range(0, len(numbers), 4)]
-    return write_delphes(path, [event(number) for number in numbers], baskets=baskets)
+    return write_delphes(path, [event(index) for index in numbers], baskets=baskets)
 
 
 @pytest.fixture
@@ -74,48 +83,49 @@ def test_copies_in_another_file_are_an_error_that_names_both(
 ) -> None:
     with pytest.raises(ConflictingFilesError, match="twice") as raised:
         run(tmp_path / "out", ("a", whole), ("b", other), ("b", merged), drop=False)
-    words = str(raised.value)
-    assert words.startswith("17 events are there twice: entry 0 of sample 'b': ")
-    assert f"{merged} equals entry 0 of sample 'b': {other}" in words
-    assert "on_duplicate: drop" in words
+    message = str(raised.value)
+    assert message.startswith("17 events are there twice: entry 0 of sample 'b': ")
+    assert f"{merged} equals entry 0 of sample 'b': {other}" in message
+    assert "on_duplicate: drop" in message
 
 
 def test_the_order_of_the_samples_chose_the_class_of_an_event_in_two(
     whole: Path, merged: Path, tmp_path: Path
 ) -> None:
-    for number, names in enumerate((("a", "other"), ("other", "a"))):
+    for index, names in enumerate((("a", "other"), ("other", "a"))):
         pairs = zip(names, (whole, merged), strict=True)
         with pytest.raises(
             ConflictingFilesError,
             match=r"equals entry 5 of .*the order of the samples would choose one",
         ):
-            run(tmp_path / str(number), *pairs)
+            run(tmp_path / str(index), *pairs)
 
 
 def test_dropped_copies_leave_every_event_and_every_weight_once(
     whole: Path, other: Path, merged: Path, tmp_path: Path
 ) -> None:
-    found = run(tmp_path / "out" / "events", ("a", whole), ("b", other), ("b", merged))
-    counts = sums_by_sample(found.parts)["samples"]["b"]
+    actual = run(tmp_path / "out" / "events", ("a", whole), ("b", other), ("b", merged))
+    counts = sums_by_sample(actual.parts)["samples"]["b"]
     assert (counts["entries"], counts["rejected_copy"], counts["events"]) == (32, 17, 7 + 4)
     weights = [
-        sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")
+        sum(chunk.weights[step][0] for chunk in actual.parts)
+        for step in ("entries", "rejected_copy")
     ]
     different = {*range(12), *range(50, 60), *range(70, 75)}
-    assert weights[0] - weights[1] == sum(1.0 + number for number in different)
+    assert weights[0] - weights[1] == sum(1.0 + index for index in different)
     files = list((tmp_path / "out" / "events").iterdir())
     # It held parts too of which nothing was left.
-    assert {path.name for path in files} == {part.name for part in found.parts if part.name}
-    kept = [pt for path in files for pt in lepton_pts(path)]
-    assert sorted(kept) == [40.0 + number for number in sorted(different) if number % 3]
+    assert {path.name for path in files} == {chunk.name for chunk in actual.parts if chunk.name}
+    retained = [pt for path in files for pt in lepton_pts(path)]
+    assert sorted(retained) == [40.0 + index for index in sorted(different) if index % 3]
 
 
-def full_event(number: int, *, slim: bool) -> Row:
+def full_event(index: int, *, slim: bool) -> Row:
     """An event with candidates below the thresholds and low jets, which a skim leaves out."""
     soft = not slim
     return event_row(
-        electrons=[lepton(40.0 + number, 0.5, 0.1), *[lepton(12.0, 0.9, 0.1)] * soft],
-        tracks=[track(2.0 + number, 0.1, 0.2), *[track(0.4, 0.3, 0.2)] * soft],
+        electrons=[lepton(40.0 + index, 0.5, 0.1), *[lepton(12.0, 0.9, 0.1)] * soft],
+        tracks=[track(2.0 + index, 0.1, 0.2), *[track(0.4, 0.3, 0.2)] * soft],
         photons=[tower(3.0, 0.1, 0.2), *[tower(0.9, 0.3, 0.2)] * soft],
         neutral_hadrons=[*[tower(1.0, 0.3, 0.2)] * soft, tower(3.0, 0.1, 0.2)],
         jets=[jet(50.0, 0.1, 0.2), *[jet(15.0, 0.1, 0.2)] * soft],
@@ -124,13 +134,13 @@ def full_event(number: int, *, slim: bool) -> Row:
 
 def test_copies_in_a_slimmed_skim_were_not_found(tmp_path: Path) -> None:
     whole = write_delphes(
-        tmp_path / "whole.root", [full_event(number, slim=False) for number in range(6)]
+        tmp_path / "whole.root", [full_event(index, slim=False) for index in range(6)]
     )
     skim = write_delphes(
-        tmp_path / "skim.root", [full_event(number, slim=True) for number in range(2, 8)]
+        tmp_path / "skim.root", [full_event(index, slim=True) for index in range(2, 8)]
     )
-    found = run(tmp_path / "out" / "events", ("a", whole), ("b", skim))
-    assert sum(part.counts["rejected_copy"] for part in found.parts) == 4
+    actual = run(tmp_path / "out" / "events", ("a", whole), ("b", skim))
+    assert sum(chunk.counts["rejected_copy"] for chunk in actual.parts) == 4
 
 
 def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
@@ -145,16 +155,16 @@ def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
     ]
     path = write_delphes(tmp_path / "x.root", rows)
     other = write_delphes(tmp_path / "y.root", [event(31)])
-    found = run(tmp_path / "out" / "events", ("a", path), ("b", other))
-    assert sum(part.counts["rejected_copy"] for part in found.parts) == 1
+    actual = run(tmp_path / "out" / "events", ("a", path), ("b", other))
+    assert sum(chunk.counts["rejected_copy"] for chunk in actual.parts) == 1
 
 
 def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_not(
     tmp_path: Path,
 ) -> None:
-    rows = [*(event(number) for number in range(1, 6)), event(1), *[event_row()] * 5]
+    rows = [*(event(index) for index in range(1, 6)), event(1), *[event_row()] * 5]
     path = write_delphes(tmp_path / "x.root", rows)
-    other = write_delphes(tmp_path / "y.root", [event(30 + number) for number in range(3)])
+    other = write_delphes(tmp_path / "y.root", [event(30 + index) for index in range(3)])
     with pytest.raises(
         ConflictingFilesError, match=r"1 event is there twice: entry 5 of .* equals entry 0 of"
     ):
@@ -173,21 +183,21 @@ def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_go
         earlier=parts_of(first, tmp_path / "1"),
     )
     assert second.num_read == 1
-    assert sum(part.counts["rejected_copy"] for part in second.parts) == 17
+    assert sum(chunk.counts["rejected_copy"] for chunk in second.parts) == 17
     third = run(
         tmp_path / "3" / "events",
         ("a", whole),
         ("b", merged),
         earlier=parts_of(second, tmp_path / "2"),
     )
-    assert sum(part.counts["rejected_copy"] for part in third.parts) == 7
+    assert sum(chunk.counts["rejected_copy"] for chunk in third.parts) == 7
     last = run(
         tmp_path / "5" / "events",
         ("a", other),
         ("b", merged),
         earlier=parts_of(third, tmp_path / "3"),
     )
-    assert sum(part.counts["rejected_copy"] for part in last.parts) == 10
+    assert sum(chunk.counts["rejected_copy"] for chunk in last.parts) == 10
     # A reused file whose events are copies now is read again, and counts.
     files = (("a", whole), ("b", merged), ("b", other))
     assert (
@@ -198,8 +208,8 @@ def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_go
 
 def parts_of(result: IngestResult, folder: Path) -> EarlierParts:
     by_file: dict[str, list[Any]] = {}
-    for part in result.parts:
-        by_file.setdefault(part.file_uuid, []).append(part)
+    for chunk in result.parts:
+        by_file.setdefault(chunk.file_uuid, []).append(chunk)
     return EarlierParts(folder / "events", by_file)
 
 

@@ -33,9 +33,9 @@ def rows(seed: int) -> list[Row]:
         event_row(
             electrons=[lepton(40.0, *angle), lepton(25.0, 0.1, 0.2)],
             jets=[jet(50.0, 0.3, 0.4)],
-            met=30.0 + number,
+            met=30.0 + index,
         )
-        for number, angle in enumerate(angles)
+        for index, angle in enumerate(angles)
     ]
     return distinct(events)
 
@@ -44,20 +44,22 @@ def num_copies(tmp_path: Path, *files: tuple[int, list[Row], dict[str, Any]]) ->
     """The copies among files, each given with its class, events and numbers."""
     settings = IngestSettings(on_duplicate=OnDuplicate.DROP, entries_per_task=10)
     sources, samples = [], []
-    for place, (label, events, numbers) in enumerate(files):
+    for position, (label, events, numbers) in enumerate(files):
         path = write_delphes(
-            tmp_path / f"{place}.root", events, more=numbers, baskets=[10] * (len(events) // 10)
+            tmp_path / f"{position}.root", events, more=numbers, baskets=[10] * (len(events) // 10)
         )
-        sources.append(source_of(f"s{place}", label, str(path)))
-        samples.append(SampleSettings(name=f"s{place}", label=label, files=[str(path)]))
-    others = write_delphes(tmp_path / "others.root", rows(99))
-    sources.append(source_of("others", 0, str(others)))
+        sources.append(source_of(f"s{position}", label, str(path)))
+        samples.append(SampleSettings(name=f"s{position}", label=label, files=[str(path)]))
+    delphes = write_delphes(tmp_path / "others.root", rows(99))
+    sources.append(source_of("others", 0, str(delphes)))
     infos = inventory(sources, settings).infos
     out = tmp_path / "out" / "events"
     out.mkdir(parents=True)
-    here: Any = InProcessSpark()
-    parts = ingest(here, infos, [], settings, out, done=here, num_tasks=int).parts
-    return sum(part.counts["rejected_copy"] for part in parts)
+    in_process_spark: Any = InProcessSpark()
+    chunks = ingest(
+        in_process_spark, infos, [], settings, out, done=in_process_spark, num_tasks=int
+    ).parts
+    return sum(chunk.counts["rejected_copy"] for chunk in chunks)
 
 
 def with_other_met(event: Row) -> Row:
@@ -103,19 +105,19 @@ def test_an_event_that_was_made_again_is_a_copy(
 @pytest.mark.parametrize("name", ["Event.Number", "eventNumber"])
 def test_numbers_of_events_alone_show_copies(tmp_path: Path, name: str) -> None:
     numbers = {name: np.arange(NUM_EVENTS)}
-    again = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), numbers), (0, again, numbers)) == NUM_EVENTS
+    repeated = [with_other_met(event) for event in rows(1)]
+    assert num_copies(tmp_path, (0, rows(1), numbers), (0, repeated, numbers)) == NUM_EVENTS
 
 
 def test_without_numbers_content_tells_events_apart(tmp_path: Path) -> None:
-    again = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), {}), (0, again, {})) == 0
+    repeated = [with_other_met(event) for event in rows(1)]
+    assert num_copies(tmp_path, (0, rows(1), {}), (0, repeated, {})) == 0
 
 
 def test_copies_in_another_class_are_refused(tmp_path: Path) -> None:
-    again = [with_other_met(event) for event in rows(1)]
+    repeated = [with_other_met(event) for event in rows(1)]
     with pytest.raises(ConflictingFilesError, match="these are in two classes"):
-        num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (1, again, RUN_NUMBERS))
+        num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (1, repeated, RUN_NUMBERS))
 
 
 def test_samples_that_count_their_events_alike_hold_no_copies(tmp_path: Path) -> None:
@@ -131,22 +133,22 @@ def test_samples_that_count_their_events_alike_hold_no_copies(tmp_path: Path) ->
 
 
 def test_a_few_equal_directions_of_many_shared_numbers_are_chance(tmp_path: Path) -> None:
-    others = rows(2)
-    others[3]["electrons"] = rows(1)[3]["electrons"]
-    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (0, others, RUN_NUMBERS)) == 0
+    remaining = rows(2)
+    remaining[3]["electrons"] = rows(1)[3]["electrons"]
+    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (0, remaining, RUN_NUMBERS)) == 0
 
 
 def test_equal_numbers_of_all_events_are_no_identity(tmp_path: Path) -> None:
     zeros = {name: np.zeros(NUM_EVENTS, np.int64) for name in RUN_NUMBERS}
-    again = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), zeros), (0, again, zeros)) == 0
+    repeated = [with_other_met(event) for event in rows(1)]
+    assert num_copies(tmp_path, (0, rows(1), zeros), (0, repeated, zeros)) == 0
 
 
-@pytest.mark.parametrize("other", ["run", "luminosityBlock", "event"])
-def test_each_of_the_numbers_tells_events_apart(tmp_path: Path, other: str) -> None:
-    again = [with_other_met(event) for event in rows(1)]
-    changed = {**RUN_NUMBERS, other: RUN_NUMBERS[other] + np.uint64(1000)}
-    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (0, again, changed)) == 0
+@pytest.mark.parametrize("second", ["run", "luminosityBlock", "event"])
+def test_each_of_the_numbers_tells_events_apart(tmp_path: Path, second: str) -> None:
+    repeated = [with_other_met(event) for event in rows(1)]
+    changed = {**RUN_NUMBERS, second: RUN_NUMBERS[second] + np.uint64(1000)}
+    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (0, repeated, changed)) == 0
 
 
 def test_an_event_that_one_file_holds_twice_is_a_copy(tmp_path: Path) -> None:
@@ -180,5 +182,5 @@ def test_copies_whose_hardest_lepton_is_another_follow_most_events_of_the_file()
 def test_other_branches_of_these_names_are_left_alone(
     tmp_path: Path, numbers: dict[str, Any]
 ) -> None:
-    again = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), numbers), (0, again, numbers)) == 0
+    repeated = [with_other_met(event) for event in rows(1)]
+    assert num_copies(tmp_path, (0, rows(1), numbers), (0, repeated, numbers)) == 0

@@ -41,13 +41,13 @@ LARGE: Final = [2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 6, 2**64 - 1]
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
-        ("n % 10 < 5", [number % 10 < 5 for number in LARGE]),
-        ("abs(n) % 10 in [7, 8]", [number % 10 in (7, 8) for number in LARGE]),
+        ("n % 10 < 5", [index % 10 < 5 for index in LARGE]),
+        ("abs(n) % 10 in [7, 8]", [index % 10 in (7, 8) for index in LARGE]),
         ("n == 9223372036854775809", [0, 0, 0, 1, 0, 0]),
         ("n in [9007199254740993, 18446744073709551615]", [1, 0, 0, 0, 0, 1]),
         ("n - 1 < 9223372036854775807", [1, 1, 0, 0, 0, 0]),
         ("n * 1000 > 1e19", [0, 1, 1, 1, 1, 1]),
-        ("n // 2 % 2 == 0", [number // 2 % 2 == 0 for number in LARGE]),
+        ("n // 2 % 2 == 0", [index // 2 % 2 == 0 for index in LARGE]),
         ("sqrt(n) < 1e8", [1, 0, 0, 0, 0, 0]),
         ("n + small == 9007199254740994", [1, 0, 0, 0, 0, 0]),
         ("n > 9.2e18 and small == 1", [0, 1, 1, 1, 1, 1]),
@@ -60,9 +60,9 @@ def test_conditions_on_large_integers_are_exact(condition: str, holds: list[int]
     assert rule.labels(columns)[1].tolist() == holds
 
 
-@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i2", "u2", "u4", "i8", "u8"])
-def test_short_and_unsigned_integers_do_not_run_over(kind: str) -> None:
-    columns = {"_label_by_0": exact(np.array([0, 1], kind))}
+@pytest.mark.parametrize("kind_name", ["?", "i1", "u1", "i2", "u2", "u4", "i8", "u8"])
+def test_short_and_unsigned_integers_do_not_run_over(kind_name: str) -> None:
+    columns = {"_label_by_0": exact(np.array([0, 1], kind_name))}
     assert LabelRule.of({"f - 1 < 0": 1}).labels(columns)[1].tolist() == [1, 0]
     assert LabelRule.of({"f + 300 > 300": 1}).labels(columns)[1].tolist() == [0, 1]
 
@@ -124,7 +124,7 @@ def holds_for(condition: str, **columns: NDArray[np.generic]) -> list[bool]:
 EVENTS: Final = np.array([3, 123_457, 2**31 - 1, 2**31 - 19], np.int64)
 
 
-@pytest.mark.parametrize("kind", ["i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize("kind_name", ["i4", "u4", "i8", "u8"])
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
@@ -139,9 +139,9 @@ EVENTS: Final = np.array([3, 123_457, 2**31 - 1, 2**31 - 19], np.int64)
     ],
 )
 def test_powers_products_and_large_constants_are_exact(
-    kind: str, condition: str, expected: list[bool]
+    kind_name: str, condition: str, expected: list[bool]
 ) -> None:
-    assert holds_for(condition, n=EVENTS.astype(kind)) == expected
+    assert holds_for(condition, n=EVENTS.astype(kind_name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_powers_products_and_large_constants_are_exact(
         "-n / 3 < 0 and n > 2",
     ],
 )
-@pytest.mark.parametrize("others", [[0], [2**40]])
+@pytest.mark.parametrize("remaining", [[0], [2**40]])
 def test_an_event_has_one_answer_whatever_is_read_with_it(
-    condition: str, others: list[int]
+    condition: str, remaining: list[int]
 ) -> None:
     numbers, divisors = (
         np.array([0, 4, 7, -5, 2**30], np.int64),
@@ -166,7 +166,7 @@ def test_an_event_has_one_answer_whatever_is_read_with_it(
     alone = [
         holds_for(condition, n=numbers[[at]], m=divisors[[at]])[0] for at in range(len(numbers))
     ]
-    together = holds_for(condition, n=np.append(numbers, others), m=np.append(divisors, 1))
+    together = holds_for(condition, n=np.append(numbers, remaining), m=np.append(divisors, 1))
     assert together[: len(alone)] == alone
 
 

@@ -25,8 +25,10 @@ from ingestion.settings import IngestSettings, SampleSettings
 def test_expand_sorts_the_files_of_a_glob(tmp_path: Path) -> None:
     for name in ("b.root", "a.root", "c.txt"):
         (tmp_path / name).touch()
-    found = expand([SampleSettings(name="qcd", label=2, files=[str(tmp_path / "*.root")])])
-    assert [(each.sample.name, each.sample.label, Path(each.path).name) for each in found] == [
+    results = expand([SampleSettings(name="qcd", label=2, files=[str(tmp_path / "*.root")])])
+    assert [
+        (result.sample.name, result.sample.label, Path(result.path).name) for result in results
+    ] == [
         ("qcd", 2, "a.root"),
         ("qcd", 2, "b.root"),
     ]
@@ -37,7 +39,7 @@ def qcd(*patterns: Path | str) -> list[SampleSettings]:
 
 
 @pytest.mark.parametrize(
-    ("patterns", "is_listening", "words"),
+    ("patterns", "is_listening", "message"),
     [
         (["ttbar_*.root"], True, r"sample 'qcd': no file matches '[^']*ttbar_\*\.root'\..*a\.root"),
         (
@@ -65,17 +67,17 @@ def qcd(*patterns: Path | str) -> list[SampleSettings]:
     ],
 )
 def test_what_matches_nothing_is_named_with_the_nearest_that_is_there(
-    tmp_path: Path, patterns: list[str], is_listening: bool, words: str
+    tmp_path: Path, patterns: list[str], is_listening: bool, message: str
 ) -> None:
     (tmp_path / "a.root").touch()
-    told: list[str] = []
+    reports: list[str] = []
     samples = [
         SampleSettings(name="other", label=1, files=[str(tmp_path / "a.root")]),
         *qcd(*(tmp_path / pattern for pattern in patterns)),
     ]
-    with pytest.raises(NoFilesError, match=words):
-        expand(samples, on_unmatched=told.append if is_listening else None)
-    assert told == []
+    with pytest.raises(NoFilesError, match=message):
+        expand(samples, on_unmatched=reports.append if is_listening else None)
+    assert reports == []
 
 
 def test_a_folder_with_brackets_in_its_name_made_a_named_file_a_glob(
@@ -85,10 +87,10 @@ def test_a_folder_with_brackets_in_its_name_made_a_named_file_a_glob(
     (tmp_path / "run[2024]").mkdir()
     monkeypatch.chdir(tmp_path / "run[2024]")
     Path("a.root").touch()
-    told: list[str] = []
+    reports: list[str] = []
     with pytest.raises(NoFilesError, match=r"no file matches '/.*run\[2024\]/b\.root'"):
-        expand(qcd("a.root", "b.root"), on_unmatched=told.append)
-    assert told == []
+        expand(qcd("a.root", "b.root"), on_unmatched=reports.append)
+    assert reports == []
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -106,8 +108,8 @@ def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
     (info,) = checked_files(path)
     remembered = info._replace(entries=12345)
     source = [source_of("other", 1, str(path))]
-    (again,) = inventory(source, IngestSettings(), known={str(path): remembered}).infos
-    assert (again.entries, again.sample, again.label) == (12345, "other", 1)
+    (repeated,) = inventory(source, IngestSettings(), known={str(path): remembered}).infos
+    assert (repeated.entries, repeated.sample, repeated.label) == (12345, "other", 1)
     path.touch()
     changed_time = remembered._replace(modified="long ago")
     assert (
@@ -121,7 +123,7 @@ def histogram(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "words"),
+    ("make", "error", "message"),
     [
         (
             lambda path: path.write_text("this is not ROOT at all, but long"),
@@ -140,11 +142,11 @@ def histogram(path: Path) -> None:
     ],
 )
 def test_a_path_that_is_not_an_input_file_is_named(
-    tmp_path: Path, make: Callable[[Path], object], error: type[Exception], words: str
+    tmp_path: Path, make: Callable[[Path], object], error: type[Exception], message: str
 ) -> None:
     make(tmp_path / "a.root")
     with pytest.raises(
-        error, match=rf"a\.root.*{words}" if error is UnreadableFileError else words
+        error, match=rf"a\.root.*{message}" if error is UnreadableFileError else message
     ):
         checked_files(tmp_path / "a.root")
 
@@ -177,8 +179,8 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
     for label in (0, 1):
         sources = [source_of("a", 0, str(present)), source_of("b", label, str(absent))]
         if label == 0:
-            words = r"'a': .*present\.root has weights of a generator, .*'b'.* no branch of them.*`weight: none`"
-            with pytest.raises(ConflictingFilesError, match=words):
+            message = r"'a': .*present\.root has weights of a generator, .*'b'.* no branch of them.*`weight: none`"
+            with pytest.raises(ConflictingFilesError, match=message):
                 inventory(sources, IngestSettings())
         else:
             # The scale of a class is its own.

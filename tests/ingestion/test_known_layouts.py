@@ -42,13 +42,13 @@ PARTICLES: Final = ("EFlowTrack", "EFlowPhoton", "EFlowNeutralHadron")
 def ntuple(path: Path, tree: str, names: dict[str, str]) -> Path:
     """A file of `EVENTS` without particles, whose branches have other names."""
     columns = columns_of(EVENTS, flat_scalars=True)
-    kept = {
+    retained = {
         names.get(name, name): values
         for name, values in columns.items()
         if not name.startswith(PARTICLES)
     }
     with uproot.recreate(path) as file:
-        file.mktree(tree, kinds_of(kept)).extend(kept)
+        file.mktree(tree, kinds_of(retained)).extend(retained)
     return path
 
 
@@ -101,10 +101,10 @@ def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(
     branch_map: dict[str, str],
 ) -> None:
     settings = IngestSettings(layout=BranchLayout.NANOAOD, branch_map=branch_map)
-    words = r"branch 'Jet_btagDeepFlavB' holds {}, .*set its threshold, ingest\.min_btag"
-    with pytest.raises(WrongBranchTypeError, match=words.format(r"-3000\.0")):
+    message = r"branch 'Jet_btagDeepFlavB' holds {}, .*set its threshold, ingest\.min_btag"
+    with pytest.raises(WrongBranchTypeError, match=message.format(r"-3000\.0")):
         checked_files(CMS_FILE, settings=settings, needs_particles=False)
-    with pytest.raises(WrongBranchTypeError, match=words.format(r"0\.\d+")):
+    with pytest.raises(WrongBranchTypeError, match=message.format(r"0\.\d+")):
         checked_files(TTBAR_FILE, settings=settings, needs_particles=False)
 
 
@@ -122,8 +122,8 @@ def test_a_mapped_collection_finds_branches_in_small_letters(
 
 
 def test_a_branch_in_the_letters_of_the_config_comes_before_others(tmp_path: Path) -> None:
-    other = {"electron_pt": columns_of(EVENTS)["Electron.PT"] * 2}
-    path = write_delphes(tmp_path / "a.root", EVENTS, more=other)
+    second = {"electron_pt": columns_of(EVENTS)["Electron.PT"] * 2}
+    path = write_delphes(tmp_path / "a.root", EVENTS, more=second)
     assert select(path).table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
     with pytest.raises(MissingBranchError, match="'Electron_Pt' is the name of 2 branches"):
         checked_files(path, settings=IngestSettings(branch_map={"electrons.pt": "Electron_Pt"}))

@@ -56,26 +56,26 @@ def rewritten(path: Path, changes: Mapping[str, Any], **options: Any) -> Path:
     return write_delphes(path, EVENTS, rename=names, more=changes, flat_scalars=True, **options)
 
 
-def slots(*events: list[float], kind: str = "f4") -> np.ndarray[Any, Any]:
-    return np.array(events, kind)
+def slots(*events: list[float], kind_name: str = "f4") -> np.ndarray[Any, Any]:
+    return np.array(events, kind_name)
 
 
 def fixed(fill: float, *, stale: bool = False) -> dict[str, Any]:
     """Jets in four slots; the free ones hold `fill`, or what earlier events left there."""
-    rest = [50.0, 1.1, 1.2, 0] if stale else [fill, fill, fill, 0]
+    remainder = [50.0, 1.1, 1.2, 0] if stale else [fill, fill, fill, 0]
     values = zip(
         (90.0, 0.1, 0.2, 1),
         (50.0, 1.1, 1.2, 0),
         (70.0, 2.1, 2.2, 0),
-        rest,
+        remainder,
         (fill, fill, fill, 0),
         strict=True,
     )
     return {
         f"Jet_{name}": slots(
-            [a, b, free, free], [c, other, free, free], kind="i4" if name == "BTag" else "f4"
+            [a, b, free, free], [c, second, free, free], kind_name="i4" if name == "BTag" else "f4"
         )
-        for name, (a, b, c, other, free) in zip(("PT", "Eta", "Phi", "BTag"), values, strict=True)
+        for name, (a, b, c, second, free) in zip(("PT", "Eta", "Phi", "BTag"), values, strict=True)
     }
 
 
@@ -119,7 +119,7 @@ def test_an_array_beside_lists_has_their_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "count", "error", "words"),
+    ("changes", "count", "error", "message"),
     [
         (
             {"nJet": np.array([2, 5], "i4")},
@@ -158,10 +158,10 @@ def test_a_counter_that_cannot_be_right_is_named(
     changes: dict[str, Any],
     count: str | None,
     error: type[InputFileError],
-    words: str,
+    message: str,
 ) -> None:
     path = rewritten(tmp_path / "a.root", fixed(0, stale=True) | changes)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         select(path, branch_map={"jets.count": count} if count else {})
 
 
@@ -169,8 +169,8 @@ def test_a_counter_that_cannot_be_right_is_named(
 def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> None:
     changes = {name: ak.Array(ak.from_regular(values)) for name, values in fixed(fill).items()}
     path = rewritten(tmp_path / "a.root", changes)
-    words = rf"5 of 8 candidates of 'jets' look like padding, such as pt {fill}, .*`jets\.count`.*`filled`"
-    with pytest.raises(WrongBranchTypeError, match=words):
+    message = rf"5 of 8 candidates of 'jets' look like padding, such as pt {fill}, .*`jets\.count`.*`filled`"
+    with pytest.raises(WrongBranchTypeError, match=message):
         select(path)
     assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
     counted = rewritten(tmp_path / "b.root", {**changes, "how_many": COUNTS})
@@ -178,7 +178,7 @@ def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("branch_map", "words"),
+    ("branch_map", "message"),
     [
         (
             {"muons": "Electron"},
@@ -191,9 +191,9 @@ def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> 
     ],
 )
 def test_one_branch_for_two_momenta_is_refused(
-    tmp_path: Path, branch_map: dict[str, str], words: str
+    tmp_path: Path, branch_map: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(WrongBranchTypeError, match=words):
+    with pytest.raises(WrongBranchTypeError, match=message):
         found(write_delphes(tmp_path / "a.root", EVENTS), IngestSettings(branch_map=branch_map))
 
 
@@ -204,8 +204,8 @@ def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_p
         electrons=[lepton(40, 0, 0)], tracks=[*below, track(9.0, 0, 0)], photons=photons
     )
     (row,) = select(write_delphes(tmp_path / "a.root", [event])).table.to_pylist()
-    assert [each["pt"] for each in row["tracks"]] == [9.0]
-    assert [each["et"] for each in row["photons"]] == [5.0]
+    assert [candidate["pt"] for candidate in row["tracks"]] == [9.0]
+    assert [candidate["et"] for candidate in row["photons"]] == [5.0]
 
 
 def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
     ]
     counts = select(write_delphes(tmp_path / "a.root", events)).tally().counts
     assert (counts["rejected_nonfinite"], counts["events"]) == (2, 1)
-    (words,) = unusual_content({"made": counts})
-    assert words.startswith(
+    (message,) = unusual_content({"made": counts})
+    assert message.startswith(
         "2 events of made rejected: EFlowTrack.PT of 1, EFlowTrack.Eta of 2 not finite."
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({}, []),
         ({"scale": 1000.0}, ["are they in MeV?"]),
@@ -241,7 +241,7 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
     ],
 )
 def test_units_charges_and_tags_that_look_wrong_are_named(
-    tmp_path: Path, change: Mapping[str, Any], words: list[str]
+    tmp_path: Path, change: Mapping[str, Any], message: list[str]
 ) -> None:
     scale, charge, btags = (
         change.get("scale", 1.0),
@@ -249,17 +249,17 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
         change.get("btags", [1, 0]),
     )
 
-    def row(number: int) -> Row:
-        jets = [jet(25.0 * scale, 0.1, place, btag=btag) for place, btag in enumerate(btags)]
+    def row(index: int) -> Row:
+        jets = [jet(25.0 * scale, 0.1, position, btag=btag) for position, btag in enumerate(btags)]
         row = event_row(
-            electrons=[{**lepton((30.0 + number) * scale, 0, 0), "charge": charge}],
+            electrons=[{**lepton((30.0 + index) * scale, 0, 0), "charge": charge}],
             jets=jets,
             tracks=[{**track(9.0, 0, 0), "charge": change.get("track_charge", 1)}],
         )
         row |= {"met": change.get("met", row["met"])}
         row["photons"], row["neutral_hadrons"] = [tower(0.6, 0, 0)] * 3, [tower(1.1, 0, 0)] * 2
         # A part of the events has muons.
-        row["muons"] = [lepton(40.0, 0.4, 0.3)] * (number % 3 == 0)
+        row["muons"] = [lepton(40.0, 0.4, 0.3)] * (index % 3 == 0)
         for name in COLLECTIONS.keys() & change.keys():
             size = "et" if "et" in COLLECTIONS[name] else "pt"
             row[name] = [
@@ -268,17 +268,17 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
         return row
 
     counts = (
-        select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)]))
+        select(write_delphes(tmp_path / "a.root", [row(index) for index in range(50)]))
         .tally()
         .counts
     )
     unusual = list(unusual_content({"made": counts}))
-    assert len(unusual) == len(words)
-    assert all(word in note for word, note in zip(words, unusual, strict=True))
+    assert len(unusual) == len(message)
+    assert all(word in note for word, note in zip(message, unusual, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("lowest_eta", "highest_eta", "words"),
+    ("lowest_eta", "highest_eta", "message"),
     [
         (-2.5, 2.5, []),
         (-np.pi, np.pi, ["No eta of electrons, jets of made is beyond pi"]),
@@ -290,7 +290,7 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
     ],
 )
 def test_swapped_eta_and_phi_are_named(
-    tmp_path: Path, lowest_eta: float, highest_eta: float, words: list[str]
+    tmp_path: Path, lowest_eta: float, highest_eta: float, message: list[str]
 ) -> None:
     rng = np.random.default_rng(2)
     angles = rng.uniform([lowest_eta, -np.pi], [highest_eta, np.pi], (400, 2))
@@ -300,10 +300,12 @@ def test_swapped_eta_and_phi_are_named(
         )
         for n, angle in enumerate(angles)
     ]
-    found = list(
+    actual = list(
         unusual_content({"made": select(write_delphes(tmp_path / "a.root", events)).tally().counts})
     )
-    assert [each[: len(word)] for each, word in zip(found, words, strict=True)] == words
+    assert [
+        sentence[: len(word)] for sentence, word in zip(actual, message, strict=True)
+    ] == message
 
 
 def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
@@ -344,7 +346,7 @@ def names_of(file: str) -> BranchNames:
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "content"),
+    ("name", "path", "document"),
     [
         ("electron/PT", "electron/PT", [[40.0], [41.0]]),
         ("electron.PT", "electron/PT", [[40.0], [41.0]]),
@@ -357,11 +359,11 @@ def names_of(file: str) -> BranchNames:
     ],
 )
 def test_objects_and_leaves_are_read_by_their_full_path(
-    name: str, path: str, content: list[Any]
+    name: str, path: str, document: list[Any]
 ) -> None:
     source = names_of("types_of_root.root")[name]
     assert source.path == path
-    assert source.read(0, 2).tolist() == content
+    assert source.read(0, 2).tolist() == document
 
 
 def test_a_short_name_read_the_electrons_for_the_muons() -> None:
@@ -372,7 +374,7 @@ def test_a_short_name_read_the_electrons_for_the_muons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "name", "words"),
+    ("field", "name", "message"),
     [
         ("met", "met", r"holds several numbers: map 'met/met' or 'met/phi'"),
         (
@@ -386,10 +388,10 @@ def test_a_short_name_read_the_electrons_for_the_muons() -> None:
     ],
 )
 def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(
-    field: str, name: str, words: str
+    field: str, name: str, message: str
 ) -> None:
     names = names_of("types_of_root.root")
-    with pytest.raises(WrongBranchTypeError, match=words):
+    with pytest.raises(WrongBranchTypeError, match=message):
         field_sources(names, {field: name}, {})
 
 
@@ -402,7 +404,7 @@ def test_a_merge_behind_an_empty_file_was_called_a_damaged_copy() -> None:
 
 def test_samples_state_their_tree_and_branches(tmp_path: Path) -> None:
     plain = write_delphes(tmp_path / "plain.root", EVENTS)
-    other = write_delphes(
+    delphes = write_delphes(
         tmp_path / "other.root", EVENTS, tree="ntuple", rename={"Electron.PT": "Electron.P_T"}
     )
     samples = [
@@ -410,7 +412,7 @@ def test_samples_state_their_tree_and_branches(tmp_path: Path) -> None:
         SampleSettings(
             name="b",
             label=1,
-            files=[str(other)],
+            files=[str(delphes)],
             tree="ntuple",
             branch_map={"electrons.pt": "Electron.P_T"},
         ),
@@ -469,13 +471,13 @@ def test_files_of_one_uuid_are_known_by_their_content(tmp_path: Path) -> None:
     assert first.uuid == str(same)
     assert second.uuid not in {"", first.uuid}
     # The identity stays, whatever comes later and however the files are ordered.
-    known = {info.path: info for info in (first, second)}
-    again = inventory(
+    expected = {info.path: info for info in (first, second)}
+    repeated = inventory(
         expand([SampleSettings(name="s", label=0, files=[str(b), str(a)])]),
         IngestSettings(),
-        known=known,
+        known=expected,
     )
-    assert [info.uuid for info in again.infos] == [second.uuid, first.uuid]
+    assert [info.uuid for info in repeated.infos] == [second.uuid, first.uuid]
     (tmp_path / "c.root").write_bytes(a.read_bytes())
     with pytest.raises(ConflictingFilesError, match="the same ROOT file"):
         found([a, b, tmp_path / "c.root"])
@@ -486,9 +488,9 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
     # After its last save, the job wrote further baskets.
     path.write_bytes(path.read_bytes() + bytes(1000))
     (info,) = found(path).infos
-    (words,) = notes([info._asdict()], [])
-    assert "never closed" in words
-    assert "Its 2 entries up to the last save are read" in words
+    (message,) = notes([info._asdict()], [])
+    assert "never closed" in message
+    assert "Its 2 entries up to the last save are read" in message
     (waiting,) = found(path, IngestSettings(settle_seconds=3600)).waiting
     assert "not closed" in waiting.reason
 

@@ -57,8 +57,8 @@ FLAT_MAP: Final = {
 }
 
 
-def message_of(path: Path, settings: IngestSettings, kind: type[InputFileError]) -> str:
-    with pytest.raises(kind) as caught:
+def message_of(path: Path, settings: IngestSettings, kind_name: type[InputFileError]) -> str:
+    with pytest.raises(kind_name) as caught:
         checked_files(path, settings=settings)
     return str(caught.value)
 
@@ -76,8 +76,8 @@ def test_the_provenance_of_every_real_file_is_written_down(path: Path) -> None:
         for line in (DATA / "README.md").read_text(encoding="utf-8").splitlines()
         if f"| `{path.name}`" in line
     )
-    content = path.read_bytes()
-    assert f"| {len(content)} | `{hashlib.sha256(content).hexdigest()}` |" in row
+    file_bytes = path.read_bytes()
+    assert f"| {len(file_bytes)} | `{hashlib.sha256(file_bytes).hexdigest()}` |" in row
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,10 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
         "num_jets": ak.sum(jets, axis=1),
         "num_bjets": ak.sum(jets & is_b, axis=1),
         "lepton_pt": lepton_pt,
-        **{f"lepton_iso_{kind}": np.zeros(len(nano)) for kind in ("charged", "photon", "neutral")},
+        **{
+            f"lepton_iso_{kind_name}": np.zeros(len(nano))
+            for kind_name in ("charged", "photon", "neutral")
+        },
     }.items():
         np.testing.assert_allclose(hlf[name], ak.to_numpy(expected), rtol=1e-6, err_msg=name)
     assert len(nano) == ak.sum(lepton_pt > 23) > 50
@@ -177,13 +180,13 @@ def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path
     path = write_flat(
         tmp_path / "flat.root", events, more={"Jet_btag": ak.unflatten(flat, offsets)}
     )
-    found = select(
+    actual = select(
         path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0)
     )
     last = int(np.flatnonzero(offsets)[-1])
-    assert found.tally().counts["rejected_nonfinite"] == 1
-    assert last not in found.table["entry"].to_pylist()
-    tags = [each["btag"] for jets in found.table["jets"].to_pylist() for each in jets]
+    assert actual.tally().counts["rejected_nonfinite"] == 1
+    assert last not in actual.table["entry"].to_pylist()
+    tags = [each["btag"] for jets in actual.table["jets"].to_pylist() for each in jets]
     assert tags == [int(each > 0.5) for each in flat[: len(tags)]]
     assert {0, 1} == set(tags)
 
@@ -199,9 +202,11 @@ def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_l
 
 def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     events = some_events()
-    whole = write_flat(tmp_path / "whole.root", events)
+    flat = write_flat(tmp_path / "whole.root", events)
     candidates = [
-        each.branch for name in PARTICLE_COLLECTIONS for each in COLLECTIONS[name].values()
+        field_or_path.branch
+        for name in PARTICLE_COLLECTIONS
+        for field_or_path in COLLECTIONS[name].values()
     ]
     bare = write_flat(tmp_path / "bare.root", events, without=candidates)
     settings = IngestSettings(
@@ -210,13 +215,14 @@ def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     )
     (info,) = checked_files(bare, settings=settings, needs_particles=False)
     assert info.lacks_particles
-    (found,) = checked_files(whole, settings=IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
-    assert not found.lacks_particles
+    (actual,) = checked_files(flat, settings=IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
+    assert not actual.lacks_particles
     sources = [
-        source_of("other", 0, str(each))._replace(needs_particles=False) for each in (whole, bare)
+        source_of("other", 0, str(field_or_path))._replace(needs_particles=False)
+        for field_or_path in (flat, bare)
     ]
     with pytest.raises(ConflictingFilesError, match=r"whole\.root has tracks.*bare\.root has none"):
-        inventory(sources, settings, known={str(whole): found})
+        inventory(sources, settings, known={str(flat): actual})
 
 
 def some_events() -> list[Row]:
@@ -276,7 +282,9 @@ def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> No
         (flat.tally().counts, delphes.tally().counts),
         (flat.tally().weights, delphes.tally().weights),
     ):
-        assert mine == {name.replace("MissingET.MET", "MET"): each for name, each in theirs.items()}
+        assert mine == {
+            name.replace("MissingET.MET", "MET"): column for name, column in theirs.items()
+        }
 
 
 @pytest.mark.parametrize("wrong", ["muon", "muons.PT", "tracks.energy", "Muon", ""])
@@ -293,7 +301,7 @@ def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path
     path = write_delphes(tmp_path / "a.root", some_events(), without=jets)
     with uproot.update(path) as file:
         columns = {
-            branch: each for branch, each in columns_of(some_events()).items() if branch in jets
+            branch: column for branch, column in columns_of(some_events()).items() if branch in jets
         }
         file.mktree("friend", kinds_of(columns)).extend(columns)
     message = message_of(path, IngestSettings(), MissingBranchError)
@@ -317,8 +325,8 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
         written = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
         written.extend({name: values[3:] for name, values in columns.items()})
     branch_map = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
-    found = select(path, IngestSettings(branch_map=branch_map), weight="Weight")
-    assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
+    actual = select(path, IngestSettings(branch_map=branch_map), weight="Weight")
+    assert without_file(actual.table) == without_file(select(delphes, IngestSettings()).table)
     (info,) = checked_files(
         path, settings=IngestSettings(branch_map=branch_map, entries_per_task=1)
     )
@@ -328,12 +336,12 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
 def test_of_several_cycles_the_highest_is_read(tmp_path: Path) -> None:
     first, second = some_events()[:3], some_events()[3:]
     path = write_delphes(tmp_path / "cycles.root", first)
-    whole = write_delphes(tmp_path / "one.root", second)
+    delphes = write_delphes(tmp_path / "one.root", second)
     with uproot.update(path) as file:
         columns = columns_of(second)
         file.mktree("Delphes", kinds_of(columns)).extend(columns)
     with uproot.open(path) as file:
         assert sorted(file.keys()) == ["Delphes;1", "Delphes;2"]
     assert without_file(select(path, IngestSettings()).table) == without_file(
-        select(whole, IngestSettings()).table
+        select(delphes, IngestSettings()).table
     )

@@ -22,7 +22,7 @@ from ingestion.settings import IngestSettings, SampleSettings
 def written(path: Path, weights: dict[str, Any]) -> Path:
     """A Delphes file of four events, which other files do not hold, with these branches of weights and no others."""
     first = sum(map(ord, path.stem))
-    rows = [event_row(electrons=[lepton(40.0 + first + number, 0, 0)]) for number in range(4)]
+    rows = [event_row(electrons=[lepton(40.0 + first + index, 0, 0)]) for index in range(4)]
     return write_delphes(path, distinct(rows), without=["Event.Weight"], more=weights)
 
 
@@ -48,8 +48,11 @@ def test_a_weight_from_lists_of_other_lengths_is_refused_over_samples(tmp_path: 
     nine = written(tmp_path / "nine.root", {"LHEScale": lists_of(9, 9, 9, 9)})
     eight = written(tmp_path / "eight.root", {"LHEScale": lists_of(8, 8, 8, 8)})
     samples = [stated(nine), stated(eight)]
-    words = r"lists of 'up' \(ingest.weights\) have 9 numbers in sample 'nine': .*, and 8 in sample 'eight'.*`weights: "
-    with pytest.raises(ConflictingFilesError, match=words):
+    message = (
+        r"lists of 'up' \(ingest.weights\) have 9 numbers in sample 'nine': .*, "
+        r"and 8 in sample 'eight'.*`weights: "
+    )
+    with pytest.raises(ConflictingFilesError, match=message):
         variations(samples)
     assert variations([samples[0], stated(eight, weights={"up": "weight * LHEScale[6]"})]) == [
         [8.0] * 4,
@@ -79,14 +82,14 @@ def test_a_weight_from_lists_of_several_lengths_in_a_file_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("weight * LHEScale[7]", 8.0), ("LHEScale[7]", 8.0)]
+    ("message", "expected"), [("weight * LHEScale[7]", 8.0), ("LHEScale[7]", 8.0)]
 )
 def test_an_event_with_an_empty_list_takes_the_weight_of_the_sample(
-    tmp_path: Path, words: str, expected: float
+    tmp_path: Path, message: str, expected: float
 ) -> None:
     scale = {"LHEScale": lists_of(0, 9, 0, 9), "genWeight": np.array([2.0, 1.0, 5.0, 1.0])}
     path = written(tmp_path / "a.root", scale)
-    settings = IngestSettings(weights={"up": words})
+    settings = IngestSettings(weights={"up": message})
     (info,) = checked_files(path, settings=settings, weight="genWeight")
     selection = select(info, settings)
     assert selection.table["weight_up"].to_pylist() == [2.0, expected, 5.0, expected]
@@ -108,7 +111,7 @@ def test_a_sample_without_the_branch_takes_its_weight_with_a_note_and_a_count(
     notes_of_samples = [
         list(unusual_content({"a": select(info, settings).tally().counts})) for info in infos
     ]
-    assert [len(found) for found in notes_of_samples] == [1, 0]
+    assert [len(actual) for actual in notes_of_samples] == [1, 0]
     assert "4 of 4 events of a have no 'up'" in notes_of_samples[0][0]
 
 
@@ -127,15 +130,15 @@ def test_a_branch_of_a_weight_that_no_file_has_is_an_error_with_the_nearest(tmp_
         variations([stated(paths[0], weights={"up": "LHEScales[7]"}), stated(paths[1])])
 
 
-@pytest.mark.parametrize("words", ["name", "name[0]"])
+@pytest.mark.parametrize("message", ["name", "name[0]"])
 @pytest.mark.parametrize("key", ["weight", "weights", "pass_through"])
-def test_text_is_no_weight(key: str, words: str) -> None:
+def test_text_is_no_weight(key: str, message: str) -> None:
     text = ak.Array(["nominal", "up"])
     column = {"weight": "weight", "weights": "weight_up", "pass_through": "name"}[key]
     with pytest.raises(
         WrongBranchTypeError, match=r"branch 'name' holds text; a number per event is needed"
     ):
-        column_numbers(text, column, ColumnSource.of_weight(words), path="a.root")
+        column_numbers(text, column, ColumnSource.of_weight(message), path="a.root")
 
 
 def test_the_weight_of_a_sample_is_from_lists_of_one_length_but_for_the_first(
@@ -175,10 +178,10 @@ def rejections(path: Path, sample: dict[str, Any], **weights: str) -> dict[str, 
     }
 
 
-def scale_with_nan(entry: int, number: int) -> ak.Array:
+def scale_with_nan(entry: int, index: int) -> ak.Array:
     """Lists of nine numbers, one of which is NaN."""
     numbers = np.ones((4, 9), np.float32)
-    numbers[entry, number] = np.nan
+    numbers[entry, index] = np.nan
     return ak.Array(numbers.tolist())
 
 
@@ -199,13 +202,11 @@ def test_a_weight_that_is_not_finite_is_counted_under_the_branch_of_its_sample(
     }
 
 
-@pytest.mark.parametrize("number", [0, 8])
-def test_each_of_two_weights_from_one_branch_rejects_its_events(
-    tmp_path: Path, number: int
-) -> None:
-    path = written(tmp_path / "a.root", {"LHEScale": scale_with_nan(1, number)})
+@pytest.mark.parametrize("index", [0, 8])
+def test_each_of_two_weights_from_one_branch_rejects_its_events(tmp_path: Path, index: int) -> None:
+    path = written(tmp_path / "a.root", {"LHEScale": scale_with_nan(1, index)})
     weights = {"up": "weight * LHEScale[8]", "down": "weight * LHEScale[0]"}
-    assert rejections(path, {}, **weights) == {f"LHEScale[{number}]": 1}
+    assert rejections(path, {}, **weights) == {f"LHEScale[{index}]": 1}
 
 
 def test_two_weights_of_one_number_count_all_their_events(tmp_path: Path) -> None:

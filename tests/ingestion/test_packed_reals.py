@@ -27,8 +27,8 @@ def names() -> Iterator[BranchNames]:
 
 def read_by_root() -> dict[str, list[list[float]]]:
     with uproot.open({PACKED: None}) as file:
-        content: dict[str, list[list[float]]] = json.loads(file["read_by_root"].member("fTitle"))
-    return content
+        document: dict[str, list[list[float]]] = json.loads(file["read_by_root"].member("fTitle"))
+    return document
 
 
 def lists(array: Any) -> list[list[float]]:

@@ -56,22 +56,31 @@ def written(
 def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -> pa.Table:
     """Predictions of the events of `written`, which went through ingest and features."""
     (info,) = inventory([source_of("a", 1, str(written(folder / "a.root")))], settings).infos
-    here: Any = InProcessSpark()
+    in_process_spark: Any = InProcessSpark()
     for name in ("events", "features"):
         (folder / name).mkdir()
     samples = [SampleSettings(name="a", label=1, files=["-"])]
-    made = ingest(here, [info], samples, settings, folder / "events", done=here, num_tasks=int)
-    parts = [
-        EventsFile(part.name, "a", "", str(folder / "events" / part.name)) for part in made.parts
+    created = ingest(
+        in_process_spark,
+        [info],
+        samples,
+        settings,
+        folder / "events",
+        done=in_process_spark,
+        num_tasks=int,
+    )
+    chunks = [
+        EventsFile(chunk.name, "a", "", str(folder / "events" / chunk.name))
+        for chunk in created.parts
     ]
     features = make_unsplit(
-        here,
-        parts,
+        in_process_spark,
+        chunks,
         {"a": sample},
         FeatureSettings(),
         CLASSES,
         folder / "features",
-        event_counter=here,
+        event_counter=in_process_spark,
         num_tasks=int,
     )
     assert pq.read_schema(features.files[0]).names[-len(info.pass_through) :] == list(
@@ -81,24 +90,24 @@ def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -
 
 
 def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
-    found = predicted(tmp_path, PASS_THROUGH, GeneratedSample(1, None, 1, 1.0))
-    assert found["Event.Number"].to_pylist() == [NUMBER + 1, NUMBER + 3, NUMBER + 5]
-    assert found["ScalarHT.HT"].to_pylist() == [0.25, 0.75, 1.25]
-    write_root(found, CLASSES, tmp_path / "p.root")
+    actual = predicted(tmp_path, PASS_THROUGH, GeneratedSample(1, None, 1, 1.0))
+    assert actual["Event.Number"].to_pylist() == [NUMBER + 1, NUMBER + 3, NUMBER + 5]
+    assert actual["ScalarHT.HT"].to_pylist() == [0.25, 0.75, 1.25]
+    write_root(actual, CLASSES, tmp_path / "p.root")
     assert (
         read_root(tmp_path / "p.root")["Event.Number"].to_pylist()
-        == found["Event.Number"].to_pylist()
+        == actual["Event.Number"].to_pylist()
     )
 
 
 def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_path: Path) -> None:
-    found = predicted(
+    actual = predicted(
         tmp_path,
         IngestSettings(weights={"scale_up": "ScalarHT.HT"}),
         GeneratedSample(1, None, 6, 3.0),
     )
-    assert found["weight"].to_pylist() == [2.0] * 3
-    assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
+    assert actual["weight"].to_pylist() == [2.0] * 3
+    assert actual["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
 
 def listed(path: Path, *, short: int | None = None, is_empty: bool = False) -> Path:
@@ -116,10 +125,10 @@ def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path)
         "fixed": "Fixed[1]",
     }
     settings = IngestSettings(weights=weights)
-    found = read_raw_events(path, settings, weight="ScalarHT.HT").pass_through
-    assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
-    assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
-    assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
+    actual = read_raw_events(path, settings, weight="ScalarHT.HT").pass_through
+    assert actual["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
+    assert actual["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
+    assert actual["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
     empty = listed(tmp_path / "empty.root", is_empty=True)
     assert inventory([source_of("a", 0, str(empty))], settings).infos[0].entries == 0
 
@@ -138,7 +147,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (
             {"weights": {"up": "WeightLHEF.Weight"}},
@@ -159,10 +168,10 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
     ],
 )
 def test_lists_are_seen_when_files_are_checked(
-    tmp_path: Path, settings: dict[str, Any], words: str
+    tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     """Of a range of Spark tasks, the entry was counted from its begin, and the advice was ingest.branch_map."""
-    with pytest.raises(WrongBranchTypeError, match=words):
+    with pytest.raises(WrongBranchTypeError, match=message):
         inventory([source_of("a", 0, str(listed(tmp_path / "a.root")))], IngestSettings(**settings))
 
 
@@ -197,7 +206,7 @@ def test_several_numbers_of_one_list_read_their_branch_once(
     lists = {"WeightLHEF.Weight": [[1.0, 2.0, 3.0]] * 6}
     path = written(tmp_path / "a.root", further=lists)
     settings = IngestSettings(
-        weights={f"w{number}": f"WeightLHEF.Weight[{number}]" for number in range(3)}
+        weights={f"w{index}": f"WeightLHEF.Weight[{index}]" for index in range(3)}
     )
     (info,) = inventory([source_of("a", 1, str(path))], settings).infos
     read_raw_events: list[str] = []
@@ -209,5 +218,5 @@ def test_several_numbers_of_one_list_read_their_branch_once(
 
     monkeypatch.setattr(uproot.TBranch, "array", noted)
     (raw,) = read_events(info, settings, start=0, stop=6)
-    assert [raw.pass_through[f"weight_w{number}"][0] for number in range(3)] == [1.0, 2.0, 3.0]
+    assert [raw.pass_through[f"weight_w{index}"][0] for index in range(3)] == [1.0, 2.0, 3.0]
     assert read_raw_events.count("WeightLHEF.Weight") == 1

@@ -71,10 +71,10 @@ def test_thresholds_are_strict_and_keep_the_rest_in_order(tmp_path: Path) -> Non
         neutral_hadrons=[tower(1.5, 0, 0), tower(0.5, 0, 0)],
     )
     table = select(write_delphes(tmp_path / "a.root", [event])).table
-    kept = {
+    retained = {
         name: [c.get("pt", c.get("et")) for c in table[name][0].as_py()] for name in COLLECTIONS
     }
-    assert (kept["tracks"], kept["photons"], kept["neutral_hadrons"]) == (
+    assert (retained["tracks"], retained["photons"], retained["neutral_hadrons"]) == (
         [0.75, 9.0],
         [1.25],
         [1.5],
@@ -166,14 +166,14 @@ def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "key"),
+    ("kind_name", "value", "key"),
     [("int32", -1, "branch_map"), ("float32", 0.5, "min_btag"), ("int64", 2**33, "branch_map")],
 )
 def test_integers_that_would_change_are_refused(
-    tmp_path: Path, kind: str, value: float, key: str
+    tmp_path: Path, kind_name: str, value: float, key: str
 ) -> None:
     event = event_row(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
-    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
+    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind_name, value)})
     with pytest.raises(
         WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.{key}"
     ):
@@ -181,13 +181,13 @@ def test_integers_that_would_change_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "expected"), [("bool", True, 1), ("int8", 3, 3), ("float64", 2.0, 2)]
+    ("kind_name", "value", "expected"), [("bool", True, 1), ("int8", 3, 3), ("float64", 2.0, 2)]
 )
 def test_integers_of_other_types_are_taken(
-    tmp_path: Path, kind: str, value: float, expected: int
+    tmp_path: Path, kind_name: str, value: float, expected: int
 ) -> None:
     event = event_row(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
-    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
+    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind_name, value)})
     assert select(path).table["jets"][0][0]["btag"].as_py() == expected
 
 

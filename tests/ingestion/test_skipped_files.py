@@ -30,33 +30,37 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def found(data: Path, **known: Any) -> Inventory:
+def found(data: Path, **expected: Any) -> Inventory:
     return inventory(
-        [source_of("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **known
+        [source_of("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **expected
     )
 
 
 def read(inventory: Inventory, out: Path) -> IngestResult:
     out.mkdir()
     samples = [SampleSettings(name="qcd", label=0, files=["-"])]
-    here: Any = InProcessSpark()
-    return ingest(here, inventory.infos, samples, SKIP, out, done=here, num_tasks=int)
+    in_process_spark: Any = InProcessSpark()
+    return ingest(
+        in_process_spark, inventory.infos, samples, SKIP, out, done=in_process_spark, num_tasks=int
+    )
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_believed(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed_behind_us(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
-        part = ingest_range(work, settings, out_dir)
+        chunk = ingest_range(work, settings, out_dir)
         os.utime(work.info.path, (1, 1))
-        return part
+        return chunk
 
-    before = found(data)
+    found_before = found(data)
     monkeypatch.setattr(job, "ingest_range", changed_behind_us)
-    result = read(before, tmp_path / "out")
+    result = read(found_before, tmp_path / "out")
     # Without a digest and with the old time, the next run sees that it is another.
     assert [info.digest for info in result.infos] == ["", ""]
-    assert [info.modified for info in result.infos] == [info.modified for info in before.infos]
+    assert [info.modified for info in result.infos] == [
+        info.modified for info in found_before.infos
+    ]
 
 
 def test_a_file_repaired_without_a_trace_in_size_or_time_is_read_again(data: Path) -> None:
@@ -87,7 +91,7 @@ def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(
 
     monkeypatch.setattr("hep_core.storage.url_to_fs", lambda _: (Server(), "/*.root"))
     sample = SampleSettings(name="qcd", label=0, files=["root://server//*.root"])
-    assert [each.path for each in expand([sample])] == [
+    assert [file.path for file in expand([sample])] == [
         "root://server//a.root",
         "root://server//b.root",
     ]

@@ -88,11 +88,11 @@ def test_a_link_to_nothing_is_named_beside_the_faults_of_other_files(
 def test_a_link_to_nothing_is_skipped_like_other_bad_files(tmp_path: Path) -> None:
     (tmp_path / "link.root").symlink_to("link.root")
     good = write_delphes(tmp_path / "a.root", [event_row(electrons=[lepton(40.0, 0, 0)])])
-    found = inventory(
+    actual = inventory(
         expand([sample("x", good, tmp_path / "link.root")]),
         IngestSettings(on_bad_file=OnBadFile.SKIP),
     )
-    assert [Path(file.path).name for file in found.bad] == ["link.root"]
+    assert [Path(file.path).name for file in actual.bad] == ["link.root"]
 
 
 @pytest.mark.parametrize("pattern", ["data/*.root", "data/x/a.root"])

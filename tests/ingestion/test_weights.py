@@ -50,16 +50,16 @@ THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
 def test_the_weight_is_what_the_sample_states(
     tmp_path: Path, branch: str, values: np.ndarray[Any, Any], weight: str, expected: list[float]
 ) -> None:
-    found = select(written(tmp_path / "a.root", {branch: values}), weight=weight)
-    assert found.table["weight"].to_pylist() == expected
-    squares = [number**2 for number in expected]
-    assert found.tally().weights["entries"] == pytest.approx(
+    actual = select(written(tmp_path / "a.root", {branch: values}), weight=weight)
+    assert actual.table["weight"].to_pylist() == expected
+    squares = [index**2 for index in expected]
+    assert actual.tally().weights["entries"] == pytest.approx(
         [sum(expected), sum(squares)], rel=1e-15
     )
 
 
 @pytest.mark.parametrize(
-    ("weight", "kind", "words"),
+    ("weight", "kind_name", "message"),
     [
         (
             None,
@@ -79,10 +79,10 @@ def test_the_weight_is_what_the_sample_states(
     ],
 )
 def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
-    tmp_path: Path, weight: str | None, kind: type[Exception], words: str
+    tmp_path: Path, weight: str | None, kind_name: type[Exception], message: str
 ) -> None:
     path = written(tmp_path / "a.root", {"Event.Weight": THREE})
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind_name, match=message):
         checked_files(path, weight=weight)
 
 
@@ -92,9 +92,9 @@ def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_pat
     }
     (info,) = checked_files(written(tmp_path / "a.root", names))
     assert info.like_weights == ("genWeight", "xsec", "LHEWeight_originalXWGTUP")
-    (words,) = notes_of(info)
-    assert "no event weights" not in words
-    assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in words
+    (message,) = notes_of(info)
+    assert "no event weights" not in message
+    assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in message
     assert notes_of(*checked_files(info.path, weight="none")) == []
     assert notes_of(*checked_files(info.path, weight="genWeight")) == []
 
@@ -103,12 +103,12 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     """Neither the weight nor its variations are there; of simulated events each counts."""
     settings = IngestSettings(weights={"up": "LHEWeight[1]", "down": "weight * LHEWeight[2]"})
     data = written(tmp_path / "data.root", {"run": np.arange(4)})
-    made = written(tmp_path / "made.root", {"genWeight": np.arange(4.0), "LHEWeight": THREE})
+    created = written(tmp_path / "made.root", {"genWeight": np.arange(4.0), "LHEWeight": THREE})
     ones = [1.0] * 4
     for path, weight, up in (
         (data, "none", ones),
-        (made, "none", [1, 4, 7, 10]),
-        (made, "genWeight", [1, 4, 7, 10]),
+        (created, "none", [1, 4, 7, 10]),
+        (created, "genWeight", [1, 4, 7, 10]),
     ):
         table = select(path, settings, weight=weight).table
         assert table["weight_up"].to_pylist() == up
@@ -120,11 +120,11 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     # Events without true classes may be of either kind.
     samples = [
         SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight")
-        for each in (data, made)
+        for each in (data, created)
     ]
-    found = find_input_files(samples, settings, lambda _: None, needs_weights=False)
-    assert [info.weight for info in found.infos] == ["none", "genWeight"]
-    assert notes_of(*found.infos) == []
+    input_files = find_input_files(samples, settings, lambda _: None, needs_weights=False)
+    assert [info.weight for info in input_files.infos] == ["none", "genWeight"]
+    assert notes_of(*input_files.infos) == []
 
 
 @pytest.mark.parametrize("weight", ["MissingET.MET", "Jet.PT[0]"])
@@ -135,7 +135,7 @@ def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "stated", "words"),
+    ("kind_name", "stated", "message"),
     [
         (
             SampleSettings,
@@ -153,16 +153,16 @@ def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> Non
     ],
 )
 def test_other_words_than_a_branch_are_no_weight(
-    kind: Any, stated: dict[str, Any], words: str
+    kind_name: Any, stated: dict[str, Any], message: str
 ) -> None:
-    sample = {"name": "a", "label": 0, "files": ["a.root"]} if kind is SampleSettings else {}
+    sample = {"name": "a", "label": 0, "files": ["a.root"]} if kind_name is SampleSettings else {}
     with pytest.raises(ValidationError) as caught:
-        kind(**sample, **stated)
-    assert words in str(caught.value)
+        kind_name(**sample, **stated)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "is_known"),
+    ("state_before", "state_after", "is_known"),
     [
         (None, None, True),
         (None, "Event.Weight", True),
@@ -171,14 +171,14 @@ def test_other_words_than_a_branch_are_no_weight(
     ],
 )
 def test_files_are_checked_again_when_the_statement_changes(
-    tmp_path: Path, before: str | None, after: str | None, is_known: bool
+    tmp_path: Path, state_before: str | None, state_after: str | None, is_known: bool
 ) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
     remembered = {
-        str(path): checked_files(path, weight=before)[0]._replace(entries=12345, sample="a")
+        str(path): checked_files(path, weight=state_before)[0]._replace(entries=12345, sample="a")
     }
     (info,) = inventory(
-        [source_of("a", 0, str(path), weight=after)], IngestSettings(), known=remembered
+        [source_of("a", 0, str(path), weight=state_after)], IngestSettings(), known=remembered
     ).infos
     assert (info.entries == 12345) is is_known
 
@@ -204,12 +204,12 @@ def counted(
             file["counts/h_genWeight"] = (np.array(histogram), np.arange(len(histogram) + 1.0))
         if runs:
             make = file.mkrntuple if is_ntuple else file.mktree
-            make("Runs", {name: each.dtype for name, each in runs.items()}).extend(runs)
+            make("Runs", {name: column.dtype for name, column in runs.items()}).extend(runs)
     return path
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("message", "expected"),
     [
         ("Runs.genEventSumw", 80.0),
         ("Runs.genEventCount", 50.0),
@@ -229,9 +229,9 @@ def counted(
     ],
 )
 def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(
-    tmp_path: Path, words: str, expected: float | str
+    tmp_path: Path, message: str, expected: float | str
 ) -> None:
-    runs = {**RUNS, "bad": np.array([1.0, np.nan])} if words == "Runs.bad" else RUNS
+    runs = {**RUNS, "bad": np.array([1.0, np.nan])} if message == "Runs.bad" else RUNS
     path = counted(tmp_path / "a.root", [12.0, 5.0], runs)
     stated: dict[str, Any] = {
         "name": "a",
@@ -239,14 +239,14 @@ def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(
         "files": [str(path)],
         "cross_section_pb": 1.0,
     }
-    sample = SampleSettings(**stated, weight="genWeight", sum_of_weights=words)
+    sample = SampleSettings(**stated, weight="genWeight", sum_of_weights=message)
     if isinstance(expected, float):
         (info,) = inventory(expand([sample]), IngestSettings()).infos
-        assert info.generated == {words: expected}
-        (again,) = inventory(
+        assert info.generated == {message: expected}
+        (repeated,) = inventory(
             expand([sample]), IngestSettings(), known={str(path): info._replace(size=info.size)}
         ).infos
-        assert again == info
+        assert repeated == info
         return
     with pytest.raises(InputFileError) as caught:
         inventory(expand([sample]), IngestSettings())
@@ -280,32 +280,36 @@ def test_what_counts_the_generated_events_shows_a_skim(
 ) -> None:
     (info,) = checked_files(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
     assert info.skim == sign
-    known: dict[str, Any] = {"name": "made", "cross_section_pb": 2.0, "sum_of_weights": None}
-    found = notes([info._asdict()], [known])
-    assert len(found) == (sign != "")
-    for note in found:
+    expected: dict[str, Any] = {"name": "made", "cross_section_pb": 2.0, "sum_of_weights": None}
+    results = notes([info._asdict()], [expected])
+    assert len(results) == (sign != "")
+    for note in results:
         assert (
             sign or "Nothing in the files of made shows whether they hold all generated events"
         ) in note
         assert "`sum_of_weights" in note
-    assert notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
-    assert notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
+    assert notes([info._asdict()], [{**expected, "cross_section_pb": None}]) == []
+    assert notes([info._asdict()], [{**expected, "sum_of_weights": 5.0}]) == []
 
 
 @pytest.mark.parametrize("weight", [None, "none"])
 @pytest.mark.parametrize(
-    ("words", "is_right"),
+    ("message", "is_right"),
     [("Runs.genEventSumw", False), ("counts/h_genWeight[1]", False), ("Runs.genEventCount", True)],
 )
 def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
-    tmp_path: Path, weight: str | None, words: str, is_right: bool
+    tmp_path: Path, weight: str | None, message: str, is_right: bool
 ) -> None:
     path = counted(tmp_path / "a.root", [12.0, 5.0], RUNS)
     (source,) = expand(
-        [SampleSettings(name="a", label=0, files=[str(path)], weight=weight, sum_of_weights=words)]
+        [
+            SampleSettings(
+                name="a", label=0, files=[str(path)], weight=weight, sum_of_weights=message
+            )
+        ]
     )
     if is_right:
-        assert inventory([source], IngestSettings()).infos[0].generated == {words: 50.0}
+        assert inventory([source], IngestSettings()).infos[0].generated == {message: 50.0}
         return
     with pytest.raises(
         WrongBranchTypeError, match=r"every event has weight 1\. State their branch as `weight`"

@@ -12,8 +12,8 @@ from lent_spark import without_figures
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """A finished run, made once by all test processes; each test puts its run folder back to where it wants it."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    own_value = tmp_path_factory.getbasetemp()
+    shared = own_value.parent if "PYTEST_XDIST_WORKER" in os.environ else own_value
     return FinishedRun(tmp_path_factory.mktemp("finished_run") / "Jürgen's", shared / "finished")
 
 

@@ -65,18 +65,18 @@ def test_the_lines_of_the_docs_score_a_run_as_its_evaluation_did(run: Run) -> No
         re.DOTALL,
     )
     assert 'load_run("demo")' in lines
-    found: dict[str, Any] = {}
-    exec(lines.replace('"demo"', repr(str(run.folder))), found)  # noqa: S102 - the lines of our own page
-    assert {*COLUMNS} <= {*found["features"].schema.names}
-    assert found["features"].num_rows == np.isfinite(found["scores"]).all(axis=1).sum()
+    actual: dict[str, Any] = {}
+    exec(lines.replace('"demo"', repr(str(run.folder))), actual)  # noqa: S102 - the lines of our own page
+    assert {*COLUMNS} <= {*actual["features"].schema.names}
+    assert actual["features"].num_rows == np.isfinite(actual["scores"]).all(axis=1).sum()
     score = {
         (event["file_uuid"], event["entry"]): row
         for event, row in zip(
-            found["events"][["file_uuid", "entry"]].to_list(), found["scores"], strict=True
+            actual["events"][["file_uuid", "entry"]].to_list(), actual["scores"], strict=True
         )
     }
     names = probability_branches(run.classes)
-    for event in found["predicted"].to_pylist():
+    for event in actual["predicted"].to_pylist():
         assert score[event["file_uuid"], event["entry"]] == pytest.approx(
             [event[name] for name in names], abs=1e-6
         )
@@ -89,9 +89,9 @@ def test_files_are_scored_as_the_evaluation_did(run: Run) -> None:
         assert len(scored) == root["Delphes"].num_entries
         uuid = str(root.file.uuid)
     predicted = run.predictions("hlf").to_pandas()
-    known = predicted[predicted.file_uuid == uuid]
-    assert scored.probability_ttbar[known.entry].to_numpy() == pytest.approx(
-        known.probability_ttbar, abs=1e-5
+    expected = predicted[predicted.file_uuid == uuid]
+    assert scored.probability_ttbar[expected.entry].to_numpy() == pytest.approx(
+        expected.probability_ttbar, abs=1e-5
     )
     assert (scored.predicted < 0).equals(scored.flag != 0)
     assert list(scored.file.unique()) == [str(file)]
@@ -119,19 +119,19 @@ def test_without_the_extras_features_and_exported_networks_work(run: Run, tmp_pa
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     model = version_of(run.folder, "export") / "hlf" / "model.onnx"
-    done = without(
+    result = without(
         "predict", *SAMPLES.glob("*_0.root"), "--model", model, "--out", tmp_path / "scores"
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     predicted = run.predictions("hlf").to_pandas()
     for file in SAMPLES.glob("*_0.root"):
         with (
             uproot.open(file) as root,
             uproot.open(tmp_path / "scores" / f"{file.stem}.scores.root") as scores,
         ):
-            known = predicted[predicted.file_uuid == str(root.file.uuid)]
-            found = scores["predictions"]["probability_ttbar"].array(library="np")
-        assert found[known.entry] == pytest.approx(known.probability_ttbar, abs=1e-5)
+            expected = predicted[predicted.file_uuid == str(root.file.uuid)]
+            actual = scores["predictions"]["probability_ttbar"].array(library="np")
+        assert actual[expected.entry] == pytest.approx(expected.probability_ttbar, abs=1e-5)
     trained = without(
         "predict",
         SAMPLES / "*_0.root",

@@ -35,8 +35,8 @@ def nothing(path: Path) -> None:
 
 
 def truncated(path: Path) -> None:
-    whole = (SAMPLES / "qcd_13TeV_PU20_0.root").read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    file_bytes = (SAMPLES / "qcd_13TeV_PU20_0.root").read_bytes()
+    path.write_bytes(file_bytes[: len(file_bytes) // 2])
 
 
 def without_branch(path: Path) -> None:
@@ -44,7 +44,7 @@ def without_branch(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (nothing, "no file matches"),
         (truncated, "is truncated"),
@@ -53,13 +53,13 @@ def without_branch(path: Path) -> None:
 )
 @pytest.mark.parametrize("stage_or_check", ["ingest", "validate"])
 def test_bad_files_get_a_clear_error_and_nothing_is_written(
-    tmp_path: Path, data: Path, make: Callable[[Path], None], words: str, stage_or_check: str
+    tmp_path: Path, data: Path, make: Callable[[Path], None], message: str, stage_or_check: str
 ) -> None:
     make(data / "qcd.root")
-    done = invoke(stage_or_check, "--config", small_config(tmp_path, data))
-    assert done.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    result = invoke(stage_or_check, "--config", small_config(tmp_path, data))
+    assert result.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
     assert version_folders(tmp_path / "run") == []
 
 
@@ -79,17 +79,17 @@ def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
     for path in data.iterdir():
         os.utime(path, (10**9, 10**9))
     truncated(data / "qcd.root")
-    overrides, words = ("--set", "ingest.settle_seconds=600"), "it may still be being written"
-    done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
-    assert done.exit_code == Exit.NOT_THERE_YET
+    overrides, message = ("--set", "ingest.settle_seconds=600"), "it may still be being written"
+    result = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
+    assert result.exit_code == Exit.NOT_THERE_YET
     waits = "sample 'qcd': nothing to do yet (files left for another run: 1, skipped as bad: 0). The first: "
-    assert f"left for another run: {data / 'qcd.root'}: {words}" in done.stderr
-    assert waits + words in done.stderr
+    assert f"left for another run: {data / 'qcd.root'}: {message}" in result.stderr
+    assert waits + message in result.stderr
     assert version_folders(tmp_path / "run") == []
     validated = invoke("validate", "--config", small_config(tmp_path, data), *overrides)
     assert validated.exit_code == Exit.NOT_THERE_YET
-    assert f"left for another run: {data / 'qcd.root'}: {words}" in validated.stdout
-    assert waits + words in validated.stderr
+    assert f"left for another run: {data / 'qcd.root'}: {message}" in validated.stdout
+    assert waits + message in validated.stderr
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -97,15 +97,15 @@ def test_validate_says_which_bad_files_would_be_skipped(tmp_path: Path, data: Pa
     write_delphes(data / "qcd.root", distinct([GOOD]))
     truncated(data / "qcd-2.root")
     config = small_config(tmp_path, data, ingest={"on_bad_file": "skip"})
-    done = invoke("validate", "--config", config)
-    assert done.exit_code == Exit.OK, done.stderr
-    assert f"would be skipped: {data / 'qcd-2.root'}" in done.stdout
-    assert "qcd: 1 files, 1 entries, class QCD" in done.stdout
+    result = invoke("validate", "--config", config)
+    assert result.exit_code == Exit.OK, result.stderr
+    assert f"would be skipped: {data / 'qcd-2.root'}" in result.stdout
+    assert "qcd: 1 files, 1 entries, class QCD" in result.stdout
     # Nothing of the sample is left: ingest would fail.
     (data / "qcd.root").unlink()
-    left = invoke("validate", "--config", config)
-    assert left.exit_code == Exit.USER_ERROR
-    assert "sample 'qcd': its files hold no entries" in left.stderr
+    leftovers = invoke("validate", "--config", config)
+    assert leftovers.exit_code == Exit.USER_ERROR
+    assert "sample 'qcd': its files hold no entries" in leftovers.stderr
 
 
 def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
@@ -113,19 +113,19 @@ def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
 ) -> None:
     write_delphes(data / "qcd.root", distinct([GOOD]))
     write_delphes(data / "wjets.root", distinct([event_row()] * 4))
-    done = command(provider, "run", "--config", small_config(tmp_path, data))
-    assert done.exit_code == Exit.USER_ERROR
-    assert "sample 'wjets': none of its events passes" in done.stderr
-    assert "rejected_no_lepton" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = command(provider, "run", "--config", small_config(tmp_path, data))
+    assert result.exit_code == Exit.USER_ERROR
+    assert "sample 'wjets': none of its events passes" in result.stderr
+    assert "rejected_no_lepton" in result.stderr
+    assert "Traceback" not in result.stderr
     assert version_folders(tmp_path / "run") == []
 
 
 def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file is in the way")
-    done = invoke("run", "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == Exit.USER_ERROR
-    assert "cannot be written" in done.stderr
+    result = invoke("run", "--config", small_config(tmp_path, SAMPLES))
+    assert result.exit_code == Exit.USER_ERROR
+    assert "cannot be written" in result.stderr
 
 
 def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(
@@ -135,9 +135,9 @@ def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr("pipeline.command_line.load_config", broken)
-    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == Exit.BUG
-    assert "bug of the pipeline" in done.stderr
+    result = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
+    assert result.exit_code == Exit.BUG
+    assert "bug of the pipeline" in result.stderr
     debugged = invoke("validate", "--debug", "--config", small_config(tmp_path, SAMPLES))
     assert debugged.exit_code == Exit.BUG
     assert "Traceback" in debugged.stderr

@@ -28,18 +28,18 @@ def undisturbed(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("local")
     config = small_config(folder, SAMPLES, ingest=PIECES)
     for stage in ("ingest", "features"):
-        done = command(provider, stage, "--config", config)
-        assert done.exit_code == 0, done.stderr
+        result = command(provider, stage, "--config", config)
+        assert result.exit_code == 0, result.stderr
     return folder / "run"
 
 
 def executors(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    found = []
+    results = []
     for child in psutil.Process(process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
-                found.append(child)
-    return found
+                results.append(child)
+    return results
 
 
 def run_and_kill_executors(config: Path, results: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ def run_and_kill_executors(config: Path, results: Sequence[str]) -> None:
             lambda result=result: (
                 any((config.parent / "run").glob(result)) or process.poll() is not None
             ),  # type: ignore[misc]
-            what=f"{result} has its first part",
+            label=f"{result} has its first part",
             seconds=300,
         )
         assert process.poll() is None, process.communicate()[1]
@@ -65,8 +65,8 @@ def run_and_kill_executors(config: Path, results: Sequence[str]) -> None:
         victims = executors(process)
         assert len(victims) == 2 or (victims and result != results[0])
         victims[0].kill()
-    _, words = process.communicate(timeout=200)
-    assert process.returncode == 0, words
+    _, message = process.communicate(timeout=200)
+    assert process.returncode == 0, message
 
 
 def test_killed_executors_cost_a_retry_not_the_result_and_duplicate_no_row(

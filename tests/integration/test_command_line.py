@@ -38,16 +38,16 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: FinishedRun)
     }
     for sample in ("qcd", "ttbar", "wjets"):
         ingested = manifests["ingest"]["counters"]["samples"][sample]
-        chosen = manifests["features"]["counters"]["samples"][sample]
+        choice = manifests["features"]["counters"]["samples"][sample]
         assert ingested["entries"] == 150
         assert (
             ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"]
             == 150
         )
-        assert chosen["events"] == ingested["events"]
+        assert choice["events"] == ingested["events"]
     splits = manifests["features"]["counters"]["splits"]
     selected = sum(
-        each["selected"] for each in manifests["features"]["counters"]["samples"].values()
+        counts["selected"] for counts in manifests["features"]["counters"]["samples"].values()
     )
     assert sum(map(sum, splits.values())) == selected
     assert manifests["evaluate"]["counters"]["runs"]["hlf"]["num_events"] == sum(splits["test"])
@@ -60,11 +60,11 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: FinishedRun)
 
 
 def test_the_second_run_does_nothing_and_says_so(finished: FinishedRun) -> None:
-    before = versions(finished.run_dir)
-    again = finished.output_of("run")
+    versions_before = versions(finished.run_dir)
+    repeated = finished.output_of("run")
     for stage in STAGES:
-        assert f"{stage}: up to date" in again
-    assert versions(finished.run_dir) == before
+        assert f"{stage}: up to date" in repeated
+    assert versions(finished.run_dir) == versions_before
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,18 @@ def test_a_changed_key_makes_only_its_dependents_stale(
 ) -> None:
     plan = finished.output_of("plan", "--set", change)
     assert reason in plan
-    shown = stages_shown(plan)
-    assert {stage for stage in STAGES if shown[stage].startswith("stale")} == set(stale)
+    displayed = stages_shown(plan)
+    assert {stage for stage in STAGES if displayed[stage].startswith("stale")} == set(stale)
 
 
 def test_status_tells_what_is_there(finished: FinishedRun, tmp_path: Path) -> None:
-    shown = json.loads(finished.output_of("status", "--json"))
-    assert shown.pop("gridsearch")["version"].startswith("0001-")
-    assert shown.pop("in_use") == {}
-    assert shown.pop("simulate") is None
-    assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
+    document = json.loads(finished.output_of("status", "--json"))
+    assert document.pop("gridsearch")["version"].startswith("0001-")
+    assert document.pop("in_use") == {}
+    assert document.pop("simulate") is None
+    assert {name: version["version"] for name, version in document.items()} == versions(
+        finished.run_dir
+    )
     assert str(versions(finished.run_dir)["train"]) in finished.output_of("status")
     empty = ("--set", f"run_dir={tmp_path / 'empty'}")
     assert json.loads(finished.output_of("status", "--json", *empty))["gridsearch"] is None
@@ -118,21 +120,21 @@ def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(
 ) -> None:
     for path in finished.run_dir.glob("features/*/test/part-00001.parquet"):
         path.unlink()
-    done = invoke("evaluate", "--config", finished.config, "--force")
-    assert done.exit_code == Exit.USER_ERROR
-    assert "part-00001.parquet" in done.stderr
-    assert "is not what was written: it is gone" in done.stderr
-    assert "run `python -m pipeline features` with the same options" in done.stderr
-    assert "disk" not in done.stderr
+    result = invoke("evaluate", "--config", finished.config, "--force")
+    assert result.exit_code == Exit.USER_ERROR
+    assert "part-00001.parquet" in result.stderr
+    assert "is not what was written: it is gone" in result.stderr
+    assert "run `python -m pipeline features` with the same options" in result.stderr
+    assert "disk" not in result.stderr
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_result_that_fails_its_checks_is_not_published(finished: FinishedRun) -> None:
     features = in_use(finished.run_dir, "features")
     path = features.folder / "dataset.json"
-    content = json.loads(path.read_text())
-    content["splits"]["test"][0]["rows"] += 1
-    path.write_text(json.dumps(content))
+    document = json.loads(path.read_text())
+    document["splits"]["test"][0]["rows"] += 1
+    path.write_text(json.dumps(document))
     # As if it had been written so, of features that are those of the training.
     contents = {file.path: file.content for file in features.files}
     store = StageStore(finished.run_dir, "features")
@@ -143,20 +145,23 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: FinishedRun) 
     ]
     outputs = [file._asdict() for file in files]
     store.update_manifest(features, outputs=outputs)
-    before = versions(finished.run_dir)
-    done = invoke("evaluate", "--config", finished.config, "--force")
-    assert done.exit_code == Exit.USER_ERROR, done.output
-    assert "failed its own checks and was not published" in done.stderr
-    assert versions(finished.run_dir) == before
+    versions_before = versions(finished.run_dir)
+    result = invoke("evaluate", "--config", finished.config, "--force")
+    assert result.exit_code == Exit.USER_ERROR, result.output
+    assert "failed its own checks and was not published" in result.stderr
+    assert versions(finished.run_dir) == versions_before
 
 
 def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(
     finished: FinishedRun,
 ) -> None:
-    before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
-    done = invoke("train", "--workers", "999", "--config", finished.config)
-    assert done.exit_code == Exit.USER_ERROR
-    assert "fewer than the 999 workers" in done.stderr
-    assert "Use at most" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (versions(finished.run_dir), version_folders(finished.run_dir)) == (before, folders)
+    versions_before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
+    result = invoke("train", "--workers", "999", "--config", finished.config)
+    assert result.exit_code == Exit.USER_ERROR
+    assert "fewer than the 999 workers" in result.stderr
+    assert "Use at most" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert (versions(finished.run_dir), version_folders(finished.run_dir)) == (
+        versions_before,
+        folders,
+    )

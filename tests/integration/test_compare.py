@@ -99,9 +99,9 @@ class Compared:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    made = Compared(tmp_path_factory.mktemp("compared"))
-    assert made.first.exit_code == 0, made.first.stderr
-    return made
+    created = Compared(tmp_path_factory.mktemp("compared"))
+    assert created.first.exit_code == 0, created.first.stderr
+    return created
 
 
 def test_every_method_is_simulated_at_every_rate_with_every_seed_on_the_same_events(
@@ -156,22 +156,22 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
 
 
 def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) -> None:
-    kept = compared.folder.with_name("kept")
-    shutil.copytree(compared.folder, kept)
+    retained = compared.folder.with_name("kept")
+    shutil.copytree(compared.folder, retained)
     try:
-        before = (compared.folder / "result.json").read_bytes()
+        bytes_before = (compared.folder / "result.json").read_bytes()
         shutil.rmtree(compared.folder / "runs")
         shutil.rmtree(compared.folder / "figures")
-        done = compared.again("--set", 'compare.title="Another title"')
-        assert done.exit_code == 0, done.stderr
-        assert "all runs are done; redrawing" in done.stderr
-        assert (compared.folder / "result.json").read_bytes() == before
+        result = compared.again("--set", 'compare.title="Another title"')
+        assert result.exit_code == 0, result.stderr
+        assert "all runs are done; redrawing" in result.stderr
+        assert (compared.folder / "result.json").read_bytes() == bytes_before
         assert (compared.folder / "page.md").read_text().startswith("# Another title\n")
         assert len(list((compared.folder / "figures").glob("*.pdf"))) == 2
         assert not (compared.folder / "runs").exists()
     finally:
         shutil.rmtree(compared.folder)
-        kept.rename(compared.folder)
+        retained.rename(compared.folder)
 
 
 def written(folder: Path) -> dict[Path, int]:
@@ -179,10 +179,10 @@ def written(folder: Path) -> dict[Path, int]:
 
 
 def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
-    before, done = written(compared.folder), compared.again("--set", "compare.seeds=3")
+    written_before, done = written(compared.folder), compared.again("--set", "compare.seeds=3")
     assert done.exit_code == 0, done.stderr
     assert "compare: small: 24 run(s), 16 done before" in done.stderr
-    assert before.items() <= written(compared.folder).items()
+    assert written_before.items() <= written(compared.folder).items()
     assert sorted({run.seed for run in compared.result().runs}) == [1, 2, 3]
 
 
@@ -191,9 +191,9 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(
     compared: Compared,
 ) -> None:
     page = (compared.folder / "page.md").read_bytes()
-    done = compared.again("--form", "full")
-    assert done.exit_code == 0, done.stderr
-    assert "compare: train with 2 worker(s): 6 run(s)" in done.stderr
+    completed = compared.again("--form", "full")
+    assert completed.exit_code == 0, completed.stderr
+    assert "compare: train with 2 worker(s): 6 run(s)" in completed.stderr
     # It replaced that of the simulation.
     assert (compared.folder / "page.md").read_bytes() == page
     compared = copy(compared)
@@ -213,20 +213,22 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(
 
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
-    done = invoke(
+    result = invoke(
         "compare",
         "--study",
         "thesis-hlf",
         "--config",
         write_config(tmp_path, run_dir=str(tmp_path / "run")),
     )
-    assert done.exit_code == Exit.NOT_THERE_YET
-    assert "Run `python -m pipeline features` first" in done.output
+    assert result.exit_code == Exit.NOT_THERE_YET
+    assert "Run `python -m pipeline features` first" in result.output
 
 
 def test_a_launcher_of_one_training_is_refused(tmp_path: Path) -> None:
     config = write_config(tmp_path, run_dir=str(tmp_path / "run"))
     algorithm = ("--set", "train.algorithm=mpca", "--set", "train.launcher=spark-agents")
-    done = invoke("compare", "--study", "thesis-hlf", "--config", config, *algorithm)
-    assert done.exit_code == Exit.USAGE
-    assert "train.launcher is spark-agents, which holds executors" in " ".join(done.output.split())
+    result = invoke("compare", "--study", "thesis-hlf", "--config", config, *algorithm)
+    assert result.exit_code == Exit.USAGE
+    assert "train.launcher is spark-agents, which holds executors" in " ".join(
+        result.output.split()
+    )

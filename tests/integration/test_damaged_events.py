@@ -24,10 +24,10 @@ OTHER_MIXING: dict[str, Any] = {"features": {"rows_per_group": 7}}
 
 def with_files(analysis: Analysis) -> Analysis:
     analysis.data.mkdir()
-    for number, name in enumerate(NAMES):
+    for index, name in enumerate(NAMES):
         rows = [
             event_row(
-                met=20.0 + 50 * number + event,
+                met=20.0 + 50 * index + event,
                 electrons=[lepton(30.0 + event, 0.1, 0.2)],
                 tracks=[track(2.0, 1.0, -1.0 - 0.01 * event)],
                 jets=[jet(40.0 + event, 0.5, 1.0)],
@@ -62,12 +62,12 @@ def test_a_run_reads_the_file_of_damaged_events_again_and_continues(
     analysis: Analysis, good_content: bytes
 ) -> None:
     damaged_events = first_events(analysis)
-    shown = analysis.run(**OTHER_KERNELS)
-    assert f"note: {damaged_events} is not what was written" in shown
-    assert f"ingest: output is gone or damaged: events/{damaged_events.name}" in shown
-    assert "1 files read, 2 reused" in shown
-    again = analysis.folder_of("ingest") / "events" / damaged_events.name
-    assert again.read_bytes() == good_content
+    displayed = analysis.run(**OTHER_KERNELS)
+    assert f"note: {damaged_events} is not what was written" in displayed
+    assert f"ingest: output is gone or damaged: events/{damaged_events.name}" in displayed
+    assert "1 files read, 2 reused" in displayed
+    repeated = analysis.folder_of("ingest") / "events" / damaged_events.name
+    assert repeated.read_bytes() == good_content
     features = analysis.dataset()
     assert analysis.run(**OTHER_KERNELS).splitlines()[:2] == [
         "ingest: up to date",
@@ -82,10 +82,10 @@ def test_damaged_events_are_stale_once_a_reader_has_found_it_and_fresh_when_they
 ) -> None:
     damaged_events = first_events(analysis)
     assert states(analysis)["ingest"] == (State.FRESH, [])
-    words = (
+    message = (
         rf"{damaged_events.name} is not what was written.*python -m pipeline ingest.*stage ingest"
     )
-    with pytest.raises(DamagedOutputError, match=words):
+    with pytest.raises(DamagedOutputError, match=message):
         analysis.run("features", **OTHER_KERNELS)
     state, reasons = states(analysis)["ingest"]
     assert (state, reasons) == (
@@ -130,9 +130,9 @@ def test_a_damaged_kernel_output_is_computed_again(analysis: Analysis) -> None:
     name, path = min(analysis.kernel_files().items())
     damage(path, flipped)
     assert verify(analysis.runner().run_folder) == [str(path)]
-    shown = analysis.run(**OTHER_MIXING)
-    assert "kernels of 2 of 3 parts reused" in shown
-    assert f"note: kernel outputs were damaged and are computed again: {name}" in shown
+    displayed = analysis.run(**OTHER_MIXING)
+    assert "kernels of 2 of 3 parts reused" in displayed
+    assert f"note: kernel outputs were damaged and are computed again: {name}" in displayed
     dataset = analysis.dataset()
     analysis.run(force=True, **OTHER_MIXING)
     assert analysis.dataset() == dataset

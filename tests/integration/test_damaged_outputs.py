@@ -69,8 +69,8 @@ def run_folder_of(finished: FinishedRun) -> RunFolder:
 
 def versions(finished: FinishedRun) -> list[Version]:
     """The version in use of each stage, and the model in use."""
-    made = [in_use(finished.run_dir, stage) for stage in STAGES]
-    return [*made, model_in_use(finished)]
+    created = [in_use(finished.run_dir, stage) for stage in STAGES]
+    return [*created, model_in_use(finished)]
 
 
 def model_in_use(finished: FinishedRun) -> Version:
@@ -86,11 +86,11 @@ def kind_of(path: str) -> str:
 
 def files_of_each_kind(finished: FinishedRun) -> list[tuple[Version, Path]]:
     """A file of each kind with its version."""
-    found = {}
+    actual = {}
     for version in versions(finished):
         for file in version.files:
-            found[version.writer, kind_of(file.path)] = (version, version.folder / file.path)
-    return list(found.values())
+            actual[version.writer, kind_of(file.path)] = (version, version.folder / file.path)
+    return list(actual.values())
 
 
 def test_each_file_of_a_run_folder_is_named_by_a_manifest_or_has_a_reason(
@@ -109,22 +109,22 @@ def test_each_kind_of_file_is_noticed_after_each_damage(finished: FinishedRun) -
     """By the check of all commands; pages of Parquet by whoever reads them."""
     silent = []
     for version, path in files_of_each_kind(finished):
-        content = path.read_bytes()
-        changes = {name: change for name, change in DAMAGES.items() if can_suffer(content, name)}
-        results = {name: change(content) for name, change in changes.items()}
-        if content:
-            results["of another run"] = content_of_another_run(path, content)
+        file_bytes = path.read_bytes()
+        changes = {name: change for name, change in DAMAGES.items() if can_suffer(file_bytes, name)}
+        results = {name: change(file_bytes) for name, change in changes.items()}
+        if file_bytes:
+            results["of another run"] = content_of_another_run(path, file_bytes)
         for name, damaged in results.items():
-            if damaged == content:
+            if damaged == file_bytes:
                 continue
             replace_file(path, damaged, path.stat().st_mtime_ns)
-            found = [
+            actual = [
                 version.folder / file.path for file in damaged_files(version.folder, version.files)
             ]
             in_pages = path.suffix == ".parquet" and bool(damage_of_parquet(path))
-            if found != [path] and not in_pages:
+            if actual != [path] and not in_pages:
                 silent.append(f"{path}: {name}")
-        replace_file(path, content, path.stat().st_mtime_ns)
+        replace_file(path, file_bytes, path.stat().st_mtime_ns)
     assert silent == []
 
 
@@ -153,7 +153,7 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
     readers = [user for user in users if is_read(smallest, user.reads[stage])]
     assert readers or stage in {"report", "gridsearch", "export"}
     path = version.folder / smallest.path
-    content = damage_end(path)
+    document = damage_end(path)
     mtime_ns = path.stat().st_mtime_ns
     try:
         plans = {plan.stage.name: plan for plan in Runner(run_folder).plan()}
@@ -170,7 +170,7 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
             load_run(finished.run_dir).output(stage)
         assert verify(run_folder) == [str(path)]
     finally:
-        replace_file(path, content, mtime_ns)
+        replace_file(path, document, mtime_ns)
     assert verify(run_folder) == []
     assert all(plan.state is State.FRESH for plan in Runner(run_folder).plan())
     load_run(finished.run_dir).output(stage)
@@ -180,20 +180,20 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
 def test_a_damaged_model_in_use_is_not_used(finished: FinishedRun, name: str) -> None:
     version = model_in_use(finished)
     path = version.folder / name
-    content = damage(path, DAMAGES["a flipped bit"])
+    document = damage(path, DAMAGES["a flipped bit"])
     try:
         with pytest.raises(DamagedOutputError, match=path.name):
             Registry.model_in_use(finished.run_dir)
         with pytest.raises(DamagedOutputError, match=path.name):
             find_models([str(path if path.suffix == ".onnx" else version.folder)])
     finally:
-        replace_file(path, content, path.stat().st_mtime_ns)
+        replace_file(path, document, path.stat().st_mtime_ns)
     assert Registry.model_in_use(finished.run_dir) == version
 
 
-def with_larger_scale(content: bytes) -> bytes:
+def with_larger_scale(file_bytes: bytes) -> bytes:
     """A scaler with another number in it, as an editor or a disk leaves it."""
-    scaler = json.loads(content)
+    scaler = json.loads(file_bytes)
     scaler["hlf"]["std"][0] *= 3
     return json.dumps(scaler, indent=1).encode()
 
@@ -208,16 +208,16 @@ def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(
         value: float = trained.manifest.counters["networks"]["hlf"]["best_val_loss"]
         return value
 
-    before = loss()
+    loss_before = loss()
     path = in_use(finished.run_dir, "features").folder / "scaler.json"
-    content = damage(path, with_larger_scale)
-    done = invoke("train", "--force", "--config", finished.config)
-    assert done.exit_code == 1
-    assert "scaler.json is not what was written" in done.output
-    replace_file(path, content, path.stat().st_mtime_ns)
+    document = damage(path, with_larger_scale)
+    result = invoke("train", "--force", "--config", finished.config)
+    assert result.exit_code == 1
+    assert "scaler.json is not what was written" in result.output
+    replace_file(path, document, path.stat().st_mtime_ns)
     assert "up to date" in finished.output_of("train")
     finished.output_of("train", "--force")
-    assert loss() == before
+    assert loss() == loss_before
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -226,18 +226,18 @@ def test_a_run_makes_a_damaged_file_again_and_continues(finished: FinishedRun) -
     finished.restore()
     features = in_use(finished.run_dir, "features")
     path = min(features.folder.glob("train/*.parquet"))
-    content = damage_page(path, "ht")
+    document = damage_page(path, "ht")
     alone = invoke("train", "--force", "--config", finished.config)
     assert alone.exit_code == 1
     assert f"{path.name} is not what was written" in alone.output
     assert "python -m pipeline features" in alone.output
     plans = {plan.stage.name: plan for plan in Runner(run_folder_of(finished)).plan()}
     assert plans["features"].reasons == [f"output is gone or damaged: train/{path.name}"]
-    done = finished.run("run")
-    assert done.returncode == 0, done.stderr
-    again = in_use(finished.run_dir, "features")
-    assert again.name != features.name
-    assert (again.folder / "train" / path.name).read_bytes() == content
+    result = finished.run("run")
+    assert result.returncode == 0, result.stderr
+    repeated = in_use(finished.run_dir, "features")
+    assert repeated.name != features.name
+    assert (repeated.folder / "train" / path.name).read_bytes() == document
     assert all(plan.state is State.FRESH for plan in Runner(run_folder_of(finished)).plan())
     finished.restore()
     finished.output_of("promote")

@@ -78,26 +78,26 @@ def hostile(tmp_path: Path) -> dict[str, str]:
 def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
     finished_run: FinishedRun, hostile: dict[str, str], tmp_path: Path
 ) -> None:
-    finished_run.restore(before="evaluate")
+    finished_run.restore(state_before="evaluate")
     # The shared run has no figures.
     drawn = finished_run.run("evaluate")
     assert drawn.returncode == 0, drawn.stderr
     plain = shutil.copytree(version_of(finished_run.run_dir, "evaluate"), tmp_path / "plain")
-    finished_run.restore(before="ingest")
-    before = os.umask(0o277)
+    finished_run.restore(state_before="ingest")
+    umask_before = os.umask(0o277)
     try:
-        words = ("run", "--until", "evaluate", "--config", finished_run.config)
-        done = pipeline(*words, cwd=tmp_path / "here", env=hostile)
+        command = ("run", "--until", "evaluate", "--config", finished_run.config)
+        result = pipeline(*command, cwd=tmp_path / "here", env=hostile)
     finally:
-        os.umask(before)
-    assert done.returncode == 0, done.stdout + done.stderr
+        os.umask(umask_before)
+    assert result.returncode == 0, result.stdout + result.stderr
     for stage in ("ingest", "features", "train", "evaluate"):
         finished_run.assert_same_result(stage)
     figures = [path.relative_to(plain) for path in plain.rglob("*.p[dn][fg]")]
     assert figures
-    here = version_of(finished_run.run_dir, "evaluate")
+    current = version_of(finished_run.run_dir, "evaluate")
     assert [
-        name for name in figures if (here / name).read_bytes() != (plain / name).read_bytes()
+        name for name in figures if (current / name).read_bytes() != (plain / name).read_bytes()
     ] == []
 
 
@@ -105,8 +105,8 @@ def test_a_package_named_pipeline_on_the_path_does_not_stop_the_console_script(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "pipeline.py").write_text("raise SystemExit('not ours')\n")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, ROOT / "hep_pipeline.py", "--version"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.startswith("hep-pipeline"), done.stderr
+    assert completed.stdout.startswith("hep-pipeline"), completed.stderr

@@ -55,8 +55,8 @@ class Trained:
         evaluate = {"working_points": [0.6], "train_events": 50}
         self.config = small_config(folder, self.data, train=TRAIN, evaluate=evaluate)
         for stage in ("train", "export"):
-            done = command(provider, stage, "--config", self.config)
-            assert done.exit_code == 0, done.stderr
+            result = command(provider, stage, "--config", self.config)
+            assert result.exit_code == 0, result.stderr
         self.first, self.second = sorted(self.run_dir.glob("train/0*/hlf"))
         self.exported = self.current("export") / "hlf" / "model.onnx"
 
@@ -70,11 +70,11 @@ class Trained:
 
     def refused(self, code: Exit, *arguments: str | Path) -> str:
         """What an evaluation says that cannot be; it leaves nothing."""
-        before = self.left()
-        done = self.evaluate(*arguments)
-        assert done.exit_code == code, done.stderr
-        assert self.left() == before
-        return str(done.stderr)
+        left_before = self.left()
+        result = self.evaluate(*arguments)
+        assert result.exit_code == code, result.stderr
+        assert self.left() == left_before
+        return str(result.stderr)
 
     def left(self) -> list[str]:
         """Names of what lies beside the lock of the job."""
@@ -84,9 +84,9 @@ class Trained:
 
     def events(self, *splits: str, file: Path | None = None) -> set[Keys]:
         """Identities of the selected events of some splits."""
-        found = rows(self.current("features"), *splits)
+        results = rows(self.current("features"), *splits)
         uuid = uuid_of(file) if file else ""
-        return {key for key in found if not uuid or key[0] == uuid}
+        return {key for key in results if not uuid or key[0] == uuid}
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def normal(
     folder = tmp_path_factory.mktemp("normal")
     config = small_config(folder, SAMPLES)
     for stage in ("ingest", "features"):
-        done = command(trained.provider, stage, "--config", config)
-        assert done.exit_code == 0, done.stderr
+        result = command(trained.provider, stage, "--config", config)
+        assert result.exit_code == 0, result.stderr
     return rows(next(folder.glob("run/features/0*")), *SPLITS)
 
 
@@ -131,13 +131,13 @@ def scores_of(
 def test_new_events_of_known_classes_get_metrics(
     trained: Trained, normal: dict[Keys, NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = trained.left()
+    left_before = trained.left()
     # As a path of the current folder, as in the demo.
     monkeypatch.chdir(trained.run_dir.parent)
-    done = trained.evaluate("--set", f"run_dir={trained.run_dir.name}", *ALL_NEW)
-    assert done.exit_code == 0, done.stderr
-    (number,) = set(trained.left()) - set(before)
-    folder = trained.run_dir / "evaluations" / number
+    result = trained.evaluate("--set", f"run_dir={trained.run_dir.name}", *ALL_NEW)
+    assert result.exit_code == 0, result.stderr
+    (index,) = set(trained.left()) - set(left_before)
+    folder = trained.run_dir / "evaluations" / index
     metrics = strict_json(folder / "metrics.json")
     table = pq.read_table(folder / "hlf" / "predictions.parquet")
     label_of = {uuid_of(path): label for label, path in enumerate(NEW.values())}
@@ -166,38 +166,40 @@ def test_new_events_of_known_classes_get_metrics(
 
 def test_slices_count_by_the_cross_sections_of_the_config(trained: Trained, tmp_path: Path) -> None:
     slices = write_slices(tmp_path, [NEW["QCD"]], THINNED)
-    known = {"ttbar": 230.0, "wjets": 18_000.0}
-    others = [
+    reference = {"ttbar": 230.0, "wjets": 18_000.0}
+    remaining = [
         {"name": name, "label": label, "files": ["-"], "cross_section_pb": cross_section}
-        for label, (name, cross_section) in enumerate(known.items(), start=1)
+        for label, (name, cross_section) in enumerate(reference.items(), start=1)
     ]
     config = small_config(
-        tmp_path, trained.data, samples=[*slices, *others], evaluate={"reference": False}
+        tmp_path, trained.data, samples=[*slices, *remaining], evaluate={"reference": False}
     )
     plain = ("evaluate-files", "--config", config, "--model", f"net={trained.exported}")
     new = ("--inputs", f"ttbar={NEW['ttbar']}", "--inputs", f"W+jets={NEW['W+jets']}")
-    named = [word for each in slices for word in ("--inputs", f"{each['name']}={each['files'][0]}")]
-    done = command(trained.provider, *plain, *named, *new, "--out", tmp_path / "by sample")
-    assert done.exit_code == 0, done.stderr
+    named = [
+        word for slice_ in slices for word in ("--inputs", f"{slice_['name']}={slice_['files'][0]}")
+    ]
+    result = command(trained.provider, *plain, *named, *new, "--out", tmp_path / "by sample")
+    assert result.exit_code == 0, result.stderr
     table = pq.read_table(tmp_path / "by sample" / "net" / "predictions.parquet")
     samples, weights = np.array(table["sample"].to_pylist()), table["weight"].to_numpy()
     expected = []
-    for each in slices:
-        with uproot.open({each["files"][0]: "Delphes"}) as tree:
+    for slice_ in slices:
+        with uproot.open({slice_["files"][0]: "Delphes"}) as tree:
             expected.append(
-                each["cross_section_pb"] * (samples == each["name"]).sum() / tree.num_entries
+                slice_["cross_section_pb"] * (samples == slice_["name"]).sum() / tree.num_entries
             )
-    found = [weights[samples == each["name"]].sum() for each in slices]
-    assert found == pytest.approx(expected)
+    results = [weights[samples == slice_["name"]].sum() for slice_ in slices]
+    assert results == pytest.approx(expected)
     metrics = strict_json(tmp_path / "by sample" / "metrics.json")
     # The luminosity is 0.02 / (pb s).
     assert metrics["rates_before"]["QCD"] == pytest.approx(0.02 * sum(expected))
     assert set(metrics["rates_before"]) == set(CLASSES)
-    done = command(trained.provider, *plain, *named[2:], *new, "--out", tmp_path / "two slices")
-    assert done.exit_code == 0, done.stderr
+    result = command(trained.provider, *plain, *named[2:], *new, "--out", tmp_path / "two slices")
+    assert result.exit_code == 0, result.stderr
     assert (
         f"There are no rates: --inputs names no files of {slices[0]['name']} (SAMPLE=GLOB)."
-        in done.stderr
+        in result.stderr
     )
     assert strict_json(tmp_path / "two slices" / "metrics.json")["rates_before"] is None
 
@@ -207,10 +209,10 @@ def test_two_models_side_by_side_on_the_test_split(
 ) -> None:
     out = trained.folder / "side_by_side"
     pair = {"first": trained.first, "second": trained.second}
-    done = trained.evaluate(
+    result = trained.evaluate(
         *(w for name, path in pair.items() for w in ("--model", f"{name}={path}")), "--out", out
     )
-    assert done.exit_code == 0, done.stderr
+    assert result.exit_code == 0, result.stderr
     assert list(strict_json(out / "metrics.json")["runs"]) == ["first", "second"]
     scores = {}
     for name, run in pair.items():
@@ -223,10 +225,12 @@ def test_two_models_side_by_side_on_the_test_split(
 
 def test_events_that_were_trained_on_are_refused_with_their_number(trained: Trained) -> None:
     (file,) = trained.data.glob("ttbar*")
-    seen, whole = (len(trained.events(*splits, file=file)) for splits in (("train", "val"), SPLITS))
-    assert whole > seen > 50
-    words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={file}")
-    assert f"hlf was trained on {seen} of these {whole} events" in words
+    seen, complete = (
+        len(trained.events(*splits, file=file)) for splits in (("train", "val"), SPLITS)
+    )
+    assert complete > seen > 50
+    message = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={file}")
+    assert f"hlf was trained on {seen} of these {complete} events" in message
 
 
 @pytest.fixture(scope="module")
@@ -247,32 +251,32 @@ def test_events_that_were_trained_on_had_another_identity_in_a_skim(
     trained: Trained, skim: Path, tmp_path: Path
 ) -> None:
     (file,) = trained.data.glob("ttbar*")
-    seen, whole = (
+    seen, complete = (
         sum(entry % 2 == 0 for _, entry in trained.events(*splits, file=file))
         for splits in (("train", "val"), SPLITS)
     )
-    assert whole > seen > 25
-    words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={skim}")
-    assert f"hlf was trained on {seen} of these {whole} events" in words
+    assert complete > seen > 25
+    message = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={skim}")
+    assert f"hlf was trained on {seen} of these {complete} events" in message
     # The model knows its events, whatever run folder asks.
     other = ("--model", trained.second, "--set", f"run_dir={tmp_path / 'empty'}")
-    assert f"hlf was trained on {seen} of these {whole} events" in trained.refused(
+    assert f"hlf was trained on {seen} of these {complete} events" in trained.refused(
         Exit.USER_ERROR, *other, "--inputs", f"ttbar={skim}"
     )
     # So does an exported network; a file of it alone does not.
-    words = trained.refused(
+    message = trained.refused(
         Exit.USER_ERROR, "--model", f"net={trained.exported}", "--inputs", f"ttbar={skim}"
     )
-    assert f"net was trained on {seen} of these {whole} events" in words
+    assert f"net was trained on {seen} of these {complete} events" in message
     alone = shutil.copy(trained.exported, tmp_path / "alone.onnx")
     out = tmp_path / "seen"
-    others = [word for name in ("QCD", "W+jets") for word in ("--inputs", f"{name}={NEW[name]}")]
-    done = trained.evaluate(
-        *("--model", f"net={alone}", "--inputs", f"ttbar={skim}", *others),
+    remaining = [word for name in ("QCD", "W+jets") for word in ("--inputs", f"{name}={NEW[name]}")]
+    result = trained.evaluate(
+        *("--model", f"net={alone}", "--inputs", f"ttbar={skim}", *remaining),
         *("--out", out, "--set", "evaluate.reference=true"),
     )
-    assert done.exit_code == 0, done.stderr
-    assert f"the training and validation splits hold {seen} of these" in done.stderr
+    assert result.exit_code == 0, result.stderr
+    assert f"the training and validation splits hold {seen} of these" in result.stderr
     # The reference is not measured with events that it has seen.
     assert list(strict_json(out / "metrics.json")["runs"]) == ["net"]
 
@@ -294,7 +298,7 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     manifest = strict_json(version / "manifest.json")
     spoil(manifest, version)
     (version / "manifest.json").write_text(json.dumps(sealed_manifest(manifest)))
-    done = trained.evaluate(
+    result = trained.evaluate(
         *(
             "--inputs",
             f"ttbar={skim}",
@@ -306,16 +310,16 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
         ),
         *("--set", "evaluate.reference=true"),
     )
-    assert done.exit_code == 0, done.stderr
-    assert "whether hlf was trained on these events or on copies of them" in done.stderr
+    assert result.exit_code == 0, result.stderr
+    assert "whether hlf was trained on these events or on copies of them" in result.stderr
     assert (
         "no boosted trees: the training and validation splits may hold copies of these events"
-        in done.stderr
+        in result.stderr
     )
 
 
 @pytest.mark.parametrize(
-    ("inputs", "code", "words"),
+    ("inputs", "code", "message"),
     [
         (
             ["ttbra={new}"],
@@ -333,7 +337,7 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     ],
 )
 def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
-    trained: Trained, tmp_path: Path, inputs: list[str], code: Exit, words: str
+    trained: Trained, tmp_path: Path, inputs: list[str], code: Exit, message: str
 ) -> None:
     write_delphes(tmp_path / "soft.root", [event_row()] * 3)
     jets = event_row(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])
@@ -344,26 +348,26 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
         for word in ("--inputs", input_.format(tmp=tmp_path, new=NEW["ttbar"]))
     ]
     out = tmp_path / "out"
-    assert words in trained.refused(code, *options, "--out", out)
+    assert message in trained.refused(code, *options, "--out", out)
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
 
 
 def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
-    words = trained.refused(
+    message = trained.refused(
         Exit.NOT_THERE_YET, *ALL_NEW, "--set", "ingest.until=2000-01-01T00:00:00Z"
     )
     assert (
         f"  left for another run: {NEW['QCD']}: it was modified at or after ingest.until, 2000"
-        in words
+        in message
     )
 
 
 def test_other_settings_than_those_of_the_features_are_refused(trained: Trained) -> None:
-    other = ("--set", "features.isolation_cone=0.4")
-    words = trained.refused(Exit.USER_ERROR, *ALL_NEW, *other)
-    assert "isolation_cone 0.3 instead of 0.4" in words
+    second = ("--set", "features.isolation_cone=0.4")
+    message = trained.refused(Exit.USER_ERROR, *ALL_NEW, *second)
+    assert "isolation_cone 0.3 instead of 0.4" in message
     for change in (
-        other,
+        second,
         ("--set", "classes=[QCD,ttbar,others]", "--set", "evaluate.signal=ttbar"),
     ):
         assert "made with other settings" in trained.refused(
@@ -377,6 +381,6 @@ def test_without_a_run_there_must_be_models_and_inputs(trained: Trained, tmp_pat
         Exit.USER_ERROR, "--model", trained.first, *empty
     )
     assert "there are no trained networks" in trained.refused(Exit.USER_ERROR, *ALL_NEW, *empty)
-    done = trained.evaluate("--model", trained.exported, *ALL_NEW, *empty)
-    assert done.exit_code == 0, done.stderr
+    result = trained.evaluate("--model", trained.exported, *ALL_NEW, *empty)
+    assert result.exit_code == 0, result.stderr
     assert (tmp_path / "empty" / "evaluations" / "0001" / "hlf" / "predictions.root").exists()

@@ -37,10 +37,10 @@ class Plans:
         self.change()
 
     def change(self, **sections: dict[str, object]) -> None:
-        content = dict(self._content)
+        document = dict(self._content)
         for name, keys in sections.items():
-            content[name] = {**content.get(name, {}), **keys}
-        self.config.write_text(write_yaml(content), encoding="utf-8")
+            document[name] = {**document.get(name, {}), **keys}
+        self.config.write_text(write_yaml(document), encoding="utf-8")
 
     @property
     def run_folder(self) -> RunFolder:
@@ -50,21 +50,21 @@ class Plans:
         """Of the stages that would run; the reasons that only pass on what happens upstream are left out."""
         plans = Runner(self.run_folder).plan()
         return {
-            each.stage.name: [
+            planned_stage.stage.name: [
                 reason
-                for reason in each.reasons
+                for reason in planned_stage.reasons
                 if "would run, and its result may change" not in reason
             ]
-            for each in plans
-            if each.state is not State.FRESH
+            for planned_stage in plans
+            if planned_stage.state is not State.FRESH
         }
 
 
 @pytest.fixture
 def plans(finished_run: FinishedRun, tmp_path: Path) -> Plans:
-    made = Plans(finished_run, tmp_path)
-    assert made.reasons() == {}
-    return made
+    created = Plans(finished_run, tmp_path)
+    assert created.reasons() == {}
+    return created
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +84,17 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def edit(code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     """Change a line of the copy, for one test."""
     monkeypatch.setattr(code_meaning, "ROOT", code)
-    before: dict[Path, str] = {}
+    state_before: dict[Path, str] = {}
 
     def change(name: str, old: str, new: str) -> None:
         path = code / name
         text = path.read_text(encoding="utf-8")
-        before.setdefault(path, text)
+        state_before.setdefault(path, text)
         assert old in text, f"{name} does not hold {old!r} any more; the test needs another line"
         path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
     yield change
-    for path, text in before.items():
+    for path, text in state_before.items():
         path.write_text(text, encoding="utf-8")
 
 
@@ -139,10 +139,10 @@ def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans) -> None:
 
 def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans) -> None:
     manifest = version_of(plans.run_dir, "features") / "manifest.json"
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    now = content["packages"]["numpy"]
-    content["packages"]["numpy"] = "1.0"
-    manifest.write_text(json.dumps(sealed_manifest(content)), encoding="utf-8")
+    document = json.loads(manifest.read_text(encoding="utf-8"))
+    now = document["packages"]["numpy"]
+    document["packages"]["numpy"] = "1.0"
+    manifest.write_text(json.dumps(sealed_manifest(document)), encoding="utf-8")
     assert plans.reasons() == {}
     assert f"            note: made with numpy 1.0; installed is {now}" in list(
         lines(plan(plans.run_folder))
@@ -178,15 +178,15 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
     assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
-    said = finished_run.output_of("train", *two)
-    assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in said
-    again = in_use(plans.run_dir, "train")
+    output = finished_run.output_of("train", *two)
+    assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in output
+    repeated = in_use(plans.run_dir, "train")
     weights = Path("hlf-seed-2", "model", "weights.pt")
     assert (
-        again.manifest.counters["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
+        repeated.manifest.counters["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
         == further["best_val_loss"]
     )
-    assert (again.folder / weights).is_file()
+    assert (repeated.folder / weights).is_file()
     assert "mean and spread over trainings" in finished_run.output_of("evaluate", *two)
 
 
@@ -199,8 +199,8 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
     (interrupted / "manifest.json").unlink()
     made_from = interrupted / "hlf" / "made-from"
     # One worker: ranks take seconds to start.
-    other = ["--set", "train.learning_rate=0.002", "--set", "train.workers=1"]
-    finished_run.output_of("train", *other)
+    second = ["--set", "train.learning_rate=0.002", "--set", "train.workers=1"]
+    finished_run.output_of("train", *second)
     assert interrupted.is_dir()
     (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
     assert "stays until `clean`" in note

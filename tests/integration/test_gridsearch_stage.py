@@ -55,43 +55,43 @@ class Analysis:
 
     def scores(self) -> list[dict[str, Any]]:
         """Of the search, but for the measured times, by setting."""
-        kept = [
-            {key: value for key, value in each.items() if key != "latency"}
-            for each in self.found()["scores"]
+        retained = [
+            {key: value for key, value in score.items() if key != "latency"}
+            for score in self.found()["scores"]
         ]
-        return sorted(kept, key=lambda each: str(each["trial"]))
+        return sorted(retained, key=lambda score: str(score["trial"]))
 
 
 @pytest.fixture(scope="module")
 def searched(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """With a finished search, and what it said."""
     train = {"algorithm": "ar-sgd", "workers": 2, "batch_size": 9, "epochs": 9}
-    made = Analysis(provider, tmp_path_factory.mktemp("searched"), train=train)
-    made.said = made.done("gridsearch", figures=True)
-    return made
+    analysis = Analysis(provider, tmp_path_factory.mktemp("searched"), train=train)
+    analysis.said = analysis.done("gridsearch", figures=True)
+    return analysis
 
 
 def test_a_search_leaves_its_result_in_files(searched: Analysis) -> None:
-    folder, found = searched.current("gridsearch"), searched.found()
-    best, scores = strict_json(folder / "best.json"), found["scores"]
+    folder, actual = searched.current("gridsearch"), searched.found()
+    best, scores = strict_json(folder / "best.json"), actual["scores"]
     assert best == scores[0]["trial"]
     assert scores[0]["accuracy"] == max(score["accuracy"] for score in scores) > 0.6
     # Half of the settings cannot work; those that differ in epochs only are one training.
-    assert (len(scores), len(found["failed"]), found["trainings"]) == (16, 16, 16)
+    assert (len(scores), len(actual["failed"]), actual["trainings"]) == (16, 16, 16)
     assert len(list((folder / "trainings").glob("*.json"))) == 16
     assert {path.name for path in (folder / "plots").iterdir() if path.stat().st_size} == {
-        f"{name}.{kind}" for name in ("pareto", "speed_up") for kind in ("png", "pdf")
+        f"{name}.{suffix}" for name in ("pareto", "speed_up") for suffix in ("png", "pdf")
     }
-    assert strict_json(folder / "manifest.json")["counters"] == found
-    assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
-    assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
+    assert strict_json(folder / "manifest.json")["counters"] == actual
+    assert (actual["slots"], actual["trainings_taken_over"], actual["train_events"]) == (2, 0, 100)
+    assert actual["speed_up"] == pytest.approx(actual["training_seconds"] / actual["seconds"])
     times = {(tuple(score["trial"]["hidden"]), score["latency"]["value"]) for score in scores}
     assert len(times) == len({hidden for hidden, _ in times}) == 4
 
 
 def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Analysis) -> None:
     failed = searched.found()["failed"]
-    assert {each["trial"]["learning_rate"] for each in failed} == {1e30}
+    assert {trial["trial"]["learning_rate"] for trial in failed} == {1e30}
     assert all(
         "validation loss of a fold was never finite; lower the learning rate" in x["reason"]
         for x in failed
@@ -109,13 +109,13 @@ def test_the_second_time_there_is_nothing_to_do(searched: Analysis) -> None:
 def test_a_search_never_reads_an_event_of_the_other_splits(
     searched: Analysis, tmp_path: Path, provider: SparkProvider
 ) -> None:
-    other = Analysis(provider, tmp_path / "other")
+    analysis = Analysis(provider, tmp_path / "other")
     for split in ("test", "val"):
-        for path in (other.current("features") / split).iterdir():
+        for path in (analysis.current("features") / split).iterdir():
             # Readers look into the footers of all files for hostile metadata, so there must be some.
             pq.write_table(pa.table({"nothing": pa.array([], pa.int64())}), path)
-    other.done("gridsearch")
-    assert other.scores() == searched.scores()
+    analysis.done("gridsearch")
+    assert analysis.scores() == searched.scores()
 
 
 def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(
@@ -123,18 +123,18 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(
 ) -> None:
     taken = ("--set", "model.hlf.from_gridsearch=true")
     best = strict_json(searched.current("gridsearch") / "best.json")
-    said = searched.done("train", *taken)
+    output = searched.done("train", *taken)
     assert (
         f"from the grid search: layers {'-'.join(map(str, best['hidden']))}, learning rate 0.01"
-        in said
+        in output
     )
     run = strict_json(searched.current("train") / "hlf" / "run.json")
     assert run["model"]["hidden"] == best["hidden"]
-    kept = {
+    retained = {
         key: run["train"][key]
         for key in ("batch_size", "learning_rate", "epochs", "workers", "algorithm")
     }
-    assert kept == {
+    assert retained == {
         "batch_size": best["batch_size"] // 2,
         "learning_rate": best["learning_rate"],
         "epochs": best["epochs"],
@@ -143,16 +143,18 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(
     }
     summary = strict_json(searched.current("train") / "hlf" / "summary.json")
     (size,) = {
-        each["num_parameters"] for each in searched.found()["scores"] if each["trial"] == best
+        score["num_parameters"] for score in searched.found()["scores"] if score["trial"] == best
     }
     assert (summary["epochs"], summary["num_parameters"]) == (best["epochs"], size)
     state = torch.load(
         searched.current("train") / "hlf" / "model" / "weights.pt", weights_only=True
     )
-    assert sum(each.numel() for name, each in state.items() if not name.startswith("scale")) >= size
+    assert (
+        sum(score.numel() for name, score in state.items() if not name.startswith("scale")) >= size
+    )
     assert "train: up to date" in searched.done("train", *taken)
     # One worker now: ranks take seconds to start.
-    other = (
+    second = (
         "--set",
         "gridsearch.hidden=[[5]]",
         "--set",
@@ -160,8 +162,8 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(
         "--set",
         "gridsearch.epochs=[3]",
     )
-    searched.done("gridsearch", *other)
-    said = searched.done("train", *taken, *other, "--set", "train.workers=1")
-    assert "output of gridsearch" in said
+    searched.done("gridsearch", *second)
+    output = searched.done("train", *taken, *second, "--set", "train.workers=1")
+    assert "output of gridsearch" in output
     run = strict_json(searched.current("train") / "hlf" / "run.json")
     assert (run["model"]["hidden"], run["train"]["epochs"]) == ([5], 3)

@@ -48,27 +48,29 @@ def events(first: int, *, count: int = 40) -> list[Row]:
 
 def later(path: Path, change: Callable[[], object] = lambda: None) -> None:
     """Do something to a file, after which its time is another for sure."""
-    before = path.stat()
+    stat_before = path.stat()
     change()
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+    os.utime(path, ns=(stat_before.st_atime_ns, stat_before.st_mtime_ns + 10**9))
 
 
 def change_in_place(path: Path) -> None:
     """Another MET in one event: the same UUID, size and number of entries."""
-    content = path.read_bytes()
+    file_bytes = path.read_bytes()
     old, new = struct.pack(">f", MET), struct.pack(">f", OTHER_MET)
-    assert content.count(old) == 1
-    later(path, lambda: path.write_bytes(content.replace(old, new)))
+    assert file_bytes.count(old) == 1
+    later(path, lambda: path.write_bytes(file_bytes.replace(old, new)))
 
 
 @pytest.fixture(scope="module")
 def finished(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    made = Analysis(tmp_path_factory.mktemp("finished"), provider)
-    made.data.mkdir()
-    for number, name in enumerate(NAMES):
-        write_sample_file(made.data / f"{name}_0.root", events(100 * number, count=40 - 4 * number))
-    made.run()
-    return made
+    created = Analysis(tmp_path_factory.mktemp("finished"), provider)
+    created.data.mkdir()
+    for index, name in enumerate(NAMES):
+        write_sample_file(
+            created.data / f"{name}_0.root", events(100 * index, count=40 - 4 * index)
+        )
+    created.run()
+    return created
 
 
 @pytest.fixture
@@ -100,8 +102,8 @@ def test_moving_and_touching_all_files_and_moving_the_run_folder_changes_nothing
     for path in list(analysis.data.iterdir()):
         later(path)
         path.rename(path.with_name(path.name.replace("_0", "_renamed")))
-    shown = analysis.run()
-    assert shown.splitlines()[:-1] == ["ingest: up to date", "features: up to date"]
+    displayed = analysis.run()
+    assert displayed.splitlines()[:-1] == ["ingest: up to date", "features: up to date"]
 
 
 def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(
@@ -110,25 +112,27 @@ def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(
     splits, kernels = on_spark.splits(), on_spark.kernel_files()
     old_parts, old_inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
     added = add_file(on_spark)
-    shown = on_spark.run()
-    assert f"input added: {added}" in shown
-    assert "1 files read, 3 reused" in shown
-    parts, inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
-    assert {name: parts[name] for name in old_parts} == old_parts
+    displayed = on_spark.run()
+    assert f"input added: {added}" in displayed
+    assert "1 files read, 3 reused" in displayed
+    chunks, inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
+    assert {name: chunks[name] for name in old_parts} == old_parts
     assert {name: inodes[name] for name in old_inodes} == old_inodes
-    assert "kernels of 3 of 4 parts reused" in shown
+    assert "kernels of 3 of 4 parts reused" in displayed
     assert on_spark.counters("features")["kernel_outputs_taken_over"] == 3
-    after = on_spark.kernel_files()
-    assert {name: after[name] for name in kernels} == kernels
+    kernel_files_after = on_spark.kernel_files()
+    assert {name: kernel_files_after[name] for name in kernels} == kernels
     # One copy of each, and none in a version.
-    assert sorted(after.values()) == sorted((on_spark.run_dir / "features").rglob("*.arrow"))
+    assert sorted(kernel_files_after.values()) == sorted(
+        (on_spark.run_dir / "features").rglob("*.arrow")
+    )
     assert not list(on_spark.folder_of("features").rglob("*.arrow"))
     # Events keep their split; those of the new file come in addition.
     new = on_spark.splits()
     assert {key: new[key] for key in splits} == splits
     assert {uuid for uuid, _ in new.keys() - splits.keys()} == {uuid_of("qcd_1.root")}
     fresh = on_spark.fresh()
-    assert fresh.parts() == parts
+    assert fresh.parts() == chunks
     assert (on_spark.counters("ingest")["files_read"], fresh.counters("ingest")["files_read"]) == (
         1,
         4,
@@ -141,32 +145,36 @@ def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(
             on_spark.folder_of("features") / name
         ).read_bytes()
     incremental, anew = on_spark.counters("features"), fresh.counters("features")
-    for each in incremental["kernel_outputs"] + anew["kernel_outputs"]:
-        del each["lies_in"]
+    for kernel_output in incremental["kernel_outputs"] + anew["kernel_outputs"]:
+        del kernel_output["lies_in"]
     assert {**incremental, "kernel_outputs_taken_over": 0} == anew
 
 
 def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_from(
     analysis: Analysis,
 ) -> None:
-    before = analysis.kernel_files()
+    kernel_files_before = analysis.kernel_files()
     analysis.run("features", features={"isolation_cone": 0.4})
-    after = analysis.kernel_files()
-    assert not set(before.values()) & set(after.values())
+    kernel_files_after = analysis.kernel_files()
+    assert not set(kernel_files_before.values()) & set(kernel_files_after.values())
     run_folder = analysis.runner().run_folder
     planned = clean(run_folder, 5, dry_run=True)
-    assert [each.folder for each in planned] == [next(iter(before.values())).parent]
+    assert [version.folder for version in planned] == [
+        next(iter(kernel_files_before.values())).parent
+    ]
     assert planned[0].freed_bytes > 1000
     assert clean(run_folder, 5) == planned
     assert not planned[0].folder.exists()
-    assert sorted(after.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
+    assert sorted(kernel_files_after.values()) == sorted(
+        (analysis.run_dir / "features").rglob("*.arrow")
+    )
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["failed", "killed"])
 def test_kernel_outputs_of_a_run_that_did_not_end_go_at_once_or_with_the_next(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:
-    before = analysis.kernel_files()
+    kernel_files_before = analysis.kernel_files()
 
     def failing(*_: object) -> NoReturn:
         raise RuntimeError("on purpose")
@@ -179,23 +187,25 @@ def test_kernel_outputs_of_a_run_that_did_not_end_go_at_once_or_with_the_next(
             patch.setattr("pipeline.runs.store.StageStore.remove_unused_outputs", lambda _: None)
         with pytest.raises(RuntimeError, match="on purpose"):
             analysis.run("features", features={"isolation_cone": 0.4})
-    left = list((analysis.run_dir / "features").rglob("*.arrow"))
-    assert len(left) == (1 + is_killed) * len(before)
+    leftovers = list((analysis.run_dir / "features").rglob("*.arrow"))
+    assert len(leftovers) == (1 + is_killed) * len(kernel_files_before)
     analysis.run("features", features={"rows_per_group": 10})
-    assert analysis.kernel_files() == before
-    assert sorted(before.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
+    assert analysis.kernel_files() == kernel_files_before
+    assert sorted(kernel_files_before.values()) == sorted(
+        (analysis.run_dir / "features").rglob("*.arrow")
+    )
 
 
 def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Analysis) -> None:
     # A sample needs at least one file, so one is added first.
     added = add_file(analysis)
-    before, splits = analysis.parts(), analysis.splits()
+    parts_before, splits = analysis.parts(), analysis.splits()
     analysis.run()
     added.unlink()
-    shown = analysis.run()
-    assert f"input removed: {added}" in shown
+    displayed = analysis.run()
+    assert f"input removed: {added}" in displayed
     assert analysis.counters("ingest")["files_read"] == 0
-    assert analysis.parts() == before
+    assert analysis.parts() == parts_before
     assert uuid_of("qcd_1.root") not in (analysis.folder_of("ingest") / "manifest.json").read_text()
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
     assert len(analysis.kernel_files()) == 3
@@ -206,14 +216,14 @@ def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(
     analysis: Analysis,
 ) -> None:
     path = analysis.data / "ttbar_0.root"
-    before, parts = path.stat(), analysis.parts()
+    stat_before, chunks = path.stat(), analysis.parts()
     change_in_place(path)
-    assert path.stat().st_size == before.st_size
-    shown = analysis.run()
-    assert f"input changed: {path}" in shown
+    assert path.stat().st_size == stat_before.st_size
+    displayed = analysis.run()
+    assert f"input changed: {path}" in displayed
     assert analysis.counters("ingest")["files_read"] == 1
-    after = analysis.parts()
-    assert {name.rsplit("-", 1)[0] for name in parts if parts[name] != after[name]} == {
+    parts_after = analysis.parts()
+    assert {name.rsplit("-", 1)[0] for name in chunks if chunks[name] != parts_after[name]} == {
         uuid_of("ttbar_0.root")
     }
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 2
@@ -241,12 +251,12 @@ def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(
 def test_kernels_run_again_only_for_settings_that_they_depend_on(
     analysis: Analysis, change: dict[str, Any], taken_over: int
 ) -> None:
-    before = analysis.dataset()
+    dataset_before = analysis.dataset()
     analysis.run(features=change)
     assert analysis.counters("features")["kernel_outputs_taken_over"] == taken_over
     fresh = analysis.fresh(features=change)
     assert fresh.dataset() == analysis.dataset()
-    assert analysis.dataset() != before
+    assert analysis.dataset() != dataset_before
 
 
 def test_a_kernel_file_that_was_deleted_or_cut_is_made_again(analysis: Analysis) -> None:
@@ -274,13 +284,13 @@ def test_a_file_given_to_another_sample_is_read_again(analysis: Analysis) -> Non
 
 def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis: Analysis) -> None:
     (damaged, *_) = sorted((analysis.folder_of("ingest") / "events").iterdir())
-    kernels, content = next(iter(analysis.kernel_files().values())), damaged.read_bytes()
-    made = kernels.read_bytes()
+    kernels, document = next(iter(analysis.kernel_files().values())), damaged.read_bytes()
+    file_bytes = kernels.read_bytes()
     for path in (damaged, kernels):
         path.write_bytes(bytes(path.stat().st_size))
     analysis.run(force=True)
-    assert (analysis.folder_of("ingest") / "events" / damaged.name).read_bytes() == content
-    assert next(iter(analysis.kernel_files().values())).read_bytes() == made
+    assert (analysis.folder_of("ingest") / "events" / damaged.name).read_bytes() == document
+    assert next(iter(analysis.kernel_files().values())).read_bytes() == file_bytes
 
 
 def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysis) -> None:
@@ -294,7 +304,7 @@ def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysi
     analysis.run("ingest", **stricter)
     assert analysis.counters("ingest")["files_read"] == 4
     for path in (analysis.folder_of("ingest") / "events").iterdir():
-        kept = [
+        retained = [
             each["pt"] for tracks in pq.read_table(path)["tracks"].to_pylist() for each in tracks
         ]
-        assert min(kept) > 2.5
+        assert min(retained) > 2.5

@@ -25,15 +25,15 @@ def test_killing_only_the_driver_takes_spark_and_ranks_along(
     process = finished_run.start_and_wait_for_work(stage, "--force")
     driver = psutil.Process(process.pid)
     wait_until(
-        lambda: len(driver.children(recursive=True)) > 1, what="Spark or the ranks have started"
+        lambda: len(driver.children(recursive=True)) > 1, label="Spark or the ranks have started"
     )
     children = driver.children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
     _, alive = psutil.wait_procs(children, timeout=120)
     assert alive == []
-    done = command(provider, stage, "--config", finished_run.config)
-    assert done.exit_code == 0, done.stderr
+    result = command(provider, stage, "--config", finished_run.config)
+    assert result.exit_code == 0, result.stderr
 
 
 @pytest.mark.parametrize("started", ["java", "pyspark.daemon"])
@@ -42,9 +42,9 @@ def test_ctrl_c_while_spark_starts_or_works_is_quiet(
 ) -> None:
     finished_run.restore()
     process = finished_run.start_and_wait_for_work("features", "--force")
-    wait_until(lambda: has_started(process.pid, started), what=f"{started} has started")
+    wait_until(lambda: has_started(process.pid, started), label=f"{started} has started")
     os.killpg(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=120)
-    assert process.returncode == Exit.INTERRUPTED, words
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == Exit.INTERRUPTED, message
     for noise in ("Traceback", "ERROR", "bug"):
-        assert noise not in words
+        assert noise not in message

@@ -36,9 +36,9 @@ def test_a_stage_that_is_interrupted_and_killed_twice_ends_as_if_nothing_had_bee
     finished_run.restore(stage)
     interrupt(finished_run, stage)
     # The second one comes at once, whatever of the first still lives.
-    kills = [finished_run.kill(stage, 2 * fault_seed + number) for number in range(2)]
-    done = command(provider, stage, "--config", finished_run.config)
-    assert done.exit_code == 0, f"{kills}\n{done.stderr}"
+    kills = [finished_run.kill(stage, 2 * fault_seed + index) for index in range(2)]
+    result = command(provider, stage, "--config", finished_run.config)
+    assert result.exit_code == 0, f"{kills}\n{result.stderr}"
     finished_run.assert_same_result(stage)
 
 
@@ -46,12 +46,12 @@ def interrupt(finished_run: FinishedRun, stage: str) -> None:
     """Ctrl-C in a terminal, which goes to the whole group: it is said, and only what can be continued is left."""
     process = finished_run.start_and_wait_for_work(stage)
     os.killpg(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=120)
-    assert process.returncode == Exit.INTERRUPTED, words
-    assert "interrupted" in words
-    assert "Traceback" not in words
-    left = (finished_run.run_dir / stage).iterdir()
-    assert [path.name for path in left if not STAGE_OF[stage].can_continue(path)] == []
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == Exit.INTERRUPTED, message
+    assert "interrupted" in message
+    assert "Traceback" not in message
+    leftovers = (finished_run.run_dir / stage).iterdir()
+    assert [path.name for path in leftovers if not STAGE_OF[stage].can_continue(path)] == []
     finished_run.assert_nothing_left()
 
 
@@ -59,8 +59,8 @@ def test_a_version_that_was_complete_before_a_kill_stayed_unused_and_the_work_wa
     finished_run: FinishedRun,
 ) -> None:
     finished_run.restore("report")
-    done = finished_run.run("report", faults={"kill_at": COMPLETE + 1})
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    result = finished_run.run("report", faults={"kill_at": COMPLETE + 1})
+    assert result.returncode == -signal.SIGKILL, result.stderr
     assert StageStore(finished_run.run_dir, "report").current() is None
     assert "up to date" in finished_run.output_of("report")
     finished_run.assert_same_result("report")
@@ -71,8 +71,8 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     finished_run: FinishedRun, step: int
 ) -> None:
     run_dir = finished_run.restore()
-    done = finished_run.run("promote", faults={"kill_at": step})
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    result = finished_run.run("promote", faults={"kill_at": step})
+    assert result.returncode == -signal.SIGKILL, result.stderr
     store = Registry(run_dir, "hlf")
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
@@ -81,11 +81,11 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     assert current is not None
     assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
     trained, exported = (version_of(run_dir, stage) / "hlf" for stage in ("train", "export"))
-    for here, there in (
+    for ours, reference in (
         (current.folder / "model" / "weights.pt", trained / "model" / "weights.pt"),
         (current.folder / "model.onnx", exported / "model.onnx"),
     ):
-        assert here.read_bytes() == there.read_bytes()
+        assert ours.read_bytes() == reference.read_bytes()
     finished_run.assert_nothing_left()
 
 
@@ -134,16 +134,16 @@ def test_killed_in_the_middle_of_evaluating_elsewhere(
     # When it has begun, and when it has predicted; metrics and figures follow.
     for pattern in (".out.unfinished", ".out.unfinished/*/predictions.parquet"):
         process = finished_run.start(*arguments)
-        wait_until(lambda pattern=pattern: any(tmp_path.glob(pattern)), what=f"{pattern} is there")  # type: ignore[misc]
+        wait_until(lambda pattern=pattern: any(tmp_path.glob(pattern)), label=f"{pattern} is there")  # type: ignore[misc]
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=120)
         assert not out.exists()
     finished_run.output_of(*arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (evaluated,) = run_dir.glob("evaluate/0*")
-    (here,) = out.glob("*/predictions.parquet")
-    (there,) = evaluated.glob("*/predictions.parquet")
-    assert pq.read_table(here).equals(pq.read_table(there))
+    (current,) = out.glob("*/predictions.parquet")
+    (reference,) = evaluated.glob("*/predictions.parquet")
+    assert pq.read_table(current).equals(pq.read_table(reference))
     numbers: list[Any] = [
         json.loads((folder / "metrics.json").read_text())["runs"] for folder in (out, evaluated)
     ]

@@ -41,9 +41,9 @@ def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(
         filler = finished_run.run_dir / "filler"
         # But for 8 KiB.
         fill = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
-        done = finished_run.run("train", faults={"at_begin": ["sh", "-c", fill, str(filler)]})
-        assert done.returncode == 1, done.stderr
-        (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+        result = finished_run.run("train", faults={"at_begin": ["sh", "-c", fill, str(filler)]})
+        assert result.returncode == 1, result.stderr
+        (error,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
         assert "No space left on device" in error
         assert "Check space and permissions" in error
         # Nothing was published, and nothing half-made is there.
@@ -59,10 +59,10 @@ def test_a_disk_that_is_full_from_the_start_is_refused_before_anything_is_writte
 ) -> None:
     with disk_at(finished_run.run_dir, 100):
         run_dir = finished_run.restore("evaluate")
-        done = command(provider, "evaluate", "--config", finished_run.config)
-        assert done.exit_code == 1
-        assert "has 0.0" in done.stderr
-        assert "Delete old runs" in done.stderr
+        result = command(provider, "evaluate", "--config", finished_run.config)
+        assert result.exit_code == 1
+        assert "has 0.0" in result.stderr
+        assert "Delete old runs" in result.stderr
         assert not (run_dir / "evaluate").exists()
 
 
@@ -88,33 +88,33 @@ def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
 ) -> None:
     run_dir = finished_run.restore()
     (run_dir / ".lock").unlink()
-    before = change_times(run_dir)
+    change_times_before = change_times(run_dir)
     with write_protected(run_dir):
-        done = finished_run.run("run", through=AS_ANYBODY)
-        assert done.returncode == 1, done.stderr
-        assert f"{run_dir} cannot be written" in done.stderr
-        assert "Permission denied" in done.stderr
-        assert change_times(run_dir) == before
+        result = finished_run.run("run", through=AS_ANYBODY)
+        assert result.returncode == 1, result.stderr
+        assert f"{run_dir} cannot be written" in result.stderr
+        assert "Permission denied" in result.stderr
+        assert change_times(run_dir) == change_times_before
         # It can be read.
-        done = finished_run.run("status", "--json", through=AS_ANYBODY)
-        assert done.returncode == 0, done.stderr
+        result = finished_run.run("status", "--json", through=AS_ANYBODY)
+        assert result.returncode == 0, result.stderr
 
 
 def test_of_two_that_start_at_the_same_moment_one_runs(
     finished_run: FinishedRun, tmp_path: Path
 ) -> None:
     run_dir = finished_run.restore("export")
-    before = set(run_dir.glob("logs/*"))
+    files_before = set(run_dir.glob("logs/*"))
     gate = tmp_path / "gate"
-    both = [finished_run.start("export", faults={"wait_for": str(gate)}) for _ in range(2)]
-    wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, what="both are at the lock")
+    pair = [finished_run.start("export", faults={"wait_for": str(gate)}) for _ in range(2)]
+    wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, label="both are at the lock")
     gate.touch()
-    ended = {process.pid: wait_for_command(process) for process in both}
-    (winner,) = [pid for pid, done in ended.items() if done.returncode == 0]
+    ended = {process.pid: wait_for_command(process) for process in pair}
+    (winner,) = [pid for pid, result in ended.items() if result.returncode == 0]
     (loser,) = set(ended) - {winner}
     assert ended[loser].returncode == 75, ended[loser].stderr
     assert f"in use by another run (process {winner})" in ended[loser].stderr
     # The other one has written nothing, not even to the log.
-    (log,) = set(run_dir.glob("logs/*")) - before
+    (log,) = set(run_dir.glob("logs/*")) - files_before
     assert log.name.endswith(f"-{winner}.jsonl")
     finished_run.assert_same_result("export")

@@ -27,9 +27,9 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
     for path in FILES:
         with (
             uproot.open({path: "Events"}) as bundled,
-            uproot.open({tmp_path / path.name: "Events"}) as made,
+            uproot.open({tmp_path / path.name: "Events"}) as created,
         ):
-            assert bundled.arrays().tolist() == made.arrays().tolist()
+            assert bundled.arrays().tolist() == created.arrays().tolist()
         assert path.stat().st_size < 100_000
 
 
@@ -39,10 +39,10 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
 def test_signal_against_background_on_nanoaod_by_one_command(
     provider: SparkProvider, tmp_path: Path
 ) -> None:
-    done = command(
+    result = command(
         provider, "run", "--config", FOLDER / "config.yaml", "--set", f"run_dir={tmp_path}"
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("evaluate/*/metrics.json"))
     assert (metrics["classes"], metrics["signals"]) == (["background", "signal"], {"signal": 1.0})
     for run in metrics["runs"].values():

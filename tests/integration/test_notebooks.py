@@ -37,7 +37,7 @@ def test_the_notebook_failed_on_a_fresh_run(
         code = code.replace(old, new)
     script = tmp_path / f"{name}.py"
     script.write_text(code, encoding="utf-8")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, script],
         env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
         cwd=EXAMPLES,
@@ -45,4 +45,4 @@ def test_the_notebook_failed_on_a_fresh_run(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr

@@ -51,7 +51,7 @@ def finished(
     weights = {}
     for reader in readers:
         for stage in ("train",) if weights else ("ingest", "features", "train", "evaluate"):
-            words = [
+            message = [
                 stage,
                 "--config",
                 config,
@@ -59,8 +59,8 @@ def finished(
                 f"train.reader={reader}",
                 *(["--force"] if weights else []),
             ]
-            done = command(provider, *words)
-            assert done.exit_code == 0, done.stderr
+            result = command(provider, *message)
+            assert result.exit_code == 0, result.stderr
         weights[reader] = flat_weights(version_of(folder / "run", "train") / "hlf")
     assert command(provider, "status", "--verify", "--config", config).exit_code == 0
     contents = {}

@@ -25,8 +25,8 @@ class Analysis:
             shutil.copy(ROOT / "docs" / "examples" / "own-analysis" / name, self.folder)
         self.run_dir, self.plugin = self.folder / "run", self.folder / "plugin.py"
 
-    def do(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [self.programs / "hep-pipeline", *words]
+    def do(self, *arguments: str, config: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [self.programs / "hep-pipeline", *arguments]
         command += ["--config", "analysis.yaml"] if config else []
         return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
 
@@ -36,10 +36,10 @@ class Analysis:
 
 @pytest.fixture(scope="module")
 def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    made = Analysis(tmp_path_factory.mktemp("own"))
-    done = made.do("run")
-    assert done.returncode == 0, done.stderr
-    return made
+    created = Analysis(tmp_path_factory.mktemp("own"))
+    result = created.do("run")
+    assert result.returncode == 0, result.stderr
+    return created
 
 
 def test_own_features_are_columns_in_every_product(analysis: Analysis) -> None:
@@ -87,7 +87,7 @@ def test_predict_needs_the_plugin_and_then_gives_the_scores_of_the_evaluation(
     analysis: Analysis, tmp_path: Path
 ) -> None:
     model = str(analysis.output("export") / "residual" / "model.onnx")
-    words = (
+    message = (
         "predict",
         str(SAMPLES / "ttbar_13TeV_PU20_0.root"),
         "--model",
@@ -95,7 +95,7 @@ def test_predict_needs_the_plugin_and_then_gives_the_scores_of_the_evaluation(
         "--parquet",
         "--out",
     )
-    without = analysis.do(*words, str(tmp_path / "no"), config=False)
+    without = analysis.do(*message, str(tmp_path / "no"), config=False)
     assert without.returncode == 1
     assert "'residual'" in without.stderr
     assert "Its training had plugin.py: name it in `plugins`" in " ".join(without.stderr.split())
@@ -108,21 +108,21 @@ def test_predict_needs_the_plugin_and_then_gives_the_scores_of_the_evaluation(
             analysis.output("train") / "residual",
             *plugins,
         ]
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=analysis.folder, capture_output=True, text=True, check=False
         )
-        assert done.returncode == code, done.stderr
-        assert ("plugins=[...]" in done.stderr) == (code == 1)
-    done = analysis.do(*words, str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+        assert result.returncode == code, result.stderr
+        assert ("plugins=[...]" in result.stderr) == (code == 1)
+    result = analysis.do(*message, str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
     scores = pq.read_table(next((tmp_path / "out").iterdir())).to_pandas()
-    known = pq.read_table(
+    expected = pq.read_table(
         analysis.output("evaluate") / "residual" / "predictions.parquet"
     ).to_pandas()
-    both = known[known["sample"] == "ttbar"].merge(scores, on="entry", suffixes=("", "_now"))
-    same = np.isclose(both.probability_ttbar, both.probability_ttbar_now, atol=1e-5)
+    pair = expected[expected["sample"] == "ttbar"].merge(scores, on="entry", suffixes=("", "_now"))
+    same = np.isclose(pair.probability_ttbar, pair.probability_ttbar_now, atol=1e-5)
     # Entries of both files of the sample have these numbers.
-    assert same.sum() >= 0.3 * len(both) > 5
+    assert same.sum() >= 0.3 * len(pair) > 5
 
 
 def test_a_plugin_counts_by_what_it_means(analysis: Analysis) -> None:
@@ -146,8 +146,8 @@ def test_a_plugin_counts_by_what_it_means(analysis: Analysis) -> None:
 
 def test_the_own_method_trains_the_own_network_in_the_simulator(analysis: Analysis) -> None:
     # The report is stale after it.
-    done = analysis.do("compare", "--study", "study.yaml")
-    assert done.returncode == 0, done.stderr
+    completed = analysis.do("compare", "--study", "study.yaml")
+    assert completed.returncode == 0, completed.stderr
     result = json.loads(
         (analysis.run_dir / "compare" / "study" / "result.json").read_text(encoding="utf-8")
     )

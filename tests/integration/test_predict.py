@@ -59,8 +59,8 @@ class Finished:
         self, out: Path, *files: str | Path, model: Path | None = None
     ) -> dict[str, pa.Table]:
         """The tables of files by their stems, by default of the trained network."""
-        done = self.predict(*files, "--model", model or self.model, "--out", out, "--parquet")
-        assert done.exit_code == Exit.OK, done.stderr
+        result = self.predict(*files, "--model", model or self.model, "--out", out, "--parquet")
+        assert result.exit_code == Exit.OK, result.stderr
         return {
             path.name.removesuffix(".scores.parquet"): pq.read_table(path) for path in out.iterdir()
         }
@@ -91,10 +91,10 @@ def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(
     finished: Finished, tmp_path: Path
 ) -> None:
     files = sorted(SAMPLES.glob("*_0.root"))
-    done = finished.predict(
+    result = finished.predict(
         SAMPLES / "*_0.root", "--model", finished.model, "--out", tmp_path / "out", "--parquet"
     )
-    assert done.exit_code == Exit.OK, done.stderr
+    assert result.exit_code == Exit.OK, result.stderr
     compared = 0
     for file in files:
         found = pq.read_table(tmp_path / "out" / f"{file.stem}.scores.parquet")
@@ -107,7 +107,7 @@ def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(
         scored = np.count_nonzero(found["flag"].to_numpy() == 0)
         assert (
             f"{file.stem}.scores.parquet: {scored} of {len(found)} events have scores ("
-            in done.stdout
+            in result.stdout
         )
     assert compared == len(finished.evaluated) > 30
 
@@ -115,10 +115,10 @@ def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(
 def test_a_friend_tree_joins_its_file_by_the_entry_and_keeps_branches(
     finished: Finished, tmp_path: Path
 ) -> None:
-    done = finished.predict(
+    result = finished.predict(
         FILE, "--model", finished.exported, "--out", tmp_path / "out", "--keep", "Event.Number"
     )
-    assert done.exit_code == Exit.OK, done.stderr
+    assert result.exit_code == Exit.OK, result.stderr
     with (
         uproot.open(tmp_path / "out" / f"{FILE.stem}.scores.root") as root,
         uproot.open(FILE) as events,
@@ -130,14 +130,14 @@ def test_a_friend_tree_joins_its_file_by_the_entry_and_keeps_branches(
         }
         found = tree.arrays(library="np")
         check_rows(found, events["Delphes"].num_entries)
-        number = ak.flatten(events["Delphes/Event/Event.Number"].array())
-        assert found["Event.Number"].tolist() == number.tolist()
+        index = ak.flatten(events["Delphes/Event/Event.Number"].array())
+        assert found["Event.Number"].tolist() == index.tolist()
 
 
 def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Path) -> None:
     promoted = command(finished.provider, "promote", "--config", finished.config)
     assert promoted.exit_code == Exit.OK, promoted.stderr
-    done = command(
+    result = command(
         finished.provider,
         "predict",
         FILE,
@@ -147,11 +147,11 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
         tmp_path / "used",
         "--parquet",
     )
-    assert done.exit_code == Exit.OK, done.stderr
+    assert result.exit_code == Exit.OK, result.stderr
     used = pq.read_table(tmp_path / "used" / f"{FILE.stem}.scores.parquet")
     named = finished.scores(tmp_path / "named", FILE)[FILE.stem]
     np.testing.assert_array_equal(probabilities(used), probabilities(named))
-    other = command(
+    second = command(
         finished.provider,
         "predict",
         FILE,
@@ -162,8 +162,8 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
         "--network",
         "hfl",
     )
-    assert other.exit_code == Exit.USAGE
-    assert "Did you mean 'hlf'?" in other.stderr
+    assert second.exit_code == Exit.USAGE
+    assert "Did you mean 'hlf'?" in second.stderr
 
 
 def test_scores_of_training_events_looked_like_those_of_new_ones(
@@ -173,15 +173,17 @@ def test_scores_of_training_events_looked_like_those_of_new_ones(
     splits = [
         pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")
     ]
-    known = sum(table["file_uuid"].to_pylist().count(uuid_of(FILE)) for table in splits)
+    expected = sum(table["file_uuid"].to_pylist().count(uuid_of(FILE)) for table in splits)
     new = write_delphes(tmp_path / "new.root", [event_row()])
-    for number, model in enumerate((finished.model, finished.exported)):
-        out = tmp_path / str(number)
-        done = finished.predict(FILE, new, "--model", model, "--out", out)
-        assert f"hlf was trained on {known} events of these files" in " ".join(done.stderr.split())
-        assert known > 20
-        done = finished.predict(new, "--model", model, "--out", out / "new")
-        assert "was trained on" not in done.stdout + done.stderr
+    for index, model in enumerate((finished.model, finished.exported)):
+        out = tmp_path / str(index)
+        result = finished.predict(FILE, new, "--model", model, "--out", out)
+        assert f"hlf was trained on {expected} events of these files" in " ".join(
+            result.stderr.split()
+        )
+        assert expected > 20
+        result = finished.predict(new, "--model", model, "--out", out / "new")
+        assert "was trained on" not in result.stdout + result.stderr
 
 
 def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) -> None:
@@ -190,10 +192,10 @@ def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) 
     crowded = event_row(electrons=[lepton(40.0, 0.5, 0.5)], photons=[tower(40.0, 0.6, 0.5)])
     broken = event_row(electrons=[lepton(40.0, 0.5, 0.5)], met=float("nan"))
     file = write_delphes(tmp_path / "events.root", [soft, isolated, broken, crowded])
-    found = finished.scores(tmp_path / "out", file)["events"]
-    check_rows(found, 4)
+    actual = finished.scores(tmp_path / "out", file)["events"]
+    check_rows(actual, 4)
     flags = ["rejected_no_lepton", "scored", "rejected_nonfinite", "rejected_no_isolated_lepton"]
-    assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == flags
+    assert [FLAGS[flag] for flag in actual["flag"].to_pylist()] == flags
 
 
 def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(
@@ -201,10 +203,10 @@ def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(
 ) -> None:
     lacking = write_delphes(tmp_path / "lacking.root", [event_row()], without=["MissingET.MET"])
     (tmp_path / "there").mkdir()
-    before = sorted(tmp_path.iterdir())
+    files_before = sorted(tmp_path.iterdir())
     out = ("--out", tmp_path / "out")
     model = ("--model", finished.model)
-    for arguments, words in {
+    for arguments, message in {
         (FILE, *model, *out, "--keep", "flag"): "flag is a column of the scores themselves",
         (lacking, *model, *out): "MissingET.MET",
         (FILE, *model, *out, "--keep", "Event.Nummer"): "Event.Number",
@@ -213,14 +215,14 @@ def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(
         (FILE, *out, "--set", f"run_dir={tmp_path / 'other'}"): "no model is in use",
         (FILE, "--model", tmp_path / "none", *out): "there is no",
     }.items():
-        done = finished.predict(*arguments)
-        assert done.exit_code == (Exit.USAGE if "flag" in arguments else Exit.USER_ERROR), (
-            words,
-            done.stderr,
+        result = finished.predict(*arguments)
+        assert result.exit_code == (Exit.USAGE if "flag" in arguments else Exit.USER_ERROR), (
+            message,
+            result.stderr,
         )
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
-    assert sorted(tmp_path.iterdir()) == before
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
+    assert sorted(tmp_path.iterdir()) == files_before
 
 
 def test_branches_and_selection_are_those_of_the_training(
@@ -228,23 +230,27 @@ def test_branches_and_selection_are_those_of_the_training(
 ) -> None:
     model = tmp_path / "renamed"
     shutil.copytree(finished.model, model)
-    content = json.loads((model / "model" / "model.json").read_text())
-    content["reading"] |= {"tree": "Events", "branch_map": {"met": "MET_pt"}, "min_lepton_pt": 60.0}
-    (model / "model" / "model.json").write_text(json.dumps(with_seal(content)))
+    document = json.loads((model / "model" / "model.json").read_text())
+    document["reading"] |= {
+        "tree": "Events",
+        "branch_map": {"met": "MET_pt"},
+        "min_lepton_pt": 60.0,
+    }
+    (model / "model" / "model.json").write_text(json.dumps(with_seal(document)))
     events = [event_row(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
     file = write_delphes(
         tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"}
     )
-    found = finished.scores(tmp_path / "out", file, model=model)["events"]
-    assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == ["scored", "rejected_no_lepton"]
+    actual = finished.scores(tmp_path / "out", file, model=model)["events"]
+    assert [FLAGS[flag] for flag in actual["flag"].to_pylist()] == ["scored", "rejected_no_lepton"]
 
 
 def test_a_model_of_an_earlier_release_is_refused(finished: Finished, tmp_path: Path) -> None:
     shutil.copytree(finished.model, tmp_path / "old")
     path = tmp_path / "old" / "model" / "model.json"
-    content = json.loads(path.read_text())
-    del content["reading"]
-    path.write_text(json.dumps(with_seal(content)))
+    document = json.loads(path.read_text())
+    del document["reading"]
+    path.write_text(json.dumps(with_seal(document)))
     with pytest.raises(ModelError, match="does not say how the events"):
         load_classifier(tmp_path / "old")
 
@@ -265,9 +271,9 @@ def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_
     """The second `a.root` was named like the scores of `a-2.root`."""
     events = [event_row(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])]
     files = []
-    for number, name in enumerate(("x/a.root", "x/a-2.root", "y/a.root"), start=1):
+    for index, name in enumerate(("x/a.root", "x/a-2.root", "y/a.root"), start=1):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        files.append(write_delphes(tmp_path / name, events * number))
+        files.append(write_delphes(tmp_path / name, events * index))
     rows = {name: len(table) for name, table in finished.scores(tmp_path / "out", *files).items()}
     assert sorted(rows.values()) == [1, 2, 3]
     assert rows["a-3"] == 3
@@ -302,17 +308,21 @@ def test_features_of_another_selection_got_scores(finished: Finished) -> None:
     table, classifier = pq.read_table(path), load_classifier(finished.exported)
     events = pq.read_table(next(finished.current("ingest").glob("events/*.parquet")))
     reading = classifier.reading.model_copy(update={"min_track_pt": 0.7})
-    other = classifier.selection.model_copy(update={"isolation_cone": 0.4})
-    for features, changed, words in (
+    second = classifier.selection.model_copy(update={"isolation_cone": 0.4})
+    for features, changed, message in (
         (table, classifier._replace(reading=reading), "ingest.min_track_pt 0.7 instead of 0.5"),
-        (table, classifier._replace(selection=other), "features.isolation_cone 0.4 instead of 0.3"),
         (
-            scoring.features_of(events, other),
+            table,
+            classifier._replace(selection=second),
+            "features.isolation_cone 0.4 instead of 0.3",
+        ),
+        (
+            scoring.features_of(events, second),
             classifier,
             "features.isolation_cone 0.3 instead of 0.4",
         ),
     ):
-        with pytest.raises(ModelError, match=words):
+        with pytest.raises(ModelError, match=message):
             changed.scores(features)
         plain = features.replace_schema_metadata(None)
         assert (changed.scores(plain) == classifier.scores(plain)).all()
@@ -325,8 +335,8 @@ def test_lists_of_particles_have_the_same_scores_from_files_and_from_features(
 ) -> None:
     """A network of particles with any weights: what counts is that it gets the same lists."""
     trained = json.loads((finished.model / "model" / "model.json").read_text())
-    known = json.loads((finished.current("features") / "scaler.json").read_text())
-    scalers = {name: Scaler.of(known[name]) for name in ("hlf", "particles")}
+    document = json.loads((finished.current("features") / "scaler.json").read_text())
+    scalers = {name: Scaler.of(document[name]) for name in ("hlf", "particles")}
     spec = ModelSpec(
         settings_of({"name": "inclusive"}),
         trained["classes"],
@@ -338,11 +348,11 @@ def test_lists_of_particles_have_the_same_scores_from_files_and_from_features(
     classifier = load_classifier(tmp_path)
     table = features_of(finished)
     by_key = {}
-    for stem, found in finished.scores(
+    for stem, actual in finished.scores(
         tmp_path / "out", SAMPLES / "*_0.root", model=tmp_path
     ).items():
         uuid = uuid_of(SAMPLES / f"{stem}.root")
-        by_key |= {(uuid, entry): row for entry, row in enumerate(probabilities(found))}
+        by_key |= {(uuid, entry): row for entry, row in enumerate(probabilities(actual))}
     assert classifier.scores(table) == pytest.approx(
         np.array([by_key[key] for key in keys_of(table)]), abs=1e-6
     )

@@ -89,10 +89,10 @@ class Seen(NamedTuple):
 
     @property
     def measured(self) -> dict[str, Any]:
-        found = re.search(r'<pre id="measured">(.*?)</pre>', self.dom)
-        assert found, self.dom[-1000:]
-        content: dict[str, Any] = json.loads(found[1])
-        return content
+        match = re.search(r'<pre id="measured">(.*?)</pre>', self.dom)
+        assert match, self.dom[-1000:]
+        document: dict[str, Any] = json.loads(match[1])
+        return document
 
 
 class Browser:
@@ -120,15 +120,17 @@ class Browser:
         ]
         size, profile = f"--window-size={DESK},1500", f"--user-data-dir={self.folder}"
         log = ["--enable-logging=stderr", "--v=0"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(self.command), *always, size, profile, *log, *flags, page.as_uri()],
             capture_output=True,
             text=True,
             check=False,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
-        return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+        assert completed.returncode == 0, completed.stderr
+        return Seen(
+            completed.stdout, [line for line in completed.stderr.splitlines() if ":CONSOLE" in line]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -137,18 +139,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 
 def picture(width: float) -> bytes:
-    content = io.BytesIO()
+    output = io.BytesIO()
     figure = Figure(figsize=(width, 5.6))
     figure.subplots().plot([0, 1], [0, 1])
-    figure.savefig(content, format="png", dpi=110)
-    return content.getvalue()
+    figure.savefig(output, format="png", dpi=110)
+    return output.getvalue()
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with all its sections, figures of the usual width, and a script that measures."""
     folder = tmp_path_factory.mktemp("report")
-    versions = example_versions(folder, after=LONG, picture=picture(12))
+    versions = example_versions(folder, state_after=LONG, picture=picture(12))
     html = render(versions, REPORT, folder / "card")
     (folder / "report.html").write_text(html, encoding="utf-8")
     (folder / "measured.html").write_text(html + MEASURE, encoding="utf-8")
@@ -173,11 +175,11 @@ def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(
     assert len(seen.measured["images"]) == 17
     # The script draws a curve of each model, and says what is left at 90 %.
     assert seen.dom.count("<polyline") == 2
-    words = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).words
-    assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in words.replace(TIGHT, " ")
-    assert f"boosted-trees{LONG}: < 2.00 %" in words.replace(TIGHT, " ")
+    message = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).words
+    assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in message.replace(TIGHT, " ")
+    assert f"boosted-trees{LONG}: < 2.00 %" in message.replace(TIGHT, " ")
     # No line ends between a number and its unit, but where text is to be copied.
-    assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", words) == []
+    assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", message) == []
 
 
 def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(
@@ -204,9 +206,9 @@ def test_words_and_lines_stand_out_from_what_is_behind_them(
 def test_the_page_can_be_printed(browser: Browser, report: Path) -> None:
     path = report.with_name("report.pdf")
     browser.open(report, f"--print-to-pdf={path}", DARK)
-    content = path.read_bytes()
-    assert content.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", content)) > 1
+    file_bytes = path.read_bytes()
+    assert file_bytes.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", file_bytes)) > 1
     # Captions are smaller than the text on paper too.
     page = report.with_name("paper.html")
     html = report.with_name("measured.html").read_text(encoding="utf-8")

@@ -32,13 +32,13 @@ def server(tmp_path: Path) -> Iterator[FaultyServer]:
 
 def leaks(folder: Path, *outputs: str) -> list[str]:
     secrets = [secret.encode() for secret in (PASSWORD, TOKEN, KEY)]
-    found = [
+    results = [
         str(path)
         for path in folder.rglob("*")
         if path.is_file() and any(s in path.read_bytes() for s in secrets)
     ]
-    return found + [
-        words for words in outputs if any(secret.decode() in words for secret in secrets)
+    return results + [
+        message for message in outputs if any(secret.decode() in message for secret in secrets)
     ]
 
 
@@ -55,26 +55,28 @@ def test_nothing_that_is_written_or_said_holds_a_secret(
     report = {"title": "Jets as tokens: a first look", "sample_note": "technical sample"}
     config = small_config(tmp_path, SAMPLES, samples=samples, spark=spark, report=report)
     conf = f'spark.conf={{"spark.my.password": "a,{PASSWORD} b,{TOKEN}", "spark.my.secret.key": "{KEY}"}}'
-    words = ["--config", config, "--set", conf]
-    done = pipeline("run", *words, figures=False)
-    assert done.returncode == 0, done.stderr
-    planned = invoke("plan", *words)
+    command = ["--config", config, "--set", conf]
+    result = pipeline("run", *command, figures=False)
+    assert result.returncode == 0, result.stderr
+    planned = invoke("plan", *command)
     assert planned.exit_code == 0, planned.stderr
     assert "stale" not in planned.stdout + planned.stderr
-    promoted = invoke("promote", *words)
+    promoted = invoke("promote", *command)
     assert promoted.exit_code == 0, promoted.stderr
-    again = invoke("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
-    assert "up to date" in again.stderr
+    repeated = invoke(
+        "ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}"
+    )
+    assert "up to date" in repeated.stderr
     (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be read")
     mistaken = invoke("plan", "--config", config, "--set", f"spark.conf={{a.token: [{TOKEN}]}}")
     assert mistaken.exit_code == 2
-    refused = invoke("plan", *words, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")
+    refused = invoke("plan", *command, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")
     assert "give its name alone (-x MY_TOKEN)" in refused.stderr
     failed = invoke("ingest", "--debug", "--config", config)
     assert failed.exit_code == 1
     assert "is not a ROOT file" in failed.stderr
-    runs = (done, planned, promoted, again, mistaken, refused, failed)
-    outputs = [each for run in runs for each in (run.stdout, run.stderr)]
+    runs = (result, planned, promoted, repeated, mistaken, refused, failed)
+    outputs = [stream for run in runs for stream in (run.stdout, run.stderr)]
     assert list((tmp_path / "run" / "registry").rglob("run.json"))
     assert leaks(tmp_path / "run", *outputs) == []
     assert "***" in failed.stderr

@@ -29,7 +29,7 @@ needs_generator = pytest.mark.skipif(
 
 def config_of(folder: Path, **changes: Any) -> Path:
     """Two simulated samples of a few events."""
-    content = {
+    document = {
         "run_dir": str(folder / "run"),
         "classes": ["W+jets", "ttbar"],
         "samples": [
@@ -43,7 +43,7 @@ def config_of(folder: Path, **changes: Any) -> Path:
         },
     }
     path = folder / "config.yaml"
-    path.write_text(write_yaml({**content, **changes}))
+    path.write_text(write_yaml({**document, **changes}))
     return path
 
 
@@ -56,12 +56,12 @@ def test_a_sample_of_an_unknown_process_is_refused(tmp_path: Path) -> None:
         load_config(str(config_of(tmp_path, samples=samples)))
 
 
-@pytest.mark.parametrize("other", ["simulate://ttbar", "more.root"])
+@pytest.mark.parametrize("second", ["simulate://ttbar", "more.root"])
 def test_processes_of_other_luminosities_were_normalised_as_one_sample(
-    tmp_path: Path, other: str
+    tmp_path: Path, second: str
 ) -> None:
     samples = [
-        {"name": "a", "label": 0, "files": ["simulate://wjets", other]},
+        {"name": "a", "label": 0, "files": ["simulate://wjets", second]},
         {"name": "b", "label": 1, "files": ["b.root"]},
     ]
     with pytest.raises(
@@ -93,17 +93,17 @@ def test_files_with_settings_start_at_the_folder_of_the_config(tmp_path: Path) -
 def test_other_events_in_a_file_of_the_same_name_were_not_simulated(tmp_path: Path) -> None:
     (tmp_path / "hard.lhe").write_text("some events")
     lines = ["Beams:frameType = 4", f"Beams:LHEF = {tmp_path / 'hard.lhe'}"]
-    content = {"processes": [{"name": "wjets", "pythia": lines}, {"name": "ttbar"}]}
-    path = config_of(tmp_path, simulate=content)
+    document = {"processes": [{"name": "wjets", "pythia": lines}, {"name": "ttbar"}]}
+    path = config_of(tmp_path, simulate=document)
 
     def parts() -> dict[str, Part]:
         return Simulate().parts(load_config(str(path)))
 
-    before = parts()
-    assert parts() == before
+    parts_before = parts()
+    assert parts() == parts_before
     (tmp_path / "hard.lhe").write_text("other events")
     now = parts()
-    assert [name for name in now if now[name] != before[name]] == ["wjets"]
+    assert [name for name in now if now[name] != parts_before[name]] == ["wjets"]
     (tmp_path / "hard.lhe").unlink()
     assert parts() != now
 
@@ -116,10 +116,10 @@ def test_files_and_cross_sections_reach_the_samples(
 ) -> None:
     path = config_of(tmp_path)
 
-    def run(*words: str) -> str:
-        done = command(provider, *words, "--config", path)
-        assert done.exit_code == 0, done.output
-        return str(done.output)
+    def run(*message: str) -> str:
+        result = command(provider, *message, "--config", path)
+        assert result.exit_code == 0, result.output
+        return str(result.output)
 
     refused = command(provider, "ingest", "--config", path)
     assert refused.exit_code != 0
@@ -127,15 +127,15 @@ def test_files_and_cross_sections_reach_the_samples(
     assert "8 events in 4 files" in run("simulate")
     assert "simulate: up to date" in run("simulate")
     config = with_simulated_samples(load_config(str(path)))
-    made = in_use(tmp_path / "run", "simulate").manifest.counters["processes"]
+    created = in_use(tmp_path / "run", "simulate").manifest.counters["processes"]
     assert [sample.cross_section_pb for sample in config.samples] == [
         pytest.approx(
-            made[name]["cross_section_before_filter_pb"] * made[name]["filter_efficiency"]
+            created[name]["cross_section_before_filter_pb"] * created[name]["filter_efficiency"]
         )
         for name in ("wjets", "ttbar")
     ]
     errors = [sample.cross_section_error_pb for sample in config.samples]
-    assert errors == [made[name]["cross_section_error_pb"] for name in ("wjets", "ttbar")]
+    assert errors == [created[name]["cross_section_error_pb"] for name in ("wjets", "ttbar")]
     assert min(errors) > 0
     assert "4 files, 8 entries" in run("ingest")
     run("simulate", "--force")
@@ -146,12 +146,12 @@ def test_files_and_cross_sections_reach_the_samples(
         reason for reason in plans["ingest"]["reasons"] if "code" in reason or "output" in reason
     ] == []
     # Another setting of one process leaves the files of the other.
-    kept = {file.name: file.stat().st_ino for file in _files(tmp_path, "ttbar")}
+    retained = {file.name: file.stat().st_ino for file in _files(tmp_path, "ttbar")}
     more = [{"name": "wjets", "events": 6}, {"name": "ttbar", "events": 4}]
-    content = load_config(str(path)).model_dump(mode="json", include={"simulate"})["simulate"]
-    config_of(tmp_path, simulate={**content, "processes": more})
+    document = load_config(str(path)).model_dump(mode="json", include={"simulate"})["simulate"]
+    config_of(tmp_path, simulate={**document, "processes": more})
     assert "10 events in 5 files" in run("simulate")
-    assert {file.name: file.stat().st_ino for file in _files(tmp_path, "ttbar")} == kept
+    assert {file.name: file.stat().st_ino for file in _files(tmp_path, "ttbar")} == retained
     assert "5 files, 10 entries" in run("ingest")
 
 

@@ -53,20 +53,22 @@ def run_ingest(
     **settings: Any,
 ) -> IngestResult:
     out.mkdir()
-    chosen = IngestSettings(**settings)
-    infos = inventory(expand(samples), chosen).infos if files is None else files
+    ingest_settings = IngestSettings(**settings)
+    infos = inventory(expand(samples), ingest_settings).infos if files is None else files
     spark = provider.context()
-    done = spark.accumulator(0)
-    result = ingest(spark, infos, samples, chosen, out, done=done, num_tasks=provider.num_tasks)
-    assert done.value == sum(info.entries for info in infos)
+    completed = spark.accumulator(0)
+    result = ingest(
+        spark, infos, samples, ingest_settings, out, done=completed, num_tasks=provider.num_tasks
+    )
+    assert completed.value == sum(info.entries for info in infos)
     return result
 
 
 def parts_of(events: Path, result: IngestResult) -> list[EventsFile]:
     return [
-        EventsFile(part.name, part.sample, part.digest, str(events / part.name))
-        for part in result.parts
-        if part.name
+        EventsFile(chunk.name, chunk.sample, chunk.digest, str(events / chunk.name))
+        for chunk in result.parts
+        if chunk.name
     ]
 
 
@@ -118,20 +120,20 @@ def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
         sums_by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs)
     )
     for sample, (entries, selected) in BUNDLED.items():
-        ingested, chosen = all_ingested[sample], all_chosen[sample]
+        ingested, choice = all_ingested[sample], all_chosen[sample]
         assert ingested["entries"] == entries
         assert (
             ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"]
             == entries
         )
-        assert chosen["events"] == ingested["events"]
-        assert chosen["selected"] == selected
+        assert choice["events"] == ingested["events"]
+        assert choice["selected"] == selected
 
 
 def test_events_are_readable_by_spark_pandas_and_awkward(made: Made, spark: SparkContext) -> None:
     events = SparkSession(spark).read.parquet(str(made.folder / "events"))
     frame = pd.read_parquet(made.folder / "events")
-    total = sum(part.counts["events"] for part in made.ingested.parts)
+    total = sum(chunk.counts["events"] for chunk in made.ingested.parts)
     assert events.count() == len(frame) == total
     assert events.select("tracks.pt").first() is not None
     jagged = ak.from_parquet(made.folder / "events")
@@ -204,13 +206,13 @@ class Unmixed:
 def by_event(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
     """All columns of all events."""
     tables = [pq.read_table(file) for file in files]
-    found = {
+    actual = {
         key: row
         for table in tables
         for key, row in zip(keys_of(table), table.to_pylist(), strict=True)
     }
-    assert len(found) == sum(table.num_rows for table in tables)
-    return found
+    assert len(actual) == sum(table.num_rows for table in tables)
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +240,8 @@ def test_the_order_of_unsplit_events_is_that_of_the_input(
 ) -> None:
     assert len(parts) > 6
     expected = []
-    for part in parts:
-        table = pq.read_table(part.path)
+    for chunk in parts:
+        table = pq.read_table(chunk.path)
         expected += keys_of(
             table.select(["file_uuid", "entry"]).take(build_features(table, SETTINGS).selected)
         )
@@ -247,10 +249,10 @@ def test_the_order_of_unsplit_events_is_that_of_the_input(
 
 
 def test_unsplit_files_are_those_of_a_test_split_and_nothing_else_is_left(unmixed: Unmixed) -> None:
-    left = {
+    leftovers = {
         path.relative_to(unmixed.folder) for path in unmixed.folder.rglob("*") if path.is_file()
     }
-    assert left == {file.relative_to(unmixed.folder) for file in unmixed.result.files}
+    assert leftovers == {file.relative_to(unmixed.folder) for file in unmixed.result.files}
     assert [path.name for path in unmixed.folder.iterdir()] == ["test"]
     schema = pq.read_schema(unmixed.result.files[0])
     assert schema.equals(features_schema())
@@ -271,8 +273,8 @@ def test_unsplit_parts_without_selected_events_are_fine(
     parts = []
     for name, kinds in rows.items():
         made = [
-            (GOOD if kind == "+" else NOT_ISOLATED) | {"file_uuid": name, "entry": n}
-            for n, kind in enumerate(kinds)
+            (GOOD if kind_name == "+" else NOT_ISOLATED) | {"file_uuid": name, "entry": n}
+            for n, kind_name in enumerate(kinds)
         ]
         pq.write_table(events_table(made), tmp_path / f"{name}.parquet")
         parts.append(EventsFile(f"{name}.parquet", "qcd", "", str(tmp_path / f"{name}.parquet")))
@@ -310,10 +312,10 @@ def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(
 def test_damage_found_while_reading_comes_back_from_the_task_as_one_clear_error(
     provider: SparkProvider, bundled_files: list[FileInfo], tmp_path: Path
 ) -> None:
-    content = bytearray(Path(bundled_files[0].path).read_bytes())
-    for place in np.random.default_rng(1).integers(10_000, len(content) - 200_000, 300):
-        content[place] ^= 0xFF
-    (tmp_path / "damaged.root").write_bytes(content)
+    file_bytes = bytearray(Path(bundled_files[0].path).read_bytes())
+    for position in np.random.default_rng(1).integers(10_000, len(file_bytes) - 200_000, 300):
+        file_bytes[position] ^= 0xFF
+    (tmp_path / "damaged.root").write_bytes(file_bytes)
     sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "damaged.root")])
     with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: entries") as caught:
         run_ingest(provider, [sample], tmp_path / "out")

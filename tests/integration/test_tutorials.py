@@ -19,10 +19,10 @@ BLOCK = re.compile(
 
 def shown(lines: list[str]) -> str:
     """Expected lines as a regular expression: in this order, others between them; `...` is anything in a line."""
-    kept = [
+    retained = [
         re.escape(line).replace(re.escape("..."), ".*").replace(r"\ ", r"\s+") for line in lines
     ]
-    return r"(?s:.*?)".join(rf"(?m:^[ ]*{line.strip()})" for line in kept)
+    return r"(?s:.*?)".join(rf"(?m:^[ ]*{line.strip()})" for line in retained)
 
 
 #: A line of a crontab: schedule, user if it is one of the system, command.
@@ -55,9 +55,9 @@ def test_the_commands_of_the_cron_line_take_the_config_of_the_page(tmp_path: Pat
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
 
-    done = run_by_cron(ROOT / "docs" / "tutorials" / "every-night.md", checkout)
+    by_cron = run_by_cron(ROOT / "docs" / "tutorials" / "every-night.md", checkout)
 
-    assert done.returncode == 0, done.stderr
+    assert by_cron.returncode == 0, by_cron.stderr
     commands = (checkout / "nightly.log").read_text().splitlines()
     assert [command.split()[2] for command in commands] == ["run", "promote", "clean"]
     assert all("--config night/nightly.yaml" in command for command in commands)
@@ -83,19 +83,19 @@ def test_a_tutorial_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             (checkout / name).write_text(block["lines"], encoding="utf-8")
             continue
-        for part in re.split(r"^\$ ", block["lines"], flags=re.MULTILINE)[1:]:
-            command, *expected = part.splitlines()
-            done = subprocess.run(
+        for chunk in re.split(r"^\$ ", block["lines"], flags=re.MULTILINE)[1:]:
+            command, *expected = chunk.splitlines()
+            completed = subprocess.run(
                 ["/bin/bash", "-c", command],
                 cwd=checkout,
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            assert completed.returncode == 0, f"{command}\n{completed.stdout}{completed.stderr}"
             # The lines of both streams; a terminal shows them together.
-            assert re.search(shown(expected), done.stderr + done.stdout), (
-                f"{command}\n{done.stderr}{done.stdout}"
+            assert re.search(shown(expected), completed.stderr + completed.stdout), (
+                f"{command}\n{completed.stderr}{completed.stdout}"
             )
             ran += 1
     assert ran > 3

@@ -35,38 +35,38 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def weighted(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    made = Analysis(tmp_path_factory.mktemp("weighted"))
-    made.data.mkdir()
-    made.samples = [
+    analysis = Analysis(tmp_path_factory.mktemp("weighted"))
+    analysis.data.mkdir()
+    analysis.samples = [
         # Cross-section / sum of weights: 2 and 0.5.
         {
             "name": name,
             "label": label,
-            "files": [str(made.data / f"{name}.root")],
-            "cross_section_pb": known,
+            "files": [str(analysis.data / f"{name}.root")],
+            "cross_section_pb": expected,
         }
-        for name, label, known in zip(
+        for name, label, expected in zip(
             WEIGHT_FILES, (0, 0, 1, 2), (118.0, 33.0, None, None), strict=True
         )
     ]
     for name, groups in WEIGHT_FILES.items():
         rows = [
-            event_row(**KINDS[kind], weight=weight)
-            for kind, weight, count in groups
+            event_row(**KINDS[kind_name], weight=weight)
+            for kind_name, weight, count in groups
             for _ in range(count)
         ]
-        write_sample_file(made.data / f"{name}.root", distinct(rows))
+        write_sample_file(analysis.data / f"{name}.root", distinct(rows))
     # Small parts: their sums must be added up.
-    made.run(ingest={"entries_per_task": 4})
-    return made
+    analysis.run(ingest={"entries_per_task": 4})
+    return analysis
 
 
 def test_ingest_sums_weights_and_their_squares(weighted: Analysis) -> None:
     weights = weighted.counters("ingest")["weights"]
-    found = {
+    actual = {
         name: {step: weights[name][step] for step in ("entries", "events")} for name in WEIGHT_FILES
     }
-    assert found == {
+    assert actual == {
         # 30 x 2, 5 x -1, 4 x -1, 3 x 2, 1 x 2
         "qcd_a": {"entries": [59.0, 145.0], "events": [61.0, 137.0]},
         "qcd_b": {"entries": [66.0, 132.0], "events": [50.0, 100.0]},
@@ -78,15 +78,15 @@ def test_ingest_sums_weights_and_their_squares(weighted: Analysis) -> None:
 
 
 def steps_of(weighted: Analysis, column: str, *, by: str = "classes") -> list[dict[str, Any]]:
-    content = json.loads((weighted.folder_of("features") / "cutflow.json").read_text())
-    return [step["columns"][column] for step in content[by]]
+    document = json.loads((weighted.folder_of("features") / "cutflow.json").read_text())
+    return [step["columns"][column] for step in document[by]]
 
 
 def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> None:
-    found = [
-        (each["events"], each["weight"], each["weight2"]) for each in steps_of(weighted, "QCD")
+    results = [
+        (step["events"], step["weight"], step["weight2"]) for step in steps_of(weighted, "QCD")
     ]
-    assert found == [
+    assert results == [
         # Both samples: 43 + 33 entries; less 1 not finite; less 4 + 8 soft; less 3 not isolated.
         # The weights of the first count twice, those of the second half.
         (76, 2 * 59 + 66 / 2, 4 * 145 + 132 / 4),

@@ -11,7 +11,7 @@ import torch
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Networks this small run faster on one thread, and do not wait for cores that others use."""
-    before = torch.get_num_threads()
+    num_threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(num_threads_before)

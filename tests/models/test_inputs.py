@@ -30,12 +30,12 @@ def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
 
 def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
     columns = random_columns([MAX_PARTICLES])
-    before = {name: values.copy() for name, values in columns.items()}
+    state_before = {name: values.copy() for name, values in columns.items()}
     for values in columns.values():
         values.flags.writeable = False
     for values in input_arrays(columns, list(columns)).values():
         values[:] = 0
-    assert all(np.array_equal(columns[name], before[name]) for name in columns)
+    assert all(np.array_equal(columns[name], state_before[name]) for name in columns)
 
 
 @pytest.mark.parametrize("lengths", [[0], [0, 0], []])

@@ -41,13 +41,13 @@ def test_predictions_are_those_of_the_network_event_by_event(
     rows = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
     assert predictions.num_rows == rows.num_rows == 47
     inputs = model_inputs(rows, ["hlf", "particles"])
-    for place, (row, predicted) in enumerate(
+    for position, (row, predicted) in enumerate(
         zip(rows.to_pylist(), predictions.to_pylist(), strict=True)
     ):
         count = row["num_particles"]
         event = {
-            "hlf": torch.tensor(inputs["hlf"][None, place], dtype=dtype),
-            "particles": torch.tensor(inputs["particles"][None, place, :count], dtype=dtype),
+            "hlf": torch.tensor(inputs["hlf"][None, position], dtype=dtype),
+            "particles": torch.tensor(inputs["particles"][None, position, :count], dtype=dtype),
             "num_particles": torch.tensor([count]),
         }
         scores = torch.softmax(model(*(event[column] for column in model.inputs)), dim=1)[0]
@@ -73,11 +73,11 @@ def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
 
 def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: FeatureDataset) -> None:
     model, rows = small_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
-    found = inputs_of(model, dataset.files("test"), rows, batch_size=8)
-    whole = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
-    expected = model_inputs(whole.take(pa.array(rows)), model.inputs, max_particles=None)
-    assert tuple(found) == model.inputs
-    for name, values in found.items():
+    actual = inputs_of(model, dataset.files("test"), rows, batch_size=8)
+    complete = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
+    expected = model_inputs(complete.take(pa.array(rows)), model.inputs, max_particles=None)
+    assert tuple(actual) == model.inputs
+    for name, values in actual.items():
         np.testing.assert_array_equal(values, expected[name])
 
 

@@ -105,9 +105,9 @@ def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events
     # As the documentation of `write_root` joins.
     for source in sources:
         with uproot.open(source) as events:
-            chosen = rows[rows.file_uuid == str(events.file.uuid)]
-            assert sorted(chosen.entry.to_list()) == list(range(50))
-            met = events["Delphes/MissingET/MissingET.MET"].array()[chosen.entry]
+            selected = rows[rows.file_uuid == str(events.file.uuid)]
+            assert sorted(selected.entry.to_list()) == list(range(50))
+            met = events["Delphes/MissingET/MissingET.MET"].array()[selected.entry]
             assert ak.num(met).to_list() == [1] * 50
 
 
@@ -125,9 +125,9 @@ def test_parquet_says_in_its_metadata_what_its_columns_are(
     )
     metadata = pq.read_metadata(tmp_path / "a.parquet").metadata
     assert json.loads(metadata[b"classes"]) == CLASSES
-    found = json.loads(metadata[b"columns"])
-    assert list(found) == ["predicted", *probability_branches(CLASSES)]
-    assert found["probability_Wjets"]["definition"].startswith("probability of W+jets")
+    document = json.loads(metadata[b"columns"])
+    assert list(document) == ["predicted", *probability_branches(CLASSES)]
+    assert document["probability_Wjets"]["definition"].startswith("probability of W+jets")
     write_parquet(predictions.slice(0, 0), CLASSES, tmp_path / "none.parquet")
     assert pq.read_schema(tmp_path / "none.parquet").equals(table.schema)
 

@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, **values: Any) -> None:
-    content = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(with_seal(content | values)))
+    document = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(with_seal(document | values)))
 
 
 @every_network
@@ -83,12 +83,12 @@ def test_a_model_of_an_earlier_version_keeps_its_linear_scaling(folder: Path) ->
     change(
         folder,
         scalers={
-            name: {key: each[key] for key in ("mean", "std")} for name, each in scalers.items()
+            name: {key: scaler[key] for key in ("mean", "std")} for name, scaler in scalers.items()
         },
     )
     _, spec = load_model(folder)
     assert spec.scalers == {
-        name: Scaler(each["mean"], each["std"]) for name, each in scalers.items()
+        name: Scaler(scaler["mean"], scaler["std"]) for name, scaler in scalers.items()
     }
 
 
@@ -105,8 +105,8 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["weights.pt", "model.json"])
 @pytest.mark.parametrize("share", [0, 0.3, 0.95])
 def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: float) -> None:
-    content = (folder / file).read_bytes()
-    (folder / file).write_bytes(content[: int(share * len(content))])
+    file_bytes = (folder / file).read_bytes()
+    (folder / file).write_bytes(file_bytes[: int(share * len(file_bytes))])
     with pytest.raises(
         SavedModelError, match=r"no readable model|weights\.pt is not what was written"
     ):
@@ -133,8 +133,8 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
 def test_weights_of_another_training_of_the_same_network_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    other = small_network("inclusive", seed=2, dtype=torch.float32)
-    save_model(other, small_spec("inclusive"), tmp_path / "other")
+    network = small_network("inclusive", seed=2, dtype=torch.float32)
+    save_model(network, small_spec("inclusive"), tmp_path / "other")
     (tmp_path / "other" / "weights.pt").replace(folder / "weights.pt")
     with pytest.raises(DamagedModelError, match=r"weights\.pt is not what was written") as raised:
         load_model(folder)
@@ -158,21 +158,23 @@ def test_a_lack_of_memory_is_no_fault_of_a_model(
 @pytest.mark.parametrize("file", ["weights.pt", "model.json"])
 def test_each_flipped_bit_of_a_model_is_refused_or_changes_nothing(folder: Path, file: str) -> None:
     model, spec = load_model(folder)
-    content, refusals = (folder / file).read_bytes(), list[str]()
+    file_bytes, refusals = (folder / file).read_bytes(), list[str]()
     random = np.random.default_rng(seed=5)
-    for place in random.choice(len(content), 60, replace=False).tolist():
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << int(random.integers(8))
+    for position in random.choice(len(file_bytes), 60, replace=False).tolist():
+        damaged = bytearray(file_bytes)
+        damaged[position] ^= 1 << int(random.integers(8))
         (folder / file).write_bytes(damaged)
         try:
-            again, same = load_model(folder)
+            repeated, same = load_model(folder)
         except SavedModelError as error:
             refusals.append(str(error))
         else:
             # The name of the seal, or a digit behind those that count.
             assert same == spec
-            assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
-    assert any("not what was written" in words for words in refusals)
+            assert all(
+                map(torch.equal, repeated.state_dict().values(), model.state_dict().values())
+            )
+    assert any("not what was written" in message for message in refusals)
 
 
 def test_a_digit_of_the_description_is_refused(folder: Path) -> None:
@@ -201,14 +203,14 @@ def test_a_kill_between_the_files_of_a_better_model_leaves_the_old_one(
         save_model(
             small_network("inclusive", seed=2, dtype=torch.float32), small_spec("inclusive"), folder
         )
-    again, _ = load_model(folder)
-    assert all(map(torch.equal, again.state_dict().values(), old.state_dict().values()))
+    repeated, _ = load_model(folder)
+    assert all(map(torch.equal, repeated.state_dict().values(), old.state_dict().values()))
 
 
 def test_a_model_of_an_earlier_release_is_read(folder: Path) -> None:
-    content = json.loads((folder / "model.json").read_text())
-    del content["seal"], content["weights"]
-    (folder / "model.json").write_text(json.dumps(content))
+    document = json.loads((folder / "model.json").read_text())
+    del document["seal"], document["weights"]
+    (folder / "model.json").write_text(json.dumps(document))
     assert load_model(folder)[1] == small_spec("inclusive")
 
 
@@ -221,10 +223,10 @@ def test_another_version_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["hlf", "particles"])
-@pytest.mark.parametrize("what", ["names", "units"])
-def test_other_features_or_units_are_refused(folder: Path, column: str, what: str) -> None:
+@pytest.mark.parametrize("label", ["names", "units"])
+def test_other_features_or_units_are_refused(folder: Path, column: str, label: str) -> None:
     inputs = json.loads((folder / "model.json").read_text())["inputs"]
-    inputs[column][what][0] = "something else"
+    inputs[column][label][0] = "something else"
     change(folder, inputs=inputs)
     with pytest.raises(SavedModelError, match="other features"):
         load_model(folder)

@@ -46,7 +46,7 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
     tasks = [[ast.literal_eval(arg) for arg in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
     assert [name for name, _ in tasks[: len(STAGES)]] == [stage.name for stage in STAGES]
     assert {name for name, _ in tasks} <= set(COMMANDS)
-    optional = {name for name, words in tasks if "--if-wanted" in words}
+    optional = {name for name, message in tasks if "--if-wanted" in message}
     assert optional == {stage.name for stage in STAGES if stage.wanted_by}
 
 
@@ -54,23 +54,23 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
 def test_every_command_takes_config_and_changes_and_debug_and_helps(
     name: str, tmp_path: Path
 ) -> None:
-    shown = {param.opts[0]: param for param in COMMANDS[name].params}
-    assert {"--config", "--set", "--debug"} <= shown.keys()
-    assert ("--wait" in shown) == (name not in NEVER_WAIT)
-    assert all(param.help for param in shown.values())
-    done = invoke(name, "-h")
-    assert (done.exit_code, done.output) == (Exit.OK, invoke(name, "--help").output)
+    displayed = {param.opts[0]: param for param in COMMANDS[name].params}
+    assert {"--config", "--set", "--debug"} <= displayed.keys()
+    assert ("--wait" in displayed) == (name not in NEVER_WAIT)
+    assert all(param.help for param in displayed.values())
+    result = invoke(name, "-h")
+    assert (result.exit_code, result.output) == (Exit.OK, invoke(name, "--help").output)
     needed = [
         word
-        for opt, param in shown.items()
+        for opt, param in displayed.items()
         if param.required
         for word in ([opt] * (opt[0] == "-") + ["there"])
     ]
     options = ["-c", small_config(tmp_path, SAMPLES), "--set", "train.epoch=3"]
-    done = invoke(name, *needed, *options)
-    assert done.exit_code == Exit.USAGE
-    assert "unknown key 'train.epoch'. Did you mean 'epochs'?" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = invoke(name, *needed, *options)
+    assert result.exit_code == Exit.USAGE
+    assert "unknown key 'train.epoch'. Did you mean 'epochs'?" in result.stderr
+    assert "Traceback" not in result.stderr
     debugged = invoke(name, *needed, *options, "--debug")
     assert debugged.exit_code == Exit.USAGE
     assert "Traceback" in debugged.stderr
@@ -78,10 +78,10 @@ def test_every_command_takes_config_and_changes_and_debug_and_helps(
 
 
 def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    results = []
 
     def run(run_folder: RunFolder, *_: object, **__: object) -> None:
-        found.append(
+        results.append(
             (run_folder.config.train.workers, run_folder.config.compare["train"]["workers"])
         )
 
@@ -89,9 +89,9 @@ def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hep_studies.compare.compare", run)
     changes = ["--set", "train.workers=2", "--set", "compare.train.workers=3"]
     for command in ("train", "compare"):
-        for words in ([], ["--workers", "4"]):
-            assert invoke(command, *words, *changes).exit_code == Exit.OK
-    assert found == [(2, 3), (4, 3), (2, 3), (2, 4)]
+        for message in ([], ["--workers", "4"]):
+            assert invoke(command, *message, *changes).exit_code == Exit.OK
+    assert results == [(2, 3), (4, 3), (2, 3), (2, 4)]
 
 
 def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
@@ -113,9 +113,9 @@ def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
 
 def test_the_version_and_completion_of_the_command_line() -> None:
     assert invoke("--version").output.startswith("hep-pipeline 0.")
-    shown = invoke("-h").output
-    assert "--install-completion" in shown
-    assert all(len(line) <= 80 for line in shown.splitlines())
+    displayed = invoke("-h").output
+    assert "--install-completion" in displayed
+    assert all(len(line) <= 80 for line in displayed.splitlines())
 
 
 def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) -> None:
@@ -130,27 +130,27 @@ def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) 
         "--set",
         "report.title=2",
     ]
-    done = invoke("config", *options)
-    assert done.exit_code == Exit.OK
-    assert "  epochs: 7                                  # --set train.epochs=7\n" in done.output
-    assert f"  batch_size: 16                             # {path}\n" in done.output
-    assert "  learning_rate: 0.003                       # default\n" in done.output
-    assert "hush" not in done.output
+    result = invoke("config", *options)
+    assert result.exit_code == Exit.OK
+    assert "  epochs: 7                                  # --set train.epochs=7\n" in result.output
+    assert f"  batch_size: 16                             # {path}\n" in result.output
+    assert "  learning_rate: 0.003                       # default\n" in result.output
+    assert "hush" not in result.output
     # It is a config itself.
     config = (
         CliOptions(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"])
         .run_folder()
         .config
     )
-    assert read_yaml(done.output) == config.model_dump(mode="json")
-    found = json.loads(invoke("config", "--json", *options).output)
-    assert found["train.epochs"] == {"value": 7, "source": "--set train.epochs=7"}
-    assert found["spark.conf.my.token"] == {
+    assert read_yaml(result.output) == config.model_dump(mode="json")
+    document = json.loads(invoke("config", "--json", *options).output)
+    assert document["train.epochs"] == {"value": 7, "source": "--set train.epochs=7"}
+    assert document["spark.conf.my.token"] == {
         "value": "**********",
         "source": "--set spark.conf.my.token=***",
     }
-    assert found["samples.0.name"] == {"value": "qcd", "source": str(path)}
-    assert found["evaluate.train_events"] == {"value": 20000, "source": "default"}
+    assert document["samples.0.name"] == {"value": "qcd", "source": str(path)}
+    assert document["evaluate.train_events"] == {"value": 20000, "source": "default"}
 
 
 def test_overrides_of_the_environment_come_first(
@@ -159,14 +159,14 @@ def test_overrides_of_the_environment_come_first(
     path = small_config(tmp_path, SAMPLES)
     monkeypatch.setenv("HEP_PIPELINE_SET", "report.title='a  b;c' train.epochs=5 train.seed=3")
     monkeypatch.setenv("HEP_PIPELINE_CONFIG", str(path))
-    found = json.loads(invoke("config", "--json", "--set", "train.epochs=6").output)
-    assert found["report.title"] == {"value": "a  b;c", "source": "--set report.title=a  b;c"}
-    assert [found[f"train.{key}"]["value"] for key in ("epochs", "seed")] == [6, 3]
+    document = json.loads(invoke("config", "--json", "--set", "train.epochs=6").output)
+    assert document["report.title"] == {"value": "a  b;c", "source": "--set report.title=a  b;c"}
+    assert [document[f"train.{key}"]["value"] for key in ("epochs", "seed")] == [6, 3]
     monkeypatch.setenv("HEP_PIPELINE_SET", "my.password='hush")
-    done = invoke("config")
-    assert done.exit_code == Exit.USAGE
-    assert "HEP_PIPELINE_SET (SET of make): No closing quotation" in done.stderr
-    assert "hush" not in done.stderr
+    result = invoke("config")
+    assert result.exit_code == Exit.USAGE
+    assert "HEP_PIPELINE_SET (SET of make): No closing quotation" in result.stderr
+    assert "hush" not in result.stderr
 
 
 def test_a_dry_run_says_what_plan_says_up_to_a_stage(tmp_path: Path) -> None:
@@ -177,41 +177,43 @@ def test_a_dry_run_says_what_plan_says_up_to_a_stage(tmp_path: Path) -> None:
     assert cut.splitlines() == planned.splitlines()[:3]
     assert cut.splitlines()[-1].split() == ["train", "not", "there", "yet", "would", "run"]
     in_json = json.loads(invoke("plan", "--json", *config).output)
-    assert [each["stage"] for each in in_json] == [line.split()[0] for line in planned.splitlines()]
+    assert [planned_stage["stage"] for planned_stage in in_json] == [
+        line.split()[0] for line in planned.splitlines()
+    ]
     assert in_json[0] == {
         "stage": "ingest", "state": "not there yet", "would_run": True, "reasons": [], "notes": [], "version": None
     }  # fmt: skip
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("words", [("compare",), ("compare", "--claims", "docs/studies")])
+@pytest.mark.parametrize("message", [("compare",), ("compare", "--claims", "docs/studies")])
 def test_publishing_to_a_url_made_a_folder_named_like_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: tuple[str, ...]
 ) -> None:
     config = small_config(tmp_path, SAMPLES)
     monkeypatch.chdir(tmp_path)
-    done = invoke(*words, "--publish", "s3://bucket/pages", "--config", config)
-    assert done.exit_code == Exit.USAGE
-    assert "--publish: 's3:/bucket/pages' is a URL" in done.stderr
+    result = invoke(*message, "--publish", "s3://bucket/pages", "--config", config)
+    assert result.exit_code == Exit.USAGE
+    assert "--publish: 's3:/bucket/pages' is a URL" in result.stderr
     assert not (tmp_path / "s3:").exists()
 
 
 def test_run_stops_after_the_stage_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[Any] = []
+    results: list[Any] = []
     monkeypatch.setattr(
-        "pipeline.runner.Runner.run", lambda _, names, force: found.append((list(names), force))
+        "pipeline.runner.Runner.run", lambda _, names, force: results.append((list(names), force))
     )
     config = ["--config", small_config(tmp_path, SAMPLES)]
     assert invoke("run", "--until", "features", "--force", *config).exit_code == Exit.OK
-    assert found == [(["ingest", "features"], True)]
+    assert results == [(["ingest", "features"], True)]
     why = "`run` includes no such stage under this config. model.hlf.from_gridsearch does not ask for it."
-    for name, words in (("gridsearch", why), ("trian", "Did you mean 'train'?")):
-        done = invoke("run", "--until", name, *config)
-        assert done.exit_code == Exit.USAGE
-        assert words in done.stderr
-    assert len(found) == 1
+    for name, message in (("gridsearch", why), ("trian", "Did you mean 'train'?")):
+        result = invoke("run", "--until", name, *config)
+        assert result.exit_code == Exit.USAGE
+        assert message in result.stderr
+    assert len(results) == 1
 
 
 def test_doctor_tells_machines_what_it_found(
@@ -219,10 +221,10 @@ def test_doctor_tells_machines_what_it_found(
 ) -> None:
     error = Finding("disk", "error", "The disk is full.", "Make room.")
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [error])
-    done = invoke("doctor", "--json", "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == Exit.USER_ERROR
-    found = json.loads(done.stdout)
-    assert (found["is_well"], found["findings"]) == (False, [error._asdict()])
+    result = invoke("doctor", "--json", "--config", small_config(tmp_path, SAMPLES))
+    assert result.exit_code == Exit.USER_ERROR
+    document = json.loads(result.stdout)
+    assert (document["is_well"], document["findings"]) == (False, [error._asdict()])
 
 
 @pytest.mark.slow
@@ -244,13 +246,13 @@ def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: 
             holds.set()
             let_go.wait(10)
 
-    other = threading.Thread(target=hold)
-    other.start()
+    thread = threading.Thread(target=hold)
+    thread.start()
     assert holds.wait(10)
     threading.Timer(0.1, let_go.set).start()
     with CliOptions(str(config), [], wait=10).run_folder().locked():
         assert let_go.is_set()
-    other.join()
+    thread.join()
 
 
 def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -268,32 +270,32 @@ def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path
 def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
     options = ["--config", small_config(tmp_path, SAMPLES)]
     with locked(tmp_path / "run"):
-        for words in (
+        for message in (
             ["status"],
             ["status", "--verify"],
             ["plan"],
             ["run", "--dry-run"],
             ["clean", "--dry-run"],
         ):
-            done = invoke(*words, *options)
-            assert done.exit_code == Exit.OK, done.stderr
-        for words in (["clean"], ["ingest"], ["promote"]):
-            done = invoke(*words, *options)
-            assert done.exit_code == Exit.MAY_PASS
-            assert "in use by another run" in done.stderr
+            result = invoke(*message, *options)
+            assert result.exit_code == Exit.OK, result.stderr
+        for message in (["clean"], ["ingest"], ["promote"]):
+            result = invoke(*message, *options)
+            assert result.exit_code == Exit.MAY_PASS
+            assert "in use by another run" in result.stderr
         # Each needs what is not there, and not the lock.
-        for words in (
+        for message in (
             ["compare"],
             ["evaluate-files"],
             ["track", "--set", f"mlflow.uri={tmp_path}"],
         ):
-            done = invoke(*words, *options)
-            assert done.exit_code in {Exit.USER_ERROR, Exit.NOT_THERE_YET}
-            assert "in use" not in done.stderr, done.stderr
+            result = invoke(*message, *options)
+            assert result.exit_code in {Exit.USER_ERROR, Exit.NOT_THERE_YET}
+            assert "in use" not in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "files", "code"),
+    ("message", "files", "code"),
     [
         (["ingest"], "incoming/*.root", Exit.NOT_THERE_YET),
         (["validate"], "incoming/*.root", Exit.NOT_THERE_YET),
@@ -303,16 +305,16 @@ def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
     ],
 )
 def test_the_exit_code_tells_what_has_not_come_yet_from_what_is_wrong(
-    tmp_path: Path, words: list[str], files: str, code: Exit
+    tmp_path: Path, message: list[str], files: str, code: Exit
 ) -> None:
     (tmp_path / "incoming").mkdir()
     options = ["--set", f"samples.0.files=[{tmp_path / files}]"]
-    done = invoke(*words, *options, "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == code, done.stderr
+    result = invoke(*message, *options, "--config", small_config(tmp_path, SAMPLES))
+    assert result.exit_code == code, result.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "ran", "code"),
+    ("message", "ran", "code"),
     [
         (["train", "--exit-code"], [], Exit.NOTHING_TO_DO),
         (["report", "--exit-code"], [], Exit.NOTHING_TO_DO),
@@ -327,13 +329,13 @@ def test_the_exit_code_tells_what_has_not_come_yet_from_what_is_wrong(
     ],
 )
 def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], ran: list[str], code: Exit
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: list[str], ran: list[str], code: Exit
 ) -> None:
     verdicts = [PromotionOutcome("hlf", promoted="hlf" in ran, reason="")]
     monkeypatch.setattr("pipeline.commands.run.run", lambda *_, **__: bool(ran))
     monkeypatch.setattr("pipeline.commands.promote.promote", lambda *_, **__: verdicts)
-    done = invoke(*words, "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == code, done.stderr
+    result = invoke(*message, "--config", small_config(tmp_path, SAMPLES))
+    assert result.exit_code == code, result.stderr
 
 
 @pytest.mark.slow
@@ -347,14 +349,14 @@ def test_a_limit_of_the_address_space_is_named(tmp_path: Path) -> None:
         str(small_config(tmp_path, SAMPLES)),
     ]
     limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", *command]
-    done = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert done.returncode == Exit.USER_ERROR, done.stderr
-    assert "`ulimit -v` allows 976 MiB" in done.stderr
-    assert "fix: This limit counts addresses" in done.stderr
+    completed = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert completed.returncode == Exit.USER_ERROR, completed.stderr
+    assert "`ulimit -v` allows 976 MiB" in completed.stderr
+    assert "fix: This limit counts addresses" in completed.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("text", "message"),
     [
         (["plan", "--accept", "--json"], "--accept and --json"),
         (["status", "--verify", "--json"], "--verify and --json"),
@@ -363,11 +365,9 @@ def test_a_limit_of_the_address_space_is_named(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_an_option_without_effect_beside_another_was_ignored(
-    words: list[str], message: str
-) -> None:
-    done = invoke(*words)
-    assert (done.exit_code, f"{message}: one of them would have no effect" in done.output) == (
+def test_an_option_without_effect_beside_another_was_ignored(text: list[str], message: str) -> None:
+    result = invoke(*text)
+    assert (result.exit_code, f"{message}: one of them would have no effect" in result.output) == (
         Exit.USAGE,
         True,
     )
@@ -388,7 +388,7 @@ def test_a_command_under_mpirun_was_said_to_wait_for_another_run(
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     with locked(tmp_path / "run"):
-        done = invoke("train", "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == Exit.USER_ERROR
-    assert f"{launcher} started this command as one of" in done.stderr
-    assert f"without {launcher}: `train` starts its own" in done.stderr
+        result = invoke("train", "--config", small_config(tmp_path, SAMPLES))
+    assert result.exit_code == Exit.USER_ERROR
+    assert f"{launcher} started this command as one of" in result.stderr
+    assert f"without {launcher}: `train` starts its own" in result.stderr

@@ -30,7 +30,7 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
     assert load_config(path.stem)
     lines = [line for line in path.read_text().splitlines() if line.strip()]
     inside_samples = False
-    for before, line in zip(["", *lines], lines, strict=False):
+    for state_before, line in zip(["", *lines], lines, strict=False):
         if line.startswith("samples:"):
             inside_samples = True
         elif not line.startswith((" ", "#")):
@@ -39,11 +39,11 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
         is_key = not line.strip().startswith(("#", "-")) and ":" in line
         is_section = is_key and line.rstrip().endswith(":")
         if is_key and not is_section and not inside_samples:
-            assert before.strip().startswith("#"), f"{key.strip()} has no comment"
+            assert state_before.strip().startswith("#"), f"{key.strip()} has no comment"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         (
             {"features": {"isolation_con": 0.4}},
@@ -77,10 +77,10 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
     ids=str,
 )
 def test_a_mistake_is_named_with_its_key_and_the_nearest_name(
-    tmp_path: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, changes: dict[str, Any], text: str
 ) -> None:
     message = config_mistakes(tmp_path, **changes)
-    assert words in message
+    assert text in message
     assert "hush" not in message
 
 
@@ -129,7 +129,7 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "text"),
     [
         (
             "spark.conf={cores: '4', 'my.password': 12345}",
@@ -167,14 +167,14 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
     ],
 )
 def test_mistakes_show_no_secrets_and_stay_readable(
-    tmp_path: Path, override: str, words: str
+    tmp_path: Path, override: str, text: str
 ) -> None:
     message = config_mistakes(tmp_path, override)
     assert "hush" not in message
     assert "12345" not in message
     # What the terminal shows.
     assert "hush" not in redact(message)
-    assert words in redact(message)
+    assert text in redact(message)
 
 
 def test_lines_are_not_quoted_since_they_may_hold_a_secret(tmp_path: Path) -> None:
@@ -200,16 +200,19 @@ def test_credentials_of_spark_are_given_to_spark_alone(tmp_path: Path) -> None:
 
 def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    for content, words in (("- a\n- b\n", "must hold keys and values"), ("a: [1", "no valid YAML")):
-        path.write_text(content)
-        with pytest.raises(ConfigError, match=words):
+    for document, message in (
+        ("- a\n- b\n", "must hold keys and values"),
+        ("a: [1", "no valid YAML"),
+    ):
+        path.write_text(document)
+        with pytest.raises(ConfigError, match=message):
             load_config(str(path))
     with pytest.raises(ConfigError, match="Did you mean 'demo'"):
         find_config("demos")
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message"),
     [
         (["train.algorithm=adpsgd"], "Did you mean 'ad-psgd'?"),
         (["features.balance=weigths"], "(given: 'weigths'). Did you mean 'weights'?"),
@@ -232,9 +235,9 @@ def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_choice_names_the_nearest_and_a_key_of_another_method_whose_it_is(
-    tmp_path: Path, overrides: list[str], words: str
+    tmp_path: Path, overrides: list[str], message: str
 ) -> None:
-    assert words in config_mistakes(tmp_path, *overrides)
+    assert message in config_mistakes(tmp_path, *overrides)
 
 
 def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
@@ -246,9 +249,9 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
         == "--set train.algorithm.local_steps=4"
     )
     assert loaded.source(("train", "algorithm", "name")) == written
-    other = load(written, ["train.algorithm.local_steps=4", "train.algorithm=swarm-sgd"])
-    assert other.config.train.algorithm.model_dump(exclude_unset=True) == {"name": "swarm-sgd"}
-    assert other.source(("train", "algorithm", "name")) == "--set train.algorithm=swarm-sgd"
+    second = load(written, ["train.algorithm.local_steps=4", "train.algorithm=swarm-sgd"])
+    assert second.config.train.algorithm.model_dump(exclude_unset=True) == {"name": "swarm-sgd"}
+    assert second.source(("train", "algorithm", "name")) == "--set train.algorithm=swarm-sgd"
     assert (
         load(
             write_config(tmp_path), ["train.algorithm.name=d-psgd"]
@@ -260,10 +263,10 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
 def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples_page() -> None:
     page = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
     demo = load_config("demo")
-    found = {
+    actual = {
         demo.classes[sample.label]: f"{sample.cross_section_pb:,.0f}" for sample in demo.samples
     }
-    assert found == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
+    assert actual == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
     assert {sample.cross_section_pb for sample in demo.samples} == set(BUNDLED.values())
 
 
@@ -288,7 +291,7 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "message"),
     [
         ("train.epochs", "write it as key.subkey=value"),
         ("=3", "write it as key.subkey=value"),
@@ -315,26 +318,26 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_an_option_names_the_option_and_not_the_file(
-    tmp_path: Path, override: str, words: str
+    tmp_path: Path, override: str, message: str
 ) -> None:
     path = write_config(tmp_path)
-    if not words:
+    if not message:
         assert load_config(path, [override]).spark.conf == {"my.password": SecretStr("[hush")}
         return
     with pytest.raises(ConfigError) as caught:
         load_config(path, [override])
     assert str(caught.value).startswith("--set ")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert path not in str(caught.value)
 
 
 def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
     tmp_path: Path,
 ) -> None:
-    words = config_mistakes(tmp_path, "features.min_lepton_pt=10")
+    message = config_mistakes(tmp_path, "features.min_lepton_pt=10")
     assert (
         "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt (10) is below"
-        in words
+        in message
     )
 
 
@@ -342,14 +345,14 @@ def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
     path = write_config(tmp_path, train={"epochs": 0, "seeed": 3})
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["train.batch_size=0", "report.title=x"])
-    first, *rest = str(caught.value).splitlines()
+    first, *remainder = str(caught.value).splitlines()
     assert first == f"{path} has 2 mistakes:"
-    assert [line.split(":")[0] for line in rest] == [
+    assert [line.split(":")[0] for line in remainder] == [
         "  'train.epochs'",
         "  unknown key 'train.seeed'. Did you mean 'seed'?",
         "--set train.batch_size=0",
     ]
-    assert rest[-1].startswith("--set train.batch_size=0: 'train.batch_size': ")
+    assert remainder[-1].startswith("--set train.batch_size=0: 'train.batch_size': ")
     with pytest.raises(ConfigError, match=r"^--set train.epochs=-1: "):
         load_config(write_config(tmp_path), ["train.epochs=5", "train.epochs=-1"])
 
@@ -385,7 +388,7 @@ def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> No
 def test_each_value_has_a_source(tmp_path: Path) -> None:
     path = write_config(tmp_path, train={"epochs": 3, "seed": 4})
     options = ["train={epochs: 5}", "train.workers=2", "classes.0=jets", "spark.conf.my.token=hush"]
-    found = load(path, options)
+    actual = load(path, options)
     sources = {
         ("train", "epochs"): "--set train={epochs: 5}",
         # The option replaces the whole section.
@@ -396,7 +399,7 @@ def test_each_value_has_a_source(tmp_path: Path) -> None:
         ("evaluate", "reference"): "default",
         ("spark", "conf", "my.token"): "--set spark.conf.my.token=***",
     }
-    assert {keys: found.source(keys) for keys in sources} == sources
+    assert {keys: actual.source(keys) for keys in sources} == sources
 
 
 def test_plugins_of_an_option_were_said_to_be_those_of_the_file(

@@ -86,19 +86,19 @@ LEAVES = [
 ]
 
 
-def others(key: str, value: Any, kind: Any) -> Iterator[Any]:
+def others(key: str, value: Any, kind_name: Any) -> Iterator[Any]:
     """Other values."""
     if key in VALUES:
         yield VALUES[key]
     elif isinstance(value, bool):
         yield not value
     elif isinstance(value, Enum):
-        yield from (each.value for each in type(value) if each is not value)
+        yield from (member.value for member in type(value) if member is not value)
     elif isinstance(value, int | float):
         yield from (value + 1, value * 0.9)
     elif isinstance(value, list):
         yield value[:-1]
-    for argument in typing.get_args(kind):
+    for argument in typing.get_args(kind_name):
         inner = typing.get_args(argument)
         yield from (
             argument
@@ -115,32 +115,36 @@ def others(key: str, value: Any, kind: Any) -> Iterator[Any]:
 
 def items(config: Config) -> list[Any]:
     """The keys that all stages and their parts depend on."""
-    parts = [part for stage in STAGES for part in stage.parts(config).items()]
+    chunks = [chunk for stage in STAGES for chunk in stage.parts(config).items()]
     return [stage.config_items(config) for stage in STAGES] + [
-        (name, part.config_items) for name, part in parts
+        (name, chunk.config_items) for name, chunk in chunks
     ]
 
 
 def changed(key: str, value: Any) -> Config:
     """The config with another value."""
-    whole: dict[str, Any] = Config.model_validate(BASE).model_dump(mode="json", exclude_unset=True)
-    inner = whole
+    complete: dict[str, Any] = Config.model_validate(BASE).model_dump(
+        mode="json", exclude_unset=True
+    )
+    inner = complete
     *outer, last = key.split(".")
     for name in outer:
         inner = inner.setdefault(name, {})
     inner[last] = value
-    return Config.model_validate(whole)
+    return Config.model_validate(complete)
 
 
-@pytest.mark.parametrize(("key", "value", "kind"), LEAVES, ids=[key for key, *_ in LEAVES])
-def test_another_value_makes_an_output_stale_or_is_refused(key: str, value: Any, kind: Any) -> None:
+@pytest.mark.parametrize(("key", "value", "kind_name"), LEAVES, ids=[key for key, *_ in LEAVES])
+def test_another_value_makes_an_output_stale_or_is_refused(
+    key: str, value: Any, kind_name: Any
+) -> None:
     refusals = []
-    for other in (each for each in others(key, value, kind) if each != value):
+    for second in (candidate for candidate in others(key, value, kind_name) if candidate != value):
         try:
-            is_stale = items(changed(key, other)) != items(Config.model_validate(BASE))
+            is_stale = items(changed(key, second)) != items(Config.model_validate(BASE))
         except ValidationError as refused:
             refusals.append(str(refused))
             continue
         assert is_stale is (key not in OF_NO_OUTPUT)
         return
-    assert any("has no effect" in words or " needs " in words for words in refusals), refusals
+    assert any("has no effect" in message or " needs " in message for message in refusals), refusals

@@ -37,50 +37,48 @@ def run_folder(tmp_path: Path) -> RunFolder:
 def chain(run_folder: RunFolder) -> dict[str, str]:
     """A version of each stage up to the export, each made from those before it."""
     stages = ("ingest", "features", "train", "evaluate", "export")
-    return {
-        stage: publish(run_folder.config.run_dir, stage, content="first").name for stage in stages
-    }
+    return {stage: publish(run_folder.config.run_dir, stage, text="first").name for stage in stages}
 
 
 def test_versions_upstream_are_those_in_use(run_folder: RunFolder) -> None:
-    made = chain(run_folder)
+    created = chain(run_folder)
     found = run_folder.upstream(Evaluate())
     assert {name: version.name for name, version in found.items()} == {
-        name: made[name] for name in ("ingest", "features", "train")
+        name: created[name] for name in ("ingest", "features", "train")
     }
 
 
 def test_a_missing_one_is_named_with_its_command(run_folder: RunFolder) -> None:
     publish(run_folder.config.run_dir, "ingest")
-    words = "evaluate needs the output of features, .* Run `python -m pipeline features` first"
-    with pytest.raises(MissingInputError, match=words):
+    output = "evaluate needs the output of features, .* Run `python -m pipeline features` first"
+    with pytest.raises(MissingInputError, match=output):
         run_folder.upstream(Evaluate())
 
 
 def test_versions_that_do_not_belong_together_are_refused_unless_asked_for(
     run_folder: RunFolder,
 ) -> None:
-    made = chain(run_folder)
-    new = publish(run_folder.config.run_dir, "features", content="other").name
-    words = (
-        rf"evaluate cannot use train {made['train']}: it was made from other features than {new}"
+    created = chain(run_folder)
+    new = publish(run_folder.config.run_dir, "features", text="other").name
+    message = (
+        rf"evaluate cannot use train {created['train']}: it was made from other features than {new}"
     )
-    with pytest.raises(MissingInputError, match=words):
+    with pytest.raises(MissingInputError, match=message):
         run_folder.upstream(Evaluate())
     assert run_folder.upstream(Evaluate(), allow_mixed=True)["features"].name == new
 
 
 def test_versions_of_the_same_content_belong_together(run_folder: RunFolder) -> None:
     chain(run_folder)
-    again = publish(run_folder.config.run_dir, "features", content="first").name
-    assert run_folder.upstream(Evaluate())["features"].name == again
+    repeated = publish(run_folder.config.run_dir, "features", text="first").name
+    assert run_folder.upstream(Evaluate())["features"].name == repeated
 
 
 def test_an_optional_one_that_was_made_from_others_is_left_out(run_folder: RunFolder) -> None:
     chain(run_folder)
     assert "export" in run_folder.upstream(Report())
     for stage in ("train", "evaluate"):
-        publish(run_folder.config.run_dir, stage, content="other")
+        publish(run_folder.config.run_dir, stage, text="other")
     assert "export" not in run_folder.upstream(Report())
 
 
@@ -150,28 +148,28 @@ def test_a_night_that_waits_looked_like_one_that_failed(
 ) -> None:
     """`make` has one exit code for all; the last line of the log tells them apart."""
     file = io.StringIO()
-    found = RunFolder(
+    actual = RunFolder(
         load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200)
     )
-    with suppress(Exception, KeyboardInterrupt), found.locked():
+    with suppress(Exception, KeyboardInterrupt), actual.locked():
         if error is not None:
             raise error
-    time, words = file.getvalue().splitlines()[-1].split(" ", 1)
+    time, message = file.getvalue().splitlines()[-1].split(" ", 1)
     assert dt.datetime.fromisoformat(time).tzinfo is not None
-    assert words == f"run {found.log.run_id}: {outcome}"
+    assert message == f"run {actual.log.run_id}: {outcome}"
 
 
 def test_a_night_refused_by_another_run_says_so_on_a_line(tmp_path: Path) -> None:
     file = io.StringIO()
     config = load_config(str(small_config(tmp_path, SAMPLES)))
-    other = RunFolder(config, Console(file=file, width=200))
+    second = RunFolder(config, Console(file=file, width=200))
     with (
         RunFolder(config, Console(quiet=True)).locked(),
         pytest.raises(FolderInUseError),
-        other.locked(),
+        second.locked(),
     ):
         pass
-    assert file.getvalue().endswith(f" run {other.log.run_id}: waits for another run\n")
+    assert file.getvalue().endswith(f" run {second.log.run_id}: waits for another run\n")
 
 
 def test_an_interrupt_that_ended_spark_first_was_called_a_failure(
@@ -193,20 +191,20 @@ KEEPS = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read()); sys.exit('n
 
 @pytest.mark.parametrize("error", [None, MachineError("no Java, s3://key:secret@bucket")])
 def test_a_night_told_nobody_how_it_ended(tmp_path: Path, error: Exception | None) -> None:
-    told, file = tmp_path / "told.json", io.StringIO()
+    message, file = tmp_path / "told.json", io.StringIO()
     chosen = load_config(
         str(small_config(tmp_path, SAMPLES)),
-        [f"notify={json.dumps([sys.executable, '-c', KEEPS, str(told)])}"],
+        [f"notify={json.dumps([sys.executable, '-c', KEEPS, str(message)])}"],
     )
     run_folder = RunFolder(chosen, Console(file=file, width=200))
     with suppress(MachineError), run_folder.locked():
         run_folder.results.add("hlf promoted: it is better", promoted={"hlf": {"promoted": True}})
         if error is not None:
             raise error
-    about = json.loads(told.read_text(encoding="utf-8"))
+    about = json.loads(message.read_text(encoding="utf-8"))
     assert about["outcome"] == ("done" if error is None else "failed (MachineError)")
     assert "no Java" in about["message"] if error else about["message"] == ""
-    assert "secret" not in told.read_text(encoding="utf-8")
+    assert "secret" not in message.read_text(encoding="utf-8")
     assert (about["run_dir"], about["run"]) == (
         str(chosen.run_dir.absolute()),
         run_folder.log.run_id,
@@ -232,9 +230,9 @@ def test_a_notification_that_fails_is_said_and_changes_nothing(
 
 def damage(path: Path) -> Path:
     """Change a byte of a file, not its size."""
-    content = bytearray(path.read_bytes())
-    content[0] ^= 1
-    path.write_bytes(content)
+    file_bytes = bytearray(path.read_bytes())
+    file_bytes[0] ^= 1
+    path.write_bytes(file_bytes)
     return path
 
 

@@ -154,35 +154,35 @@ def test_accept_left_the_export_stale_if_the_evaluation_belonged_to_another_trai
 ) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     for stage in ("ingest", "features", "train", "evaluate"):
-        publish(run_folder.config.run_dir, stage, content="first")
+        publish(run_folder.config.run_dir, stage, text="first")
     for stage in ("train", "export"):
-        publish(run_folder.config.run_dir, stage, content="second")
+        publish(run_folder.config.run_dir, stage, text="second")
     runner = Runner(run_folder)
     monkeypatch.setattr(runner.planner, "wanted_stages", lambda: [Evaluate(), Export()])
     assert runner.accept() == ["evaluate", "export"]
-    assert [each.reasons for each in runner.plan()] == [[], []]
+    assert [planned_stage.reasons for planned_stage in runner.plan()] == [[], []]
 
 
-@pytest.mark.parametrize("number", ["0002", "10001"])
-def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, number: str) -> None:
+@pytest.mark.parametrize("index", ["0002", "10001"])
+def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, index: str) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     runner, store = Runner(run_folder), run_folder.store("train")
     assert runner._run_stage(Halves(), force=False)
     current = store.current()
     assert current is not None
-    same, others = (
-        store.folder / name for name in (f"{number}{current.name[4:]}", "0003-0123abcd")
+    same, remaining = (
+        store.folder / name for name in (f"{index}{current.name[4:]}", "0003-0123abcd")
     )
     digest = current.manifest.fingerprint.digest
-    for folder, note in ((same, digest), (others, "digest of others")):
+    for folder, note in ((same, digest), (remaining, "digest of others")):
         own_folders.make(folder, note)
         (folder / "half").touch()
     assert runner._run_stage(Halves(), force=True)
-    assert (others / "half").exists()
+    assert (remaining / "half").exists()
     assert not same.exists()
-    made = store.current()
-    assert made is not None
-    assert not (made.folder / "half").exists()
+    created = store.current()
+    assert created is not None
+    assert not (created.folder / "half").exists()
 
 
 class Interrupted(Halves):
@@ -198,10 +198,10 @@ class Interrupted(Halves):
 
 def test_of_interrupted_work_that_stays_which_can_be_continued(tmp_path: Path) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
-    for half, left in (("nothing", 0), ("half", 1)):
+    for half, leftovers in (("nothing", 0), ("half", 1)):
         with pytest.raises(KeyboardInterrupt):
             Runner(run_folder)._run_stage(Interrupted(half), force=False)
-        assert len(run_folder.store("train").unfinished()) == left
+        assert len(run_folder.store("train").unfinished()) == leftovers
 
 
 def test_a_stage_whose_input_is_gone_is_stale(

@@ -28,7 +28,7 @@ row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 methods = st.sampled_from(sorted(PARALLEL_METHODS))
 
 
-def watched(**chosen: Any) -> tuple[Counter[int], Simulated]:
+def watched(**selected: Any) -> tuple[Counter[int], Simulated]:
     """How often a run used each event, and the run."""
     seen: Counter[int] = Counter()
     gradient = BatchedGradients.gradient
@@ -38,7 +38,7 @@ def watched(**chosen: Any) -> tuple[Counter[int], Simulated]:
         return gradient(self, rank, rows, seconds)
 
     with mock.patch.object(BatchedGradients, "gradient", noted):
-        return seen, run(**chosen)
+        return seen, run(**selected)
 
 
 @settings(max_examples=50)
@@ -49,12 +49,12 @@ def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     rows: list[int], workers: int, batch_size: int, method: str, sharding: str | None
 ) -> None:
     train, workers = replace(toy_rows(sum(rows)), group_rows=rows), min(workers, sum(rows))
-    chosen = PARALLEL_METHODS[method] | {
+    selected = PARALLEL_METHODS[method] | {
         "workers": workers,
         "batch_size": batch_size,
         "sharding": sharding,
     }
-    seen, simulated = watched(train=train, cluster=UNEVEN_CLUSTER, **chosen)
+    seen, simulated = watched(train=train, cluster=UNEVEN_CLUSTER, **selected)
     assert seen == dict.fromkeys(range(sum(rows)), 2)
     # Workers without events take part in the steps of the others.
     assert np.isfinite(models(simulated)).all()
@@ -75,23 +75,27 @@ def test_an_epoch_that_another_number_of_workers_continued_began_again(
     seen: Counter[int] = Counter()
     resume = None
     for workers, following in zip(numbers, (*numbers[1:], 0), strict=True):
-        kept = MemoryCheckpoints()
-        chosen = {
+        memory_checkpoints = MemoryCheckpoints()
+        selected = {
             **PARALLEL_METHODS[method],
             "workers": workers,
             "batch_size": 4,
             "epochs": 1,
             "cluster": CLUSTER,
         }
-        whole, simulated = watched(
-            train=rows, checkpoint_steps=2, resume=resume, files=kept.files, **chosen
+        complete, simulated = watched(
+            train=rows,
+            checkpoint_steps=2,
+            resume=resume,
+            files=memory_checkpoints.files,
+            **selected,
         )
-        seen += whole
+        seen += complete
         if not following:
             break
         # The part behind the last checkpoint within the epoch is done again by others.
-        resume = kept.at(min(kept.content))
-        behind, _ = watched(train=rows, resume=resume, **chosen)
+        resume = memory_checkpoints.at(min(memory_checkpoints.content))
+        behind, _ = watched(train=rows, resume=resume, **selected)
         seen -= behind
     assert seen == dict.fromkeys(range(101), 1)
     (samples,) = {records[0]["samples_all_ranks"] for records in simulated.records}

@@ -54,7 +54,8 @@ def transformed(event: Row, *, phi: float = 0.0, mirror: bool = False) -> Row:
     sign = -1.0 if mirror else 1.0
     changed = {
         name: [
-            {**each, "eta": sign * each["eta"], "phi": turn(each["phi"])} for each in event[name]
+            {**particle, "eta": sign * particle["eta"], "phi": turn(particle["phi"])}
+            for particle in event[name]
         ]
         for name in ("tracks", "photons", "neutral_hadrons", "electrons", "muons", "jets")
     }
@@ -86,13 +87,16 @@ def features(event: Row) -> FeatureBlock:
 def assert_same_but(
     changed: FeatureBlock, original: FeatureBlock, columns: list[str], hlf: list[int]
 ) -> None:
-    kept = [index for name, index in COLUMN.items() if name not in columns]
+    retained = [index for name, index in COLUMN.items() if name not in columns]
     np.testing.assert_allclose(
-        particles_of(changed)[:, kept], particles_of(original)[:, kept], rtol=1e-5, atol=1e-5
+        particles_of(changed)[:, retained],
+        particles_of(original)[:, retained],
+        rtol=1e-5,
+        atol=1e-5,
     )
-    others = [index for index in range(len(hlf_names())) if index not in hlf]
+    remaining = [index for index in range(len(hlf_names())) if index not in hlf]
     np.testing.assert_allclose(
-        changed.hlf[:, others], original.hlf[:, others], rtol=1e-5, atol=1e-4
+        changed.hlf[:, remaining], original.hlf[:, remaining], rtol=1e-5, atol=1e-4
     )
 
 
@@ -129,9 +133,9 @@ def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -
     for name in ("tracks", "photons", "neutral_hadrons", "jets"):
         shuffled[name] = [*event[name]]
         shuffler.shuffle(shuffled[name])  # type: ignore[attr-defined]
-    one, other = features(event), features(shuffled)
-    np.testing.assert_allclose(particles_of(one), particles_of(other), rtol=1e-6)
-    np.testing.assert_allclose(one.hlf, other.hlf, rtol=1e-6)
+    first, second = features(event), features(shuffled)
+    np.testing.assert_allclose(particles_of(first), particles_of(second), rtol=1e-6)
+    np.testing.assert_allclose(first.hlf, second.hlf, rtol=1e-6)
 
 
 @given(st.floats(-50, 50), st.floats(-50, 50))

@@ -35,11 +35,11 @@ def assert_none_failed(outcomes: list[Outcome]) -> None:
 def test_spoiled_root_files_are_read_or_refused(tmp_path: Path, fault_seed: int) -> None:
     outcomes = fuzz(60 * fault_seed, 60, tmp_path, seconds=500)
     assert_none_failed(outcomes)
-    found = Counter(outcome.verdict for outcome in outcomes)
+    counter = Counter(outcome.verdict for outcome in outcomes)
     # Both happen, or the mutations are too tame or too wild to tell anything.
-    assert found["refused"] >= 20
-    assert found["accepted"] >= 5
-    assert sum(found.values()) == 60
+    assert counter["refused"] >= 20
+    assert counter["accepted"] >= 5
+    assert sum(counter.values()) == 60
 
 
 # A damaged index of baskets, by which one branch had no entries: it ended in an error of numpy.
@@ -53,17 +53,17 @@ def test_a_spoiled_root_file_that_once_failed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: Path) -> None:
     good = min(SAMPLES.glob("*.root"))
-    content, tree_at = with_plain_tree(good)
-    spoiled = bytearray(content)
+    document, tree_at = with_plain_tree(good)
+    spoiled = bytearray(document)
     # TBranchElement: size, version, then its base TBranch: size, version.
     at = spoiled.index(b"TBranchElement\0", tree_at) + len(b"TBranchElement\0") + 10
     assert spoiled[at : at + 2] == b"\x00\x0d"
     spoiled[at + 1] += 1
     # In a process of its own, which it would spoil for the good file that is read after it.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        verdict, words = pool.submit(try_content, bytes(spoiled), tmp_path).result()
+        verdict, message = pool.submit(try_content, bytes(spoiled), tmp_path).result()
     assert verdict == "refused"
-    assert "DamagedFileError" in words
+    assert "DamagedFileError" in message
 
 
 #: Values, as YAML, that nobody would give.

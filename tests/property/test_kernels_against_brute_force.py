@@ -35,13 +35,17 @@ def candidates(seed: int, *, spread: float, within_pi: bool) -> Candidates:
 
 def isolations(event: Candidates, cone: float, *, as_published: bool) -> Floats:
     """Isolation of every candidate as a plain sum over all pairs."""
-    kind, pt, eta, phi = event
+    particle_kind, pt, eta, phi = event
     dphi = phi[:, None] - phi if as_published else delta_phi(phi[:, None], phi)
     inside = np.hypot(eta[:, None] - eta, dphi) < cone
     if not as_published:
         np.fill_diagonal(inside, val=False)
     sums = np.stack(
-        [inside[:, kind == each] @ pt[kind == each] for each in (TRACK, PHOTON, NEUTRAL)], axis=1
+        [
+            inside[:, particle_kind == flavour] @ pt[particle_kind == flavour]
+            for flavour in (TRACK, PHOTON, NEUTRAL)
+        ],
+        axis=1,
     )
     relative: Floats = sums / pt[:, None]
     if as_published:
@@ -52,15 +56,15 @@ def isolations(event: Candidates, cone: float, *, as_published: bool) -> Floats:
 def on_edge(event: Candidates, cone: float, *, as_published: bool) -> np.ndarray:
     """Which particles have another at the very edge of their cone."""
     count = event.pt.size
-    found = np.zeros(count, dtype=bool)
-    for one in range(count):
-        for other in range(count):
-            dphi = event.phi[one] - event.phi[other]
+    actual = np.zeros(count, dtype=bool)
+    for first in range(count):
+        for second in range(count):
+            dphi = event.phi[first] - event.phi[second]
             if not as_published:
                 dphi = math.remainder(dphi, 2 * math.pi)
-            if abs(math.hypot(event.eta[one] - event.eta[other], dphi) - cone) < EDGE:
-                found[one] = True
-    return found
+            if abs(math.hypot(event.eta[first] - event.eta[second], dphi) - cone) < EDGE:
+                actual[first] = True
+    return actual
 
 
 @given(seeds, cones, st.sampled_from([0.3, 2.0, 12.0]), st.booleans())
@@ -70,9 +74,9 @@ def test_isolations_are_those_of_all_pairs(
 ) -> None:
     event = candidates(seed, spread=spread, within_pi=as_published)
     expected = isolations(event, cone, as_published=as_published)
-    found = relative_isolations(event, cone, as_published)
+    actual = relative_isolations(event, cone, as_published)
     clear = ~on_edge(event, cone, as_published=as_published)
-    np.testing.assert_allclose(found[clear], expected[clear], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(actual[clear], expected[clear], rtol=1e-9, atol=1e-9)
 
 
 @given(seeds, st.integers(1, 4))
@@ -80,10 +84,12 @@ def test_sorting_is_that_of_python_with_ties_by_kind_pt_eta_phi(seed: int, digit
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, 60))
     # Few different values, so that there are ties of all depths.
-    kind = rng.integers(0, 3, count)
+    particle_kind = rng.integers(0, 3, count)
     pt, eta, phi = (rng.integers(0, digits, count).astype(float) for _ in range(3))
-    event = Candidates(kind, pt, eta, phi)
+    event = Candidates(particle_kind, pt, eta, phi)
     key = rng.integers(-digits, digits + 1, count) * rng.choice([1.0, 1e-6, 1e6])
-    chosen = np.arange(count)
-    expected = sorted(range(count), key=lambda i: (key[i], kind[i], -pt[i], eta[i], phi[i], i))
-    assert sorted_by(key, chosen, event).tolist() == expected
+    selected = np.arange(count)
+    expected = sorted(
+        range(count), key=lambda i: (key[i], particle_kind[i], -pt[i], eta[i], phi[i], i)
+    )
+    assert sorted_by(key, selected, event).tolist() == expected

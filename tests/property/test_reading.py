@@ -73,19 +73,19 @@ def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, 
 
 
 def made_dataset(rows: Sequence[int]) -> FeatureDataset:
-    groups = [RowGroup(f"part-{number}", count) for number, count in enumerate(rows)]
+    groups = [RowGroup(f"part-{index}", count) for index, count in enumerate(rows)]
     return FeatureDataset(Path("made"), ["QCD"], [1.0], {"train": groups, "val": groups}, {})
 
 
 def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
     assert batch.weights.tolist() == list(numbers)
     if names == ("hlf",):
-        assert batch.inputs[0].tolist() == [[number] * len(hlf_names()) for number in numbers]
+        assert batch.inputs[0].tolist() == [[index] * len(hlf_names()) for index in numbers]
         return
     particles, lengths = batch.inputs
-    assert lengths.tolist() == [number % 5 for number in numbers]
+    assert lengths.tolist() == [index % 5 for index in numbers]
     assert particles.shape == (len(numbers), max([1, *lengths.tolist()]), 19)
-    assert particles[:, :, 0].sum(dim=1).tolist() == [number * (number % 5) for number in numbers]
+    assert particles[:, :, 0].sum(dim=1).tolist() == [index * (index % 5) for index in numbers]
 
 
 @settings(max_examples=80)

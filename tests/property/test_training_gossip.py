@@ -44,14 +44,14 @@ topologies = st.sampled_from(["complete", "ring", "exponential"])
 
 
 class Remembered(LinearGradients):
-    def __init__(self, **chosen: Any) -> None:
-        super().__init__(**chosen)
+    def __init__(self, **selected: Any) -> None:
+        super().__init__(**selected)
         self.computed: list[NDArray[np.float64]] = []
 
     def gradient(self, rank: int, step: int, at: NDArray[np.float64]) -> NDArray[np.float64]:
-        found = super().gradient(rank, step, at)
-        self.computed.append(found)
-        return found
+        actual = super().gradient(rank, step, at)
+        self.computed.append(actual)
+        return actual
 
 
 def mean_at_the_end(watcher: StepRecorder) -> NDArray[np.float64]:
@@ -157,7 +157,7 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
     exchange: str,
 ) -> None:
     def others(rank: int) -> list[int | None]:
-        return [None, *(other for other in range(workers) if other != rank)]
+        return [None, *(second for second in range(workers) if second != rank)]
 
     lists = [
         data.draw(st.lists(st.sampled_from(others(rank)), min_size=1, max_size=5))

@@ -59,7 +59,7 @@ def test_the_second_class_was_the_signal(
     runner = Runner(RunFolder(config, Console(quiet=True)))
     with pytest.raises(ConfigError, match=r"evaluate\.signal is not set"):
         runner.run(["ingest", "features", "train", "evaluate"])
-    states = {each.stage.name: each.state for each in runner.plan()}
+    states = {planned_stage.stage.name: planned_stage.state for planned_stage in runner.plan()}
     assert (states["train"], states["evaluate"]) == (State.MISSING, State.FAILS)
     assert not (config.run_dir / "ingest").exists()
     assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signals == [
@@ -68,7 +68,7 @@ def test_the_second_class_was_the_signal(
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"classes": ["W+", "W-", "Z"]}, "'W+' is blank, given twice"),
         (
@@ -85,15 +85,17 @@ def test_the_second_class_was_the_signal(
     ],
 )
 def test_an_order_or_a_number_that_nobody_means_is_refused(
-    tmp_path: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    assert words in config_mistakes(tmp_path, **changes)
+    assert message in config_mistakes(tmp_path, **changes)
 
 
 @pytest.mark.parametrize("label", [-1, 3, "1", True, None])
 def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None:
     names = ("a", "b", "c")
-    samples = [{"name": name, "label": place, "files": ["x"]} for place, name in enumerate(names)]
+    samples = [
+        {"name": name, "label": position, "files": ["x"]} for position, name in enumerate(names)
+    ]
     samples[1]["label"] = label
     assert "samples" in config_mistakes(tmp_path, samples=samples)
 

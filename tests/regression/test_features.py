@@ -42,37 +42,37 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()
     written, _ = write_groups(plan.groups, files, ["QCD", "ttbar"], tmp_path)
-    assert sum(each.group.rows for each in written) == 60
+    assert sum(part_rows.group.rows for part_rows in written) == 60
 
 
 def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
     """A mixing task kept all kernel files mapped, so its memory grew with the sample: 2.9 GiB at 100,000 events."""
     read: list[weakref.ref[np.ndarray]] = []
 
-    def table(number: int) -> pa.Table:
-        assert sum(each() is not None for each in read) <= 2
-        core = np.full(5 * NUM_CORE, number, dtype=np.float32)
+    def table(index: int) -> pa.Table:
+        assert sum(reference() is not None for reference in read) <= 2
+        core = np.full(5 * NUM_CORE, index, dtype=np.float32)
         read.append(weakref.ref(core))
-        others = [
-            [""] * 2 if field.type == pa.string() else [number, 3] for field in unmixed_schema()
+        remaining = [
+            [""] * 2 if field.type == pa.string() else [index, 3] for field in unmixed_schema()
         ][:-1]
         values = pa.Array.from_buffers(pa.float32(), core.size, [None, pa.py_buffer(core)])
         lists = pa.LargeListArray.from_arrays(pa.array([0, 3 * NUM_CORE, 5 * NUM_CORE]), values)
-        return pa.Table.from_arrays([*map(pa.array, others), lists], schema=unmixed_schema())
+        return pa.Table.from_arrays([*map(pa.array, remaining), lists], schema=unmixed_schema())
 
     picked = [
-        PickedRows(partial(table, number), np.array([1]), np.array([4 - number]))
-        for number in range(5)
+        PickedRows(partial(table, index), np.array([1]), np.array([4 - index]))
+        for index in range(5)
     ]
-    found = gather_rows(picked, 5)
+    actual = gather_rows(picked, 5)
     assert len(read) >= 5
-    assert found["num_particles"].to_pylist() == [2] * 5
-    assert found["particle_pt"].to_pylist() == [[number] * 2 for number in (4, 3, 2, 1, 0)]
+    assert actual["num_particles"].to_pylist() == [2] * 5
+    assert actual["particle_pt"].to_pylist() == [[index] * 2 for index in (4, 3, 2, 1, 0)]
 
 
-def sample(name: str, label: int, kind: str, number: int = 0) -> dict[str, object]:
-    files = [str(SAMPLES / f"{kind}_13TeV_PU20_{number}.root")]
-    return {"name": name, "label": label, "files": files, "cross_section_pb": 10.0**number}
+def sample(name: str, label: int, particle_kind: str, index: int = 0) -> dict[str, object]:
+    files = [str(SAMPLES / f"{particle_kind}_13TeV_PU20_{index}.root")]
+    return {"name": name, "label": label, "files": files, "cross_section_pb": 10.0**index}
 
 
 @pytest.mark.slow
@@ -82,12 +82,13 @@ def test_sample_out_of_the_config_changed_the_normalisation(
 ) -> None:
     """Without the cross-section of a sample that left the config, all slices of its class counted by their events."""
     without_spark(monkeypatch, tmp_path)
-    others = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
+    remaining = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
     run_stages(
-        small_config(tmp_path, tmp_path, samples=[*others, sample("hard", 0, "qcd", 1)]), "ingest"
+        small_config(tmp_path, tmp_path, samples=[*remaining, sample("hard", 0, "qcd", 1)]),
+        "ingest",
     )
     now = small_config(
-        tmp_path, tmp_path, samples=[*others, *([sample(name, 0, "qcd", 1)] if name else [])]
+        tmp_path, tmp_path, samples=[*remaining, *([sample(name, 0, "qcd", 1)] if name else [])]
     )
     with pytest.raises(
         MissingInputError,

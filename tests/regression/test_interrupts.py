@@ -59,14 +59,14 @@ cli.main()
 @pytest.mark.parametrize("work", WORK)
 def test_an_interrupt_was_lost_or_called_something_else(tmp_path: Path, work: str) -> None:
     program = PROGRAM.format(work=WORK[work])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, "ingest", "--config", str(small_config(tmp_path, SAMPLES))],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 130, done.stderr
-    assert "interrupted" in done.stderr
-    assert "bug" not in done.stderr
-    assert "continued" not in done.stderr
+    assert completed.returncode == 130, completed.stderr
+    assert "interrupted" in completed.stderr
+    assert "bug" not in completed.stderr
+    assert "continued" not in completed.stderr
     assert list((tmp_path / "run" / "ingest").iterdir()) == []
 
 
@@ -80,10 +80,10 @@ def test_at_any_moment_of_the_start_it_is_the_same(module: str) -> None:
         assert process.stderr is not None
         next(line for line in process.stderr if line.split("|")[-1].strip() == module)
         process.send_signal(signal.SIGINT)
-        words = process.stderr.read()
+        message = process.stderr.read()
     # Later the run may have been done already.
-    assert process.returncode in {130, 0}, words
-    assert "Traceback" not in words
+    assert process.returncode in {130, 0}, message
+    assert "Traceback" not in message
 
 
 @pytest.fixture

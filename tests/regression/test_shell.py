@@ -35,10 +35,10 @@ def test_they_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
         "evaluate.signal=ttbar",
     )
     changes = [word for option in options for word in ("--set", option)]
-    done = CliRunner().invoke(app, [command, "--config", str(config), *changes])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, [command, "--config", str(config), *changes])
+    assert result.exit_code == 0, result.output
     if command != "plan":
-        assert "[/b]" in done.output
+        assert "[/b]" in result.output
 
 
 @pytest.mark.parametrize("lacks", ["checkout", "commit", "git"])
@@ -124,10 +124,10 @@ def test_a_file_that_was_put_back_is_suspected_no_more(tmp_path: Path) -> None:
     runner = Runner(run_folder)
     runner._run_stage(Networks(hlf=1), force=False)
     path = in_use(run_folder.config.run_dir, "train").folder / "hlf" / "weights.pt"
-    content = path.read_bytes()
-    path.write_bytes(b"x" * len(content))
+    file_bytes = path.read_bytes()
+    path.write_bytes(b"x" * len(file_bytes))
     assert verify(run_folder) == [str(path)]
-    path.write_bytes(content)
+    path.write_bytes(file_bytes)
     suspected = path.parents[1] / outputs.SUSPECTED
     assert suspected.exists()
     assert not runner._run_stage(Networks(hlf=1), force=False)

@@ -34,7 +34,7 @@ def test_no_task_runs_after_an_interrupt(spark: SparkContext, tmp_path: Path) ->
     def interrupted() -> None:
         with watched(lambda *_: None, 1, lambda: 0):
             job.start()
-            wait_until(begun.exists, what="the task has begun")
+            wait_until(begun.exists, label="the task has begun")
             raise KeyboardInterrupt
 
     job = threading.Thread(target=run)
@@ -55,15 +55,15 @@ def test_no_task_writes_after_the_failure_is_known(
     """Spark asks a daemon to end the Python processes of tasks; without a turn of a processor it does so later."""
     written, stop, daemon = tmp_path / "written", tmp_path / "stop", tmp_path / "daemon"
 
-    def task(number: int) -> None:
+    def task(index: int) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not stop.exists():
-            if number == 0 and written.exists():
+            if index == 0 and written.exists():
                 daemon.write_text(str(os.getppid()))
                 if not daemon_works:
                     psutil.Process(os.getppid()).suspend()
                 raise RuntimeError("one task fails")
-            if number == 1:
+            if index == 1:
                 written.write_text("a part")
             time.sleep(0.01)
 
@@ -79,4 +79,4 @@ def test_no_task_writes_after_the_failure_is_known(
     finally:
         stop.touch()
         psutil.Process(int(daemon.read_text())).resume()
-    assert spark.parallelize([1, 2], 2).map(lambda number: number + 1).sum() == 5
+    assert spark.parallelize([1, 2], 2).map(lambda index: index + 1).sum() == 5

@@ -44,11 +44,11 @@ def test_all_row_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         tmp_path / "data", rows={"train": [5, 6, 7, 8], "val": [1], "test": [1]}
     )
     end_early(monkeypatch, {0, 3, 4})
-    found = [
+    results = [
         len(columns["label"])
         for columns in petastorm_groups(dataset, ["label"], "train", [2, 0, 3, 1])
     ]
-    assert found == [7, 5, 8, 6]
+    assert results == [7, 5, 8, 6]
 
 
 def test_a_file_that_never_comes_is_an_error(
@@ -85,8 +85,8 @@ def seconds_per_batch(workers: int) -> float:
         {"algorithm": "ad-psgd", "workers": workers, "batch_size": 16, "epochs": 3, "seed": 1}
     )
     cluster = ClusterSettings(step_seconds=4e-5, event_seconds=0.0)
-    found = simulate_times([16 * 48] * workers, train, cluster, num_parameters=3000)
-    return rates(found.records)["seconds_per_batch"]
+    actual = simulate_times([16 * 48] * workers, train, cluster, num_parameters=3000)
+    return rates(actual.records)["seconds_per_batch"]
 
 
 def test_more_workers_take_no_more_time_for_a_batch_of_ad_psgd() -> None:
@@ -113,12 +113,12 @@ def leaves_files(folder: Path, monkeypatch: pytest.MonkeyPatch, *, times: int) -
     """An mpirun that has the process id of a killed one in its first starts; returns the file with a line per start."""
     calls, script = folder / "calls", folder / "mpirun"
     calls.touch()
-    words = {
+    message = {
         "calls": shlex.quote(str(calls)),
         "mpirun": shlex.quote(str(mpirun.find_mpirun())),
         "times": times,
     }
-    script.write_text(MPIRUN.format(**words))
+    script.write_text(MPIRUN.format(**message))
     script.chmod(0o755)
     monkeypatch.setattr(mpirun, "find_mpirun", lambda: script)
     return calls

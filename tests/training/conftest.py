@@ -11,7 +11,7 @@ import torch
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Small tensors on one thread: several only wait for each other, the longer the busier the machine is."""
-    before = torch.get_num_threads()
+    num_threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(num_threads_before)

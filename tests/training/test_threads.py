@@ -50,9 +50,9 @@ def threads() -> set[int]:
 
 def test_all_libraries_have_the_number_that_is_asked_for() -> None:
     assert "openblas" in {library["internal_api"] for library in threadpool_info()}
-    for number in (2, 1):
-        use_threads(number)
-        assert threads() == {number}
+    for index in (2, 1):
+        use_threads(index)
+        assert threads() == {index}
 
 
 def test_a_worker_and_a_task_of_the_grid_search_have_the_threads_of_the_config(
@@ -78,7 +78,7 @@ def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPa
     environment = rank_environment(settings)
     assert {environment[name] for name in VARIABLES} == {"2"}
     command = rank_command(settings, ["true"])
-    assert {command[place + 1] for place, word in enumerate(command) if word == "-x"} >= set(
+    assert {command[position + 1] for position, word in enumerate(command) if word == "-x"} >= set(
         VARIABLES
     )
 

@@ -22,8 +22,8 @@ MPI = load_mpi()
 
 def random_partner(rng: np.random.Generator, transport: MpiTransport) -> int:
     """Any other rank."""
-    chosen = int(rng.integers(transport.world_size - 1))
-    return chosen + (chosen >= transport.rank)
+    selected = int(rng.integers(transport.world_size - 1))
+    return selected + (selected >= transport.rank)
 
 
 def summed(transport: MpiTransport, vector: Vector) -> Vector:
@@ -52,9 +52,9 @@ def conserve(
     transport = MpiTransport(shares_memory=in_memory)
     rng = np.random.default_rng([transport.rank, 1])
     start = rng.integers(-(10**6), 10**6, size).astype(dtype)
-    added, found = np.zeros(size, dtype), np.empty(size, dtype)
+    added, actual = np.zeros(size, dtype), np.empty(size, dtype)
     vector = run_now(transport.shared_vector(start))
-    versions = [run_now(vector.read(found))]
+    versions = [run_now(vector.read(actual))]
     while vector.counts.begun < averages:
         run_now(vector.begin_average_with(random_partner(rng, transport)))
         if vector.counts.begun % 3 == 0:
@@ -62,20 +62,20 @@ def conserve(
             added += change
             versions.append(run_now(vector.add(change)))
         else:
-            versions.append(run_now(vector.read(found)))
+            versions.append(run_now(vector.read(actual)))
     run_now(vector.drain())
     run_now(transport.barrier())
-    versions.append(run_now(vector.read(found)))
+    versions.append(run_now(vector.read(actual)))
     counts = vector.counts
     result = {
         "difference": np.unique(
-            summed(transport, found) - summed(transport, start + added)
+            summed(transport, actual) - summed(transport, start + added)
         ).tolist(),
         "counts": asdict(counts),
         "last_version": versions[-1],
         "versions_grow": versions == sorted(versions),
         "on_host": len(transport.process.on_host),
-        "distance": float(np.abs(found - summed(transport, found) / transport.world_size).max()),
+        "distance": float(np.abs(actual - summed(transport, actual) / transport.world_size).max()),
     }
     run_now(vector.close())
     transport.close()
@@ -94,18 +94,18 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
     ):
         rng = np.random.default_rng([transport.rank, 2])
         num_readers = transport.world_size // 2
-        found, change = np.empty(size), np.empty(size)
-        torn = reads = number = 0
+        actual, change = np.empty(size), np.empty(size)
+        torn = reads = index = 0
         is_reader = transport.rank < num_readers
         readers_have_read = None if is_reader else transport.comm.Ibarrier()
         writers_are_done = None
         while writers_are_done is None or not writers_are_done.Test():
             if is_reader:
                 # Their own vectors, and those of the others, which these change.
-                other = num_readers + reads // 2 % num_readers
-                run_now(vector.read_from_rank(other, found) if reads % 2 else vector.read(found))
+                second = num_readers + reads // 2 % num_readers
+                run_now(vector.read_from_rank(second, actual) if reads % 2 else vector.read(actual))
                 reads += 1
-                torn += bool(found.min() != found.max())
+                torn += bool(actual.min() != actual.max())
                 if reads == 25:
                     readers_have_read, writers_are_done = (
                         transport.comm.Ibarrier(),
@@ -114,9 +114,9 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
             elif writers_are_done is None:
                 change.fill(rng.integers(10))
                 run_now(vector.add(change))
-                run_now(vector.average_with(number % num_readers))
-                number += 1
-                if number >= averages and readers_have_read.Test():
+                run_now(vector.average_with(index % num_readers))
+                index += 1
+                if index >= averages and readers_have_read.Test():
                     writers_are_done = transport.comm.Ibarrier()
         readers_have_read.Wait()
     return {"torn": torn, "reads": reads}
@@ -142,10 +142,10 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
             while vector.counts.begun < averages:
                 run_now(vector.begin_average_with(random_partner(rng, transport)))
                 run_now(vector.drain())
-        done = time.monotonic()
+        start_time = time.monotonic()
         if transport.rank < transport.world_size - 1:
             (signs / f"{transport.rank}").touch()
-    return {"done": done, **asdict(vector.counts)}
+    return {"done": start_time, **asdict(vector.counts)}
 
 
 def take_over(folder: str) -> dict[str, Any]:
@@ -177,9 +177,9 @@ def take_over(folder: str) -> dict[str, Any]:
             if transport.rank != victim:
                 run_now(vector.begin_average_with(victim))
             run_now(transport.barrier())
-        found = np.empty(3)
-        run_now(vector.read(found))
-    return {"skipped": vector.counts.skipped, "works": works, "found": found.tolist()}
+        actual = np.empty(3)
+        run_now(vector.read(actual))
+    return {"skipped": vector.counts.skipped, "works": works, "found": actual.tolist()}
 
 
 def skip() -> dict[str, Any]:
@@ -209,23 +209,23 @@ def poison(in_memory: bool) -> dict[str, Any]:
         return start
 
     with sharing(start, in_memory=in_memory) as (transport, vector):
-        found, seen = np.empty(1000, np.float32), []
+        actual, seen = np.empty(1000, np.float32), []
         for rank in range(transport.world_size):
-            run_now(vector.read_from_rank(rank, found))
-            seen.append(float(found[0]))
+            run_now(vector.read_from_rank(rank, actual))
+            seen.append(float(actual[0]))
         run_now(transport.barrier())
         rng = np.random.default_rng([transport.rank, 5])
         for _ in range(50):
             run_now(vector.begin_average_with(random_partner(rng, transport)))
             run_now(vector.drain())
         run_now(transport.barrier())
-        run_now(vector.read(found))
-    return {"seen": seen, "finite": bool(np.isfinite(found).all()), **asdict(vector.counts)}
+        run_now(vector.read(actual))
+    return {"seen": seen, "finite": bool(np.isfinite(actual).all()), **asdict(vector.counts)}
 
 
 def between_hosts(step: float, averages: int) -> dict[str, Any]:
     """Averages that the owner waits for, and averages in the background; how long they took."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for way in ("waited", "beside"):
         transport = MpiTransport()
         start = np.full(2013, float(transport.rank), np.float32)
@@ -234,12 +234,12 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
         # One average more, which connects and compiles.
         seconds = []
         for _ in range(averages + 1):
-            before, partner = time.perf_counter(), (transport.rank + 1) % transport.world_size
+            start_before, partner = time.perf_counter(), (transport.rank + 1) % transport.world_size
             if way == "waited":
                 run_now(vector.average_with(partner))
             else:
                 run_now(vector.begin_average_with(partner))
-            seconds.append(time.perf_counter() - before)
+            seconds.append(time.perf_counter() - start_before)
             if way == "beside":
                 time.sleep(step)
                 if len(seconds) == 1:
@@ -250,11 +250,11 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
         run_now(transport.barrier())
         run_now(vector.read(start))
         total = float(summed(transport, start)[0])
-        found[way] = {
+        actual[way] = {
             "median": sorted(seconds[1:])[averages // 2],
             "sum": total,
             **asdict(vector.counts),
         }
         run_now(vector.close())
         transport.close()
-    return found
+    return actual

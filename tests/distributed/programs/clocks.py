@@ -29,7 +29,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     metered = MeteredTransport(transport, meter)
     vector = run_now(metered.shared_vector(np.zeros(2000)))
     server = run_now(metered.parameter_server(np.zeros(2000)))
-    message, other = np.zeros(2000), 1 - transport.rank
+    message, second = np.zeros(2000), 1 - transport.rank
 
     def late(meet: Callable[[], Any]) -> Span:
         if transport.rank:
@@ -41,13 +41,13 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     meetings: dict[str, Callable[[], Span | None]] = {
         "barrier": lambda: late(lambda: run_now(metered.barrier())),
         "all-reduce": lambda: late(lambda: run_now(metered.all_reduce_sum(message))),
-        "neighbours": lambda: late(lambda: run_now(_exchanged(metered, message, other))),
+        "neighbours": lambda: late(lambda: run_now(_exchanged(metered, message, second))),
         "nobody": lambda: time.sleep(nap),
         "lock": lambda: _wait_for_lock(transport, vector, nap),
         "count": lambda: _count(transport, metered, nap),
         "push": lambda: _wait_for_push(transport, server, nap),
     }
-    found = {}
+    actual = {}
     for name, meet in meetings.items():
         run_now(transport.barrier())
         # The meter is read between the outer and the inner moments, whenever the system stops this process.
@@ -59,7 +59,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
         moments.append(time.monotonic())
         meter.lap("compute")
         moments.append(time.monotonic())
-        found[name] = {
+        actual[name] = {
             "kinds": dict(meter.seconds),
             "wall": [moments[2] - moments[1], moments[3] - moments[0]],
             "spans": spans,
@@ -67,11 +67,11 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     run_now(server.close())
     run_now(vector.close())
     transport.close()
-    return found
+    return actual
 
 
-async def _exchanged(transport: MeteredTransport, message: Any, other: int) -> None:
-    exchange = transport.begin_exchange(message, [other])
+async def _exchanged(transport: MeteredTransport, message: Any, second: int) -> None:
+    exchange = transport.begin_exchange(message, [second])
     await exchange
 
 

@@ -31,8 +31,8 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     run_now(transport.barrier())
     if is_lost:
         time.sleep(nap)
-        for each in vector.memory._peers.all():
-            each.shutdown(socket.SHUT_RDWR)
+        for connection in vector.memory._peers.all():
+            connection.shutdown(socket.SHUT_RDWR)
         kernels.unlock(vector._head)
     else:
         run_now(vector.begin_average_with(last))
@@ -49,13 +49,13 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
             run_now(vector.begin_average_with(1 - transport.rank))
             run_now(vector.drain())
         run_now(transport.barrier())
-    found = np.empty(3, np.float32)
-    run_now(vector.read(found))
+    actual = np.empty(3, np.float32)
+    run_now(vector.read(actual))
     run_now(vector.close())
     result = {
         "first": first,
         "then": lost - first,
-        "found": found.tolist(),
+        "found": actual.tolist(),
         "counts": asdict(vector.counts),
     }
     server: Any = run_now(transport.parameter_server(np.zeros(100, np.float32)))
@@ -63,8 +63,8 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
         run_now(server._lock(0))
     run_now(transport.barrier())
     if is_lost:
-        for each in server._memory._peers.all():
-            each.shutdown(socket.SHUT_RDWR)
+        for connection in server._memory._peers.all():
+            connection.shutdown(socket.SHUT_RDWR)
     else:
         run_now(server.push(_add_one, ShardSelection(indices=np.arange(100))))
     run_now(transport.barrier())

@@ -18,14 +18,14 @@ def exchange(rounds: int, size: int) -> dict[str, Any]:
     rank, ranks = transport.rank, transport.world_size
     came: list[list[list[float]]] = []
     under_way: list[tuple[list[int], Any]] = []
-    for number in range(rounds):
-        step = 1 + number % (ranks - 1)
+    for index in range(rounds):
+        step = 1 + index % (ranks - 1)
         neighbours = [(rank + step) % ranks, (rank - step) % ranks]
-        vector = np.full(size, 100.0 * rank + number)
+        vector = np.full(size, 100.0 * rank + index)
         under_way.append((neighbours, transport.begin_exchange(vector, neighbours)))
         if len(under_way) == 2:
             came.append(received(*under_way.pop(0)))
-    came += [received(*each) for each in under_way]
+    came += [received(*transfer) for transfer in under_way]
     nobody = run_now(transport.begin_exchange(np.zeros(2), []))
     transport.close()
     return {"came": came, "nobody": nobody}
@@ -34,7 +34,9 @@ def exchange(rounds: int, size: int) -> dict[str, Any]:
 def received(neighbours: list[int], exchange: Any) -> list[list[float]]:
     """Neighbour, and smallest and largest element of what it sent."""
     theirs = run_now(exchange)
-    return [[rank, each.min(), each.max()] for rank, each in zip(neighbours, theirs, strict=True)]
+    return [
+        [rank, vector.min(), vector.max()] for rank, vector in zip(neighbours, theirs, strict=True)
+    ]
 
 
 def fail_to_start() -> str:

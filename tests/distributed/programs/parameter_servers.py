@@ -25,11 +25,11 @@ def pulled(server: ParameterServer, size: int) -> list[float]:
 
 @contextmanager
 def served(
-    content: Vector, shards: int = 1, **options: bool
+    document: Vector, shards: int = 1, **options: bool
 ) -> Iterator[tuple[MpiTransport, ParameterServer]]:
     """A transport and a server, until the end of the block."""
     transport = MpiTransport(**options)
-    server = run_now(transport.parameter_server(content, shards=shards))
+    server = run_now(transport.parameter_server(document, shards=shards))
     yield transport, server
     run_now(server.close())
     transport.close()
@@ -41,18 +41,18 @@ def conserve(
     """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
     transport = MpiTransport(shares_memory=in_memory, background=background)
     rng = np.random.default_rng([transport.rank, 5])
-    content = np.array([np.arange(float(size)), np.zeros(size)])
-    server = run_now(transport.parameter_server(content, shards=shards))
+    document = np.array([np.arange(float(size)), np.zeros(size)])
+    server = run_now(transport.parameter_server(document, shards=shards))
     # What is added to the vector, and how often to each element.
-    added, wanted = np.zeros((2, size)), np.zeros(shards, np.int64)
-    for number in range(pushes):
+    added, expected = np.zeros((2, size)), np.zeros(shards, np.int64)
+    for index in range(pushes):
         change = rng.integers(-1000, 1000, size).astype(np.float64)
         indices = (
-            np.flatnonzero(rng.random(size) < 0.3).astype(np.int32) if number % 3 == 2 else None
+            np.flatnonzero(rng.random(size) < 0.3).astype(np.int32) if index % 3 == 2 else None
         )
         if indices is not None:
             change = change[indices]
-        shard = int(rng.integers(shards)) if number % 3 == 1 else None
+        shard = int(rng.integers(shards)) if index % 3 == 1 else None
 
         def add(seen: Shard, change: Vector = change) -> None:
             seen.vector += change[seen.elements]
@@ -60,7 +60,7 @@ def conserve(
 
         run_now(server.drain())
         server.begin_push(add, ShardSelection(shard, indices))
-        part = (
+        chunk = (
             slice(None)
             if shard is None
             else slice(size * shard // shards, size * (shard + 1) // shards)
@@ -68,19 +68,19 @@ def conserve(
         if indices is not None:
             added[:, indices] += [change, np.ones(len(change))]
         else:
-            added[:, part] += [change[part], np.ones(len(change[part]))]
-        wanted[slice(None) if shard is None else shard] += 1
-        if number % 5 == 0:
+            added[:, chunk] += [change[chunk], np.ones(len(change[chunk]))]
+        expected[slice(None) if shard is None else shard] += 1
+        if index % 5 == 0:
             pulled(server, size)
     run_now(server.drain())
     run_now(transport.barrier())
     out = np.empty((2, size))
     clocks = run_now(server.pull(out))
-    for each in (added, wanted):
+    for each in (added, expected):
         run_now(transport.all_reduce_sum(each))
     result = {
-        "lost": float(np.abs(out - content - added).max()),
-        "clocks_are_right": clocks.tolist() == wanted.tolist(),
+        "lost": float(np.abs(out - document - added).max()),
+        "clocks_are_right": clocks.tolist() == expected.tolist(),
         "counts": asdict(server.counts),
     }
     run_now(server.close())
@@ -91,17 +91,17 @@ def conserve(
 def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
     """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
     with served(np.zeros(size), shards) as (transport, server):
-        made: list[tuple[int, int, int]] = []
+        created: list[tuple[int, int, int]] = []
         for number in range(pushes):
             value = pushes * transport.rank + number
 
             def rule(shard: Shard, value: int = value) -> None:
-                made.append((shard.index, shard.clock, value))
+                created.append((shard.index, shard.clock, value))
                 shard.vector[...] = (3 * shard.vector + value) % 1009
 
             run_now(server.push(rule))
         run_now(transport.barrier())
-        result: dict[str, Any] = {"made": made, "final": pulled(server, size)}
+        result: dict[str, Any] = {"made": created, "final": pulled(server, size)}
     return result
 
 

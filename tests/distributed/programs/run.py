@@ -23,14 +23,14 @@ def function_of(program: str) -> Any:
 
 def several(programs: list[tuple[str, dict[str, Any]]]) -> list[Any]:
     """The results of programs that run one after the other; an error names its program."""
-    found = []
+    results = []
     for program, arguments in programs:
         try:
-            found.append(function_of(program)(**arguments))
+            results.append(function_of(program)(**arguments))
         except BaseException as error:
             error.add_note(f"in {program} with {arguments}")
             raise
-    return found
+    return results
 
 
 def main() -> None:
@@ -39,8 +39,8 @@ def main() -> None:
     world = load_mpi().COMM_WORLD
 
     try:
-        given = json.loads(arguments)
-        result = several(**given) if program == "several" else function_of(program)(**given)
+        document = json.loads(arguments)
+        result = several(**document) if program == "several" else function_of(program)(**document)
         (Path(folder) / f"rank-{world.rank}.json").write_text(json.dumps(result), encoding="utf-8")
     except BaseException:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one forever
         traceback.print_exc()

@@ -59,20 +59,20 @@ async def train(
                 await algorithm.step(compute, 1)
             if in_turn:
                 await transport.barrier()
-    result, own, current = model.empty(), model.empty(), model.empty()
+    result, own_value, current = model.empty(), model.empty(), model.empty()
     await algorithm.quiesce()
     await algorithm.flush()
     await algorithm.result(result)
     await algorithm.current(current)
-    model.read(own)
-    found = {
+    model.read(own_value)
+    actual = {
         "result": result.tolist(),
-        "own": own.tolist(),
+        "own": own_value.tolist(),
         "current": current.tolist(),
         **left(algorithm),
     }
     await algorithm.close()
-    return found | {"pulled": pulls.sum(axis=(0, 1)).tolist()}
+    return actual | {"pulled": pulls.sum(axis=(0, 1)).tolist()}
 
 
 def left(algorithm: Algorithm) -> dict[str, Any]:
@@ -100,10 +100,10 @@ def train_all(
     sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_memory: bool
 ) -> list[dict[str, Any]]:
     """One training after the other, on MPI."""
-    found = []
+    results = []
     for section, how in zip(sections, ways, strict=True):
         transport_options = settings(section, 1).algorithm.transport_options
         transport = MpiTransport(**transport_options._asdict(), shares_memory=in_memory)
-        found.append(run_now(train(transport, section, **how)))
+        results.append(run_now(train(transport, section, **how)))
         transport.close()
-    return found
+    return results

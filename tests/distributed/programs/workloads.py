@@ -12,9 +12,9 @@ from training.settings import TrainSettings
 from training.transports.mpi import MpiTransport
 
 
-def train_tiny(out: str, chosen: dict[str, Any]) -> None:
+def train_tiny(out: str, selected: dict[str, Any]) -> None:
     """Train the small workload."""
-    settings = TrainSettings(**chosen)
+    settings = TrainSettings(**selected)
     transport = MpiTransport(**settings.algorithm.transport_options._asdict())
     train(RunSpec(TinyImages(), settings, Path(out)), transport, on_progress=None)  # type: ignore[arg-type]
     transport.close()

@@ -35,23 +35,23 @@ def finished(programs: list[Program], *, per_host: int = 1) -> float:
     while ready:
         now, rank = heapq.heappop(ready)
         end = max(end, now)
-        for what, other, nbytes in programs[rank]:
-            if what == "send":
-                if host[rank] == host[other]:
-                    there = now + FAST.latency + nbytes / FAST.bandwidth
+        for description, second, nbytes in programs[rank]:
+            if description == "send":
+                if host[rank] == host[second]:
+                    reference = now + FAST.latency + nbytes / FAST.bandwidth
                 else:
                     out = sends[host[rank]] = max(sends[host[rank]], now) + nbytes / SLOW.bandwidth
-                    last = receives[host[other]] + nbytes / SLOW.bandwidth
-                    there = receives[host[other]] = max(out + SLOW.latency, last)
-                if (other, rank) in waiting:
-                    heapq.heappush(ready, (max(waiting.pop((other, rank)), there), other))
+                    last = receives[host[second]] + nbytes / SLOW.bandwidth
+                    reference = receives[host[second]] = max(out + SLOW.latency, last)
+                if (second, rank) in waiting:
+                    heapq.heappush(ready, (max(waiting.pop((second, rank)), reference), second))
                 else:
-                    arrived[other, rank].append(there)
+                    arrived[second, rank].append(reference)
             else:
-                if arrived[rank, other]:
-                    heapq.heappush(ready, (max(now, arrived[rank, other].pop(0)), rank))
+                if arrived[rank, second]:
+                    heapq.heappush(ready, (max(now, arrived[rank, second].pop(0)), rank))
                 else:
-                    waiting[rank, other] = now
+                    waiting[rank, second] = now
                 break
     assert not waiting
     return end
@@ -71,17 +71,19 @@ def tree(rank: int, size: int) -> Program:
 CLOSED = {"doubling": recursive_doubling_seconds, "ring": ring_seconds}
 
 
-@pytest.mark.parametrize("kind", CLOSED)
+@pytest.mark.parametrize("algorithm", CLOSED)
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 12, 16, 33])
 @pytest.mark.parametrize("per_host", [1, 2, 4])
-def test_an_all_reduce_takes_as_long_as_its_messages(kind: str, size: int, per_host: int) -> None:
+def test_an_all_reduce_takes_as_long_as_its_messages(
+    algorithm: str, size: int, per_host: int
+) -> None:
     expected = finished(
-        [PROGRAMS[kind](rank, size, NBYTES) for rank in range(size)], per_host=per_host
+        [PROGRAMS[algorithm](rank, size, NBYTES) for rank in range(size)], per_host=per_host
     )
-    found = CLOSED[kind](Network(SLOW, FAST, per_host), size, NBYTES)
+    actual = CLOSED[algorithm](Network(SLOW, FAST, per_host), size, NBYTES)
     # Otherwise messages of a card or to a member overlap in part.
-    is_exact = per_host == 1 and (kind == "ring" or size & (size - 1) == 0)
-    assert found == pytest.approx(expected, rel=1e-9 if is_exact else 0.3)
+    is_exact = per_host == 1 and (algorithm == "ring" or size & (size - 1) == 0)
+    assert actual == pytest.approx(expected, rel=1e-9 if is_exact else 0.3)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 11])

@@ -130,9 +130,9 @@ def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards
             started = transport.now()
             if transport.rank:
                 await sleep(transport, 1e-6 * (4 - transport.rank))
-                made = await server.push(add_one, ShardSelection(shard_of(transport.rank)))
+                created = await server.push(add_one, ShardSelection(shard_of(transport.rank)))
                 ended.append(
-                    (transport.rank, transport.now() - started, int(made.clocks_before[0]))
+                    (transport.rank, transport.now() - started, int(created.clocks_before[0]))
                 )
 
         return run
@@ -162,9 +162,9 @@ def test_an_occupied_shard_is_not_waited_for() -> None:
             assert transport.now() - started == pytest.approx(2 * LATENCY)
             assert server.counts.occupied == 1
             await sleep(transport, 1.0)
-            made = await server.try_push(add_one)
-            assert made is not None
-            assert made.clocks_before.tolist() == [1]
+            created = await server.try_push(add_one)
+            assert created is not None
+            assert created.clocks_before.tolist() == [1]
 
     on_workers(3, work)
 
@@ -179,9 +179,9 @@ def test_a_push_in_the_background_hides_and_the_next_one_is_skipped_meanwhile() 
         assert not server.begin_push(add_one)
         await sleep(transport, 2 * TRIP - 1e-3)
         assert server.is_under_way
-        made = await server.drain()
-        assert made is not None
-        assert made.clocks_after.tolist() == [1]
+        created = await server.drain()
+        assert created is not None
+        assert created.clocks_after.tolist() == [1]
         assert not server.is_under_way
         assert transport.now() - started == pytest.approx(2 * TRIP)
         counts = server.counts
@@ -196,7 +196,7 @@ def test_a_push_in_the_background_hides_and_the_next_one_is_skipped_meanwhile() 
 def test_sums_in_the_background_follow_each_other_and_hide() -> None:
     #: The sum of two workers by recursive doubling, of a vector below the size for a ring.
     seconds = LATENCY + CARD
-    found: list[Vector] = []
+    results: list[Vector] = []
     waited: list[float] = []
 
     async def work(transport: Transport, _: ParameterServer) -> None:
@@ -207,16 +207,16 @@ def test_sums_in_the_background_follow_each_other_and_hide() -> None:
         started = transport.now()
         sums = [metered.begin_all_reduce(first), metered.begin_all_reduce(second)]
         await sleep(transport, 1.5 * seconds)
-        assert [each.is_done() for each in sums] == [True, False]
+        assert [result.is_done() for result in sums] == [True, False]
         await sums[0]
         await sums[1]
         assert sums[1].is_done()
         assert transport.now() - started == pytest.approx(2 * seconds + 5e-4 * (1 - transport.rank))
-        found.extend((first, second))
+        results.extend((first, second))
         waited.append(transport.waited)
         assert meter.bytes == 2 * first.nbytes
         assert meter.seconds["compute"] == pytest.approx(1.5 * seconds + 5e-4 * transport.rank)
 
     on_workers(2, work)
-    assert [set(each) for each in found] == [{3.0}, {21.0}] * 2
+    assert [set(result) for result in results] == [{3.0}, {21.0}] * 2
     assert waited == [0.0, 0.0]

@@ -46,10 +46,10 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "mpca"])
 def test_the_best_average_model_is_kept(method: str) -> None:
-    kept = [MemoryFiles() for _ in range(4)]
+    retained = [MemoryFiles() for _ in range(4)]
     simulated = run(
         **PEER_METHODS[method],
-        files=kept.__getitem__,
+        files=retained.__getitem__,
         epochs=6,
         learning_rate=0.5,
         cluster=UNEVEN_CLUSTER,
@@ -58,9 +58,9 @@ def test_the_best_average_model_is_kept(method: str) -> None:
     assert losses != sorted(losses, reverse=True), (
         "the test needs a run that gets worse now and then"
     )
-    (best,) = [each.best for each in kept if each.best is not None]
+    (best,) = [checkpoint.best for checkpoint in retained if checkpoint.best is not None]
     assert validated(best.parameters)[0] == pytest.approx(min(losses))
-    assert merge_records([each.records for each in kept]) == simulated.records
+    assert merge_records([checkpoint.records for checkpoint in retained]) == simulated.records
     for records in simulated.records:
         assert records[-1]["best_epoch"] == int(np.argmin(losses))
 
@@ -116,10 +116,10 @@ def test_what_one_worker_reads_for_its_validation_was_called_communication(
     slow = CLUSTER.model_copy(update={"latency_seconds": latency})
     # Rank 0 is busy with its first unit, so another worker begins the second epoch.
     simulated = run(**method, cluster=slow.model_copy(update={"slow_ranks": {0: 100.0}}))
-    found = sorted(
+    actual = sorted(
         worker[0]["seconds_by_kind"].get("validate", 0.0) for worker in simulated.records
     )
-    assert found == pytest.approx([0, 0, 0, round_trips * 2 * latency], rel=1e-3)
+    assert actual == pytest.approx([0, 0, 0, round_trips * 2 * latency], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_the_last_steps_of_an_epoch_were_sent_as_validation(method: dict[str, An
 
 
 def test_every_key_of_a_record_is_explained() -> None:
-    words = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text(encoding="utf-8")
     keys = {key for record in run(algorithm="ad-psgd", epochs=2).records[0] for key in record}
-    assert {key for key in keys if f"`{key}`" not in words} == set()
+    assert {key for key in keys if f"`{key}`" not in text} == set()

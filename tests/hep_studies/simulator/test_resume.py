@@ -55,7 +55,7 @@ CASES += [
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
 
 
-def training(kept: MemoryCheckpoints, resume: Any = None, **chosen: Any) -> Simulated:
+def training(retained: MemoryCheckpoints, resume: Any = None, **selected: Any) -> Simulated:
     """Two epochs with a checkpoint after seven steps of each: within a window of SlowMo, between two averages."""
     defaults = {
         "workers": 3,
@@ -65,18 +65,18 @@ def training(kept: MemoryCheckpoints, resume: Any = None, **chosen: Any) -> Simu
         "train": toy_rows(120, groups=6),
         "sharding": "static",
     }
-    return run(files=kept.files, resume=resume, **(defaults | chosen))
+    return run(files=retained.files, resume=resume, **(defaults | selected))
 
 
-def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]) -> None:
+def assert_same(actual: Simulated, expected: Simulated, taken_up: tuple[int, int]) -> None:
     np.testing.assert_array_equal(
-        models(found), models(expected), err_msg=f"taken up at {taken_up}"
+        models(actual), models(expected), err_msg=f"taken up at {taken_up}"
     )
-    for others, records in zip(found.records, expected.records, strict=True):
-        for other, record in zip(others, records, strict=True):
+    for remaining, records in zip(actual.records, expected.records, strict=True):
+        for second, record in zip(remaining, records, strict=True):
             for key in record.keys() - METERED:
                 np.testing.assert_equal(
-                    other[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}"
+                    second[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}"
                 )
 
 
@@ -85,16 +85,20 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(
     method: str, optimizer: str, slowmo: str
 ) -> None:
-    chosen = (ALL_METHODS | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
-    chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
-    if chosen["algorithm"] == "sharded":
+    settings = (ALL_METHODS | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    settings |= {"batch_size": 12 // settings.get("workers", 3)}
+    if settings["algorithm"] == "sharded":
         # Its momentum and moments stay at the server.
-        chosen.pop("optimizer_state", None)
-    kept = MemoryCheckpoints()
-    whole = training(kept, **chosen)
-    assert sorted(kept.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
+        settings.pop("optimizer_state", None)
+    memory_checkpoints = MemoryCheckpoints()
+    complete = training(memory_checkpoints, **settings)
+    assert sorted(memory_checkpoints.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
     for position in (WITHIN, BETWEEN):
-        assert_same(training(MemoryCheckpoints(), kept.at(position), **chosen), whole, position)
+        assert_same(
+            training(MemoryCheckpoints(), memory_checkpoints.at(position), **settings),
+            complete,
+            position,
+        )
 
 
 #: Steps that end at the same instant again and again.
@@ -113,25 +117,29 @@ TIES = {
 def test_what_happens_at_the_same_instant_happens_in_the_same_order(
     method: str, cluster: str
 ) -> None:
-    chosen = PEER_METHODS[method] | {"cluster": TIES[cluster]}
-    kept = MemoryCheckpoints()
-    whole = training(kept, **chosen)
+    settings = PEER_METHODS[method] | {"cluster": TIES[cluster]}
+    memory_checkpoints = MemoryCheckpoints()
+    complete = training(memory_checkpoints, **settings)
     for position in (WITHIN, BETWEEN):
-        assert_same(training(MemoryCheckpoints(), kept.at(position), **chosen), whole, position)
+        assert_same(
+            training(MemoryCheckpoints(), memory_checkpoints.at(position), **settings),
+            complete,
+            position,
+        )
 
 
 def test_the_best_model_so_far_is_remembered() -> None:
-    kept = MemoryCheckpoints()
-    chosen: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
-    whole = training(kept, **chosen)
-    losses = [record["val_loss"] for record in whole.records[0]]
+    memory_checkpoints = MemoryCheckpoints()
+    settings: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
+    complete = training(memory_checkpoints, **settings)
+    losses = [record["val_loss"] for record in complete.records[0]]
     assert losses[0] < losses[1], "the test needs a run whose first epoch is its best"
     begun = MemoryCheckpoints()
-    resumed = training(begun, kept.at(BETWEEN), **chosen)
+    resumed = training(begun, memory_checkpoints.at(BETWEEN), **settings)
     assert resumed.records[0][-1]["best_epoch"] == 0
     # A run that was killed may have left a later model in its place, which it will not find again.
     assert begun.best(0) is not None
-    np.testing.assert_array_equal(begun.best(0), kept.best(0))
+    np.testing.assert_array_equal(begun.best(0), memory_checkpoints.best(0))
     assert begun.best(1) is None
 
 
@@ -149,13 +157,13 @@ JOINT |= {
 def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(
     method: str,
 ) -> None:
-    kept = MemoryCheckpoints()
-    training(kept, **JOINT[method], epochs=1)
-    checkpoint = kept.at(BETWEEN)
-    parts = [checkpoint.load(rank) for rank in range(3)]
+    memory_checkpoints = MemoryCheckpoints()
+    training(memory_checkpoints, **JOINT[method], epochs=1)
+    checkpoint = memory_checkpoints.at(BETWEEN)
+    chunks = [checkpoint.load(rank) for rank in range(3)]
     # The last validation was of what the method returns, and the only one: it is the best model.
-    returned = parts[0]["best"]["model"].numpy()
-    distance = abs(returned - np.mean([part["current"].numpy() for part in parts], axis=0)).max()
+    returned = chunks[0]["best"]["model"].numpy()
+    distance = abs(returned - np.mean([chunk["current"].numpy() for chunk in chunks], axis=0)).max()
     assert distance > 1e-4, "a test needs workers whose mean is not the model"
     still = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
     np.testing.assert_allclose(models(still), np.tile(returned, (2, 1)), atol=1e-15)
@@ -167,16 +175,16 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
             return state["joint"]["counts"][0], state["joint"]["vectors"][0]
         return state["clocks"].sum(), state["published"][0]
 
-    for chosen in (SERVER_METHODS["easgd"], PEER_METHODS["mpca"]):
-        kept = MemoryCheckpoints()
-        training(kept, **chosen, sharding=None, checkpoint_steps=None)
-        checkpoint = kept.at(BETWEEN)
-        found = [model_of(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
-        ages = [int(age) for age, _ in found]
-        newest = found[int(np.argmax(ages))][1].numpy()
+    for selected in (SERVER_METHODS["easgd"], PEER_METHODS["mpca"]):
+        memory_checkpoints = MemoryCheckpoints()
+        training(memory_checkpoints, **selected, sharding=None, checkpoint_steps=None)
+        checkpoint = memory_checkpoints.at(BETWEEN)
+        results = [model_of(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
+        ages = [int(age) for age, _ in results]
+        newest = results[int(np.argmax(ages))][1].numpy()
         assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
         still = training(
-            MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None
+            MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **selected, sharding=None
         )
         np.testing.assert_array_equal(models(still), np.tile(newest, (2, 1)))
 
@@ -184,19 +192,19 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
 def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> (
     None
 ):
-    kept = MemoryCheckpoints()
-    training(kept, epochs=1, algorithm="d-psgd")
-    checkpoint = kept.at(BETWEEN)
+    memory_checkpoints = MemoryCheckpoints()
+    training(memory_checkpoints, epochs=1, algorithm="d-psgd")
+    checkpoint = memory_checkpoints.at(BETWEEN)
     load, models_left = (
         checkpoint.load,
         [checkpoint.load(rank)["current"].numpy() for rank in (0, 2)],
     )
 
     def spoiled(rank: int) -> Any:
-        part = load(rank)
+        chunk = load(rank)
         if rank == 1:
-            part["current"][3] = float("nan")
-        return part
+            chunk["current"][3] = float("nan")
+        return chunk
 
     checkpoint.load = spoiled
     still = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")

@@ -51,13 +51,13 @@ def test_an_error_says_in_which_worker_it_was() -> None:
     assert caught.value.__notes__ == ["in the simulated worker 2"]
 
 
-@pytest.mark.parametrize("kind", ["all_reduce_sum", "broadcast", "barrier"])
+@pytest.mark.parametrize("kind_name", ["all_reduce_sum", "broadcast", "barrier"])
 def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(
-    kind: str,
+    kind_name: str,
 ) -> None:
     async def meet(transport: SimTransport) -> None:
         if transport.rank != 1:
-            await getattr(transport, kind)(*([] if kind == "barrier" else [np.ones(3)]))
+            await getattr(transport, kind_name)(*([] if kind_name == "barrier" else [np.ones(3)]))
 
     with pytest.raises(
         StalledError, match=r"these never ended: \['worker 0', 'worker 2', 'worker 3'\]"
@@ -100,11 +100,11 @@ def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
     assert [network.vectors[0][rank].values[0] for rank in range(2)] == [5, 5]
 
 
-def step_seconds(workers: int = 4, **chosen: Any) -> float:
+def step_seconds(workers: int = 4, **selected: Any) -> float:
     """Mean length of a step of rank 0."""
     watcher = StepRecorder()
     problem = LinearGradients(workers=workers, steps=13, seed=1)
-    problem.drive(cluster=LINK, before_step=watcher, optimizer="sgd", **chosen)
+    problem.drive(cluster=LINK, before_step=watcher, optimizer="sgd", **selected)
     return (watcher.began[0][12] - watcher.began[0][0]) / 12
 
 

@@ -23,9 +23,9 @@ STRAGGLER = CLUSTER.model_copy(update={"slow_ranks": {2: 10.0}})
 TRAIN = toy_rows(2000, groups=10)
 
 
-def rate(cluster: Any, **chosen: Any) -> float:
+def rate(cluster: Any, **selected: Any) -> float:
     """Samples of all workers in a second."""
-    records = run(train=TRAIN, cluster=cluster, epochs=3, **chosen).records
+    records = run(train=TRAIN, cluster=cluster, epochs=3, **selected).records
     samples = sum(record["samples"] for worker in records for record in worker)
     return samples / max(sum(record["seconds"] for record in worker) for worker in records)
 
@@ -36,9 +36,9 @@ def rate(cluster: Any, **chosen: Any) -> float:
 )
 def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
     slow = {"swarm-sgd with slowmo": PEER_METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}}}
-    chosen = (ALL_METHODS | slow)[method]
+    selected = (ALL_METHODS | slow)[method]
     # Ideally (3 + 1/10) / 4.
-    assert 0.7 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.78
+    assert 0.7 <= rate(STRAGGLER, **selected) / rate(CLUSTER, **selected) <= 0.78
 
 
 def check_totals(simulated: Simulated, rows: int) -> None:
@@ -62,50 +62,62 @@ def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> N
         {record["val_loss"] for record in records}
         for records in zip(*simulated.records, strict=True)
     ]
-    assert all(len(found) == 1 and np.isfinite(next(iter(found))) for found in losses)
+    assert all(len(actual) == 1 and np.isfinite(next(iter(actual))) for actual in losses)
 
 
 def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_missed() -> None:
-    chosen: dict[str, Any] = PEER_METHODS["ad-psgd"] | {
+    settings: dict[str, Any] = PEER_METHODS["ad-psgd"] | {
         "train": toy_rows(60),
         "batch_size": 4,
         "epochs": 30,
     }
-    chosen["cluster"] = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
-    kept = MemoryCheckpoints()
-    whole = run(files=kept.files, workers=3, **chosen)
-    places = sorted(kept.content)
+    settings["cluster"] = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
+    memory_checkpoints = MemoryCheckpoints()
+    complete = run(files=memory_checkpoints.files, workers=3, **settings)
+    places = sorted(memory_checkpoints.content)
     assert places == [(epoch, 0) for epoch in range(1, 31)]
-    states = [kept.content[place][2] for place in places]
-    assert len(set(states)) < 10 < len({kept.content[place][0] for place in places})
-    within = next(
-        number
-        for number in range(1, 29)
-        if states[number - 1] == states[number] == states[number + 1]
+    states = [memory_checkpoints.content[position][2] for position in places]
+    assert (
+        len(set(states))
+        < 10
+        < len({memory_checkpoints.content[position][0] for position in places})
     )
-    for place in (places[within], places[20]):
-        resumed = run(files=MemoryCheckpoints().files, resume=kept.at(place), workers=3, **chosen)
+    within = next(
+        index for index in range(1, 29) if states[index - 1] == states[index] == states[index + 1]
+    )
+    for position in (places[within], places[20]):
+        resumed = run(
+            files=MemoryCheckpoints().files,
+            resume=memory_checkpoints.at(position),
+            workers=3,
+            **settings,
+        )
         check_totals(resumed, 60)
         assert all(
             ours["samples"] == theirs["samples"]
-            for records, before in zip(resumed.records, whole.records, strict=True)
-            for ours, theirs in zip(records[: place[0]], before, strict=False)
+            for records, state_before in zip(resumed.records, complete.records, strict=True)
+            for ours, theirs in zip(records[: position[0]], state_before, strict=False)
         )
 
 
 def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
-    kept = MemoryCheckpoints()
-    chosen: dict[str, Any] = {
+    memory_checkpoints = MemoryCheckpoints()
+    settings: dict[str, Any] = {
         "algorithm": "ad-psgd",
         "learning_rate": 0.4,
         "epochs": 3,
         "cluster": UNEVEN_CLUSTER,
     }
-    whole = run(files=kept.files, workers=4, **chosen)
-    parts = [kept.at((2, 0)).load(rank)["best"] for rank in range(4)]
-    assert sum(part["model"] is not None for part in parts) >= 1
+    complete = run(files=memory_checkpoints.files, workers=4, **settings)
+    chunks = [memory_checkpoints.at((2, 0)).load(rank)["best"] for rank in range(4)]
+    assert sum(chunk["model"] is not None for chunk in chunks) >= 1
     begun = MemoryCheckpoints()
-    run(files=begun.files, resume=kept.at((2, 0)), workers=1, **chosen | {"epochs": 2})
-    best = min(parts, key=lambda part: part["val_loss"])
+    run(
+        files=begun.files,
+        resume=memory_checkpoints.at((2, 0)),
+        workers=1,
+        **settings | {"epochs": 2},
+    )
+    best = min(chunks, key=lambda chunk: chunk["val_loss"])
     np.testing.assert_array_equal(begun.best(0), best["model"].numpy())
-    assert best["val_loss"] == min(record["val_loss"] for record in whole.records[0][:2])
+    assert best["val_loss"] == min(record["val_loss"] for record in complete.records[0][:2])

@@ -19,12 +19,12 @@ LAST = "t10k-labels-idx1-ubyte"
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with MNIST of 3 + 2 images, which the code takes for the public one."""
     for name in MNIST:
-        number = 3 if name.startswith("train") else 2
-        content = bytes(8) + bytes(range(number))
+        index = 3 if name.startswith("train") else 2
+        document = bytes(8) + bytes(range(index))
         if "images" in name:
-            content = bytes(16) + bytes(pixel % 256 for pixel in range(number * 784))
-        (tmp_path / name).write_bytes(content)
-        monkeypatch.setitem(MNIST, name, hashlib.md5(content, usedforsecurity=False).hexdigest())
+            document = bytes(16) + bytes(pixel % 256 for pixel in range(index * 784))
+        (tmp_path / name).write_bytes(document)
+        monkeypatch.setitem(MNIST, name, hashlib.md5(document, usedforsecurity=False).hexdigest())
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def test_mnist_is_read_as_it_is_and_packed(mnist: Path, packs: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("document", "message"),
     [
         ({}, f"{LAST} of MNIST cannot be read"),
         ({LAST: bytes(10)}, f"{LAST} is not the public file: its md5 is not"),
@@ -50,11 +50,11 @@ def test_mnist_is_read_as_it_is_and_packed(mnist: Path, packs: bool) -> None:
     ],
     ids=["missing", "other", "cut", "no gzip"],
 )
-def test_damaged_files_are_refused(mnist: Path, content: dict[str, bytes], words: str) -> None:
+def test_damaged_files_are_refused(mnist: Path, document: dict[str, bytes], message: str) -> None:
     (mnist / LAST).unlink()
-    for name, each in content.items():
-        (mnist / name).write_bytes(each)
-    with pytest.raises(DamagedDatasetError, match=words):
+    for name, file_bytes in document.items():
+        (mnist / name).write_bytes(file_bytes)
+    with pytest.raises(DamagedDatasetError, match=message):
         read_mnist(mnist)
 
 
@@ -65,10 +65,14 @@ def test_cifar_is_read_from_the_folder_of_its_archive(
     inner.mkdir()
     # Images whose pixel (y, x) has red y, green x, blue its label.
     planes = b"".join(index.tobytes() for index in np.indices((32, 32), dtype=np.uint8))
-    for number, name in enumerate(CIFAR10):
-        content = b"".join(bytes([label]) + planes + bytes([label]) * 1024 for label in (number, 9))
-        (inner / name).write_bytes(content)
-        monkeypatch.setitem(CIFAR10, name, hashlib.sha1(content, usedforsecurity=False).hexdigest())
+    for position, name in enumerate(CIFAR10):
+        document = b"".join(
+            bytes([label]) + planes + bytes([label]) * 1024 for label in (position, 9)
+        )
+        (inner / name).write_bytes(document)
+        monkeypatch.setitem(
+            CIFAR10, name, hashlib.sha1(document, usedforsecurity=False).hexdigest()
+        )
     train, test = read_cifar10(tmp_path)
     assert train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
     assert train.pixels[1, 5, 7].tolist() == [5, 7, 9]

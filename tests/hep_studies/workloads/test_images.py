@@ -61,10 +61,10 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
         for seed in (1, 2)
     ]
     assert [len(row) for row in rows[::2]] == [1150, 288, 359]
-    for one, other in zip(rows[::2], rows[1::2], strict=True):
-        assert torch.equal(one.rows.inputs[0], other.rows.inputs[0])
-    whole = torch.cat([row.rows.inputs[0] for row in rows[::2]]).flatten(1)
-    small = whole.view(-1, 28, 28)[:, 2:-2:3, 2:-2:3].flatten(1).numpy()
+    for first, second in zip(rows[::2], rows[1::2], strict=True):
+        assert torch.equal(first.rows.inputs[0], second.rows.inputs[0])
+    complete = torch.cat([row.rows.inputs[0] for row in rows[::2]]).flatten(1)
+    small = complete.view(-1, 28, 28)[:, 2:-2:3, 2:-2:3].flatten(1).numpy()
     from sklearn.datasets import load_digits
 
     expected = np.rint(load_digits().data * 255 / 16)
@@ -124,7 +124,7 @@ def test_a_study_names_a_workload_in_plain_values() -> None:
 
 
 def test_what_a_result_depends_on_is_no_place() -> None:
-    places = [Cifar10Settings(folder=Path(place)).meaning for place in ("/a", "/b")]
+    places = [Cifar10Settings(folder=Path(position)).meaning for position in ("/a", "/b")]
     assert places[0] == places[1] != Cifar10Settings().meaning
 
 

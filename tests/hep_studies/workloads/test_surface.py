@@ -24,8 +24,8 @@ def test_the_loss_is_the_function_and_noise_moves_only_the_gradient() -> None:
             beale(torch.tensor([noise])), torch.zeros(1, dtype=torch.int64)
         )
         assert loss.item() == pytest.approx(value_at(1, -1), rel=1e-5)
-        (found,) = torch.autograd.grad(loss, [beale.weights])
-        assert found.tolist() == pytest.approx(
+        (actual,) = torch.autograd.grad(loss, [beale.weights])
+        assert actual.tolist() == pytest.approx(
             [slope + n for slope, n in zip(slopes, noise, strict=True)], rel=1e-3
         )
 
@@ -39,10 +39,10 @@ def test_training_goes_to_the_minimum_from_a_start_of_its_seed() -> None:
     settings = TrainSettings.model_validate(
         {**plain, "learning_rate": 3e-3, "scale_learning_rate": False}
     )
-    found = [
+    results = [
         simulate_workload(Surface(noise), settings, ClusterSettings()).records[0]
         for noise in (0.0, 0.0, 10.0)
     ]
-    losses = [[record["val_loss"] for record in history] for history in found]
+    losses = [[record["val_loss"] for record in history] for history in results]
     assert losses[0] == losses[1] != losses[2]
     assert losses[0][-1] < 0.7 * losses[0][0]

@@ -46,9 +46,9 @@ def test_they_learn_what_no_linear_model_can_from_400_events(trees: BoostedTrees
     assert probabilities.shape == (1000, 3)
     assert probabilities.dtype == np.float32
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-    chosen = labels != 2
-    ratio = probabilities[chosen, 1] / (probabilities[chosen, 0] + probabilities[chosen, 1])
-    assert roc_auc_score(labels[chosen] == 1, ratio) > 0.9
+    selected = labels != 2
+    ratio = probabilities[selected, 1] / (probabilities[selected, 0] + probabilities[selected, 1])
+    assert roc_auc_score(labels[selected] == 1, ratio) > 0.9
     assert roc_auc_score(labels == 2, probabilities[:, 2]) > 0.95
     assert trees.inputs == ("hlf",)
 
@@ -99,10 +99,10 @@ def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: Boost
         for seed in (1, 1, 2)
     ]
     assert 10 < fitted[0].trees.n_iter_ < 1000
-    first, again, other = (each.probabilities({"hlf": hlf}) for each in fitted)
+    first, repeated, second = (model.probabilities({"hlf": hlf}) for model in fitted)
     assert first.shape == (num_events, 2)
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    np.testing.assert_array_equal(first, repeated)
+    assert (first != second).any()
 
 
 def test_a_class_that_is_not_there_is_said() -> None:
@@ -117,23 +117,25 @@ def test_events_to_which_the_trees_are_not_fitted_were_not_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [60, 60], "val": [3], "test": [3]})
-    (path, _), said = dataset.files("train"), list[str]()
+    (path, _), output = dataset.files("train"), list[str]()
     table = pq.read_table(path)
     weights = table["weight"].to_numpy() * np.where(np.arange(60) < 4, -1, 1)
-    place = table.schema.get_field_index("weight")
+    field_index = table.schema.get_field_index("weight")
     pq.write_table(
         table.set_column(
-            place, table.schema.field(place), pa.array(weights, table.schema.field(place).type)
+            field_index,
+            table.schema.field(field_index),
+            pa.array(weights, table.schema.field(field_index).type),
         ),
         path,
     )
     arguments = (dataset.files("train"), dataset.classes, dataset.class_weights)
-    boosted_trees(*arguments, seed=1, say=said.append)
-    assert said == [
+    boosted_trees(*arguments, seed=1, say=output.append)
+    assert output == [
         "boosted trees: 4 of 120 training events have negative weights and count as none"
     ]
     monkeypatch.setattr("models.evaluation.boosted_trees.FEWEST_TO_STOP_EARLY", 5)
-    boosted_trees(*arguments, seed=1, say=said.append)
-    assert said[2:] == [
+    boosted_trees(*arguments, seed=1, say=output.append)
+    assert output[2:] == [
         "boosted trees: 10% of the 120 training events only decide when the training stops"
     ]

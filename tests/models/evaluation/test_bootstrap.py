@@ -37,19 +37,19 @@ def area_with_weights_by_score(
 
 def area(rng: np.random.Generator) -> bool:
     labels, scores, weights = area_with_weights_by_score(rng)
-    found = estimate(
+    actual = estimate(
         Scored(replicas_of(labels, weights), scores, {1: 1.0}, np.array([])).area({0: 1.0})
     )
     # A weight exp(a x) moves a normal distribution by a.
     true = norm.cdf((1.5 + 0.5 + 0.3) / np.sqrt(2))
-    return bool(abs(found.value - true) < found.error)
+    return bool(abs(actual.value - true) < actual.error)
 
 
 def sliced_point(rng: np.random.Generator) -> bool:
     """Background left at 90 % of the signal, of a class of two slices with few and many events."""
     sizes, places, shares = (600, 400, 600), (2.0, 0.3, 1.2), (0.7, 0.3)
     scores = np.concatenate(
-        [rng.normal(place, 1, size) for place, size in zip(places, sizes, strict=True)]
+        [rng.normal(position, 1, size) for position, size in zip(places, sizes, strict=True)]
     )
     samples = np.repeat(["signal", "low", "high"], sizes)
     weights = np.repeat([1.0, 0.7 / 400, 0.3 / 600], sizes) * np.where(
@@ -60,7 +60,8 @@ def sliced_point(rng: np.random.Generator) -> bool:
     )
     threshold = norm.isf(0.9, loc=2.0)
     true = sum(
-        part * norm.sf(threshold, place) for part, place in zip(shares, places[1:], strict=True)
+        chunk * norm.sf(threshold, position)
+        for chunk, position in zip(shares, places[1:], strict=True)
     )
     found = scored.of_class(0).interval(0)
     return found.low <= true <= found.high
@@ -74,18 +75,20 @@ def gain(rng: np.random.Generator) -> bool:
     old = np.full((300, 2), 0.1)
     new = old * np.exp(gains)[:, None]
     names, hlf = np.full(300, "all"), np.zeros((300, 1), np.float32)
-    before, after = (ScoredEvents(labels, each, weights, hlf, names) for each in (old, new))
-    found = improvement(before, after)
+    state_before, state_after = (
+        ScoredEvents(labels, probabilities, weights, hlf, names) for probabilities in (old, new)
+    )
+    actual = improvement(state_before, state_after)
     true = (0.05 + 0.6) / 2 + 0.3**2
-    return bool(abs(found.value - true) < found.error)
+    return bool(abs(actual.value - true) < actual.error)
 
 
 def weighted_share(rng: np.random.Generator) -> bool:
     """Events that pass have other weights than those that fail."""
     passing = rng.random(400) < 0.3
     weights = np.where(passing, rng.exponential(3, 400), rng.uniform(0.5, 1.5, 400))
-    found = efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
-    return found.low <= 0.9 / (0.9 + 0.7) <= found.high
+    actual = efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
+    return actual.low <= 0.9 / (0.9 + 0.7) <= actual.high
 
 
 @pytest.mark.slow
@@ -100,20 +103,20 @@ def test_intervals_cover_what_they_promise(
         "models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__", {"num": 250}
     )
     monkeypatch.setattr("models.evaluation.discriminant._MOST_THRESHOLDS", 200)
-    covered = np.mean([covers(RNG([5, number])) for number in range(experiments)])
+    covered = np.mean([covers(RNG([5, index])) for index in range(experiments)])
     assert covered == pytest.approx(ONE_SIGMA, abs=0.03)
 
 
 def test_with_weights_of_one_a_share_has_the_interval_of_a_binomial() -> None:
     """The replicas give Clopper and Pearson's interval for few events, and Jeffreys' for many."""
     for passed, total in ((0, 31), (3, 40), (60, 200)):
-        place = (np.arange(total) >= passed).astype(np.int64)
+        position = (np.arange(total) >= passed).astype(np.int64)
         replicas = Replicas(
             np.zeros(total, int), np.full(total, "a"), np.ones(total), seed=1, num=5000
         )
         (stratum,) = replicas.strata
         found = replicas.passing(
-            stratum, replicas.sums(stratum, place, 2)[:1], np.array([float(passed)])
+            stratum, replicas.sums(stratum, position, 2)[:1], np.array([float(passed)])
         ).interval(0)
         few = passed < 10
         low = (
@@ -139,19 +142,23 @@ def two_slices() -> tuple[Scored, Rates]:
     scored = Scored(
         Replicas(labels, samples, np.ones(300), seed=1, num=500), passing * 1.0, {1: 1.0}, np.array([0.9])
     )  # fmt: skip
-    before = {"soft": Estimate(1e5, 0.0), "hard": Estimate(1e2, 0.0), "signal": Estimate(10.0, 0.0)}
-    return scored, Rates(before, {"soft": 0, "hard": 0, "signal": 1})
+    state_before = {
+        "soft": Estimate(1e5, 0.0),
+        "hard": Estimate(1e2, 0.0),
+        "signal": Estimate(10.0, 0.0),
+    }
+    return scored, Rates(state_before, {"soft": 0, "hard": 0, "signal": 1})
 
 
 def test_slices_of_a_class_pass_with_their_own_efficiencies() -> None:
     scored, rates = two_slices()
-    (found,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
-    assert found["rates"]["QCD"]["value"] == pytest.approx(1e5 * 0.01 + 1e2 * 0.5)
-    assert found["total_rate"]["value"] == pytest.approx(1060)
-    assert found["purity"]["value"] == pytest.approx(10 / 1060)
+    (actual,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
+    assert actual["rates"]["QCD"]["value"] == pytest.approx(1e5 * 0.01 + 1e2 * 0.5)
+    assert actual["total_rate"]["value"] == pytest.approx(1060)
+    assert actual["purity"]["value"] == pytest.approx(10 / 1060)
     # The soft slice decides: 1 event of 100.
-    assert found["rates"]["QCD"]["low"] < 400
-    assert found["rates"]["QCD"]["high"] > 2000
+    assert actual["rates"]["QCD"]["low"] < 400
+    assert actual["rates"]["QCD"]["high"] > 2000
 
 
 def test_where_nothing_passes_there_are_limits() -> None:
@@ -164,30 +171,30 @@ def test_where_nothing_passes_there_are_limits() -> None:
     rates = Rates(
         {"qcd": Estimate(1000.0, 0.0), "ttbar": Estimate(20.0, 0.0)}, {"qcd": 0, "ttbar": 1}
     )
-    (found,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
-    assert found["rates"]["QCD"]["value"] == 0
-    assert found["rates"]["QCD"]["high"] == pytest.approx(
+    (actual,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
+    assert actual["rates"]["QCD"]["value"] == 0
+    assert actual["rates"]["QCD"]["high"] == pytest.approx(
         1000 * efficiency_of_sums(WeightSums(0, 0), WeightSums(31, 31)).high, rel=0.05
     )
-    assert found["purity"]["value"] == 1
-    assert found["purity"]["low"] < 20 / (20 + 50)
+    assert actual["purity"]["value"] == 1
+    assert actual["purity"]["low"] < 20 / (20 + 50)
 
 
 def test_errors_of_the_rate_before_the_classifier_count() -> None:
     scored, rates = two_slices()
     uncertain = {
-        name: each._replace(error=0.3 * each.value) for name, each in rates.of_samples.items()
+        name: rate._replace(error=0.3 * rate.value) for name, rate in rates.of_samples.items()
     }
-    (found,) = rates_behind(scored, rates._replace(of_samples=uncertain), ["QCD", "ttbar"], seed=1)
-    signal = found["rates"]["ttbar"]
+    (actual,) = rates_behind(scored, rates._replace(of_samples=uncertain), ["QCD", "ttbar"], seed=1)
+    signal = actual["rates"]["ttbar"]
     assert (signal["high"] - signal["low"]) / 2 == pytest.approx(0.3 * signal["value"], rel=0.15)
 
 
 def test_a_sample_without_test_events_passes_as_its_class_does() -> None:
     scored, rates = two_slices()
     more = Rates({**rates.of_samples, "rare": Estimate(100.0, 0.0)}, {**rates.labels, "rare": 1})
-    (found,) = rates_behind(scored, more, ["QCD", "ttbar"], seed=1)
-    assert found["rates"]["ttbar"]["value"] == pytest.approx(110)
+    (actual,) = rates_behind(scored, more, ["QCD", "ttbar"], seed=1)
+    assert actual["rates"]["ttbar"]["value"] == pytest.approx(110)
 
 
 def test_the_same_seed_gives_the_same_replicas_and_another_gives_others() -> None:
@@ -208,17 +215,17 @@ def test_many_events_in_groups_have_the_same_errors() -> None:
     labels, scores, weights = area_with_weights_by_score(RNG(5), size=20_000)
     replicas = Replicas(labels, np.full(len(labels), "all"), weights, seed=1)
     scored = Scored(replicas, scores, {1: 1.0}, np.array([0.9]))
-    found, point = estimate(scored.area({0: 1.0})), scored.of_class(0).interval(0)
-    assert max(len(each.counts) for each in replicas.strata) <= 2000
+    actual, point = estimate(scored.area({0: 1.0})), scored.of_class(0).interval(0)
+    assert max(len(stratum.counts) for stratum in replicas.strata) <= 2000
     # 133 times the events of the small samples, whose areas spread by 0.0092.
-    assert found.error == pytest.approx(0.0092 / np.sqrt(20_000 / 150), rel=0.15)
+    assert actual.error == pytest.approx(0.0092 / np.sqrt(20_000 / 150), rel=0.15)
     assert 0 < point.low < point.value < point.high
     # Thresholds of points stay exact.
     above = (scores >= scored.thresholds[scored.points[0, 0]]) & (labels == 1)
-    kept = np.sort(weights[above])
+    retained = np.sort(weights[above])
     assert (
         weights[labels == 1].sum() * 0.9
-        <= kept.sum()
+        <= retained.sum()
         < weights[labels == 1].sum() * 0.9 + weights.max()
     )
 
@@ -226,24 +233,26 @@ def test_many_events_in_groups_have_the_same_errors() -> None:
 def test_one_sample_without_weight_ended_the_evaluation() -> None:
     """It counts with the largest sample of its class; three that need one another to be above 0 count as one."""
     labels = np.array([0] * 50 + [0, 1])
-    found = replicas_of(
+    results = replicas_of(
         labels, np.r_[np.ones(50), -1.0, 1.0], np.array(["a"] * 50 + ["b", "c"])
     ).strata
-    assert [(each.label, each.sample, len(each.rows), each.totals[0]) for each in found] == [
+    assert [
+        (result.label, result.sample, len(result.rows), result.totals[0]) for result in results
+    ] == [
         (0, "a", 51, 49.0),
         (1, "c", 1, 1.0),
     ]
-    (one, _) = replicas_of(
+    (first, _) = replicas_of(
         np.array([0, 0, 0, 1]), np.array([2.0, 1.5, -3.0, 1.0]), np.array(["a", "b", "c", "d"])
     ).strata
-    assert (one.sample, one.totals[0]) == ("b", 0.5)
+    assert (first.sample, first.totals[0]) == ("b", 0.5)
 
 
 def test_negative_weights_leave_out_the_replicas_without_weight() -> None:
     labels = np.repeat([0, 1], [5, 50])
     weights = np.where(np.arange(55) < 2, -0.9, 1.0)
     replicas = replicas_of(labels, weights)
-    assert all((each.totals > 0).all() for each in replicas.strata)
+    assert all((stratum.totals > 0).all() for stratum in replicas.strata)
     assert 50 < len(replicas.strata[0].totals) < 251
 
 

@@ -41,10 +41,10 @@ def test_the_expected_error_is_the_mean_over_perfect_models_and_their_p_values_a
     for seed in range(25):
         rng = np.random.default_rng(seed)
         labels, scores, weights, errors = perfect(rng, (90, 40, 60))
-        found = expected_calibration_errors(labels, scores, weights, errors, generator=rng)
+        results = expected_calibration_errors(labels, scores, weights, errors, generator=rng)
         observed.append(errors)
-        expected.append([each["expected"] for each in found])
-        p_values += [each["p_value"] for each in found]
+        expected.append([result["expected"] for result in results])
+        p_values += [result["p_value"] for result in results]
     assert np.mean(expected, axis=0) == pytest.approx(np.mean(observed, axis=0), rel=0.2)
     assert np.mean(p_values) == pytest.approx(0.5, abs=0.15)
 
@@ -58,10 +58,10 @@ def test_a_wrong_model_is_far_from_perfect() -> None:
         calibration_error(calibration(labels == index, wrong[:, index], shares))
         for index in range(3)
     ]
-    found = expected_calibration_errors(labels, wrong, weights, errors, generator=rng)
+    actual = expected_calibration_errors(labels, wrong, weights, errors, generator=rng)
     # Of 400 draws none is as bad; 0 would say more than they can.
-    assert found[0]["p_value"] == found[1]["p_value"] == 1 / 401
-    assert found[0]["expected"] < errors[0] / 3
+    assert actual[0]["p_value"] == actual[1]["p_value"] == 1 / 401
+    assert actual[0]["expected"] < errors[0] / 3
 
 
 def test_calibration_is_that_of_scikit_learn_ties_on_edges_included() -> None:
@@ -70,12 +70,12 @@ def test_calibration_is_that_of_scikit_learn_ties_on_edges_included() -> None:
     is_class = rng.uniform(0, 1, 500) < predicted**2
     bins = calibration(is_class, predicted, np.ones(500))
     observed, mean = calibration_curve(is_class, predicted, n_bins=10)
-    np.testing.assert_allclose([each["observed"]["value"] for each in bins], observed)
-    np.testing.assert_allclose([each["mean_predicted"] for each in bins], mean)
-    assert [(each["low"], each["high"]) for each in bins] == [
-        (place / 10, (place + 1) / 10) for place in range(10)
+    np.testing.assert_allclose([bin_["observed"]["value"] for bin_ in bins], observed)
+    np.testing.assert_allclose([bin_["mean_predicted"] for bin_ in bins], mean)
+    assert [(bin_["low"], bin_["high"]) for bin_ in bins] == [
+        (position / 10, (position + 1) / 10) for position in range(10)
     ]
-    assert sum(each["num_events"] for each in bins) == 500
+    assert sum(bin_["num_events"] for bin_ in bins) == 500
 
 
 def test_calibration_by_hand_with_weights() -> None:
@@ -84,11 +84,11 @@ def test_calibration_by_hand_with_weights() -> None:
     weights = np.array([1.0, 3.0, 2.0, 1.0, 1.0, 0.0, -1.0])
     bins = calibration(is_class, predicted, weights)
     # The bins of 0.55 and of 0.35 have no weight.
-    assert [each["low"] for each in bins] == [0.0, 0.7, 0.9]
-    assert [each["weight"] for each in bins] == [4, 3, 1]
-    assert [each["num_events"] for each in bins] == [2, 2, 1]
-    assert [each["mean_predicted"] for each in bins] == pytest.approx([0.075, 0.74, 1.0])
-    assert [each["observed"]["value"] for each in bins] == pytest.approx([0.75, 2 / 3, 1.0])
+    assert [bin_["low"] for bin_ in bins] == [0.0, 0.7, 0.9]
+    assert [bin_["weight"] for bin_ in bins] == [4, 3, 1]
+    assert [bin_["num_events"] for bin_ in bins] == [2, 2, 1]
+    assert [bin_["mean_predicted"] for bin_ in bins] == pytest.approx([0.075, 0.74, 1.0])
+    assert [bin_["observed"]["value"] for bin_ in bins] == pytest.approx([0.75, 2 / 3, 1.0])
     assert (
         bins[1]["observed"] == efficiency(np.array([True, False]), np.array([2.0, 1.0]))._asdict()
     )

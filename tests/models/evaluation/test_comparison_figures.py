@@ -42,20 +42,20 @@ def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(plot: Plo
     for axes, models in zip(figure.axes, CURVES.values(), strict=False):
         lines = [line for line in axes.lines if len(line.get_xdata()) > len(POINTS)]
         for line, mark, curve in zip(lines, marks_of(axes), models.values(), strict=True):
-            there = (curve.background_efficiency > 0) & (curve.signal_efficiency >= 0.7)
-            expected = curve.background_efficiency[there] ** (-1 if inverse else 1)
-            np.testing.assert_array_equal(line.get_xdata(), curve.signal_efficiency[there])
+            reference = (curve.background_efficiency > 0) & (curve.signal_efficiency >= 0.7)
+            expected = curve.background_efficiency[reference] ** (-1 if inverse else 1)
+            np.testing.assert_array_equal(line.get_xdata(), curve.signal_efficiency[reference])
             np.testing.assert_allclose(line.get_ydata(), expected)
-            places = [each for each in (74, 89) if curve.background_efficiency[each] > 0]
+            places = [percent for percent in (74, 89) if curve.background_efficiency[percent] > 0]
             assert mark[0].get_ydata() == pytest.approx(
                 curve.background_efficiency[places] ** (-1 if inverse else 1)
             )
             ends = np.array([sorted(segment[:, 1]) for segment in mark[2][0].get_segments()])
             limits = (curve.high, curve.low) if inverse else (curve.low, curve.high)
-            for (low, high), place in zip(ends, places, strict=True):
-                if curve.low[place] > 0:
-                    assert low == pytest.approx(limits[0][place] ** (-1 if inverse else 1))
-                    assert high == pytest.approx(limits[1][place] ** (-1 if inverse else 1))
+            for (low, high), position in zip(ends, places, strict=True):
+                if curve.low[position] > 0:
+                    assert low == pytest.approx(limits[0][position] ** (-1 if inverse else 1))
+                    assert high == pytest.approx(limits[1][position] ** (-1 if inverse else 1))
     assert figure.axes[0].get_ylabel() == (
         "Background rejection" if inverse else "Background efficiency"
     )
@@ -64,11 +64,11 @@ def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(plot: Plo
 @BOTH
 def test_panels_say_what_is_on_them_and_the_legend_covers_none(plot: Plot) -> None:
     figure = plot(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS)
-    words = [
+    message = [
         [text.get_text().replace(r"\$", "$") for text in axes.texts] for axes in figure.axes[:2]
     ]
-    assert words[0][-1] == "against 91 % QCD, 9 % W+jets, by rate"
-    assert words[1] == [r"against $t\bar{t}$_2"]
+    assert message[0][-1] == "against 91 % QCD, 9 % W+jets, by rate"
+    assert message[1] == [r"against $t\bar{t}$_2"]
     for axes in figure.axes[2:]:
         assert axes.get_xlabel() == "Efficiency of t_t"
         assert axes.get_xlim() == (0.7, 1.005)

@@ -87,12 +87,12 @@ def made_dataset(folder: Path) -> FeatureDataset:
     for split in ("train", "test"):
         for file in dataset.files(split):
             table = pq.read_table(file)
-            told = pa.array(
+            message = pa.array(
                 table[TELLING].to_numpy()
                 + np.float32(25) * table["label"].to_numpy().astype(np.float32)
             )
             pq.write_table(
-                table.set_column(table.schema.get_field_index(TELLING), TELLING, told), file
+                table.set_column(table.schema.get_field_index(TELLING), TELLING, message), file
             )
     return dataset
 
@@ -121,8 +121,8 @@ def save_few(figure: Figure, stem: Path) -> None:
     if stem.parent.parent.name == "exported":
         save_figure(figure, stem)
         return
-    for kind in ("png", "pdf"):
-        stem.with_suffix(f".{kind}").touch()
+    for suffix in ("png", "pdf"):
+        stem.with_suffix(f".{suffix}").touch()
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     candidates = made_candidates(dataset, folder)
     out = folder / "out"
     out.mkdir()
-    told: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(save_few))
         metrics = evaluate(
@@ -142,9 +142,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
             TASK,
             out,
             train_events=TRAIN_EVENTS,
-            on_progress=lambda *news: told.append(news),
+            on_progress=lambda *news: reports.append(news),
         )
-    return Done(dataset, candidates, metrics, out, told)
+    return Done(dataset, candidates, metrics, out, reports)
 
 
 @pytest.fixture
@@ -161,12 +161,16 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def again(done: Done, out: Path, names: Sequence[str] = ("hlf",), **changes: Any) -> dict[str, Any]:
     """Some models once more, without training events."""
-    chosen = {
+    settings = {
         "task": TASK,
         "candidates": [candidate for candidate in done.candidates if candidate.name in names],
     } | changes
     return evaluate(
-        test_files=done.dataset.files("test"), train_files=[], out_dir=out, train_events=5, **chosen
+        test_files=done.dataset.files("test"),
+        train_files=[],
+        out_dir=out,
+        train_events=5,
+        **settings,
     )
 
 
@@ -190,7 +194,7 @@ def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done
     for candidate in done.candidates:
         names = [*ALWAYS, *(["learning_curve"] if candidate.name in WITH_HISTORY else [])]
         expected |= {
-            f"{candidate.name}/plots/{name}.{kind}" for name in names for kind in ("png", "pdf")
+            f"{candidate.name}/plots/{name}.{suffix}" for name in names for suffix in ("png", "pdf")
         }
         expected |= {f"{candidate.name}/predictions.parquet", f"{candidate.name}/predictions.root"}
     assert {
@@ -214,22 +218,23 @@ def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> No
 
 def test_working_points_decide_about_the_predictions_as_the_metrics_say(done: Done) -> None:
     """As docs/trigger.md says: with the thresholds and fractions, and the columns of the predictions."""
-    content = json.loads((done.folder / "working_points.json").read_text(encoding="utf-8"))
-    assert list(content) == list(done.metrics["runs"])
-    for name, found in content.items():
+    document = json.loads((done.folder / "working_points.json").read_text(encoding="utf-8"))
+    assert list(document) == list(done.metrics["runs"])
+    for name, actual in document.items():
         labels, scores, weights = predictions_of(done, name)
-        signal = scores[:, CLASSES.index(found["signal"])]
+        signal = scores[:, CLASSES.index(actual["signal"])]
         background = sum(
-            part * scores[:, CLASSES.index(each)] for each, part in found["fractions"].items()
+            chunk * scores[:, CLASSES.index(class_name)]
+            for class_name, chunk in actual["fractions"].items()
         )
-        is_signal = labels == CLASSES.index(found["signal"])
+        is_signal = labels == CLASSES.index(actual["signal"])
         for point, measured in zip(
-            found["points"], done.metrics["runs"][name]["working_points"], strict=True
+            actual["points"], done.metrics["runs"][name]["working_points"], strict=True
         ):
             passes = (signal / (signal + background) >= point["threshold"]) & is_signal
-            kept = weights[passes].sum() / weights[is_signal].sum()
-            assert kept == pytest.approx(measured["signal"]["value"])
-            assert kept >= point["signal_efficiency"] - 1e-9
+            retained = weights[passes].sum() / weights[is_signal].sum()
+            assert retained == pytest.approx(measured["signal"]["value"])
+            assert retained >= point["signal_efficiency"] - 1e-9
 
 
 def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done) -> None:
@@ -249,7 +254,8 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
         labels, scores, weights = predictions_of(done, name)
         assert run["num_events"] == 250
         assert run["events_per_class"] == {
-            each: int((labels == place).sum()) for place, each in enumerate(CLASSES)
+            class_name: int((labels == position).sum())
+            for position, class_name in enumerate(CLASSES)
         }
         alike = balanced(labels, weights, 3)
         assert run["accuracy"]["value"] == pytest.approx(
@@ -262,19 +268,19 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
                 labels, scores.argmax(axis=1), sample_weight=weights, normalize="true"
             ),
         )
-        for place, each in enumerate(CLASSES):
-            area = roc_auc_score(labels == place, scores[:, place], sample_weight=alike)
-            assert run["auc"][each]["value"] == pytest.approx(area)
-            assert 0 < run["auc"][each]["error"] < 0.1
-        for each, fractions in {
+        for position, class_name in enumerate(CLASSES):
+            area = roc_auc_score(labels == position, scores[:, position], sample_weight=alike)
+            assert run["auc"][class_name]["value"] == pytest.approx(area)
+            assert 0 < run["auc"][class_name]["error"] < 0.1
+        for class_name, fractions in {
             "all backgrounds": FRACTIONS,
             "QCD": {0: 1.0},
             "W+jets": {2: 1.0},
         }.items():
             score = discriminant(scores, signal={1: 1.0}, fractions=fractions)
-            parts = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
-            area = roc_auc_score(labels == 1, score, sample_weight=parts)
-            assert run["auc_against"][each]["value"] == pytest.approx(area)
+            chunks = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
+            area = roc_auc_score(labels == 1, score, sample_weight=chunks)
+            assert run["auc_against"][class_name]["value"] == pytest.approx(area)
 
 
 def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
@@ -298,20 +304,23 @@ def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
 def test_scores_are_compared_with_those_of_the_first_training_events(done: Done) -> None:
     for candidate in done.candidates:
         train = predict(candidate.model, done.dataset.files("train"))[:TRAIN_EVENTS]
-        before, of_train = rows_of(train, "probability").astype(float), train["label"].to_numpy()
+        astype_before, of_train = (
+            rows_of(train, "probability").astype(float),
+            train["label"].to_numpy(),
+        )
         train_weights = train["weight"].to_numpy().astype(float)
         labels, scores, weights = predictions_of(done, candidate.name)
         for output, name in enumerate(CLASSES):
             for truth, true_name in enumerate(CLASSES):
                 first, second = of_train == truth, labels == truth
                 expected = kolmogorov_smirnov(
-                    before[first, output],
+                    astype_before[first, output],
                     train_weights[first],
                     scores[second, output],
                     weights[second],
                 )
-                found = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
-                assert found == pytest.approx(expected, abs=1e-4)
+                actual = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
+                assert actual == pytest.approx(expected, abs=1e-4)
 
 
 def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> None:
@@ -321,12 +330,12 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
     )
     total = len(done.candidates) * (test + min(train, TRAIN_EVENTS))
     total += sum(num_predicted(each.model.inputs, labels) for each in done.candidates)
-    counts, totals, words = zip(*done.told, strict=True)
+    counts, totals, message = zip(*done.told, strict=True)
     assert set(totals) == {total}
     assert list(counts) == sorted(counts)
-    assert (counts[-1], words[-1]) == (total, "drawing all")
+    assert (counts[-1], message[-1]) == (total, "drawing all")
     for candidate in done.candidates:
-        steps = [word for word in dict.fromkeys(words) if word.endswith(f" {candidate.name}")]
+        steps = [word for word in dict.fromkeys(message) if word.endswith(f" {candidate.name}")]
         verbs = ("predicting with", "measuring", "shuffling inputs of", "drawing")
         assert steps == [f"{verb} {candidate.name}" for verb in verbs]
 
@@ -340,9 +349,9 @@ def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_i
     assert list(important) == ["hlf", "boosted-trees", "exported"]
     trees = important["boosted-trees"]
     assert list(trees) == list(hlf_names())
-    others = [each["value"] for name, each in trees.items() if name != TELLING]
+    remaining = [each["value"] for name, each in trees.items() if name != TELLING]
     assert trees[TELLING]["value"] > 0.2
-    assert max(np.abs(others)) < 0.05
+    assert max(np.abs(remaining)) < 0.05
 
 
 def test_kinds_of_particles_are_important_to_networks_on_particles(done: Done) -> None:
@@ -353,11 +362,11 @@ def test_kinds_of_particles_are_important_to_networks_on_particles(done: Done) -
     }
     assert list(important) == ON_PARTICLES
     kinds = ["lepton", "tracks", "photons", "neutral hadrons"]
-    for name, found in important.items():
-        assert list(found) == kinds + (
+    for name, actual in important.items():
+        assert list(actual) == kinds + (
             ["high-level features"] if "hlf" in NETWORKS[name].inputs else []
         )
-        assert all(abs(each["value"]) < 1 and 0 <= each["error"] < 0.2 for each in found.values())
+        assert all(abs(each["value"]) < 1 and 0 <= each["error"] < 0.2 for each in actual.values())
 
 
 def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> None:
@@ -365,11 +374,11 @@ def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> 
     hlf, labels = hlf_array(rows), rows["label"].to_numpy()
     weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
     trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
-    found = next(
+    actual = next(
         candidate.model for candidate in done.candidates if candidate.name == "boosted-trees"
     )
     np.testing.assert_array_equal(
-        found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf})
+        actual.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf})
     )
 
 
@@ -382,13 +391,13 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
     }
     labels, scores, weights = predictions_of(done, "boosted-trees")
     ratio = scores[:, 1] / (scores[:, 1] + scores[:, 2])
-    found = written["W+jets"]["boosted-trees"]
+    actual = written["W+jets"]["boosted-trees"]
     cuts = thresholds(ratio[labels == 1], weights[labels == 1], GRID)
-    left = [
+    leftovers = [
         weights[(labels == 2) & (ratio >= cut)].sum() / weights[labels == 2].sum() for cut in cuts
     ]
-    np.testing.assert_allclose(found["background_efficiency"], left, atol=1e-6)
-    assert found["signal_efficiency"] == GRID.tolist()
+    np.testing.assert_allclose(actual["background_efficiency"], leftovers, atol=1e-6)
+    assert actual["signal_efficiency"] == GRID.tolist()
 
 
 @pytest.mark.slow
@@ -424,9 +433,9 @@ def test_shifted_features_change_the_models_that_take_them(
 def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:
-    one = Candidate("one", small_network("inclusive", dtype=torch.float32))
+    candidate = Candidate("one", small_network("inclusive", dtype=torch.float32))
     metrics = again(
-        done, tmp_path, candidates=[one], task=TASK._replace(working_points=[], rates=None)
+        done, tmp_path, candidates=[candidate], task=TASK._replace(working_points=[], rates=None)
     )
     run = metrics["runs"]["one"]
     assert metrics["rates_before"] is None
@@ -458,12 +467,12 @@ def test_further_trainings_are_measured_on_the_same_events(
 ) -> None:
     models = [small_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
     candidate = Candidate("hlf", models[0], further=models[1:])
-    told: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     metrics = again(
-        done, tmp_path, candidates=[candidate], on_progress=lambda *news: told.append(news)
+        done, tmp_path, candidates=[candidate], on_progress=lambda *news: reports.append(news)
     )
-    assert told[-1][0] == told[-1][1]
-    found = metrics["runs"]["hlf"]["trainings"]
+    assert reports[-1][0] == reports[-1][1]
+    actual = metrics["runs"]["hlf"]["trainings"]
     accuracies, areas = [], []
     for model in models:
         table = predict(model, done.dataset.files("test"))
@@ -471,9 +480,9 @@ def test_further_trainings_are_measured_on_the_same_events(
         weights = balanced(labels, table["weight"].to_numpy(), 3)
         accuracies.append(accuracy_score(labels, scores.argmax(axis=1), sample_weight=weights))
         areas.append(roc_auc_score(labels == 0, scores[:, 0], sample_weight=weights))
-    assert (found["count"], found["accuracy"]["mean"]) == (3, pytest.approx(np.mean(accuracies)))
-    assert found["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert found["auc"]["QCD"] == pytest.approx(
+    assert (actual["count"], actual["accuracy"]["mean"]) == (3, pytest.approx(np.mean(accuracies)))
+    assert actual["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert actual["auc"]["QCD"] == pytest.approx(
         {"mean": np.mean(areas), "spread": np.std(areas, ddof=1)}
     )
     # What stands for the network is of the first one.

@@ -62,8 +62,10 @@ def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dic
 def made_figure(name: str, lightest: float = 1.0) -> Figure:
     """One of each kind."""
     test, train, numbers = made_numbers(lightest)
-    row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(hlf_names())}
-    history = [{**each, "consensus_distance": 0.1} for each in HISTORY]
+    row = {
+        name: {"value": float(position), "error": 0.1} for position, name in enumerate(hlf_names())
+    }
+    history = [{**record, "consensus_distance": 0.1} for record in HISTORY]
     kinds: dict[str, Callable[[], Figure]] = {
         "background_efficiency": lambda: plot_curves(
             CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=False
@@ -153,11 +155,11 @@ def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name:
 
 
 def test_a_feature_of_a_plugin_has_the_label_that_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Feature("share", "GeV", "a share", label="$p_T / H_T$")
-    monkeypatch.setattr(style, "HIGH_LEVEL", [*style.HIGH_LEVEL, own])
-    assert style.axis_label(own) == "$p_T / H_T$ [GeV]"
+    feature = Feature("share", "GeV", "a share", label="$p_T / H_T$")
+    monkeypatch.setattr(style, "HIGH_LEVEL", [*style.HIGH_LEVEL, feature])
+    assert style.axis_label(feature) == "$p_T / H_T$ [GeV]"
     assert style.symbol_of("share") == "$p_T / H_T$"
-    assert style.axis_label(own._replace(name="own_share", label="")) == "Own share [GeV]"
+    assert style.axis_label(feature._replace(name="own_share", label="")) == "Own share [GeV]"
 
 
 def test_the_experiment_and_the_kind_of_events_stand_as_they_are_given() -> None:
@@ -180,8 +182,8 @@ def test_figures_are_saved_with_the_same_bytes_here_and_by_another_process(tmp_p
     with saving_in_processes() as save:
         save(made_figure("background_efficiency"), tmp_path / "second")
     written = [
-        [(tmp_path / f"{each}.{kind}").read_bytes() for kind in ("png", "pdf")]
-        for each in ("first", "second")
+        [(tmp_path / f"{name}.{suffix}").read_bytes() for suffix in ("png", "pdf")]
+        for name in ("first", "second")
     ]
     assert written[0] == written[1]
     assert written[0][0].startswith(b"\x89PNG")
@@ -196,24 +198,24 @@ def test_a_figure_that_another_process_cannot_write_is_an_error(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "words", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"]
+    "message", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"]
 )
 @pytest.mark.slow
-def test_any_words_can_stand_on_plots(tmp_path: Path, words: str) -> None:
-    found = {"classes": [words, "b"], "by_truth": np.eye(2).tolist(), "events": [[1, 0], [0, 1]]}
+def test_any_words_can_stand_on_plots(tmp_path: Path, message: str) -> None:
+    actual = {"classes": [message, "b"], "by_truth": np.eye(2).tolist(), "events": [[1, 0], [0, 1]]}
     save_figure(
-        figures.plot_confusion(found, PlotLabels(words, words, 13, words)), tmp_path / "plot"
+        figures.plot_confusion(actual, PlotLabels(message, message, 13, message)), tmp_path / "plot"
     )
     assert (tmp_path / "plot.png").exists()
 
 
 def test_confusion_plots_have_the_truth_down_as_shares_and_as_events() -> None:
-    found = {
+    actual = {
         "classes": ["a", "b"],
         "by_truth": [[0.9, 0.1], [0.3, 0.7]],
         "events": [[1800, 200], [3, 7]],
     }
-    shares, events = figures.plot_confusion(found, LABELS).axes
+    shares, events = figures.plot_confusion(actual, LABELS).axes
     assert shares.get_xlabel() == "Predicted class (shares of a row)"
     assert events.get_xlabel() == "Predicted class (events)"
     texts = [
@@ -239,26 +241,26 @@ def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(
         assert (axes.get_yscale(), axes.get_xlim()) == ("log", (0, 1))
         steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
         p_values = [text for text in axes.texts if ": p = " in text.get_text()]
-        words = [text.get_text().replace(r"\$", "$") for text in p_values]
+        message = [text.get_text().replace(r"\$", "$") for text in p_values]
         # The colours of lines are too light for words.
         assert {text.get_color() for text in p_values} == {"black"}
         for truth, (step, points) in enumerate(zip(steps, errorbars_of(axes), strict=True)):
-            shares = [slow_share(test, output, truth, place) for place in range(20)]
-            there = [(place, *each) for place, each in enumerate(shares) if each[0] > 0]
+            shares = [slow_share(test, output, truth, position) for position in range(20)]
+            reference = [(position, *each) for position, each in enumerate(shares) if each[0] > 0]
             heights, ends = points_and_bars(points)
-            assert heights == pytest.approx([share for _, share, _ in there])
-            assert ends[:, 1] == pytest.approx([share + error for _, share, error in there])
+            assert heights == pytest.approx([share for _, share, _ in reference])
+            assert ends[:, 1] == pytest.approx([share + error for _, share, error in reference])
             assert ends[:, 0] == pytest.approx(
-                [share - min(error, 0.6 * share) for _, share, error in there]
+                [share - min(error, 0.6 * share) for _, share, error in reference]
             )
             # Classes stand beside each other in a bin.
             across = np.asarray(points[0].get_xdata()) * 20
-            assert [int(each) for each in across] == [place for place, _, _ in there]
+            assert [int(each) for each in across] == [position for position, _, _ in reference]
             places.add(round(float(across[0] % 1), 6))
-            expected = [slow_share(train, output, truth, place)[0] for place in range(20)]
+            expected = [slow_share(train, output, truth, position)[0] for position in range(20)]
             assert step.get_data()[0] == pytest.approx(expected)
             p_value = numbers["train_against_test"][NAMES[output]][NAMES[truth]]["p_value"]
-            assert words[truth] == f"{NAMES[truth]}: p = {p_value:.2g}"
+            assert message[truth] == f"{NAMES[truth]}: p = {p_value:.2g}"
         assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {NAMES[output]}"
     assert len(places) == 3
     # A column for each class.
@@ -267,7 +269,7 @@ def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(
     ]
 
 
-def slow_share(events: ScoredEvents, output: int, truth: int, place: int) -> tuple[float, float]:
+def slow_share(events: ScoredEvents, output: int, truth: int, position: int) -> tuple[float, float]:
     """Share of a class in a bin of 20, and its error."""
     total = inside = squares = 0.0
     for label, scores, weight in zip(
@@ -275,7 +277,7 @@ def slow_share(events: ScoredEvents, output: int, truth: int, place: int) -> tup
     ):
         if label == truth:
             total += weight
-            if place <= 20 * scores[output] < place + 1:
+            if position <= 20 * scores[output] < position + 1:
                 inside, squares = inside + weight, squares + weight**2
     return inside / total, squares**0.5 / total
 
@@ -288,20 +290,20 @@ def test_score_plots_without_training_events_have_points_only() -> None:
 
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
 def test_calibration_plots_have_observed_shares_against_mean_predictions(lightest: float) -> None:
-    found = made_numbers(lightest)[2]["calibration"]
-    figure = figures.plot_calibration(found, LABELS)
-    for axes, (name, content) in zip(figure.axes, found.items(), strict=True):
+    actual = made_numbers(lightest)[2]["calibration"]
+    figure = figures.plot_calibration(actual, LABELS)
+    for axes, (name, document) in zip(figure.axes, actual.items(), strict=True):
         (points,) = errorbars_of(axes)
-        assert list(points[0].get_xdata()) == [each["mean_predicted"] for each in content["bins"]]
-        check_intervals(*points_and_bars(points), [each["observed"] for each in content["bins"]])
+        assert list(points[0].get_xdata()) == [bin_["mean_predicted"] for bin_ in document["bins"]]
+        check_intervals(*points_and_bars(points), [bin_["observed"] for bin_ in document["bins"]])
         assert (list(axes.lines[0].get_xdata()), list(axes.lines[0].get_ydata())) == (
             [0, 1],
             [0, 1],
         )
         assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {name}"
-        distance, expected, p_value = (content[key] for key in ("error", "expected", "p_value"))
-        words = f"distance {distance:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}"
-        assert axes.texts[-1].get_text() == words
+        distance, expected, p_value = (document[key] for key in ("error", "expected", "p_value"))
+        message = f"distance {distance:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}"
+        assert axes.texts[-1].get_text() == message
         # Room for the text above the points, and for points at the ends.
         assert (axes.get_xlim(), axes.get_ylim()) == ((-0.04, 1.04), (-0.05, 1.3))
 
@@ -310,10 +312,10 @@ def check_intervals(
     heights: Sequence[float], ends: np.ndarray, expected: Sequence[dict[str, float]]
 ) -> None:
     """Bars end where the interval does; a value outside it has a bar to one side only."""
-    assert list(heights) == [each["value"] for each in expected]
-    for (low, high), each in zip(ends, expected, strict=True):
-        assert low == pytest.approx(min(each["low"], each["value"]))
-        assert high == pytest.approx(max(each["high"], each["value"]))
+    assert list(heights) == [interval["value"] for interval in expected]
+    for (low, high), interval in zip(ends, expected, strict=True):
+        assert low == pytest.approx(min(interval["low"], interval["value"]))
+        assert high == pytest.approx(max(interval["high"], interval["value"]))
 
 
 @pytest.mark.slow
@@ -321,8 +323,8 @@ def check_intervals(
 def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(
     lightest: float,
 ) -> None:
-    found = made_numbers(lightest)[2]["efficiency_against"]
-    figure = figures.plot_efficiencies(found, NAMES[1], 0.995, LABELS)
+    actual = made_numbers(lightest)[2]["efficiency_against"]
+    figure = figures.plot_efficiencies(actual, NAMES[1], 0.995, LABELS)
     panels = figure.axes[: len(KINEMATIC_EDGES)]
     assert [axes.get_xlabel() for axes in panels] == [
         r"Lepton $p_T$ [GeV]",
@@ -334,7 +336,7 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(
     assert not any(axes.axison for axes in figure.axes[len(panels) :])
     assert {axes.get_ylabel() for axes in panels} == {"Efficiency at 99.5% a_b", ""}
     empty = 0
-    for axes, (variable, content) in zip(panels, found.items(), strict=True):
+    for axes, (variable, document) in zip(panels, actual.items(), strict=True):
         edges = np.array(KINEMATIC_EDGES[variable])
         # Most events are in the narrow ones of uneven bins, whose points hid each other.
         if variable in ("lepton_pt", "ht", "met"):
@@ -345,12 +347,12 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(
             assert list(axes.get_xticks()) == list(edges)
         assert axes.get_xlim() == (edges[0], edges[-1])
         assert list(axes.lines[0].get_ydata()) == [0.995, 0.995]
-        for place, (container, bins) in enumerate(
-            zip(errorbars_of(axes), content["classes"].values(), strict=True), start=1
+        for position, (container, bins) in enumerate(
+            zip(errorbars_of(axes), document["classes"].values(), strict=True), start=1
         ):
-            measured = [index for index, each in enumerate(bins) if each is not None]
+            measured = [index for index, bin_ in enumerate(bins) if bin_ is not None]
             empty += len(bins) - len(measured)
-            beside = (edges[:-1] + place / 4 * np.diff(edges))[measured]
+            beside = (edges[:-1] + position / 4 * np.diff(edges))[measured]
             np.testing.assert_allclose(container[0].get_xdata(), beside)
             check_intervals(*points_and_bars(container), [bins[index] for index in measured])
     assert empty > 0
@@ -358,21 +360,21 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(
 
 
 def test_importance_is_sorted_by_the_first_model_and_has_bars_and_errors_of_each() -> None:
-    found = {
+    actual = {
         "hlf_$1$": {"met": {"value": 0.1, "error": 0.01}, "ht": {"value": 0.3, "error": 0.02}},
         "trees": {"met": {"value": 0.25, "error": 0.03}, "ht": {"value": -0.01, "error": 0.005}},
     }
-    figure = figures.plot_importance(found, "ttbar", LABELS)
+    figure = figures.plot_importance(actual, "ttbar", LABELS)
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["$E_T^{miss}$", "$H_T$"]
     assert axes.get_xlabel() == "AUC of ttbar lost when shuffled"
     bars = [each for each in axes.containers if isinstance(each, BarContainer)]
     assert [[bar.get_width() for bar in each] for each in bars] == [[0.1, 0.3], [0.25, -0.01]]
-    for each, values in zip(bars, found.values(), strict=True):
+    for each, values in zip(bars, actual.values(), strict=True):
         ends = [list(segment[:, 0]) for segment in each.errorbar[2][0].get_segments()]
         assert ends == [
-            pytest.approx([one["value"] - one["error"], one["value"] + one["error"]])
-            for one in (values["met"], values["ht"])
+            pytest.approx([first["value"] - first["error"], first["value"] + first["error"]])
+            for first in (values["met"], values["ht"])
         ]
     # The bars of a feature lie side by side around its tick.
     assert [[round(bar.get_y(), 6) for bar in each] for each in bars] == [[0.0, 1.0], [-0.4, 0.6]]
@@ -385,21 +387,21 @@ def test_the_learning_curve_marks_the_epoch_that_was_kept() -> None:
     figure = figures.plot_learning_curve(HISTORY, LABELS)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Epoch", "Weighted cross-entropy")
-    training, validation, kept = axes.lines
+    training, validation, retained = axes.lines
     for line, key in ((training, "train_loss"), (validation, "val_loss")):
         assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
         assert list(line.get_ydata()) == [record[key] for record in HISTORY]
-    assert (list(kept.get_xdata()), list(kept.get_ydata())) == ([3], [0.5])
+    assert (list(retained.get_xdata()), list(retained.get_ydata())) == ([3], [0.5])
     assert words_of(figure) == ["training", "validation", "kept: epoch 3"]
 
 
 def test_the_learning_curve_of_several_workers_says_how_far_they_differ() -> None:
     figure = figures.plot_learning_curve(
-        [{**each, "consensus_distance": each["epoch"] / 8} for each in HISTORY], LABELS
+        [{**record, "consensus_distance": record["epoch"] / 8} for record in HISTORY], LABELS
     )
-    _, other = figure.axes
-    assert other.get_ylabel() == "Consensus distance"
-    assert list(other.lines[0].get_ydata()) == [0, 0.125, 0.25, 0.375, 0.5]
+    _, second = figure.axes
+    assert second.get_ylabel() == "Consensus distance"
+    assert list(second.lines[0].get_ydata()) == [0, 0.125, 0.25, 0.375, 0.5]
     assert words_of(figure)[-1] == "consensus distance"
 
 
@@ -408,8 +410,8 @@ def test_without_a_measurable_cut_the_panel_of_significances_was_empty_and_did_n
 ):
     test, _, numbers = made_numbers()
     none = {
-        name: [] if isinstance(each, list) else each
-        for name, each in numbers["significance"].items()
+        name: [] if isinstance(curve, list) else curve
+        for name, curve in numbers["significance"].items()
     }
     figure = figures.plot_discriminant(
         test,

@@ -58,9 +58,9 @@ def test_a_network_without_a_measurable_working_point_is_below_the_floor() -> No
 
 
 @pytest.mark.parametrize(
-    ("at_least", "words"), [(0.99, "is below promote.at_least: 0.99"), (0.6, ""), (0.0, "")]
+    ("at_least", "message"), [(0.99, "is below promote.at_least: 0.99"), (0.6, ""), (0.0, "")]
 )
-def test_a_floor_that_is_set_is_the_only_one(at_least: float, words: str) -> None:
+def test_a_floor_that_is_set_is_the_only_one(at_least: float, message: str) -> None:
     # Of 20 events no working point can be measured.
-    assert words in shortfall(events(20, 2.0), task(0.99), at_least)
-    assert bool(shortfall(events(20, 2.0), task(0.99), at_least)) == bool(words)
+    assert message in shortfall(events(20, 2.0), task(0.99), at_least)
+    assert bool(shortfall(events(20, 2.0), task(0.99), at_least)) == bool(message)

@@ -43,27 +43,27 @@ def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_
     hlf = rng.normal(labels[:, None], 1, (600, len(hlf_names()))).astype(np.float32)
     model, weights = OneFeature(), rng.uniform(0.5, 1.5, 600)
     events = ScoredEvents(labels, np.zeros((600, 2)), weights, hlf, np.full(600, "a"))
-    told, before = list[int](), hlf.copy()
-    found = importance(model, {"hlf": hlf}, events, signal=[1], seed=2, on_events=told.append)
+    message, copy_before = list[int](), hlf.copy()
+    actual = importance(model, {"hlf": hlf}, events, signal=[1], seed=2, on_events=message.append)
     assert (
-        sum(told)
+        sum(message)
         == model.num_seen
         == 600 * (1 + 5 * len(hlf_names()))
         == num_predicted(("hlf",), labels)
     )
-    assert list(found) == list(hlf_names())
-    first, *others = found.values()
+    assert list(actual) == list(hlf_names())
+    first, *remaining = actual.values()
     area = roc_auc_score(labels, model.probabilities({"hlf": hlf})[:, 1], sample_weight=weights)
     assert first.value == pytest.approx(area - 0.5, abs=0.03)
     # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five shuffles 0.01.
     assert 0.02 < first.error < 0.032
-    assert set(others) == {(0.0, 0.0)}
-    again, other = (
+    assert set(remaining) == {(0.0, 0.0)}
+    repeated, second = (
         importance(OneFeature(), {"hlf": hlf}, events, signal=[1], seed=seed)["ht"]
         for seed in (2, 3)
     )
-    assert first == again != other
-    np.testing.assert_array_equal(hlf, before)
+    assert first == repeated != second
+    np.testing.assert_array_equal(hlf, copy_before)
 
 
 class LeptonPt:
@@ -84,11 +84,11 @@ def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
     events = ScoredEvents(
         labels, np.zeros((60, 2)), np.ones(60), np.zeros((60, 1), np.float32), np.full(60, "a")
     )
-    lepton, *others = importance(LeptonPt(), columns, events, signal=[1], seed=2).values()
+    lepton, *remaining = importance(LeptonPt(), columns, events, signal=[1], seed=2).values()
     # From 1, since leptons of 30 and 50 GeV hardly overlap, to what chance gives.
     assert lepton.value == pytest.approx(0.5, abs=0.12)
     assert 0 < lepton.error < 0.1
-    assert others == [(0.0, 0.0)] * 3
+    assert remaining == [(0.0, 0.0)] * 3
 
 
 def test_the_first_events_of_each_class_are_chosen() -> None:
@@ -117,46 +117,48 @@ def lists_of(columns: Columns) -> list[np.ndarray[Any, Any]]:
     return [event[:count] for event, count in zip(rows, columns["num_particles"], strict=True)]
 
 
-def is_kind(particle: np.ndarray[Any, Any], kind: str) -> bool:
-    return any(particle[PARTICLE_FEATURE_NAMES.index(flag)] == 1 for flag in FLAGS[kind])
+def is_kind(particle: np.ndarray[Any, Any], kind_name: str) -> bool:
+    return any(particle[PARTICLE_FEATURE_NAMES.index(flag)] == 1 for flag in FLAGS[kind_name])
 
 
-@pytest.mark.parametrize("kind", FLAGS)
+@pytest.mark.parametrize("kind_name", FLAGS)
 def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of_other_kinds(
-    kind: str,
+    kind_name: str,
 ) -> None:
-    own, others = random_columns(LENGTHS, seed=1), random_columns(LENGTHS[::-1], seed=2)
-    before = [each.copy() for each in (*own.values(), *others.values())]
-    found = permutations_of(["particles", "num_particles"])[kind](own, others)
-    for event, ours, theirs in zip(lists_of(found), lists_of(own), lists_of(others), strict=True):
+    own, remaining = random_columns(LENGTHS, seed=1), random_columns(LENGTHS[::-1], seed=2)
+    state_before = [particle.copy() for particle in (*own.values(), *remaining.values())]
+    actual = permutations_of(["particles", "num_particles"])[kind_name](own, remaining)
+    for event, ours, theirs in zip(
+        lists_of(actual), lists_of(own), lists_of(remaining), strict=True
+    ):
         placed = [
-            (place / len(ours), 0, place, each)
-            for place, each in enumerate(ours)
-            if not is_kind(each, kind)
+            (position / len(ours), 0, position, particle)
+            for position, particle in enumerate(ours)
+            if not is_kind(particle, kind_name)
         ]
         placed += [
-            (place / len(theirs), 1, place, each)
-            for place, each in enumerate(theirs)
-            if is_kind(each, kind)
+            (position / len(theirs), 1, position, particle)
+            for position, particle in enumerate(theirs)
+            if is_kind(particle, kind_name)
         ]
-        expected = [each for *_, each in sorted(placed, key=lambda each: each[:3])]
+        expected = [particle for *_, particle in sorted(placed, key=lambda particle: particle[:3])]
         np.testing.assert_array_equal(event, np.reshape(expected, (-1, NUM_PARTICLE_FEATURES)))
-    assert found["num_particles"].dtype == own["num_particles"].dtype
-    assert all(map(np.array_equal, before, (*own.values(), *others.values())))
+    assert actual["num_particles"].dtype == own["num_particles"].dtype
+    assert all(map(np.array_equal, state_before, (*own.values(), *remaining.values())))
 
 
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
-    own, others = random_columns(LENGTHS, seed=1), random_columns(LENGTHS, seed=2)
+    own, remaining = random_columns(LENGTHS, seed=1), random_columns(LENGTHS, seed=2)
     alone = permutations_of(["hlf"])
     assert list(alone) == list(hlf_names())
-    for place, exchange in enumerate(alone.values()):
+    for position, exchange in enumerate(alone.values()):
         expected = own["hlf"].copy()
-        expected[:, place] = others["hlf"][:, place]
-        np.testing.assert_array_equal(exchange(own, others)["hlf"], expected)
+        expected[:, position] = remaining["hlf"][:, position]
+        np.testing.assert_array_equal(exchange(own, remaining)["hlf"], expected)
     together = permutations_of(["hlf", "particles", "num_particles"])
     assert list(together) == [*FLAGS, "high-level features"]
-    found = together["high-level features"](own, others)
-    assert found["hlf"] is not others["hlf"]
-    np.testing.assert_array_equal(found["hlf"], others["hlf"])
-    np.testing.assert_array_equal(found["particles"], own["particles"])
+    actual = together["high-level features"](own, remaining)
+    assert actual["hlf"] is not remaining["hlf"]
+    np.testing.assert_array_equal(actual["hlf"], remaining["hlf"])
+    np.testing.assert_array_equal(actual["particles"], own["particles"])
     assert permutations_of(["pixels"]) == {}

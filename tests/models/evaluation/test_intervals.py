@@ -15,17 +15,17 @@ from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums, effic
 
 @pytest.mark.parametrize(("passed", "total"), [(0, 5), (1, 5), (3, 7), (9, 1000), (5, 5)])
 def test_the_interval_is_where_the_count_becomes_unlikely(passed: int, total: int) -> None:
-    found = efficiency(np.arange(total) < passed, np.ones(total))
-    assert found.value == passed / total
+    actual = efficiency(np.arange(total) < passed, np.ones(total))
+    assert actual.value == passed / total
     # By definition: at the ends, as many or more (as few or fewer) have a probability of 16 %.
     if passed:
-        assert binom.sf(passed - 1, total, found.low) == pytest.approx(ONE_SIGMA / 2)
+        assert binom.sf(passed - 1, total, actual.low) == pytest.approx(ONE_SIGMA / 2)
     else:
-        assert found.low == 0
+        assert actual.low == 0
     if passed < total:
-        assert binom.cdf(passed, total, found.high) == pytest.approx(ONE_SIGMA / 2)
+        assert binom.cdf(passed, total, actual.high) == pytest.approx(ONE_SIGMA / 2)
     else:
-        assert found.high == 1
+        assert actual.high == 1
 
 
 def test_equal_weights_of_any_size_count_as_none() -> None:
@@ -42,9 +42,9 @@ def test_uneven_weights_widen_the_interval() -> None:
 
 
 def test_negative_weights_may_leave_the_usual_range_and_the_interval_does_not() -> None:
-    found = efficiency(np.array([True, True, False]), np.array([1.0, 1.0, -0.5]))
-    assert found.value == pytest.approx(2 / 1.5)
-    assert 0 <= found.low <= found.high == 1
+    actual = efficiency(np.array([True, True, False]), np.array([1.0, 1.0, -0.5]))
+    assert actual.value == pytest.approx(2 / 1.5)
+    assert 0 <= actual.low <= actual.high == 1
 
 
 def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() -> None:
@@ -55,8 +55,8 @@ def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() 
     covered = [
         sum(
             binom.pmf(passed, total, true)
-            for passed, each in enumerate(intervals)
-            if each.low <= true <= each.high
+            for passed, interval in enumerate(intervals)
+            if interval.low <= true <= interval.high
         )
         for true in np.linspace(0.1, 0.9, 41)
     ]
@@ -66,10 +66,10 @@ def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() 
 @pytest.mark.parametrize("weights", [[0.1, 0.2, -0.3], [0.7, 0.1, -0.8], [2.6, -1.3, -1.3]])
 def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[float]) -> None:
     assert not WeightSums.of(np.array(weights)).is_positive
-    found = efficiency_against(
+    actual = efficiency_against(
         np.ones(3), np.array([True, False, True]), np.array(weights), [0, 10, 20]
     )
-    assert found == [None, None]
+    assert actual == [None, None]
     assert calibration(np.array([True, False, True]), np.full(3, 0.5), np.array(weights)) == []
 
 

@@ -63,13 +63,13 @@ def measured(
     events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any
 ) -> dict[str, Any]:
     """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
-    chosen: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "signals": [1],
         "working_points": [0.5],
         "rates": None,
         "seed": 1,
     } | changes
-    task = EvaluationTask(CLASSES, labels=NO_LABELS, **chosen)
+    task = EvaluationTask(CLASSES, labels=NO_LABELS, **settings)
     return measure(events, train, replicas_of(events, task, num=200), task).numbers
 
 
@@ -78,8 +78,8 @@ def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     return efficiency(passing, weights).as_json()
 
 
-def same(found: dict[str, float], expected: dict[str, float]) -> bool:
-    return found == pytest.approx(expected, abs=1e-9)
+def same(actual: dict[str, float], expected: dict[str, float]) -> bool:
+    return actual == pytest.approx(expected, abs=1e-9)
 
 
 def known(rates: dict[str, float]) -> Rates:
@@ -96,11 +96,11 @@ def test_a_working_point_by_hand() -> None:
     # Both backgrounds have the same probability, so that their fractions do not matter.
     scores = np.stack([0.5 * (1 - signal_scores), signal_scores, 0.5 * (1 - signal_scores)], axis=1)
     events = bare(labels, scores, weights)
-    found = measured(events, rates=known({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}))
-    (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
+    actual = measured(events, rates=known({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}))
+    (point,) = json.loads(json.dumps(actual["working_points"], allow_nan=False))
     assert (point["wanted"], point["measurable"]) == (0.5, False)
     assert point["threshold"] == pytest.approx(0.7 / (0.7 + 0.15))
-    assert {name: each["value"] for name, each in point["rates"].items()} == {
+    assert {name: estimate["value"] for name, estimate in point["rates"].items()} == {
         "QCD": 25.0,
         "ttbar": 6.0,
         "W+jets": 10.0,
@@ -109,7 +109,7 @@ def test_a_working_point_by_hand() -> None:
     assert point["num_failing"] == pytest.approx(1)
     assert point["purity"]["value"] == pytest.approx(6 / 41)
     assert same(point["signal"], share(np.array([True, True, False]), weights[:3]))
-    assert {name: each["value"] for name, each in point["backgrounds"].items()} == {
+    assert {name: estimate["value"] for name, estimate in point["backgrounds"].items()} == {
         "QCD": 0.25,
         "W+jets": 1.0,
     }
@@ -118,46 +118,46 @@ def test_a_working_point_by_hand() -> None:
 
 def test_the_mixture_is_that_of_the_rates_or_of_equal_parts_and_says_so() -> None:
     assert mixture_of(CLASSES, [0, 2], None) == ({0: 0.5, 2: 0.5}, "QCD and W+jets in equal parts")
-    found = mixture_of(CLASSES, [0, 2], known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
-    assert found.fractions == pytest.approx({0: 100 / 110, 2: 10 / 110})
-    assert found.words == "90.9 % QCD, 9.09 % W+jets, by rate"
+    actual = mixture_of(CLASSES, [0, 2], known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
+    assert actual.fractions == pytest.approx({0: 100 / 110, 2: 10 / 110})
+    assert actual.words == "90.9 % QCD, 9.09 % W+jets, by rate"
 
 
 @pytest.mark.parametrize("signal", [0, 1])
 def test_numbers_of_two_classes_stood_twice(monkeypatch: pytest.MonkeyPatch, signal: int) -> None:
     events, names = made_events(300), ["one", "two"]
-    chosen = events.chosen(np.flatnonzero(events.labels < 2))
-    both = chosen.probabilities[:, :2] / chosen.probabilities[:, :2].sum(axis=1, keepdims=True)
-    two = chosen._replace(
-        probabilities=np.nan_to_num(both, nan=0.5), samples=np.array(names)[chosen.labels]
+    selected = events.chosen(np.flatnonzero(events.labels < 2))
+    pair = selected.probabilities[:, :2] / selected.probabilities[:, :2].sum(axis=1, keepdims=True)
+    two = selected._replace(
+        probabilities=np.nan_to_num(pair, nan=0.5), samples=np.array(names)[selected.labels]
     )
     monkeypatch.setattr(sys.modules[__name__], "CLASSES", names)
-    found = measured(two, two, signals=[signal])
-    ours, other = names[signal], names[1 - signal]
+    actual = measured(two, two, signals=[signal])
+    ours, second = names[signal], names[1 - signal]
     for key in ("auc", "calibration", "train_against_test"):
-        assert list(found[key]) == [ours], key
-    assert list(found["train_against_test"][ours]) == names
-    assert list(found["auc_against"]) == [other]
-    assert found["auc"][ours]["value"] == pytest.approx(found["auc_against"][other]["value"])
+        assert list(actual[key]) == [ours], key
+    assert list(actual["train_against_test"][ours]) == names
+    assert list(actual["auc_against"]) == [second]
+    assert actual["auc"][ours]["value"] == pytest.approx(actual["auc_against"][second]["value"])
 
 
 def test_an_offline_analysis_has_signal_background_and_significance_behind_each_point() -> None:
-    before = {"QCD": 100.0, "ttbar": 80.0, "W+jets": 40.0}
-    rates = known(before)._replace(are_events=True)
+    state_before = {"QCD": 100.0, "ttbar": 80.0, "W+jets": 40.0}
+    rates = known(state_before)._replace(are_events=True)
     events = made_events(600)
-    found = measured(
-        events, rates=rates, expected=dict(enumerate(before.values())), uncertainty=0.1
+    actual = measured(
+        events, rates=rates, expected=dict(enumerate(state_before.values())), uncertainty=0.1
     )
-    (point,) = found["working_points"]
+    (point,) = actual["working_points"]
     assert "rates" not in point
-    kept = {name: share["value"] for name, share in point["backgrounds"].items()} | {
+    retained = {name: share["value"] for name, share in point["backgrounds"].items()} | {
         "ttbar": point["signal"]["value"]
     }
-    assert {name: number["value"] for name, number in point["events"].items()} == pytest.approx(
-        {name: before[name] * share for name, share in kept.items()}
+    assert {name: index["value"] for name, index in point["events"].items()} == pytest.approx(
+        {name: state_before[name] * share for name, share in retained.items()}
     )
     signal, background = point["signal_events"]["value"], point["background_events"]["value"]
-    assert background == pytest.approx(100 * kept["QCD"] + 40 * kept["W+jets"])
+    assert background == pytest.approx(100 * retained["QCD"] + 40 * retained["W+jets"])
     assert point["purity"]["value"] == pytest.approx(signal / (signal + background))
     significance = point["significance"]
     expected = asimov_significance(np.array([signal]), np.array([background]), 0.1)
@@ -167,12 +167,14 @@ def test_an_offline_analysis_has_signal_background_and_significance_behind_each_
 
 def test_without_background_behind_a_cut_the_significance_has_a_lower_limit() -> None:
     labels = np.repeat([0, 1, 2], 100)
-    before = dict.fromkeys(CLASSES, 50.0)
-    rates = known(before)._replace(are_events=True)
-    found = measured(
-        bare(labels, np.eye(3)[labels]), rates=rates, expected=dict(enumerate(before.values()))
+    fromkeys_before = dict.fromkeys(CLASSES, 50.0)
+    rates = known(fromkeys_before)._replace(are_events=True)
+    actual = measured(
+        bare(labels, np.eye(3)[labels]),
+        rates=rates,
+        expected=dict(enumerate(fromkeys_before.values())),
     )
-    significance = found["working_points"][0]["significance"]
+    significance = actual["working_points"][0]["significance"]
     assert (significance["value"], significance["limit"]) == (None, "lower")
     # 50 signal events on less than 1.84 of 200 at 84 %, that is, on less than about one.
     assert significance["low"] == pytest.approx(
@@ -184,12 +186,14 @@ def test_without_background_in_many_replicas_the_significance_has_a_lower_limit(
     labels = np.repeat([0, 0, 1, 2], [86, 300, 100, 100])
     weights = np.repeat([1.0, -1.0, 1.0], [46, 40, 500])
     scores = np.eye(3)[np.repeat([1, 0, 1, 2], [86, 300, 100, 100])]
-    before = dict.fromkeys(CLASSES, 50.0)
-    rates = known(before)._replace(are_events=True)
-    found = measured(
-        bare(labels, scores, weights), rates=rates, expected=dict(enumerate(before.values()))
+    fromkeys_before = dict.fromkeys(CLASSES, 50.0)
+    rates = known(fromkeys_before)._replace(are_events=True)
+    actual = measured(
+        bare(labels, scores, weights),
+        rates=rates,
+        expected=dict(enumerate(fromkeys_before.values())),
     )
-    significance = found["working_points"][0]["significance"]
+    significance = actual["working_points"][0]["significance"]
     assert (significance["high"], significance["limit"]) == (None, "lower")
     assert 0 < significance["low"] < significance["value"]
 
@@ -201,9 +205,9 @@ def test_several_classes_are_the_signal_together() -> None:
         (None, {0: 0.5, 2: 0.5}),
         (known({"QCD": 30.0, "ttbar": 1.0, "W+jets": 10.0}), {0: 0.75, 2: 0.25}),
     ):
-        found = measured(events, signals=[0, 2], rates=rates, working_points=[0.8])
-        (point,) = found["working_points"]
-        ours = sum(part * events.probabilities[:, label] for label, part in fractions.items())
+        actual = measured(events, signals=[0, 2], rates=rates, working_points=[0.8])
+        (point,) = actual["working_points"]
+        ours = sum(chunk * events.probabilities[:, label] for label, chunk in fractions.items())
         score = ours / (ours + events.probabilities[:, 1])
 
         def kept(
@@ -211,26 +215,26 @@ def test_several_classes_are_the_signal_together() -> None:
         ) -> float:
             return float((score[events.labels == label] >= threshold - 1e-12).mean())
 
-        together = sum(part * kept(label) for label, part in fractions.items())
+        together = sum(chunk * kept(label) for label, chunk in fractions.items())
         assert together == pytest.approx(point["signal"]["value"])
         assert together >= 0.8
-        assert {name: each["value"] for name, each in point["backgrounds"].items()} == {
+        assert {name: estimate["value"] for name, estimate in point["backgrounds"].items()} == {
             "ttbar": kept(1)
         }
         pairs = score[events.labels == 1]
         area = sum(
-            part
+            chunk
             * np.mean(
                 [
-                    (each > pairs).mean() + (each == pairs).mean() / 2
-                    for each in score[events.labels == label]
+                    (estimate > pairs).mean() + (estimate == pairs).mean() / 2
+                    for estimate in score[events.labels == label]
                 ]
             )
-            for label, part in fractions.items()
+            for label, chunk in fractions.items()
         )
-        assert found["auc_against"]["ttbar"]["value"] == pytest.approx(area)
+        assert actual["auc_against"]["ttbar"]["value"] == pytest.approx(area)
         if rates:
-            behind = {name: each["value"] for name, each in point["rates"].items()}
+            behind = {name: estimate["value"] for name, estimate in point["rates"].items()}
             assert point["purity"]["value"] == pytest.approx(
                 1 - behind["ttbar"] / sum(behind.values())
             )
@@ -243,15 +247,15 @@ def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
     ours = 1 / (1 + np.exp(-rng.normal(np.where(labels == 1, 2.0, -2.0), 1.5)))
     scores = np.stack([(1 - ours) / 2, ours, (1 - ours) / 2], axis=1)
     events = bare(labels, scores)
-    found = measured(events, background_points=[1e-3, 1e-4])["background_points"]
-    assert [each["measurable"] for each in found] == [True, False]
-    point = found[0]
+    results = measured(events, background_points=[1e-3, 1e-4])["background_points"]
+    assert [result["measurable"] for result in results] == [True, False]
+    point = results[0]
     passing = np.sort(ours[labels != 1])[::-1]
     assert point["num_passing"] == pytest.approx(32)
     # The 33rd background would be too many.
     assert 0.95e-3 <= point["all_backgrounds"]["value"] <= 1e-3
-    kept = float((ours[labels == 1] > passing[32]).mean())
-    assert point["signal"]["value"] == pytest.approx(kept, abs=0.01)
+    retained = float((ours[labels == 1] > passing[32]).mean())
+    assert point["signal"]["value"] == pytest.approx(retained, abs=0.01)
     # The cut itself is uncertain: sqrt(32) events of the background, times the slope of the ROC curve.
     low, high = (float((ours[labels == 1] > passing[rank]).mean()) for rank in (26, 38))
     assert 0.5 * (high - low) < point["signal"]["high"] - point["signal"]["low"] < 2 * (high - low)
@@ -260,25 +264,27 @@ def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
 def test_significances_are_those_of_the_events_behind_each_cut_that_has_enough_background() -> None:
     events = made_events(600)
     expected = {0: 100.0, 1: 30.0, 2: 50.0}
-    found = measured(events, expected=expected, uncertainty=0.1)["significance"]
+    actual = measured(events, expected=expected, uncertainty=0.1)["significance"]
     score = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
-    for place, threshold in enumerate(found["threshold"]):
+    for position, threshold in enumerate(actual["threshold"]):
         passing = score >= threshold
-        left = {label: float(passing[events.labels == label].mean()) for label in range(3)}
-        assert found["signal"][place] == pytest.approx(30 * left[1])
-        background = 100 * left[0] + 50 * left[2]
-        assert found["background"][place] == pytest.approx(background)
-        assert found["simple"][place] == pytest.approx(30 * left[1] / math.sqrt(background))
-        assert found["low"][place] < found["asimov"][place] < found["high"][place]
-        assert found["asimov"][place] < found["simple"][place]
+        leftovers = {label: float(passing[events.labels == label].mean()) for label in range(3)}
+        assert actual["signal"][position] == pytest.approx(30 * leftovers[1])
+        background = 100 * leftovers[0] + 50 * leftovers[2]
+        assert actual["background"][position] == pytest.approx(background)
+        assert actual["simple"][position] == pytest.approx(
+            30 * leftovers[1] / math.sqrt(background)
+        )
+        assert actual["low"][position] < actual["asimov"][position] < actual["high"][position]
+        assert actual["asimov"][position] < actual["simple"][position]
         assert passing[events.labels != 1].sum() >= 9
-    assert found["asimov"][found["best"]] == max(found["asimov"])
+    assert actual["asimov"][actual["best"]] == max(actual["asimov"])
     certain = measured(events, expected=expected)["significance"]["asimov"]
-    assert all(np.array(certain) > found["asimov"])
+    assert all(np.array(certain) > actual["asimov"])
     # Without an expectation: the events of the test split.
     plain = measured(events)["significance"]
     assert plain["signal"][-1] == pytest.approx((events.labels == 1).sum())
-    assert (found["of"], plain["of"]) == ("expected events", "test events")
+    assert (actual["of"], plain["of"]) == ("expected events", "test events")
 
 
 def binary(labels: Any, score: Any, weights: Any = 1.0) -> ScoredEvents:
@@ -294,11 +300,11 @@ def test_the_background_behind_a_cut_was_counted_in_other_parts_than_it_is_expec
     labels = np.repeat([0, 1, 2], [3000, 500, 40])
     score = np.random.default_rng(4).beta(*np.array([(2, 2), (4, 1), (2, 2)])[labels].T)
     events = binary(labels, score)
-    found = measured(events, expected={0: 1.0, 1: 30.0, 2: 1000.0})["significance"]
+    actual = measured(events, expected={0: 1.0, 1: 30.0, 2: 1000.0})["significance"]
     order = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
-    few = [int((order[labels == 2] >= threshold).sum()) for threshold in found["threshold"]]
+    few = [int((order[labels == 2] >= threshold).sum()) for threshold in actual["threshold"]]
     assert min(few) == 10
-    assert found["effective"] == pytest.approx(few, rel=0.1)
+    assert actual["effective"] == pytest.approx(few, rel=0.1)
 
 
 def test_negative_weights_left_numbers_that_json_lacks_in_the_band() -> None:
@@ -309,8 +315,8 @@ def test_negative_weights_left_numbers_that_json_lacks_in_the_band() -> None:
         ["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1, expected={0: 100.0, 1: 10.0}
     )
     events = binary(labels, score, np.repeat([1.0, -1.0, 1.0], [2750, 450, 200]))
-    found = measure(events, None, replicas_of(events, task), task).numbers["significance"]
-    assert len(json.loads(json.dumps(found, allow_nan=False))["low"]) > 3
+    actual = measure(events, None, replicas_of(events, task), task).numbers["significance"]
+    assert len(json.loads(json.dumps(actual, allow_nan=False))["low"]) > 3
 
 
 def test_a_highest_significance_at_the_end_of_the_scan_says_so() -> None:
@@ -328,11 +334,11 @@ def test_a_highest_significance_at_the_end_of_the_scan_says_so() -> None:
 
 def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
     events = made_events(300)
-    found = measured(events, working_points=[0.999, 0.6, 0.5])
-    assert [each["measurable"] for each in found["working_points"]] == [False, True, True]
-    assert 0.5 < found["measurable_to"] < 0.999
+    actual = measured(events, working_points=[0.999, 0.6, 0.5])
+    assert [point["measurable"] for point in actual["working_points"]] == [False, True, True]
+    assert 0.5 < actual["measurable_to"] < 0.999
     assert (
-        found["efficiency_against"]
+        actual["efficiency_against"]
         == measured(events, working_points=[0.6])["efficiency_against"]
         != {}
     )
@@ -341,40 +347,40 @@ def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
 
 def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:
     events = made_events(90, lightest=-0.5)
-    found = measured(
+    actual = measured(
         events, rates=known({"QCD": 0.0, "ttbar": 0.0, "W+jets": 1e-300}), working_points=[0.01]
     )
-    (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
+    (point,) = json.loads(json.dumps(actual["working_points"], allow_nan=False))
     assert point["purity"] is None or 0 <= point["purity"]["value"] <= 1
 
 
 def test_accuracy_counts_classes_alike_and_has_an_error_at_1() -> None:
     labels = np.repeat([0, 1, 2], [100, 50, 10])
     right = np.eye(3)[labels]
-    found = measured(bare(labels, right))["accuracy"]
-    assert found["value"] == 1
-    assert found["error"] > 0.01
+    actual = measured(bare(labels, right))["accuracy"]
+    assert actual["value"] == 1
+    assert actual["error"] > 0.01
     wrong = np.where(labels[:, None] == 2, np.eye(3)[0], right)
-    found = measured(bare(labels, wrong))
-    assert found["accuracy"]["value"] == pytest.approx(2 / 3)
-    assert found["confusion"]["events"] == [[100, 0, 0], [0, 50, 0], [10, 0, 0]]
+    actual = measured(bare(labels, wrong))
+    assert actual["accuracy"]["value"] == pytest.approx(2 / 3)
+    assert actual["confusion"]["events"] == [[100, 0, 0], [0, 50, 0], [10, 0, 0]]
 
 
 def test_the_error_of_an_accuracy_counted_an_unseen_event_in_each_class() -> None:
     # It was 1.5 times the spread, and covered 85 %.
     rng, truth = np.random.default_rng(3), np.array([0.92, 0.95, 0.89])
     labels = np.repeat([0, 1, 2], [31, 49, 59])
-    found = []
+    results = []
     for _ in range(200):
         guess = np.where(rng.random(len(labels)) < truth[labels], labels, (labels + 1) % 3)
         events = bare(labels, np.eye(3)[guess])
-        found.append(
+        results.append(
             accuracy(events, Replicas(labels, events.samples, events.weights, seed=1, num=200))
         )
-    errors = np.array([each.error for each in found])
-    covered = np.mean([abs(each.value - truth.mean()) <= each.error for each in found])
+    errors = np.array([result.error for result in results])
+    covered = np.mean([abs(result.value - truth.mean()) <= result.error for result in results])
     assert covered == pytest.approx(0.683, abs=0.07)
-    assert errors.mean() == pytest.approx(np.std([each.value for each in found]), rel=0.1)
+    assert errors.mean() == pytest.approx(np.std([result.value for result in results]), rel=0.1)
 
 
 def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatever_the_sample_has() -> (
@@ -386,8 +392,8 @@ def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatev
     is_high = rng.random(len(labels)) < np.array([0.2, 0.8, 0.5])[labels]
     likelihood = np.where(is_high[:, None], [0.2, 0.8, 0.5], [0.8, 0.2, 0.5])
     scores = likelihood / likelihood.sum(axis=1, keepdims=True)
-    found = measured(bare(labels, scores))
-    assert max(each["error"] for each in found["calibration"].values()) < 0.01
+    actual = measured(bare(labels, scores))
+    assert max(calibration["error"] for calibration in actual["calibration"].values()) < 0.01
 
 
 @pytest.mark.parametrize("lightest", [1.0, -0.25])
@@ -399,15 +405,15 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
     assert list(numbers["efficiency_against"]) == list(KINEMATIC_EDGES)
     empty = 0
     for variable, edges in KINEMATIC_EDGES.items():
-        found = numbers["efficiency_against"][variable]
-        assert found["edges"] == list(edges)
+        actual = numbers["efficiency_against"][variable]
+        assert actual["edges"] == list(edges)
         values = events.hlf[:, hlf_names().index(variable)]
-        for place, name in enumerate(CLASSES):
-            for index, bin_ in enumerate(found["classes"][name]):
+        for position, name in enumerate(CLASSES):
+            for index, bin_ in enumerate(actual["classes"][name]):
                 low = -math.inf if index == 0 else edges[index]
                 high = math.inf if index == len(edges) - 2 else edges[index + 1]
                 inside = [
-                    row for row in range(400) if events.labels[row] == place and low <= float(values[row]) < high
+                    row for row in range(400) if events.labels[row] == position and low <= float(values[row]) < high
                 ]  # fmt: skip
                 weights = events.weights[inside]
                 if math.fsum(weights) <= 0:
@@ -423,10 +429,10 @@ def test_negative_weights_give_numbers_that_json_knows() -> None:
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
 
 
-def without_class(events: ScoredEvents, label: int, kind: str) -> ScoredEvents:
+def without_class(events: ScoredEvents, label: int, kind_name: str) -> ScoredEvents:
     """The events, of which a class has no events, or weights that cancel."""
     is_class = events.labels == label
-    if kind == "no events":
+    if kind_name == "no events":
         return events.chosen(np.flatnonzero(~is_class))
     weights = np.ones(len(events.labels))
     weights[np.flatnonzero(is_class)[0]] = 1 - is_class.sum()
@@ -434,7 +440,7 @@ def without_class(events: ScoredEvents, label: int, kind: str) -> ScoredEvents:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind_name", "message"),
     [
         ("no events", "there are no W+jets test events. No number counts this class."),
         (
@@ -445,12 +451,12 @@ def without_class(events: ScoredEvents, label: int, kind: str) -> ScoredEvents:
 )
 @pytest.mark.parametrize("rates", [None, {"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}])
 def test_a_class_without_test_events_that_count_is_named_and_no_number_counts_it(
-    kind: str, words: str, rates: dict[str, float] | None
+    kind_name: str, message: str, rates: dict[str, float] | None
 ) -> None:
     events = made_events(60)
     task = EvaluationTask(CLASSES, [1], [0.5], rates and known(rates), NO_LABELS, 1)
-    counted, less, (sentence,) = measurable(without_class(events, 2, kind), task)
-    assert sentence.startswith(words)
+    counted, less, (sentence,) = measurable(without_class(events, 2, kind_name), task)
+    assert sentence.startswith(message)
     assert less.mixture == mixture_of(CLASSES, [0], None)
     numbers = measure(counted, events, replicas_of(counted, less, num=200), less).numbers
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
@@ -466,7 +472,7 @@ def test_a_class_without_test_events_that_count_is_named_and_no_number_counts_it
         assert point["total_rate"]["value"] == pytest.approx(total)
     # A second model has the same classes.
     assert (
-        measurable(without_class(events, 2, kind), less)[0].labels.tolist()
+        measurable(without_class(events, 2, kind_name), less)[0].labels.tolist()
         == counted.labels.tolist()
     )
 
@@ -488,27 +494,27 @@ def test_events_of_a_class_that_is_not_measured_are_scored_with_its_rates() -> N
 @pytest.mark.parametrize("label", [0, 1])
 def test_without_signal_or_background_nothing_can_be_measured(label: int) -> None:
     task = EvaluationTask(CLASSES[:2], [1], [0.5], None, NO_LABELS, 1)
-    both = made_events(60)
-    both = both.chosen(np.flatnonzero(both.labels < 2))
+    pair = made_events(60)
+    pair = pair.chosen(np.flatnonzero(pair.labels < 2))
     with pytest.raises(
         UndefinedMetricError,
         match=f"there are no {CLASSES[label]} test events that count: .*Add files",
     ):
-        measurable(without_class(both, label, "cancelling weights"), task)
+        measurable(without_class(pair, label, "cancelling weights"), task)
 
 
-@pytest.mark.parametrize("kind", ["no events", "cancelling weights"])
+@pytest.mark.parametrize("kind_name", ["no events", "cancelling weights"])
 def test_a_class_without_training_events_that_count_is_not_compared_and_all_else_is_measured(
-    kind: str,
+    kind_name: str,
 ) -> None:
-    whole = made_events(60)
-    numbers = measured(whole, without_class(whole, 2, kind))
+    complete = made_events(60)
+    numbers = measured(complete, without_class(complete, 2, kind_name))
     comparison = numbers["train_against_test"]["ttbar"]
     assert comparison["W+jets"] == {"distance": None, "p_value": None}
     assert comparison["QCD"]["p_value"] > 0.5
     (sentence,) = numbers["not_measurable"]
     assert "of W+jets cannot be compared" in sentence
-    assert {**numbers, "train_against_test": {}, "not_measurable": []} == measured(whole)
+    assert {**numbers, "train_against_test": {}, "not_measurable": []} == measured(complete)
 
 
 def test_a_class_of_weights_that_nearly_cancel_is_named_with_its_weights_and_the_rest_is_measured() -> (
@@ -548,49 +554,49 @@ def test_without_usable_replicas_values_are_measured_and_errors_are_null() -> No
 
 def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> None:
     """The rates say that the hard slice, which has half of the weight, is nearly nothing of its class."""
-    made = made_events(600, lightest=0.25)
-    samples = np.where(np.arange(600) % 2, "hard", made.samples)
-    samples[made.labels > 0] = made.samples[made.labels > 0]
+    created = made_events(600, lightest=0.25)
+    samples = np.where(np.arange(600) % 2, "hard", created.samples)
+    samples[created.labels > 0] = created.samples[created.labels > 0]
     hard = samples == "hard"
-    made.probabilities[hard] = [0.1, 0.8, 0.1]
-    table = table_of(made._replace(samples=samples))
+    created.probabilities[hard] = [0.1, 0.8, 0.1]
+    table = table_of(created._replace(samples=samples))
     rates = {"QCD": 999.0, "hard": 1.0, "ttbar": 5.0, "W+jets": 7.0}
-    given = Rates(
-        {name: Estimate(each, 0.0) for name, each in rates.items()},
+    options = Rates(
+        {name: Estimate(estimate, 0.0) for name, estimate in rates.items()},
         {"hard": 0, "QCD": 0, "ttbar": 1, "W+jets": 2},
     )
-    events = ScoredEvents.of(table, given.values)
+    events = ScoredEvents.of(table, options.values)
     ours = events.labels == 0
     assert events.weights[hard].sum() == pytest.approx(events.weights[ours].sum() / 1000)
-    numbers = measured(events, rates=given)
+    numbers = measured(events, rates=options)
     confusion = np.array(numbers["confusion"]["by_truth"])
     assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal().mean())
     (point,) = numbers["working_points"]
-    task = EvaluationTask(CLASSES, [1], [0.5], given, NO_LABELS, 1)
-    again = variations(
+    task = EvaluationTask(CLASSES, [1], [0.5], options, NO_LABELS, 1)
+    repeated = variations(
         events, {"same": with_weights(events, events.weights)}, task, [point["threshold"]]
     )["same"]
-    assert again["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
-    left = again["working_points"][0]["efficiencies"]["QCD"]
-    assert left["value"] == pytest.approx(point["backgrounds"]["QCD"]["value"])
+    assert repeated["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
+    leftovers = repeated["working_points"][0]["efficiencies"]["QCD"]
+    assert leftovers["value"] == pytest.approx(point["backgrounds"]["QCD"]["value"])
     bins = numbers["efficiency_against"]["num_jets"]
-    place = np.searchsorted(
+    position = np.searchsorted(
         bins["edges"][1:-1], events.hlf[:, hlf_names().index("num_jets")], side="right"
     )
-    sums = np.bincount(place[ours], events.weights[ours], len(bins["classes"]["QCD"]))
-    values = [0.0 if each is None else each["value"] for each in bins["classes"]["QCD"]]
-    assert np.average(values, weights=sums) == pytest.approx(left["value"])
+    sums = np.bincount(position[ours], events.weights[ours], len(bins["classes"]["QCD"]))
+    values = [0.0 if estimate is None else estimate["value"] for estimate in bins["classes"]["QCD"]]
+    assert np.average(values, weights=sums) == pytest.approx(leftovers["value"])
     # Other weights of the generator leave the proportions of the samples alone.
     predictions = table.append_column("weight_same", table["weight"]).append_column(
         "weight_too", table["weight"]
     )
     candidate = Candidate("a", cast("Predictor", SimpleNamespace(inputs=())))
-    found = _variations(
+    actual = _variations(
         Predicted(candidate, events, events, numbers, {}, np.zeros(1)), predictions, {}, [], task
     )
-    assert found["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
-    assert found["weights_envelope"]["accuracy"]["up"] == pytest.approx(0, abs=1e-12)
-    assert found["weights"]["same"]["accuracy"]["value"] == pytest.approx(
+    assert actual["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
+    assert actual["weights_envelope"]["accuracy"]["up"] == pytest.approx(0, abs=1e-12)
+    assert actual["weights"]["same"]["accuracy"]["value"] == pytest.approx(
         numbers["accuracy"]["value"]
     )
 

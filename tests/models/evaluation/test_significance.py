@@ -22,14 +22,14 @@ def by_likelihood(signal: float, background: float, error: float) -> float:
         b = math.exp(logs[0])
         return b - seen * math.log(b) + ratio * b - beside * math.log(ratio * b)
 
-    found = minimize(
+    actual = minimize(
         minus_log,
         [math.log(background)],
         method="Nelder-Mead",
         options={"xatol": 1e-12, "fatol": 1e-13},
     )
     free = seen - seen * math.log(seen) + beside - beside * math.log(beside)
-    return math.sqrt(2 * (found.fun - free))
+    return math.sqrt(2 * (actual.fun - free))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_the_asimov_significance_is_that_of_the_profiled_likelihood(
 ) -> None:
     signal, background, uncertainty = size
     expected = by_likelihood(signal, background, uncertainty * background)
-    found = asimov_significance(np.array(signal), np.array(background), uncertainty)
-    assert float(found) == pytest.approx(expected, rel=1e-4)
+    actual = asimov_significance(np.array(signal), np.array(background), uncertainty)
+    assert float(actual) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_small_uncertainty_is_none_and_few_signal_events_give_s_over_sqrt_b() -> None:
@@ -61,21 +61,21 @@ def test_a_small_uncertainty_is_none_and_few_signal_events_give_s_over_sqrt_b() 
 @pytest.mark.parametrize(("num_signal", "num_background"), [(300, 2000), (2000, 300)])
 def test_the_band_covers_the_truth_at_its_cut(num_signal: int, num_background: int) -> None:
     # The cut moved in the replicas until it kept the same share of the signal: the band covered up to 97 %.
-    rng, trials, wanted = np.random.default_rng(5), 120, np.array([0.5, 0.7, 0.9])
-    below, above = np.zeros((2, len(wanted)))
+    rng, trials, expected = np.random.default_rng(5), 120, np.array([0.5, 0.7, 0.9])
+    below, above = np.zeros((2, len(expected)))
     labels = np.repeat([0, 1], [num_background, num_signal])
     for seed in range(trials):
         # Below x are x**2 of the signal and 1 - (1 - x)**2 of the background.
-        parts = 1 - np.sqrt(rng.random(num_background)), np.sqrt(rng.random(num_signal))
+        chunks = 1 - np.sqrt(rng.random(num_background)), np.sqrt(rng.random(num_signal))
         replicas = Replicas(labels, labels.astype(str), np.ones(len(labels)), seed=seed, num=200)
-        found = significance(
-            Scored(replicas, np.concatenate(parts), {1: 1.0}, wanted), {0: 1000.0, 1: 50.0}, 0.1
+        actual = significance(
+            Scored(replicas, np.concatenate(chunks), {1: 1.0}, expected), {0: 1000.0, 1: 50.0}, 0.1
         )
         truth = asimov_significance(
-            50 * (1 - found["threshold"] ** 2), 1000 * (1 - found["threshold"]) ** 2, 0.1
+            50 * (1 - actual["threshold"] ** 2), 1000 * (1 - actual["threshold"]) ** 2, 0.1
         )
-        below += truth < found["low"]
-        above += truth > found["high"]
+        below += truth < actual["low"]
+        above += truth > actual["high"]
     assert (np.abs(below / trials - 0.16) < 0.1).all()
     assert (np.abs(above / trials - 0.16) < 0.1).all()
     assert (np.abs((below + above) / trials - 0.32) < 0.12).all()
@@ -88,10 +88,10 @@ def test_a_background_of_which_nothing_passes_counts_with_one_event_in_the_error
     replicas = Replicas(labels, labels.astype(str), np.ones(len(labels)), seed=1, num=200)
     expected = {0: 10.0, 1: 50.0, 2: 0.6}
     scored = Scored(replicas, scores, {1: 1.0}, np.array([0.9]))
-    both = significance(scored, expected, 0.1)
-    assert both["background"] == pytest.approx([0.3])
-    assert both["simple"] == pytest.approx([50 / math.sqrt(0.3)])
-    assert both["effective"] == pytest.approx([0.3**2 / (10 * 0.03**2 + (10 / 31) ** 2)])
+    pair = significance(scored, expected, 0.1)
+    assert pair["background"] == pytest.approx([0.3])
+    assert pair["simple"] == pytest.approx([50 / math.sqrt(0.3)])
+    assert pair["effective"] == pytest.approx([0.3**2 / (10 * 0.03**2 + (10 / 31) ** 2)])
 
     alone = labels < 2
     replicas = Replicas(labels[alone], labels[alone].astype(str), np.ones(131), seed=1, num=200)
@@ -112,9 +112,9 @@ def test_replicas_without_background_have_an_infinite_significance(
     labels = np.repeat([0, 1], [num_positive + 40 + 300, 100])
     scores = np.concatenate([np.ones(num_positive + 40), np.zeros(300), np.ones(100)])
     replicas = Replicas(labels, labels.astype(str), weights, seed=1, num=200)
-    found = significance(
+    actual = significance(
         Scored(replicas, scores, {1: 1.0}, np.array([0.9])), {0: 1000.0, 1: 50.0}, 0.1
     )
-    (low,), (value,), (high,) = (found[name] for name in ("low", "asimov", "high"))
+    (low,), (value,), (high,) = (actual[name] for name in ("low", "asimov", "high"))
     assert 0 < low < value < high
     assert math.isfinite(high) is has_bound

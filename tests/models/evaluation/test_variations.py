@@ -30,23 +30,23 @@ EVENTS = events_of([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9, 0.4, 0.8], [1.0] * 6
 
 def test_other_weights_shift_shares_at_the_same_threshold() -> None:
     varied = with_weights(EVENTS, np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0]))
-    found = variations(EVENTS, {"up": varied}, TASK, [0.5])["up"]
-    (point,) = found["working_points"]
+    actual = variations(EVENTS, {"up": varied}, TASK, [0.5])["up"]
+    (point,) = actual["working_points"]
     assert point["wanted"] == 0.5
     assert point["efficiencies"]["QCD"]["value"] == pytest.approx(2 / 5)
     assert point["efficiencies"]["QCD"]["shift"] == pytest.approx(2 / 5 - 1 / 2)
     assert point["efficiencies"]["ttbar"]["shift"] == pytest.approx(1 / 4 - 1 / 2)
-    assert found["accuracy"]["value"] == pytest.approx((3 / 5 + 1 / 4) / 2)
-    assert found["accuracy"]["shift"] == pytest.approx((3 / 5 - 2 / 4 + 1 / 4 - 1 / 2) / 2)
+    assert actual["accuracy"]["value"] == pytest.approx((3 / 5 + 1 / 4) / 2)
+    assert actual["accuracy"]["shift"] == pytest.approx((3 / 5 - 2 / 4 + 1 / 4 - 1 / 2) / 2)
 
 
 def test_weights_of_another_scale_shift_nothing() -> None:
-    found = variations(EVENTS, {"same": with_weights(EVENTS, 7.0 * EVENTS.weights)}, TASK, [0.5])[
+    actual = variations(EVENTS, {"same": with_weights(EVENTS, 7.0 * EVENTS.weights)}, TASK, [0.5])[
         "same"
     ]
-    for each in (found["accuracy"], *found["working_points"][0]["efficiencies"].values()):
-        assert each["shift"] == pytest.approx(0, abs=1e-12)
-        assert each["error"] == pytest.approx(0, abs=1e-12)
+    for shift in (actual["accuracy"], *actual["working_points"][0]["efficiencies"].values()):
+        assert shift["shift"] == pytest.approx(0, abs=1e-12)
+        assert shift["error"] == pytest.approx(0, abs=1e-12)
 
 
 def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> None:
@@ -55,10 +55,13 @@ def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> N
         "further": np.array([4.0, 2.0, 1.0, 1.0, 1.0, 1.0]),
         "same": np.ones(6),
     }
-    found = variations(
-        EVENTS, {name: with_weights(EVENTS, each) for name, each in weights.items()}, TASK, [0.5]
+    actual = variations(
+        EVENTS,
+        {name: with_weights(EVENTS, event_weights) for name, event_weights in weights.items()},
+        TASK,
+        [0.5],
     )
-    (point,) = envelope(list(found.values()))["working_points"]
+    (point,) = envelope(list(actual.values()))["working_points"]
     assert point["wanted"] == 0.5
     # Of QCD 2 of 4 pass, 2 of 5, and 2 of 8.
     rms = np.sqrt((0.1**2 + 0.25**2) / 3)
@@ -67,10 +70,10 @@ def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> N
         {"down": -0.25, "up": 0.0, "rms": 0.25 / np.sqrt(3)}
     )
     rising = with_weights(EVENTS, np.array([1.0, 1.0, 1.0, 5.0, 1.0, 1.0]))
-    both = variations(
+    pair = variations(
         EVENTS, {"down": with_weights(EVENTS, weights["down"]), "up": rising}, TASK, [0.5]
     )
-    qcd = envelope(list(both.values()))["working_points"][0]["efficiencies"]["QCD"]
+    qcd = envelope(list(pair.values()))["working_points"][0]["efficiencies"]["QCD"]
     assert (qcd["down"], qcd["up"]) == pytest.approx((-0.1, 0.25))
     odd = variations(
         EVENTS,
@@ -78,23 +81,23 @@ def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> N
         TASK,
         [0.5],
     )
-    assert envelope([*found.values(), odd["odd"]])["accuracy"] is None
+    assert envelope([*actual.values(), odd["odd"]])["accuracy"] is None
 
 
 def test_an_event_that_the_selection_rejects_passes_no_threshold_and_counts_below() -> None:
     is_selected = np.array([True, True, True, False, True, True])
     varied = Varied(EVENTS.weights, EVENTS.probabilities, is_selected)
-    found = variations(EVENTS, {"jets": varied}, TASK, [0.5])["jets"]
-    assert found["working_points"][0]["efficiencies"]["QCD"]["value"] == pytest.approx(1 / 4)
-    assert found["working_points"][0]["efficiencies"]["ttbar"]["shift"] == 0
+    actual = variations(EVENTS, {"jets": varied}, TASK, [0.5])["jets"]
+    assert actual["working_points"][0]["efficiencies"]["QCD"]["value"] == pytest.approx(1 / 4)
+    assert actual["working_points"][0]["efficiencies"]["ttbar"]["shift"] == 0
 
 
 def test_a_class_without_weight_has_no_shift() -> None:
     varied = with_weights(EVENTS, np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))
-    found = variations(EVENTS, {"odd": varied}, TASK, [0.5])["odd"]
-    assert found["accuracy"] is None
-    assert found["auc"] is None
-    assert found["working_points"][0]["efficiencies"]["QCD"] is None
+    actual = variations(EVENTS, {"odd": varied}, TASK, [0.5])["odd"]
+    assert actual["accuracy"] is None
+    assert actual["auc"] is None
+    assert actual["working_points"][0]["efficiencies"]["QCD"] is None
 
 
 def test_a_class_that_is_not_measured_leaves_the_shifts_of_all_others_as_they_are() -> None:
@@ -109,13 +112,13 @@ def test_a_class_that_is_not_measured_leaves_the_shifts_of_all_others_as_they_ar
     task = TASK._replace(classes=["QCD", "ttbar", "W+jets"], unmeasured=frozenset({2}))
     weights = np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0])
     expected = variations(EVENTS, {"up": with_weights(EVENTS, weights)}, TASK, [0.5])["up"]
-    found = variations(
+    actual = variations(
         events, {"up": with_weights(events, np.append(weights, [2.0, -2.0]))}, task, [0.5]
     )["up"]
-    assert found["accuracy"] == pytest.approx(expected["accuracy"])
-    assert found["auc"] == pytest.approx(expected["auc"])
+    assert actual["accuracy"] == pytest.approx(expected["accuracy"])
+    assert actual["auc"] == pytest.approx(expected["auc"])
     efficiencies = expected["working_points"][0]["efficiencies"]
-    assert found["working_points"][0]["efficiencies"] == efficiencies | {"W+jets": None}
+    assert actual["working_points"][0]["efficiencies"] == efficiencies | {"W+jets": None}
 
 
 def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
@@ -135,15 +138,15 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
     ratio = probabilities[:, 1] / (probabilities[:, 0] + probabilities[:, 2])
 
     def area(weights: np.ndarray, signal: np.ndarray) -> float:
-        found = 0.0
+        actual = 0.0
         for label, fraction in task.mixture.fractions.items():
             pairs = [
                 (weights[i] * weights[j], (signal[i] > signal[j]) + (signal[i] == signal[j]) / 2)
                 for i in np.flatnonzero(labels == 1)
                 for j in np.flatnonzero(labels == label)
             ]
-            found += fraction * sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
-        return found
+            actual += fraction * sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
+        return actual
 
     nominal, moved = (
         area(events.weights, ratio),
@@ -153,13 +156,13 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
         "w": with_weights(events, weights),
         "s": Varied(events.weights, probabilities, is_selected),
     }
-    found = variations(events, varied, task, [0.5])
+    actual = variations(events, varied, task, [0.5])
     for name, expected in (("w", area(weights, ratio)), ("s", moved)):
-        assert found[name]["auc"]["value"] == pytest.approx(expected)
-        assert found[name]["auc"]["shift"] == pytest.approx(expected - nominal)
+        assert actual[name]["auc"]["value"] == pytest.approx(expected)
+        assert actual[name]["auc"]["shift"] == pytest.approx(expected - nominal)
         assert abs(expected - nominal) > 0.003
-    lowest = min(each["auc"]["shift"] for each in found.values())
-    assert envelope(list(found.values()))["auc"]["down"] == pytest.approx(min(0, lowest))
+    lowest = min(shift["auc"]["shift"] for shift in actual.values())
+    assert envelope(list(actual.values()))["auc"]["down"] == pytest.approx(min(0, lowest))
 
 
 def test_the_errors_are_the_spread_over_repeated_experiments() -> None:
@@ -177,11 +180,11 @@ def test_the_errors_are_the_spread_over_repeated_experiments() -> None:
                 events.weights, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)
             ),
         }
-        found = variations(events, varied, TASK, [0.5]).values()
+        results = variations(events, varied, TASK, [0.5]).values()
         numbers = [
-            one
-            for each in found
-            for one in (each["auc"], each["working_points"][0]["efficiencies"]["QCD"])
+            first
+            for result in results
+            for first in (result["auc"], result["working_points"][0]["efficiencies"]["QCD"])
         ]
         shifts.append([shift["shift"] for shift in numbers])
         errors.append([shift["error"] for shift in numbers])

@@ -20,19 +20,23 @@ def scored(
     labels: Any,
     scores: Any,
     weights: Any,
-    wanted: list[float],
+    expected: list[float],
     background: dict[int, float] | None = None,
 ) -> Scored:
     labels = np.asarray(labels)
     samples = np.array(["b", "s"])[labels]
     replicas = Replicas(labels, samples, np.asarray(weights, np.float64), seed=1, num=200)
     return Scored(
-        replicas, np.asarray(scores, np.float64), {1: 1.0}, np.array(wanted), background=background
+        replicas,
+        np.asarray(scores, np.float64),
+        {1: 1.0},
+        np.array(expected),
+        background=background,
     )
 
 
-def points(made: Scored) -> list[dict[str, Any]]:
-    return working_points(made, CLASSES, Mixture({0: 1.0}, "background"), RATES, seed=1)
+def points(created: Scored) -> list[dict[str, Any]]:
+    return working_points(created, CLASSES, Mixture({0: 1.0}, "background"), RATES, seed=1)
 
 
 def with_heavy_signed_background() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -47,8 +51,8 @@ def with_heavy_signed_background() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_background_events_of_heavy_signed_weights_that_never_pass_do_not_count() -> None:
-    made = scored(*with_heavy_signed_background(), [1e-2, 1e-3], background={0: 1.0})
-    first, second = points(made)
+    created = scored(*with_heavy_signed_background(), [1e-2, 1e-3], background={0: 1.0})
+    first, second = points(created)
     assert first["num_passing"] == pytest.approx(100)
     assert second["num_passing"] == pytest.approx(10)
     assert (first["measurable"], second["measurable"]) == (True, True)
@@ -57,18 +61,20 @@ def test_background_events_of_heavy_signed_weights_that_never_pass_do_not_count(
 
 def test_background_events_of_heavy_signed_weights_that_pass_count() -> None:
     labels, scores, weights = with_heavy_signed_background()
-    made = scored(labels, np.where(scores < 0, 2.0, scores), weights, [1e-2], background={0: 1.0})
-    assert not points(made)[0]["measurable"]
+    created = scored(
+        labels, np.where(scores < 0, 2.0, scores), weights, [1e-2], background={0: 1.0}
+    )
+    assert not points(created)[0]["measurable"]
 
 
 def test_signal_events_of_heavy_signed_weights_that_never_fail_do_not_count() -> None:
     labels = np.repeat([0, 1, 1], [1000, 1000, 100])
     scores = np.concatenate([np.zeros(1000), np.linspace(0, 1, 1000), np.full(100, 2.0)])
     weights = np.concatenate([np.ones(2000), np.resize([50.0, -50.0], 100)])
-    made = scored(labels, scores, weights, [0.9, 0.995])
-    assert [point["measurable"] for point in points(made)] == [True, False]
-    assert points(made)[0]["num_failing"] == pytest.approx(100)
-    assert measurable_to(made) == pytest.approx(0.99)
+    created = scored(labels, scores, weights, [0.9, 0.995])
+    assert [point["measurable"] for point in points(created)] == [True, False]
+    assert points(created)[0]["num_failing"] == pytest.approx(100)
+    assert measurable_to(created) == pytest.approx(0.99)
 
 
 def test_a_share_of_the_background_that_no_threshold_reaches_is_not_measurable() -> None:
@@ -76,20 +82,20 @@ def test_a_share_of_the_background_that_no_threshold_reaches_is_not_measurable()
     scores = np.concatenate(
         [np.where(np.arange(1000) < 50, 1.0, np.linspace(0, 0.9, 1000)), np.ones(100)]
     )
-    made = scored(
+    created = scored(
         np.repeat([0, 1], [1000, 100]), scores, np.ones(1100), [0.05, 0.02], background={0: 1.0}
     )
-    assert [point["measurable"] for point in points(made)] == [True, False]
+    assert [point["measurable"] for point in points(created)] == [True, False]
 
 
 def test_where_no_background_passes_purity_and_efficiency_are_limits() -> None:
     labels = np.repeat([0, 1], [200, 200])
     (point,) = points(scored(labels, labels + np.linspace(0, 0.5, 400), np.ones(400), [0.9]))
-    purity, left = point["purity"], point["all_backgrounds"]
+    purity, leftovers = point["purity"], point["all_backgrounds"]
     assert (purity["value"], purity["limit"]) == (1.0, "lower")
     # Less than 1.84 events of 200 at 84 %: less than 9.2 of 1000, beside 9 of the signal.
     assert purity["low"] == pytest.approx(9 / (9 + 9.2), abs=0.05)
-    assert (left["value"], left["limit"]) == (0.0, "upper")
+    assert (leftovers["value"], leftovers["limit"]) == (0.0, "upper")
     assert point["rates"]["background"]["limit"] == "upper"
     assert "limit" not in point["signal"]
     assert "limit" not in point["rates"]["signal"]
@@ -98,9 +104,9 @@ def test_where_no_background_passes_purity_and_efficiency_are_limits() -> None:
 def test_where_all_of_a_background_passes_its_efficiency_is_a_lower_limit() -> None:
     labels = np.repeat([0, 1], [200, 200])
     (point,) = points(scored(labels, 1.0 - labels, np.ones(400), [0.9]))
-    left = point["all_backgrounds"]
-    assert (left["value"], left["limit"]) == (1.0, "lower")
-    assert 0.98 < left["low"] < 1
+    leftovers = point["all_backgrounds"]
+    assert (leftovers["value"], leftovers["limit"]) == (1.0, "lower")
+    assert 0.98 < leftovers["low"] < 1
     # A rate has no highest value.
     assert "limit" not in point["rates"]["background"]
 
@@ -114,10 +120,12 @@ def test_a_share_of_all_or_of_nothing_but_for_rounding_is_a_limit(seed: int, pas
     weights[:6] = [0.1, 0.2, -0.3, 0.7, 0.1, -0.8]
     scores = np.where(labels == 1, 1.0, 2.0 if passes else 0.0)
     scores[:6] = 0.0 if passes else 2.0
-    made = scored(labels, scores + np.linspace(0, 0.5, 406), weights, [0.9])
-    left = points(made)[0]["all_backgrounds"]
-    assert (left["value"], left["limit"]) == ((1.0, "lower") if passes else (0.0, "upper"))
-    assert left["low"] < 0.995 if passes else left["high"] > 0.005
+    created = scored(labels, scores + np.linspace(0, 0.5, 406), weights, [0.9])
+    leftovers = points(created)[0]["all_backgrounds"]
+    assert (leftovers["value"], leftovers["limit"]) == (
+        (1.0, "lower") if passes else (0.0, "upper")
+    )
+    assert leftovers["low"] < 0.995 if passes else leftovers["high"] > 0.005
 
 
 def test_the_limit_of_a_sample_is_that_of_one_of_its_events_also_where_weights_cancel() -> None:

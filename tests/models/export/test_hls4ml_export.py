@@ -29,11 +29,11 @@ def events() -> Events:
 @pytest.fixture
 def model() -> Classifier:
     """With larger weights, so that it is surer of its classes than a fresh one."""
-    made = small_network("hlf", dtype=torch.float32)
+    network = small_network("hlf", dtype=torch.float32)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             parameter.mul_(3.0)
-    return made
+    return network
 
 
 def test_only_perceptrons_are_converted() -> None:
@@ -69,9 +69,9 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
     assert np.abs(scaled).max() < 10
     # The scaling alone would cut off an infinite number.
     events[:2, 3] = np.nan, np.inf
-    found = session.run(["scaled"], {"hlf": events})[0]
-    assert np.isnan(found[:2]).all()
-    assert np.isfinite(found[2:]).all()
+    actual = session.run(["scaled"], {"hlf": events})[0]
+    assert np.isnan(actual[:2]).all()
+    assert np.isfinite(actual[2:]).all()
 
 
 def test_a_frame_before_the_scaling_was_left_out(

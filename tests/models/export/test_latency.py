@@ -66,9 +66,9 @@ def test_a_percentile_needs_ten_slower_calls(calls: int, measured: int) -> None:
         def run(self, feeds: Columns) -> None:
             pass
 
-    one = {"hlf": np.zeros((1, len(hlf_names())), np.float32)}
-    found = measure_latency(Instant(), one, calls=calls, warm_up=0)  # type: ignore[arg-type]
-    assert sum(each is not None for each in found[:4]) == measured
+    first = {"hlf": np.zeros((1, len(hlf_names())), np.float32)}
+    found = measure_latency(Instant(), first, calls=calls, warm_up=0)  # type: ignore[arg-type]
+    assert sum(percentile is not None for percentile in found[:4]) == measured
 
 
 def test_single_events_come_in_turn_each_with_its_own_particles(

@@ -50,8 +50,8 @@ PLAIN = {
 
 def test_the_page_lists_the_operators() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
-    words = " ".join(text.split()).split("Its operators are ")[1].split(". ")[0]
-    assert set(words.replace(" and ", ", ").split(", ")) == PLAIN
+    message = " ".join(text.split()).split("Its operators are ")[1].split(". ")[0]
+    assert set(message.replace(" and ", ", ").split(", ")) == PLAIN
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +90,11 @@ def test_it_gives_the_networks_probabilities(
     settings: dict[str, Any],
 ) -> None:
     model = small_network(name, dtype=torch.float32, **settings)
-    found = exported(model, name, tmp_path)
+    actual = exported(model, name, tmp_path)
     np.testing.assert_allclose(
-        found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6
+        actual.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6
     )
-    assert largest_difference(model, found, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
+    assert largest_difference(model, actual, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
 
 
 @pytest.mark.parametrize("rows", [2, 900])
@@ -106,13 +106,13 @@ def test_lists_of_other_lengths_than_the_files_were_a_bug(
     lists = np.zeros((2, rows, NUM_PARTICLE_FEATURES), np.float32)
     lists[:, :2] = few["particles"][:, :2]
     model = small_network("particles", dtype=torch.float32)
-    found = exported(model, "particles", tmp_path)
-    given = {**few, "particles": lists}
-    np.testing.assert_array_equal(found.probabilities(given), found.probabilities(few))
-    assert largest_difference(model, found, given, batch_sizes=(2,)) <= PARITY_TOLERANCE
+    actual = exported(model, "particles", tmp_path)
+    options = {**few, "particles": lists}
+    np.testing.assert_array_equal(actual.probabilities(options), actual.probabilities(few))
+    assert largest_difference(model, actual, options, batch_sizes=(2,)) <= PARITY_TOLERANCE
     if rows > MAX_PARTICLES:
         with pytest.raises(ModelInputError, match="more than 801 particles"):
-            found.probabilities({**given, "num_particles": np.array([1, rows])})
+            actual.probabilities({**options, "num_particles": np.array([1, rows])})
 
 
 @pytest.mark.parametrize("column", ROBUST_SCALERS)
@@ -139,21 +139,21 @@ def test_all_shapes_are_fixed_and_all_operators_plain(
         spec._replace(scalers={column: scalers[column] for column in spec.scalers})
     )
     exported(model, name, tmp_path)
-    content = onnx.load(tmp_path / "one_event.onnx")
+    document = onnx.load(tmp_path / "one_event.onnx")
     shapes = {
-        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
-        for each in [*content.graph.input, *content.graph.output]
+        option.name: [dim.dim_value for dim in option.type.tensor_type.shape.dim]
+        for option in [*document.graph.input, *document.graph.output]
     }
     expected = {
         "hlf": [1, len(hlf_names())],
         "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES],
     }
-    given = [input_ for input_ in NETWORKS[name].inputs if input_ != "num_particles"]
-    assert shapes == {**{each: expected[each] for each in given}, "probability": [1, 3]}
-    assert {node.op_type for node in content.graph.node} <= PLAIN
-    assert content.opset_import[0].version == OPSET
-    properties = {entry.key: entry.value for entry in content.metadata_props}
-    assert list(json.loads(properties["inputs"])) == given
+    options = [input_ for input_ in NETWORKS[name].inputs if input_ != "num_particles"]
+    assert shapes == {**{option: expected[option] for option in options}, "probability": [1, 3]}
+    assert {node.op_type for node in document.graph.node} <= PLAIN
+    assert document.opset_import[0].version == OPSET
+    properties = {entry.key: entry.value for entry in document.metadata_props}
+    assert list(json.loads(properties["inputs"])) == options
 
 
 def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:

@@ -71,8 +71,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_files_that_are_no_onnx_are_refused(
     path: Path, share: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
+    file_bytes = path.read_bytes()
+    path.write_bytes(file_bytes[: int(share * len(file_bytes))])
     with pytest.raises(
         SavedModelError, match=r"model\.onnx c.* Export the model again|another project"
     ):
@@ -81,7 +81,7 @@ def test_files_that_are_no_onnx_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("format_version", None, "is an ONNX file of another project"),
         (
@@ -99,10 +99,10 @@ def test_files_that_are_no_onnx_are_refused(
     ],
 )
 def test_metadata_of_other_code_are_refused(
-    path: Path, key: str, value: str | None, words: str
+    path: Path, key: str, value: str | None, message: str
 ) -> None:
     change_metadata(path, **{key: value})
-    with pytest.raises(SavedModelError, match=words):
+    with pytest.raises(SavedModelError, match=message):
         OnnxClassifier.load(path)
 
 

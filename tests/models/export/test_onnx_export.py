@@ -62,11 +62,11 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
         "particles": ("tensor(float)", ["batch", "num_rows", 19]),
         "num_particles": ("tensor(int64)", ["batch"]),
     }
-    found = {
+    actual = {
         model_input.name: (model_input.type, model_input.shape)
         for model_input in session.get_inputs()
     }
-    assert found == {column: expected[column] for column in NETWORKS[name].inputs}
+    assert actual == {column: expected[column] for column in NETWORKS[name].inputs}
     assert [(output.name, output.type, output.shape) for output in session.get_outputs()] == [
         ("probability", "tensor(float)", ["batch", 3])
     ]
@@ -82,8 +82,8 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
     assert properties.pop("format_version") == str(FORMAT_VERSION)
     assert len(properties.pop("seal")) == 32
     assert properties.pop("run_id") == "train 0001-abcdef01 0123456789abcdef"
-    content = {key: json.loads(value) for key, value in properties.items()}
-    assert content == {
+    document = {key: json.loads(value) for key, value in properties.items()}
+    assert document == {
         "classes": CLASSES,
         "inputs": inputs_json(NETWORKS[name]().inputs),
         "settings": spec.settings.to_json(),
@@ -94,13 +94,13 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
         "digests": {"features": "aa", "network": "bb"},
         "working_points": PROVENANCE.working_points,
     }
-    assert list(content["inputs"]) == list(NETWORKS[name].inputs)
+    assert list(document["inputs"]) == list(NETWORKS[name].inputs)
     names = {
         "hlf": list(hlf_names()),
         "particles": list(PARTICLE_FEATURE_NAMES),
         "num_particles": ["num_particles"],
     }
-    assert {column: each["names"] for column, each in content["inputs"].items()} == {
+    assert {column: input_["names"] for column, input_ in document["inputs"].items()} == {
         column: names[column] for column in NETWORKS[name].inputs
     }
 
@@ -111,8 +111,8 @@ def test_the_same_model_gives_the_same_bytes_and_another_does_not(
     tmp_path: Path, name: ModelName
 ) -> None:
     contents = []
-    for number, seed in enumerate([1, 1, 2]):
-        path = tmp_path / str(number) / "model.onnx"
+    for index, seed in enumerate([1, 1, 2]):
+        path = tmp_path / str(index) / "model.onnx"
         path.parent.mkdir()
         export_onnx(small_network(name, seed=seed), small_spec(name), path)
         contents.append(path.read_bytes())
@@ -125,10 +125,10 @@ def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(
     tmp_path: Path, name: ModelName
 ) -> None:
     model = small_network(name, dtype=torch.float64).train()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
+    state_before = {key: value.clone() for key, value in model.state_dict().items()}
     export_onnx(model, small_spec(name), tmp_path / "model.onnx")
     assert model.training
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(torch.equal(value, state_before[key]) for key, value in model.state_dict().items())
     assert {value.dtype for value in model.state_dict().values()} == {torch.float64}
     kinds = {tensor.data_type for tensor in onnx.load(tmp_path / "model.onnx").graph.initializer}
     assert onnx.TensorProto.FLOAT in kinds
@@ -149,7 +149,9 @@ def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(
 def test_the_file_has_the_operators_and_the_format_of_onnxruntime_1_10(name: ModelName) -> None:
     """That release reads operators up to opset 15 and files up to IR version 8."""
     model = onnx.load_from_string(onnx_file(name))
-    assert [(each.domain, each.version) for each in model.opset_import] == [("", OPSET)]
+    assert [(operator_set.domain, operator_set.version) for operator_set in model.opset_import] == [
+        ("", OPSET)
+    ]
     assert (OPSET, model.ir_version) <= (15, 8)
 
 

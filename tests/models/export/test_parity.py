@@ -68,11 +68,11 @@ def columns() -> Columns:
 def test_changed_weights_are_noticed(tmp_path: Path, columns: Columns, name: ModelName) -> None:
     spec = spec_for(name, columns)
     model = small_network(spec, dtype=torch.float32)
-    other = exported(model, spec, tmp_path)
+    second = exported(model, spec, tmp_path)
     with torch.no_grad():
         list(model.parameters())[-1][0] += 1e-3
     difference = largest_difference(
-        model, other, columns, batch_sizes=(1, 3), particle_counts=(1, 5)
+        model, second, columns, batch_sizes=(1, 3), particle_counts=(1, 5)
     )
     assert PARITY_TOLERANCE < difference < 1e-3
 
@@ -87,25 +87,25 @@ class Recorder:
 
     def probabilities(self, columns: Columns) -> np.ndarray[Any, Any]:
         self.asked.append(columns)
-        found = self.model.probabilities(columns)
+        actual = self.model.probabilities(columns)
         if len(self.asked) == 2:
-            found[-1, 1] += self.wrong
-        return found
+            actual[-1, 1] += self.wrong
+        return actual
 
 
 def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> None:
     model = small_network(spec_for("inclusive", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, 0.25)
     few = {name: values[2:5] for name, values in columns.items()}
-    found = largest_difference(
+    actual = largest_difference(
         model, recorder, few, batch_sizes=(1, 7), particle_counts=(2, MAX_PARTICLES)
     )
-    assert found == pytest.approx(0.25, abs=1e-6)
+    assert actual == pytest.approx(0.25, abs=1e-6)
     shapes = [(len(asked["hlf"]), set(asked["num_particles"].tolist())) for asked in recorder.asked]
-    own, few_counts = (3, set(few["num_particles"].tolist())), set()
+    own_value, few_counts = (3, set(few["num_particles"].tolist())), set()
     counted = [(1, {2}), (7, {2}), (1, {MAX_PARTICLES}), (7, {MAX_PARTICLES})]
     # Then the events with spoiled features and with spoiled particles, and none.
-    assert shapes == [*counted, own, own, (0, few_counts)]
+    assert shapes == [*counted, own_value, own_value, (0, few_counts)]
     lists = recorder.asked[3]["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     for event, rows in enumerate(lists):
         real = few["particles"][event % 3].reshape(MAX_PARTICLES, -1)[

@@ -30,17 +30,17 @@ def probabilities(path: Path) -> np.ndarray:
 
 
 def test_each_flipped_bit_is_refused_or_changes_nothing(exported: Path) -> None:
-    content, expected = exported.read_bytes(), probabilities(exported)
+    file_bytes, expected = exported.read_bytes(), probabilities(exported)
     random = np.random.default_rng(seed=7)
-    for place in random.choice(len(content), 150, replace=False).tolist():
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << int(random.integers(8))
+    for position in random.choice(len(file_bytes), 150, replace=False).tolist():
+        damaged = bytearray(file_bytes)
+        damaged[position] ^= 1 << int(random.integers(8))
         exported.write_bytes(damaged)
         try:
-            found = probabilities(exported)
+            actual = probabilities(exported)
         except SavedModelError:
             continue
-        assert np.array_equal(found, expected), place
+        assert np.array_equal(actual, expected), position
 
 
 def test_a_changed_number_is_named_with_its_file(exported: Path) -> None:
@@ -67,9 +67,11 @@ def test_a_file_that_is_read_and_written_unchanged_stays_valid(exported: Path) -
 def test_the_form_for_one_event_is_sealed_too(tmp_path: Path) -> None:
     path = tmp_path / "one_event.onnx"
     export_one_event(small_network("hlf"), small_spec("hlf"), path)
-    content = path.read_bytes()
+    file_bytes = path.read_bytes()
     OneEventClassifier(path)
-    middle = len(content) // 2
-    path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    middle = len(file_bytes) // 2
+    path.write_bytes(
+        file_bytes[:middle] + bytes([file_bytes[middle] ^ 1]) + file_bytes[middle + 1 :]
+    )
     with pytest.raises(SavedModelError, match=r"one_event\.onnx"):
         OneEventClassifier(path)

@@ -63,9 +63,9 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ModelName], For
         files = {"model.onnx": _session(folder / "model.onnx")}
         if model.standard_form() is not None:
             export_one_event(model, spec, folder / "one_event.onnx")
-            one = _session(folder / "one_event.onnx")
+            first = _session(folder / "one_event.onnx")
             files["one_event.onnx"] = lambda events: np.concatenate(
-                [one(event) for event in _one_by_one(events)]
+                [first(event) for event in _one_by_one(events)]
             )
         network = ProbabilityNetwork(model)
         return Forms(
@@ -91,12 +91,12 @@ def _tensors(events: Events, names: tuple[str, ...]) -> list[torch.Tensor]:
 
 def _one_by_one(events: Events) -> list[Events]:
     """Each event as `one_event.onnx` takes it."""
-    found = []
+    results = []
     for event, count in enumerate(events["num_particles"]):
         particles = np.zeros((1, MAX_PARTICLES, NUM_PARTICLE_FEATURES), np.float32)
         particles[0, :count] = events["particles"][event, :count]
-        found.append({"hlf": events["hlf"][event : event + 1], "particles": particles})
-    return found
+        results.append({"hlf": events["hlf"][event : event + 1], "particles": particles})
+    return results
 
 
 def made_events(lengths: list[int], seed: int = 1) -> Events:
@@ -116,7 +116,7 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
     forms: Callable[[ModelName], Forms], name: ModelName
 ) -> None:
     """NaN in one particle was dropped by onnxruntime's GRU, and infinite numbers were cut off to plausible ones."""
-    made = forms(name)
+    created = forms(name)
 
     @settings(max_examples=25, deadline=None, database=None)
     @given(st.data())
@@ -128,26 +128,26 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
             value = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, 3e38, -3e38]))
             column = data.draw(st.sampled_from(["hlf", "particles"]))
             row = data.draw(st.integers(0, max(1, *lengths) - 1)) if column == "particles" else None
-            place = data.draw(st.integers(0, events[column].shape[-1] - 1))
-            events[column][(event, place) if row is None else (event, row, place)] = value
+            position = data.draw(st.integers(0, events[column].shape[-1] - 1))
+            events[column][(event, position) if row is None else (event, row, position)] = value
             # Of numbers that are finite but absurd, torch decides.
             if column in NETWORKS[name].inputs and (row is None or row < lengths[event]):
                 seen.add((event, bool(np.isfinite(value))))
-        expected = made.torch(events)
+        expected = created.torch(events)
         assert all(np.isnan(expected[event]).all() for event, is_finite in seen if not is_finite)
         assert all(
             np.isfinite(expected[event]).all()
             for event in set(range(len(lengths))) - {each for each, _ in seen}
         )
-        for file, form in made.files.items():
+        for file, form in created.files.items():
             # A sum with a flag of 3e38 is no number of `one_event.onnx`, which takes the padding from the flags.
-            kept = [
+            retained = [
                 each
                 for each in range(len(lengths))
                 if file != "one_event.onnx" or (each, True) not in seen
             ]
             np.testing.assert_allclose(
-                form(events)[kept], expected[kept], rtol=0, atol=1e-5, err_msg=file
+                form(events)[retained], expected[retained], rtol=0, atol=1e-5, err_msg=file
             )
 
     check()
@@ -180,28 +180,28 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
 def test_any_other_input_gives_the_answer_of_torch_or_an_error(
     forms: Callable[[ModelName], Forms], name: ModelName, change: Events, answers: bool
 ) -> None:
-    made, events = forms(name), made_events([5, 3]) | change
+    created, events = forms(name), made_events([5, 3]) | change
     try:
-        expected = made.torch(events)
+        expected = created.torch(events)
     except Exception:  # noqa: BLE001 - any is an answer
         expected = None
     assert not answers or expected is not None
     try:
-        found = made.files["model.onnx"](events)
+        actual = created.files["model.onnx"](events)
     except Exception:  # noqa: BLE001 - likewise
         assert not answers
         return
-    assert expected is not None, f"the file gives {found} where torch fails"
-    np.testing.assert_allclose(found, expected, rtol=0, atol=PARITY_TOLERANCE)
+    assert expected is not None, f"the file gives {actual} where torch fails"
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=PARITY_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_more_particles_than_any_event_of_the_training_are_as_in_torch(
     forms: Callable[[ModelName], Forms], name: ModelName
 ) -> None:
-    made, events = forms(name), made_events([MAX_PARTICLES + 99, MAX_PARTICLES])
+    created, events = forms(name), made_events([MAX_PARTICLES + 99, MAX_PARTICLES])
     np.testing.assert_allclose(
-        made.files["model.onnx"](events), made.torch(events), rtol=0, atol=PARITY_TOLERANCE
+        created.files["model.onnx"](events), created.torch(events), rtol=0, atol=PARITY_TOLERANCE
     )
 
 
@@ -211,16 +211,17 @@ def test_an_empty_request_ended_the_process(
     """In a process of its own, since onnxruntime ended it."""
     for name in NAMES:
         (tmp_path / name).write_bytes(forms(name).onnx)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", WITHOUT_EVENTS, *NAMES],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["0 3", "0 3", "2 3"] * len(NAMES)), (
-        done.stderr
-    )
+    assert (completed.returncode, completed.stdout.splitlines()) == (
+        0,
+        ["0 3", "0 3", "2 3"] * len(NAMES),
+    ), completed.stderr
     for name in NAMES:
         none = {column: values[:0] for column, values in made_events([3]).items()}
         assert forms(name).torch(none).shape == (0, 3)

@@ -41,7 +41,8 @@ def found() -> tuple[Path, Path, str]:
     """Folder of the headers, library, and compiler; skips without them."""
     places = [os.environ.get("ONNXRUNTIME_INCLUDE", ""), *PLACES]
     headers = next(
-        (Path(place) for place in places if place and (Path(place) / HEADER).exists()), None
+        (Path(position) for position in places if position and (Path(position) / HEADER).exists()),
+        None,
     )
     libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     compiler = shutil.which("g++")
@@ -86,12 +87,12 @@ def test_the_cpp_of_the_page_gives_the_networks_probabilities(tmp_path: Path) ->
     export_onnx(model, spec, tmp_path / "model.onnx")
     events = random_events([7], dtype=torch.float32)
     events["particles"].numpy().tofile(tmp_path / "values.bin")
-    done = subprocess.run(
+    completed = subprocess.run(
         ["./trigger"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60
     )
-    classes, numbers = done.stdout.splitlines()
+    classes, numbers = completed.stdout.splitlines()
     assert classes == '["QCD", "ttbar", "W+jets"]'
     expected = torch.softmax(run(model, events), dim=1).detach().numpy()[0]
     np.testing.assert_allclose(
-        [float(each) for each in numbers.split()], expected, rtol=0, atol=1e-6
+        [float(number_text) for number_text in numbers.split()], expected, rtol=0, atol=1e-6
     )

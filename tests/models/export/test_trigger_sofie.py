@@ -65,19 +65,19 @@ def code_of(language: str) -> str:
 def some_events(names: list[str]) -> list[dict[str, Any]]:
     """Inputs of events with 1, 40 and all 801 particles."""
     rng = np.random.default_rng(1)
-    found = []
+    results = []
     for length in (1, 40, 801):
-        each = {}
+        column = {}
         for name in names:
             scaler = ROBUST_SCALERS[name]
-            each[name] = rng.normal(
+            column[name] = rng.normal(
                 scaler.mean, scaler.std, (1, *INPUT_COLUMNS[name].shape)
             ).astype(np.float32)
             if name == "particles":
-                each[name][..., 13:18] = np.eye(5)[rng.integers(0, 5, 801)]
-                each[name][:, length:] = 0.0
-        found.append(each)
-    return found
+                column[name][..., 13:18] = np.eye(5)[rng.integers(0, 5, 801)]
+                column[name][:, length:] = 0.0
+        results.append(column)
+    return results
 
 
 @pytest.mark.parametrize("name", ["hlf", "particles", "inclusive"])
@@ -102,10 +102,12 @@ def test_sofie_gives_the_networks_probabilities(
     include, once, each_event = re.split(r"\n// .*\n", code_of("cpp"))
     names = list(events[0])
     read = " && ".join(
-        f"file.read(reinterpret_cast<char*>({one}.data()), {one}.size() * sizeof(float))"
-        for one in names
+        f"file.read(reinterpret_cast<char*>({first}.data()), {first}.size() * sizeof(float))"
+        for first in names
     )
-    each_event = each_event.replace("particles.data()", ", ".join(f"{one}.data()" for one in names))
+    each_event = each_event.replace(
+        "particles.data()", ", ".join(f"{first}.data()" for first in names)
+    )
     Path("main.cpp").write_text(
         PROGRAM.format(
             num_hlf=len(hlf_names()), include=include, once=once, read=read, each=each_event
@@ -123,7 +125,9 @@ def test_sofie_gives_the_networks_probabilities(
         f"-Wl,-rpath,{library.parent}",
     ]
     subprocess.run([*command, "-o", "trigger"], check=True, timeout=240)
-    done = subprocess.run(["./trigger"], check=True, capture_output=True, text=True, timeout=60)
-    numbers = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
+    completed = subprocess.run(
+        ["./trigger"], check=True, capture_output=True, text=True, timeout=60
+    )
+    numbers = [[float(word) for word in line.split()] for line in completed.stdout.splitlines()]
     np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6)
     assert np.ptp(expected, axis=0).min() > 1e-4

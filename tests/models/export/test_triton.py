@@ -49,21 +49,21 @@ CLASSES = ["QCD", 't\u0304"\\t', "W+jets"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
-    found, numbers = parsed(triton_config(NETWORKS[name](), CLASSES)), messages()
+    actual, numbers = parsed(triton_config(NETWORKS[name](), CLASSES)), messages()
     shapes = {"hlf": [len(hlf_names())], "particles": [-1, 19], "num_particles": [1]}
-    assert found.backend == "onnxruntime"
-    assert found.max_batch_size > 1
-    assert [(each.name, list(each.dims)) for each in found.input] == [
+    assert actual.backend == "onnxruntime"
+    assert actual.max_batch_size > 1
+    assert [(tensor.name, list(tensor.dims)) for tensor in actual.input] == [
         (column, shapes[column]) for column in NETWORKS[name].inputs
     ]
-    for each in found.input:
-        is_count = each.name == "num_particles"
-        assert each.data_type == (numbers.TYPE_INT64 if is_count else numbers.TYPE_FP32)
+    for tensor in actual.input:
+        is_count = tensor.name == "num_particles"
+        assert tensor.data_type == (numbers.TYPE_INT64 if is_count else numbers.TYPE_FP32)
         # One number per event: without an axis besides that of the batch.
-        assert each.HasField("reshape") == is_count
-    assert [(each.name, each.data_type, list(each.dims)) for each in found.output] == [
+        assert tensor.HasField("reshape") == is_count
+    assert [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in actual.output] == [
         (OUTPUT, numbers.TYPE_FP32, [3])
     ]
-    assert found.instance_group[0].kind == numbers.ModelInstanceGroup.KIND_CPU
-    assert json.loads(found.parameters["classes"].string_value) == CLASSES
-    assert found.parameters["intra_op_thread_count"].string_value == "1"
+    assert actual.instance_group[0].kind == numbers.ModelInstanceGroup.KIND_CPU
+    assert json.loads(actual.parameters["classes"].string_value) == CLASSES
+    assert actual.parameters["intra_op_thread_count"].string_value == "1"

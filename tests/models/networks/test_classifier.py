@@ -74,12 +74,12 @@ def test_scaling_is_inside(name: ModelName) -> None:
         column: Scaler([8 * x + 3 for x in mean], [8 * x for x in std])
         for column, (mean, std, *_) in SCALERS.items()
     }
-    other = {
+    second = {
         column: 8 * values + 3 if column in SCALERS else values for column, values in events.items()
     }
     model, same = small_network(spec), small_network(spec._replace(scalers=scalers))
-    torch.testing.assert_close(run(same, other), run(model, events), rtol=0, atol=1e-12)
-    assert not torch.allclose(run(model, other), run(model, events))
+    torch.testing.assert_close(run(same, second), run(model, events), rtol=0, atol=1e-12)
+    assert not torch.allclose(run(model, second), run(model, events))
 
 
 @every_network
@@ -144,10 +144,10 @@ def test_padding_changes_neither_logits_nor_gradients(
     padded = torch.full((len(lengths), rows, NUM_PARTICLE_FEATURES), padding, dtype=torch.float64)
     for event, length in enumerate(lengths):
         padded[event, :length] = events["particles"][event, :length]
-    other = events | {"particles": padded}
-    torch.testing.assert_close(run(model, other), run(model, events), rtol=0, atol=1e-12)
-    for found, expected in zip(gradients(model, other), gradients(model, events), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    second = events | {"particles": padded}
+    torch.testing.assert_close(run(model, second), run(model, events), rtol=0, atol=1e-12)
+    for actual, expected in zip(gradients(model, second), gradients(model, events), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @on_particles
@@ -172,14 +172,14 @@ def test_a_list_shorter_than_its_events_is_refused(
         run(small_network(name, **settings), events)
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("index", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("row", range(3))
 def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(
-    row: int, number: float
+    row: int, index: float
 ) -> None:
     counts = torch.tensor([0, 1, 2, 3])
     particles = torch.ones(4, 3, NUM_PARTICLE_FEATURES)
-    particles[:, row, row] = number
+    particles[:, row, row] = index
     hlf = torch.ones(4, len(hlf_names()))
     is_spoiled = nan_where_invalid(particles=particles, num_particles=counts).isnan()[:, 0]
     assert is_spoiled.tolist() == [row < count for count in counts.tolist()]
@@ -190,7 +190,7 @@ def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(
     )
     assert nan_where_invalid(particles=particles).isnan().all()
 
-    hlf[2, row] = number
+    hlf[2, row] = index
     sound = torch.ones_like(particles)
     for columns in ({}, {"particles": sound}, {"particles": sound, "num_particles": counts}):
         assert nan_where_invalid(hlf=hlf, **columns).isnan()[:, 0].tolist() == [
@@ -203,6 +203,6 @@ def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(
 
 def test_a_negative_number_of_particles_spoils_its_event() -> None:
     particles = torch.ones(3, 2, NUM_PARTICLE_FEATURES)
-    found = nan_where_invalid(particles=particles, num_particles=torch.tensor([-1, 0, 2]))
-    assert found.isnan()[:, 0].tolist() == [True, False, False]
-    assert found[1:].tolist() == [[0.0], [0.0]]
+    actual = nan_where_invalid(particles=particles, num_particles=torch.tensor([-1, 0, 2]))
+    assert actual.isnan()[:, 0].tolist() == [True, False, False]
+    assert actual[1:].tolist() == [[0.0], [0.0]]

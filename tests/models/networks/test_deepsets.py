@@ -37,8 +37,8 @@ def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
         "deepsets", pooling=pooling, particle_widths=[6, 5], hidden=[4], frame="detector"
     )
     events = random_events(LENGTHS)
-    found = run(model, events).detach().numpy()
-    for event, length, logits in zip(events["particles"].numpy(), LENGTHS, found, strict=True):
+    actual = run(model, events).detach().numpy()
+    for event, length, logits in zip(events["particles"].numpy(), LENGTHS, actual, strict=True):
         np.testing.assert_allclose(
             logits, by_hand(model, event[:length], pooling), rtol=1e-12, atol=1e-12
         )
@@ -52,7 +52,7 @@ def test_the_order_of_particles_does_not_matter(name: str, frame: Frame, order: 
     """In its own frame the lepton stays first."""
     model, events = small_network(name, frame=frame), random_events([9, 9])
     if frame is Frame.LEPTON:
-        order = [0, *(place for place in order if place)]
+        order = [0, *(position for position in order if position)]
     shuffled = events | {"particles": events["particles"][:, order]}
     torch.testing.assert_close(run(model, shuffled), run(model, events), rtol=0, atol=1e-12)
 

@@ -20,9 +20,9 @@ def test_the_forward_pass_by_hand() -> None:
 
 
 def test_particles_are_encoded_as_in_the_network_on_particles_alone() -> None:
-    both, alone = small_network("inclusive"), small_network("particles")
-    alone.encoder.load_state_dict(both.encoder.state_dict())
+    network, alone = small_network("inclusive"), small_network("particles")
+    alone.encoder.load_state_dict(network.encoder.state_dict())
     particles, num_particles = (random_events([3, 1, 6])[name] for name in alone.inputs)
     assert torch.equal(
-        both.encoder(particles, num_particles), alone.encoder(particles, num_particles)
+        network.encoder(particles, num_particles), alone.encoder(particles, num_particles)
     )

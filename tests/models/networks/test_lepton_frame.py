@@ -31,12 +31,12 @@ def wrapped(angle: Any) -> Any:
 
 def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
     """Events, perhaps turned and mirrored: all features follow from what the particles are."""
-    rng, found = np.random.default_rng(3), []
+    rng, results = np.random.default_rng(3), []
     for number in NUMBERS:
         pt, x, y, z, still = rng.exponential(5.0, number), *rng.normal(0, 1, (4, number))
         phi = wrapped(rng.uniform(-np.pi, np.pi, number) + turned_by)
         eta = beam * rng.normal(0, 2, number)
-        given = {
+        options = {
             "pt": pt,
             "energy": pt * np.cosh(eta),
             "eta": eta,
@@ -48,9 +48,9 @@ def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
             "vertex_y": x * np.sin(turned_by) + y * np.cos(turned_by),
             "vertex_z": beam * z,
         }
-        rows = np.column_stack([given.get(name, still) for name in PARTICLE_FEATURE_NAMES])
-        found.append(np.pad(rows, ((0, max(NUMBERS) - number), (0, 0))))
-    particles, hlf = np.array(found), rng.normal(0, 1, (len(NUMBERS), len(hlf_names())))
+        rows = np.column_stack([options.get(name, still) for name in PARTICLE_FEATURE_NAMES])
+        results.append(np.pad(rows, ((0, max(NUMBERS) - number), (0, 0))))
+    particles, hlf = np.array(results), rng.normal(0, 1, (len(NUMBERS), len(hlf_names())))
     lepton = particles[:, 0, [PARTICLE_FEATURE_NAMES.index(name) for name in ("eta", "phi")]]
     met_phi = wrapped(hlf[:, HLF_LEPTON[0]] + turned_by)
     hlf[:, HLF_LEPTON] = np.column_stack([met_phi, lepton])
@@ -65,8 +65,8 @@ def network(name: ModelName, **settings: Any) -> Classifier:
     """A network whose scaling leaves room for all values."""
     spec = small_spec(name, **settings)
     scalers = {
-        column: Scaler([0.0] * len(each.mean), [5.0] * len(each.mean))
-        for column, each in spec.scalers.items()
+        column: Scaler([0.0] * len(scaler.mean), [5.0] * len(scaler.mean))
+        for column, scaler in spec.scalers.items()
     }
     return small_network(spec._replace(scalers=scalers))
 
@@ -77,15 +77,15 @@ def network(name: ModelName, **settings: Any) -> Classifier:
 def test_turned_and_mirrored_events_are_the_same_to_the_networks(
     name: Any, turned_by: float, beam: float
 ) -> None:
-    model, other = network(name), events(turned_by=turned_by, beam=beam)
-    torch.testing.assert_close(run(model, other), run(model, events()), rtol=0, atol=1e-9)
+    model, second = network(name), events(turned_by=turned_by, beam=beam)
+    torch.testing.assert_close(run(model, second), run(model, events()), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ON_PARTICLES)
 def test_networks_in_the_frame_of_the_detector_see_the_difference(name: Any) -> None:
     model = network(name, frame="detector")
-    for other in (events(turned_by=1.0), events(beam=-1.0)):
-        assert not torch.allclose(run(model, other), run(model, events()), atol=1e-3)
+    for second in (events(turned_by=1.0), events(beam=-1.0)):
+        assert not torch.allclose(run(model, second), run(model, events()), atol=1e-3)
 
 
 @given(turned_by=angles, beam=signs)
@@ -93,10 +93,11 @@ def test_networks_in_the_frame_of_the_detector_see_the_difference(name: Any) -> 
 def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: float) -> None:
     raw = events(turned_by=turned_by, beam=beam)
     columns = {name: number for number, name in enumerate(PARTICLE_FEATURE_NAMES)}
-    found = LeptonFrame("particles").double()(raw["particles"])
-    for event, rows, number in zip(found.numpy(), raw["particles"].numpy(), NUMBERS, strict=True):
+    actual = LeptonFrame("particles").double()(raw["particles"])
+    for event, rows, number in zip(actual.numpy(), raw["particles"].numpy(), NUMBERS, strict=True):
         new, old = (
-            {name: each[:number, at] for name, at in columns.items()} for each in (event, rows)
+            {name: particles[:number, at] for name, at in columns.items()}
+            for particles in (event, rows)
         )
         assert new["phi"][0] == 0
         assert new["eta"][0] > 0
@@ -106,11 +107,13 @@ def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: fl
         np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), rtol=1e-9, atol=1e-9)
         for beam_like in ("eta", "pz", "vertex_z"):
             np.testing.assert_allclose(new[beam_like], sign * old[beam_like], rtol=1e-9)
-        distances = [np.hypot(each["vertex_x"], each["vertex_y"]) for each in (new, old)]
+        distances = [
+            np.hypot(particles["vertex_x"], particles["vertex_y"]) for particles in (new, old)
+        ]
         np.testing.assert_allclose(*distances, rtol=1e-9)
         along = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
-        before = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
-        np.testing.assert_allclose(along, before, rtol=1e-9, atol=1e-9)
+        state_before = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
+        np.testing.assert_allclose(along, state_before, rtol=1e-9, atol=1e-9)
         for scalar in set(columns) - {
             "phi",
             "px",
@@ -130,26 +133,26 @@ def test_azimuths_stay_within_pi() -> None:
     hlf = torch.zeros(4, len(hlf_names()))
     hlf[:, HLF_LEPTON[0]] = torch.tensor([edge, -edge, edge, -edge])
     hlf[:, HLF_LEPTON[2]] = torch.tensor([-edge, edge, 0.0, 0.0])
-    found = LeptonFrame("hlf")(hlf)[:, HLF_LEPTON[0]]
-    assert float(found.abs().max()) <= edge
-    torch.testing.assert_close(found[:2], torch.zeros(2), rtol=0, atol=1e-6)
+    actual = LeptonFrame("hlf")(hlf)[:, HLF_LEPTON[0]]
+    assert float(actual.abs().max()) <= edge
+    torch.testing.assert_close(actual[:2], torch.zeros(2), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [np.inf, -np.inf, np.nan])
 def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
     """Products with constant matrices multiplied it by 0, so an infinite isolation made an event's output NaN."""
     scalars = [
-        place
-        for place, turning in enumerate(INPUT_COLUMNS["particles"].features)
+        position
+        for position, turning in enumerate(INPUT_COLUMNS["particles"].features)
         if turning.rotation == "none"
     ]
     raw = events()["particles"]
     expected = LeptonFrame("particles")(raw)
-    for place in scalars:
+    for position in scalars:
         spoiled = raw.clone()
-        spoiled[..., place] = size
+        spoiled[..., position] = size
         expected_here = expected.clone()
-        expected_here[..., place] = size
+        expected_here[..., position] = size
         torch.testing.assert_close(
             LeptonFrame("particles")(spoiled), expected_here, rtol=0, atol=0, equal_nan=True
         )
@@ -158,8 +161,8 @@ def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
 def test_every_vector_of_the_table_has_both_components() -> None:
     """`RotationBehaviour.X` is followed by its `RotationBehaviour.Y`, so that each pair turns together."""
     for column in INPUT_COLUMNS.values():
-        found = [feature.rotation for feature in column.features]
-        for place, turning in enumerate(found):
+        results = [feature.rotation for feature in column.features]
+        for position, turning in enumerate(results):
             if turning is RotationBehaviour.X:
-                assert found[place + 1] is RotationBehaviour.Y
-        assert found.count(RotationBehaviour.X) == found.count(RotationBehaviour.Y)
+                assert results[position + 1] is RotationBehaviour.Y
+        assert results.count(RotationBehaviour.X) == results.count(RotationBehaviour.Y)

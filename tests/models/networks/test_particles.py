@@ -46,8 +46,8 @@ def test_the_network_is_a_gru_over_the_valid_particles(
         small_network("particles", read_from=read_from, frame="detector"),
         random_events(lengths),
     )
-    found = run(model, events).detach().numpy()
-    for event, length, logits in zip(events["particles"].numpy(), lengths, found, strict=True):
+    actual = run(model, events).detach().numpy()
+    for event, length, logits in zip(events["particles"].numpy(), lengths, actual, strict=True):
         np.testing.assert_allclose(
             logits, by_hand(model, event[:length][::step]), rtol=1e-12, atol=1e-12
         )
@@ -94,14 +94,14 @@ def test_a_new_network_remembers_the_first_of_700_particles() -> None:
 def test_memories_are_spread_from_1_step_to_the_longest_event() -> None:
     torch.manual_seed(1)
     gru = nn.GRU(NUM_PARTICLE_FEATURES, 1000)
-    before = [parameter.detach().clone() for parameter in gru.parameters()]
+    state_before = [parameter.detach().clone() for parameter in gru.parameters()]
     remember_long(gru, 801)
     bias = (gru.bias_ih_l0 + gru.bias_hh_l0).detach()
     steps = bias[1000:2000].exp()
     assert steps.min() >= 1
     assert steps.max() <= 801
     assert float(steps.median()) == pytest.approx(math.sqrt(801), rel=0.2)
-    others = [*range(1000), *range(2000, 3000)]
-    assert torch.equal(bias[others], (before[2] + before[3])[others])
-    assert torch.equal(gru.weight_ih_l0, before[0])
-    assert torch.equal(gru.weight_hh_l0, before[1])
+    remaining = [*range(1000), *range(2000, 3000)]
+    assert torch.equal(bias[remaining], (state_before[2] + state_before[3])[remaining])
+    assert torch.equal(gru.weight_ih_l0, state_before[0])
+    assert torch.equal(gru.weight_hh_l0, state_before[1])

@@ -18,8 +18,10 @@ from models.networks.registry import NETWORKS, NetworksSettings, settings_from_j
 def test_the_config_has_a_section_for_each_network_with_its_defaults() -> None:
     networks = NetworksSettings()
     assert list(NetworksSettings.model_fields) == ["names", *NETWORKS]
-    assert [networks.of(name) for name in NETWORKS] == [kind() for kind in NETWORKS.values()]
-    assert list(NETWORKS) == [kind.name for kind in NETWORKS.values()]
+    assert [networks.of(name) for name in NETWORKS] == [
+        network_kind() for network_kind in NETWORKS.values()
+    ]
+    assert list(NETWORKS) == [network_kind.name for network_kind in NETWORKS.values()]
 
 
 def test_names_of_networks_are_checked() -> None:
@@ -45,14 +47,14 @@ def test_where_the_widths_come_from_is_not_kept() -> None:
     assert HlfSettings(hidden=[5], from_gridsearch=True).to_json() == {"name": "hlf", "hidden": [5]}
 
 
-@pytest.mark.parametrize("kind", [ParticlesSettings, InclusiveSettings])
+@pytest.mark.parametrize("network_kind", [ParticlesSettings, InclusiveSettings])
 def test_networks_of_other_code_are_not_read_with_the_defaults_of_this_one(
-    kind: type[NetworkSettings],
+    network_kind: type[NetworkSettings],
 ) -> None:
-    written = kind().to_json()
+    written = network_kind().to_json()
     old = {key: value for key, value in written.items() if key != "read_from"}
     with pytest.raises(
-        ValueError, match=f"settings of {kind.name} lack read_from: other code wrote them"
+        ValueError, match=f"settings of {network_kind.name} lack read_from: other code wrote them"
     ):
         settings_from_json(old)
     with pytest.raises(ValidationError, match="hidden"):
@@ -68,8 +70,8 @@ def test_a_network_by_its_name_had_the_settings_of_earlier_code() -> None:
 @pytest.mark.parametrize("module", ["models.networks.registry", "pipeline.config", "pipeline.cli"])
 def test_the_config_is_read_without_torch(module: str) -> None:
     """Importing torch takes a second, which `plan`, `status` and `--help` have no need of."""
-    words = f"import sys, {module}; print('torch' in sys.modules)"
-    found = subprocess.run(
-        [sys.executable, "-c", words], capture_output=True, text=True, check=True
+    message = f"import sys, {module}; print('torch' in sys.modules)"
+    completed = subprocess.run(
+        [sys.executable, "-c", message], capture_output=True, text=True, check=True
     )
-    assert found.stdout == "False\n"
+    assert completed.stdout == "False\n"

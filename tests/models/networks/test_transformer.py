@@ -32,13 +32,13 @@ class ByHand:
         key, value = np.split(
             self.linear(f"{name}.key_and_value", self.norm(f"{name}.norm_seen", seen)), 2, axis=1
         )
-        found = []
+        results = []
         for q, k, v in zip(
-            *(np.split(each, HEADS, axis=1) for each in (query, key, value)), strict=True
+            *(np.split(matrix, HEADS, axis=1) for matrix in (query, key, value)), strict=True
         ):
             weights = np.exp(q @ k.T / np.sqrt(k.shape[1]))
-            found.append(weights / weights.sum(axis=1, keepdims=True) @ v)
-        asking = asking + self.linear(f"{name}.joined", np.hstack(found))
+            results.append(weights / weights.sum(axis=1, keepdims=True) @ v)
+        asking = asking + self.linear(f"{name}.joined", np.hstack(results))
         hidden = np.maximum(
             self.linear(f"{name}.dense.0", self.norm(f"{name}.norm_dense", asking)), 0
         )
@@ -59,8 +59,8 @@ class ByHand:
 def test_the_network_is_attention_through_points_and_a_class_token() -> None:
     model = small_network("transformer", width=8, heads=HEADS, points=3, frame="detector")
     events = random_events(LENGTHS)
-    found = run(model, events).detach().numpy()
-    for event, length, logits in zip(events["particles"].numpy(), LENGTHS, found, strict=True):
+    actual = run(model, events).detach().numpy()
+    for event, length, logits in zip(events["particles"].numpy(), LENGTHS, actual, strict=True):
         np.testing.assert_allclose(
             logits, ByHand(model).logits(event[:length]), rtol=1e-10, atol=1e-10
         )

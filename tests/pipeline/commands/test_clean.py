@@ -37,18 +37,18 @@ def publish(store: StageStore | Registry, *, model: str = "", **manifest: object
     (folder / "data").write_bytes(b"x" * 1000)
     (folder / "model").mkdir()
     (folder / "model" / "weights.pt").write_text(model)
-    known = example_model_manifest if isinstance(store, Registry) else example_manifest
-    return store.commit(folder, known(store.name, **manifest)).name
+    expected = example_model_manifest if isinstance(store, Registry) else example_manifest
+    return store.commit(folder, expected(store.name, **manifest)).name
 
 
 def night(run_dir: Path) -> dict[str, str]:
     """A new version of every stage, each made from the new ones before it."""
-    made: dict[str, str] = {}
+    created: dict[str, str] = {}
     for stage, sources in CHAIN.items():
-        made[stage] = publish(
-            StageStore(run_dir, stage), upstream={source: made[source] for source in sources}
+        created[stage] = publish(
+            StageStore(run_dir, stage), upstream={source: created[source] for source in sources}
         )
-    return made
+    return created
 
 
 @pytest.fixture
@@ -65,18 +65,18 @@ def test_the_newest_stay(run_folder: RunFolder) -> None:
     for _ in range(5):
         night(run_dir)
     planned = clean(run_folder, 2, dry_run=True)
-    assert all(each.folder.exists() for each in planned)
+    assert all(version.folder.exists() for version in planned)
     removed = clean(run_folder, 2)
     assert removed == planned
     assert {stage: left(run_dir, stage) for stage in CHAIN} == {
         key: ["0004", "0005"] for key in CHAIN
     }
     assert len(removed) == 3 * len(CHAIN)
-    assert all(each.freed_bytes > 1000 and not each.folder.exists() for each in removed)
+    assert all(version.freed_bytes > 1000 and not version.folder.exists() for version in removed)
     assert clean(run_folder, 2) == []
     logged = [json.loads(line) for line in run_folder.log.path.read_text().splitlines()]
     assert [line["folder"] for line in logged if line["event"] == "version removed"] == [
-        str(each.folder) for each in removed
+        str(version.folder) for version in removed
     ]
 
 
@@ -114,7 +114,8 @@ def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
     names = [
-        publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(6)
+        publish(registry, train=night(run_dir)["train"], model=str(position))
+        for position in range(6)
     ]
     for name in names[4:]:
         model = registry.version(name)
@@ -165,7 +166,7 @@ def test_shared_files_free_no_space(run_folder: RunFolder) -> None:
         run_dir / "features" / first["features"] / "data",
         run_dir / "features" / second["features"] / "data",
     )
-    freed = {each.folder.parent.name: each.freed_bytes for each in clean(run_folder, 1)}
+    freed = {version.folder.parent.name: version.freed_bytes for version in clean(run_folder, 1)}
     assert freed["features"] < 1000 < freed["train"]
 
 
@@ -177,7 +178,7 @@ def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(
     unfinished = run_dir / "train" / "0002-0123abcd"
     for folder in (unfinished, run_dir / "evaluations" / "0001", run_dir / "compare" / "thesis"):
         folder.mkdir(parents=True)
-    assert unfinished in [each.folder for each in clean(run_folder, 1, dry_run=True)]
+    assert unfinished in [version.folder for version in clean(run_folder, 1, dry_run=True)]
     assert unfinished.exists()
     clean(run_folder, 1)
     assert not unfinished.exists()
@@ -189,7 +190,7 @@ def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(
     run_folder: RunFolder,
 ) -> None:
     run_dir = run_folder.config.run_dir
-    made = night(run_dir)
+    created = night(run_dir)
     store = StageStore(run_dir, "evaluate")
     running = store.next_folder("0123456789")
     store.create(running)
@@ -197,8 +198,8 @@ def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(
         # Nobody holds the run folder.
         assert clean(run_folder, 1) == []
         assert running.exists()
-    assert [each.folder for each in clean(run_folder, 1)] == [running]
-    assert left(run_dir, "evaluate") == [made["evaluate"][:4]]
+    assert [version.folder for version in clean(run_folder, 1)] == [running]
+    assert left(run_dir, "evaluate") == [created["evaluate"][:4]]
 
 
 def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(
@@ -231,12 +232,12 @@ def test_links_to_an_archive_and_foreign_folders_are_left_alone(
     # Nor is a folder that this code has not made.
     foreign = run_dir / "features" / nights[0]["features"]
     (foreign / own_folders.MARKER).unlink()
-    shown = StringIO()
+    output = StringIO()
     for _ in range(2):
-        found = clean(RunFolder(run_folder.config, Console(file=shown, width=1000)), 1)
-        assert not {old, foreign} & {each.folder for each in found}
+        results = clean(RunFolder(run_folder.config, Console(file=output, width=1000)), 1)
+        assert not {old, foreign} & {result.folder for result in results}
         assert (foreign / "manifest.json").exists()
-        assert f"note: {foreign} is kept" in shown.getvalue()
+        assert f"note: {foreign} is kept" in output.getvalue()
         assert (archive / "manifest.json").exists()
         assert old.is_symlink()
 
@@ -244,7 +245,7 @@ def test_links_to_an_archive_and_foreign_folders_are_left_alone(
 def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
     registry = Registry(run_folder.config.run_dir, "hlf")
     (registry.folder / "9998-00000000").mkdir(parents=True)
-    before, after = (
+    state_before, state_after = (
         publish(registry, model=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab"
     )
-    assert rollback(run_folder, "hlf") == (after, before)
+    assert rollback(run_folder, "hlf") == (state_after, state_before)

@@ -50,17 +50,17 @@ def test_what_it_says_and_whether_all_is_well(
     is_well: bool,
     last: str,
 ) -> None:
-    said: list[str] = []
+    reports: list[str] = []
     for name in [name for name in os.environ if "SPARK_" in name]:
         # PySpark sets some in a process that had a session.
         monkeypatch.delenv(name)
     monkeypatch.setattr(RunFolder, "examine", lambda *_: findings)
     monkeypatch.setattr("training.launching.mpirun.probe_mpi", probe)
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
-    found = doctor(run_folder, said.append)
-    assert found.is_well is is_well
-    assert json.loads(json.dumps(found.as_json()))["is_well"] is is_well
-    assert said[-1].endswith(last)
+    actual = doctor(run_folder, reports.append)
+    assert actual.is_well is is_well
+    assert json.loads(json.dumps(actual.as_json()))["is_well"] is is_well
+    assert reports[-1].endswith(last)
 
 
 def test_for_one_worker_no_ranks_are_started(

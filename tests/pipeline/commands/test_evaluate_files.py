@@ -42,14 +42,14 @@ def test_leptons_that_lack_their_tracks_are_noted(
         for shift in (0.0, 2e-4, 2e-4)
     ]
     path = write_delphes(tmp_path / "new.root", distinct(rows))
-    shown = StringIO()
+    output = StringIO()
     config = Config.model_validate(
         {**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}}
     )
-    _new_events(RunFolder(config, Console(file=shown, width=1000)), [f"QCD={path}"], tmp_path)
+    _new_events(RunFolder(config, Console(file=output, width=1000)), [f"QCD={path}"], tmp_path)
     assert (
         "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
-        in shown.getvalue()
+        in output.getvalue()
     )
 
 
@@ -101,16 +101,16 @@ def test_without_its_events_the_test_split_was_refused(
     """They only say how much each sample counts."""
     nights = TrainedNights(tmp_path)
     nights.train(1)
-    shown = StringIO()
-    run_folder = RunFolder(nights.run_folder.config, Console(file=shown, width=1000))
+    output = StringIO()
+    run_folder = RunFolder(nights.run_folder.config, Console(file=output, width=1000))
     shutil.rmtree(run_folder.store("ingest").folder)
     evaluate_files(run_folder, [], [], None)
     assert [evaluation.task.rates for evaluation in evaluations] == [None]
-    assert "no rates: " in shown.getvalue()
+    assert "no rates: " in output.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("num_seen", "reference", "said"),
+    ("num_seen", "reference", "message"),
     [
         (0, True, ""),
         (3, True, "no boosted trees: the training and validation splits hold 3 of these events"),
@@ -127,7 +127,7 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
     monkeypatch: pytest.MonkeyPatch,
     num_seen: int | None,
     reference: bool,
-    said: str,
+    message: str,
 ) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
     asked: list[Any] = []
@@ -137,15 +137,15 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
         return num_seen
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.count_seen", noted)
-    shown = StringIO()
+    output = StringIO()
     config = Config.model_validate(
         {**MINIMAL, "run_dir": str(tmp_path), "evaluate": {"reference": reference}}
     )
-    run_folder = RunFolder(config, Console(file=shown, width=1000))
+    run_folder = RunFolder(config, Console(file=output, width=1000))
     events = _Events("new", dataset.files("test"))
     used = _reference(run_folder, dataset, events)
     assert (used is dataset) == (num_seen == 0 and reference)
-    assert shown.getvalue().strip() == said
+    assert output.getvalue().strip() == message
     assert asked == ([(dataset, 6)] if reference else [])
     assert _reference(run_folder, None, events) is None
 
@@ -157,9 +157,9 @@ def test_inputs_are_files_of_a_class_or_a_sample() -> None:
         (2, ["data/run=3/w.root"]),
         (0, ["/data/run=3/q.root"]),
     ]
-    for words in ("/data/run=3/new.root", "run=3/new.root", "date=*/*.root", "new.root"):
+    for message in ("/data/run=3/new.root", "run=3/new.root", "date=*/*.root", "new.root"):
         with pytest.raises(ConfigError, match=r"there is no sample '.*predict"):
-            _samples([words], config)
+            _samples([message], config)
 
 
 def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_others() -> None:
@@ -183,9 +183,10 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
     ]
     samples = [{**slice_sample, "cross_section_pb": 10.0} for slice_sample in of_slices]
     config = Config.model_validate({**MINIMAL, "samples": samples})
-    found = _samples(["low=x", "high=y", "ttbar=z"], config)
+    results = _samples(["low=x", "high=y", "ttbar=z"], config)
     assert [
-        (each.name, each.weight, each.sum_of_weights, each.cross_section_pb) for each in found
+        (result.name, result.weight, result.sum_of_weights, result.cross_section_pb)
+        for result in results
     ] == [
         ("low", "genWeight", "Runs.genEventSumw", 10.0),
         ("new-2", "LHEWeight[1]", None, None),
@@ -193,7 +194,7 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
     ]
     assert any(
         "sum_of_weights of high, ttbar is a number of other files" in note
-        for note in _notes_about_rates(config.model_copy(update={"samples": found}), config)
+        for note in _notes_about_rates(config.model_copy(update={"samples": results}), config)
     )
     with pytest.raises(ConfigError, match="no class of one sample"):
         _samples(["QCD=x"], config)

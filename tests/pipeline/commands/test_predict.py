@@ -44,15 +44,15 @@ class Scoring(Night):
         )
 
     def predict(self, out: Path, *files: str) -> str:
-        said = StringIO()
+        output = StringIO()
         folder = RunFolder(
-            load_config(str(self.folder / "config.yaml")), Console(file=said, width=1000)
+            load_config(str(self.folder / "config.yaml")), Console(file=output, width=1000)
         )
         model = self.version("train").folder / "hlf"
         predict(
             folder, [str(self.data / file) for file in files], out, model=str(model), parquet=True
         )
-        return said.getvalue()
+        return output.getvalue()
 
 
 @pytest.fixture(scope="module")

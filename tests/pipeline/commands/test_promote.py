@@ -65,21 +65,21 @@ def with_floor(nights: TrainedNights, at_least: float | None) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("at_least", "words"),
+    ("at_least", "message"),
     [(None, "that of the best constant answer"), (0.9, r"is below promote\.at_least: 0\.9")],
 )
 def test_a_first_network_below_the_floor_is_promoted_only_by_force(
-    nights: TrainedNights, at_least: float | None, words: str
+    nights: TrainedNights, at_least: float | None, message: str
 ) -> None:
     nights.train(0)
     run_folder = with_floor(nights, at_least)
     (verdict,) = promote(run_folder)
     assert not verdict.promoted
-    assert re.search(rf"{words}.*`promote --force` puts it in use anyway\.$", verdict.reason)
+    assert re.search(rf"{message}.*`promote --force` puts it in use anyway\.$", verdict.reason)
     assert nights.in_use() is None
     (verdict,) = promote(run_folder, force=True)
     assert verdict.promoted
-    assert re.search(f"^--force, although its .*{words}", verdict.reason)
+    assert re.search(f"^--force, although its .*{message}", verdict.reason)
     assert nights.in_use() == nights.made["train"]
 
 
@@ -113,13 +113,13 @@ def test_a_model_that_was_damaged_after_its_training_is_not_promoted(
     damaged = export(nights)
     if stage == "train":
         damaged = nights.run_dir / "train" / nights.made["train"] / "hlf" / "model" / "weights.pt"
-    content = bytearray(damaged.read_bytes())
+    file_bytes = bytearray(damaged.read_bytes())
     # The file can still be read.
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-    words = rf"{damaged.name} is not what was written.* run `python -m pipeline {stage}`"
+    file_bytes[len(file_bytes) // 2] ^= 1
+    damaged.write_bytes(file_bytes)
+    message = rf"{damaged.name} is not what was written.* run `python -m pipeline {stage}`"
     for force in (False, True):
-        with pytest.raises(DamagedOutputError, match=words):
+        with pytest.raises(DamagedOutputError, match=message):
             nights.promote(force=force)
     assert nights.in_use() is None
 
@@ -178,21 +178,25 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
     table = pq.read_table(path)
     samples = np.array(["qcd", "ttbar", "wjets"])[table["label"].to_numpy()]
     samples[(samples == "qcd") & (np.arange(len(samples)) % 2 == 0)] = "hard"
-    place = table.schema.get_field_index("sample")
-    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(samples)), path)
+    field_index = table.schema.get_field_index("sample")
+    pq.write_table(
+        table.set_column(field_index, table.schema.field(field_index), pa.array(samples)), path
+    )
     features = StageStore(nights.run_dir, "features").current()
     assert features is not None
     record_as_written(StageStore(nights.run_dir, "features"), features)
     rates = {"hard": (0, 1.0), "qcd": (0, 999.0), "ttbar": (1, 5.0), "wjets": (2, 7.0)}
     labels = {name: label for name, (label, _) in rates.items()}
-    known = Rates({name: Estimate(rate, 0.0) for name, (_, rate) in rates.items()}, labels)
-    monkeypatch.setattr("pipeline.stages.evaluate.rates_before", lambda *_: known)
-    monkeypatch.setattr("pipeline.commands.promote.rates_before", lambda *_: known, raising=False)
+    expected = Rates({name: Estimate(rate, 0.0) for name, (_, rate) in rates.items()}, labels)
+    monkeypatch.setattr("pipeline.stages.evaluate.rates_before", lambda *_: expected)
+    monkeypatch.setattr(
+        "pipeline.commands.promote.rates_before", lambda *_: expected, raising=False
+    )
     compared: list[ScoredEvents] = []
 
-    def noted(before: ScoredEvents, after: ScoredEvents) -> Estimate:
-        compared.extend([before, after])
-        return improvement(before, after)
+    def noted(state_before: ScoredEvents, state_after: ScoredEvents) -> Estimate:
+        compared.extend([state_before, state_after])
+        return improvement(state_before, state_after)
 
     monkeypatch.setattr("pipeline.commands.promote.improvement", noted)
     nights.promoted(5, 20)
@@ -212,9 +216,9 @@ def test_a_class_that_measures_nothing_does_not_keep_a_better_model_out(
     is_cancelled = table["label"].to_numpy() == 2
     weights = np.ones(len(is_cancelled), np.float32)
     weights[np.flatnonzero(is_cancelled)[0]] = 1 - is_cancelled.sum()
-    place = table.schema.get_field_index("weight")
-    field = table.schema.field(place)
-    pq.write_table(table.set_column(place, field, pa.array(weights, field.type)), path)
+    field_index = table.schema.get_field_index("weight")
+    field = table.schema.field(field_index)
+    pq.write_table(table.set_column(field_index, field, pa.array(weights, field.type)), path)
     features = StageStore(nights.run_dir, "features").current()
     assert features is not None
     record_as_written(StageStore(nights.run_dir, "features"), features)

@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> Path:
     """A config with three published stages and a model in use."""
     path = small_config(tmp_path, SAMPLES)
     for stage in STAGES:
-        publish(tmp_path / "run", stage, content="first")
+        publish(tmp_path / "run", stage, text="first")
     registry = Registry(tmp_path / "run", "hlf")
     folder = registry.next_folder("0123456789")
     registry.create(folder)
@@ -33,79 +33,81 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def spoil(store: StageStore, kind: str) -> str:
+def spoil(store: StageStore, kind_name: str) -> str:
     """Damage a version or its pointer; returns the words that name the damage."""
     version = store.current()
     assert version is not None
     manifest = version.folder / "manifest.json"
-    if kind == "pointer":
+    if kind_name == "pointer":
         store.pointer.write_text(json.dumps({"version": f"../features/{version.name}"}))
         return f"{store.pointer} is damaged: version: "
-    content = json.loads(manifest.read_text())
-    if kind == "outputs":
-        content["outputs"] = [{"path": "data"}]
-        manifest.write_text(json.dumps(content))
+    document = json.loads(manifest.read_text())
+    if kind_name == "outputs":
+        document["outputs"] = [{"path": "data"}]
+        manifest.write_text(json.dumps(document))
         return f"{manifest} is damaged: the key 'outputs.0.size' is missing"
-    del content[kind]
-    manifest.write_text(json.dumps(content))
-    return f"{manifest} is damaged: the key '{kind}' is missing"
+    del document[kind_name]
+    manifest.write_text(json.dumps(document))
+    return f"{manifest} is damaged: the key '{kind_name}' is missing"
 
 
-@pytest.mark.parametrize("kind", ["pointer", "outputs", "fingerprint", "counters"])
-def test_status_shows_what_can_be_read_and_the_damage_beside_it(config: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind_name", ["pointer", "outputs", "fingerprint", "counters"])
+def test_status_shows_what_can_be_read_and_the_damage_beside_it(
+    config: Path, kind_name: str
+) -> None:
     run_dir = config.parent / "run"
-    words = spoil(StageStore(run_dir, "train"), kind)
-    done = CliRunner().invoke(app, ["status", "--config", str(config)])
-    assert done.exit_code == Exit.USER_ERROR
-    assert words in done.stdout
+    message = spoil(StageStore(run_dir, "train"), kind_name)
+    result = CliRunner().invoke(app, ["status", "--config", str(config)])
+    assert result.exit_code == Exit.USER_ERROR
+    assert message in result.stdout
     for stage in ("ingest", "features", "hlf in use"):
-        assert f"{stage} " in done.stdout
-    content = json.loads(
+        assert f"{stage} " in result.stdout
+    document = json.loads(
         CliRunner().invoke(app, ["status", "--json", "--config", str(config)]).stdout
     )
-    assert content["train"]["damage"].startswith(words)
-    assert (content["train"]["version"] is None) == (kind == "pointer")
-    assert content["features"]["version"].startswith("0001-")
-    assert content["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
+    assert document["train"]["damage"].startswith(message)
+    assert (document["train"]["version"] is None) == (kind_name == "pointer")
+    assert document["features"]["version"].startswith("0001-")
+    assert document["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
     verified = CliRunner().invoke(app, ["status", "--verify", "--config", str(config)])
-    assert words in verified.stdout
+    assert message in verified.stdout
     assert verified.exit_code == Exit.USER_ERROR
 
 
 def test_status_names_a_damaged_model(config: Path) -> None:
-    words = spoil(Registry(config.parent / "run", "hlf"), "train")
-    done = CliRunner().invoke(app, ["status", "--json", "--config", str(config)])
-    content = json.loads(done.stdout)
-    assert content["in_use"]["hlf"]["damage"].startswith(words)
-    assert content["train"]["version"].startswith("0001-")
-    assert done.exit_code == Exit.USER_ERROR
+    message = spoil(Registry(config.parent / "run", "hlf"), "train")
+    result = CliRunner().invoke(app, ["status", "--json", "--config", str(config)])
+    document = json.loads(result.stdout)
+    assert document["in_use"]["hlf"]["damage"].startswith(message)
+    assert document["train"]["version"].startswith("0001-")
+    assert result.exit_code == Exit.USER_ERROR
 
 
 def test_plan_says_that_a_damaged_version_is_made_again(config: Path) -> None:
-    words = spoil(StageStore(config.parent / "run", "features"), "counters")
-    done = CliRunner().invoke(app, ["plan", "--json", "--config", str(config)])
-    assert done.exit_code == Exit.OK, done.output
-    plans = {plan["stage"]: plan for plan in json.loads(done.stdout)}
+    message = spoil(StageStore(config.parent / "run", "features"), "counters")
+    result = CliRunner().invoke(app, ["plan", "--json", "--config", str(config)])
+    assert result.exit_code == Exit.OK, result.output
+    plans = {plan["stage"]: plan for plan in json.loads(result.stdout)}
     assert (plans["features"]["state"], plans["features"]["would_run"]) == ("stale", True)
-    assert plans["features"]["reasons"][0].startswith(words)
+    assert plans["features"]["reasons"][0].startswith(message)
     assert "features would run, and its result may change" in plans["train"]["reasons"]
     assert plans["ingest"]["state"] == "stale"
 
 
 @pytest.mark.parametrize("command", ["train", "promote", "clean"])
 def test_a_damaged_version_is_no_bug_of_ours(config: Path, command: str) -> None:
-    words = spoil(StageStore(config.parent / "run", "features"), "fingerprint")
-    done = CliRunner().invoke(app, [command, "--config", str(config)])
-    assert done.exit_code == Exit.USER_ERROR, done.output
-    assert words in " ".join(done.stderr.split())
+    message = spoil(StageStore(config.parent / "run", "features"), "fingerprint")
+    result = CliRunner().invoke(app, [command, "--config", str(config)])
+    assert result.exit_code == Exit.USER_ERROR, result.output
+    assert message in " ".join(result.stderr.split())
 
 
 def test_run_makes_a_damaged_version_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_spark(monkeypatch, tmp_path)
     night = Night(tmp_path)
     night.run("ingest")
-    words = spoil(night.runner().run_folder.store("ingest"), "counters")
-    said = run_stages(tmp_path / "config.yaml", "ingest")
-    assert f"ingest: {words}" in said
+    message = spoil(night.runner().run_folder.store("ingest"), "counters")
+    stages = run_stages(tmp_path / "config.yaml", "ingest")
+    assert f"ingest: {message}" in stages
     assert night.version("ingest").name.startswith("0002-")
     assert "ingest: up to date" in run_stages(tmp_path / "config.yaml", "ingest")

@@ -62,8 +62,8 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="module")
 def patch() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as made:
-        yield made
+    with pytest.MonkeyPatch.context() as created:
+        yield created
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
     store = StageStore(run_dir, "features")
     version = store.next_folder("ff" * 8)
     write_dataset(version, rows={"train": [60], "val": [12], "test": [12]}, max_particles=2)
-    other = {**config, "features": {**config["features"], "min_lepton_pt": 27.0}}
-    publish(run_dir, "features", version, counters={}, config=other)
+    second = {**config, "features": {**config["features"], "min_lepton_pt": 27.0}}
+    publish(run_dir, "features", version, counters={}, config=second)
     store = StageStore(run_dir, "gridsearch")
     version = store.next_folder("bb" * 8)
     version.mkdir(parents=True)
@@ -89,9 +89,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
         "argv",
         ["train", "--set", "spark.conf={my.token: hush-1b2c}", "--set", "report.title=password"],
     )
-    before = time.time()
+    time_before = time.time()
     Runner(run_folder).run(["train"])
-    after = time.time()
+    time_after = time.time()
     store = StageStore(run_dir, "train")
     trained = store.current()
     assert trained is not None
@@ -112,7 +112,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
         config=config,
         code_version="commit abc",
     )
-    return Finished(run_folder, before, after)
+    return Finished(run_folder, time_before, time_after)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,10 @@ def client(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) 
 @pytest.fixture(scope="module")
 def runs(finished: Finished, client: MlflowClient) -> dict[str, Run]:
     """By network."""
-    return {each.network: client.get_run(each.run_id) for each in track(finished.run_folder)}
+    return {
+        logged_run.network: client.get_run(logged_run.run_id)
+        for logged_run in track(finished.run_folder)
+    }
 
 
 def records(finished: Finished, network: str) -> list[dict[str, Any]]:
@@ -177,14 +180,14 @@ def test_each_network_has_the_time_of_its_own_training(
 ) -> None:
     for network, run in runs.items():
         history = records(finished, network)
-        seconds = sum(each["seconds"] for each in history)
+        seconds = sum(record["seconds"] for record in history)
         assert run.data.metrics["training_seconds"] == pytest.approx(seconds)
         length = run.info.end_time - run.info.start_time
         assert length == pytest.approx(1000 * seconds, abs=2)
         # Times are kept to the second.
         assert 1000 * (finished.before - 1) <= run.info.end_time <= 1000 * finished.after
         points = client.get_metric_history(run.info.run_id, "val_loss")
-        assert [point.value for point in points] == [each["val_loss"] for each in history]
+        assert [point.value for point in points] == [record["val_loss"] for record in history]
         assert points[-1].timestamp == pytest.approx(run.info.end_time, abs=2)
         assert points[0].timestamp == pytest.approx(
             run.info.start_time + 1000 * history[0]["seconds"], abs=2
@@ -210,19 +213,19 @@ def test_what_was_measured_and_drawn_goes_along(client: MlflowClient, runs: dict
 def test_what_is_there_is_not_logged_again_but_what_a_killed_command_left_half_logged(
     finished: Finished, client: MlflowClient, runs: dict[str, Run]
 ) -> None:
-    again = track(finished.run_folder)
-    assert {each.network: each.run_id for each in again} == {
+    repeated = track(finished.run_folder)
+    assert {logged_run.network: logged_run.run_id for logged_run in repeated} == {
         name: run.info.run_id for name, run in runs.items()
     }
-    assert not any(each.is_new for each in again)
+    assert not any(logged_run.is_new for logged_run in repeated)
     config = finished.run_folder.config.model_copy(
         update={"mlflow": MlflowSettings(experiment="killed")}
     )
     run_folder = RunFolder(config, Console(quiet=True))
-    half = {each.network: each.run_id for each in track(run_folder)}["particles"]
+    half = {logged_run.network: logged_run.run_id for logged_run in track(run_folder)}["particles"]
     client.update_run(half, status="RUNNING")
-    whole = {each.network: each for each in track(run_folder)}
-    assert (whole["hlf"].is_new, whole["particles"].is_new) == (False, True)
+    complete = {logged_run.network: logged_run for logged_run in track(run_folder)}
+    assert (complete["hlf"].is_new, complete["particles"].is_new) == (False, True)
     assert client.get_run(half).info.lifecycle_stage == "deleted"
 
 

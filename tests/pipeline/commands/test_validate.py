@@ -14,7 +14,7 @@ from training.errors import IdleSettingError
 
 
 @pytest.mark.parametrize(
-    "chosen",
+    "settings",
     [
         {"train_by_network": {"particles": {"epochs": 3}}},
         {"model": {"particles": {"gru_width": 3}}},
@@ -22,20 +22,20 @@ from training.errors import IdleSettingError
     ids=str,
 )
 def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(
-    chosen: dict[str, Any],
+    settings: dict[str, Any],
 ) -> None:
-    said = validate(Config.model_validate({**MINIMAL, **chosen}), Console(quiet=True))
+    output = validate(Config.model_validate({**MINIMAL, **settings}), Console(quiet=True))
     assert (
-        next(said)
+        next(output)
         == "note: what is set for particles has no effect, since model.names has no particles"
     )
 
 
 def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
-    said = validate(
+    output = validate(
         Config.model_validate({**MINIMAL, "notify": ["no-such-mailer"]}), Console(quiet=True)
     )
-    assert next(said) == "note: notify: there is no program 'no-such-mailer'"
+    assert next(output) == "note: notify: there is no program 'no-such-mailer'"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
 def test_one_worker_is_refused_for_what_only_several_do(
     network_of_search: bool, train: dict[str, Any], problem: str
 ) -> None:
-    chosen = {**MINIMAL, "train": train, "model": {"hlf": {"from_gridsearch": network_of_search}}}
+    settings = {**MINIMAL, "train": train, "model": {"hlf": {"from_gridsearch": network_of_search}}}
     with pytest.raises(IdleSettingError, match=problem):
-        list(validate(Config.model_validate(chosen), Console(quiet=True)))
+        list(validate(Config.model_validate(settings), Console(quiet=True)))

@@ -20,7 +20,7 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "key", "beside"),
+    ("settings", "key", "beside"),
     [
         (
             {"features": {"particles": False, "max_tracks": 5}},
@@ -82,15 +82,15 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
     ids=str,
 )
 def test_a_key_without_effect_was_accepted(
-    chosen: dict[str, Any], key: str, beside: dict[str, Any]
+    settings: dict[str, Any], key: str, beside: dict[str, Any]
 ) -> None:
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
-        Config.model_validate({**MINIMAL, **chosen})
-    Config.model_validate({**MINIMAL, **chosen, **beside})
+        Config.model_validate({**MINIMAL, **settings})
+    Config.model_validate({**MINIMAL, **settings, **beside})
 
 
 @pytest.mark.parametrize(
-    ("chosen", "words"),
+    ("settings", "message"),
     [
         ({"classes": ["QCD", "ttbar", "W+jets", "Z"]}, r"class 'Z' \(label 3\) has no samples"),
         (
@@ -100,10 +100,10 @@ def test_a_key_without_effect_was_accepted(
                         "name": f"{name}{label}",
                         "label": label,
                         "files": ["a"],
-                        "cross_section_pb": known,
+                        "cross_section_pb": expected,
                     }
                     for label in range(3)
-                    for name, known in (("low", 2.0), ("high", None if label == 1 else 3.0))
+                    for name, expected in (("low", 2.0), ("high", None if label == 1 else 3.0))
                 ]
             },
             "class 'ttbar': high1 has no cross_section_pb, others have",
@@ -156,10 +156,10 @@ def test_a_key_without_effect_was_accepted(
     ids=str,
 )
 def test_sections_that_do_not_fit_each_other_are_refused(
-    chosen: dict[str, Any], words: str
+    settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=words):
-        Config.model_validate({**MINIMAL, **chosen})
+    with pytest.raises(ValidationError, match=message):
+        Config.model_validate({**MINIMAL, **settings})
 
 
 OF_PREDICTIONS = {"predicted", "probability_ttbar"}
@@ -175,17 +175,17 @@ def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
 
 
 def test_a_warm_up_longer_than_the_search_allows_was_a_bug_after_the_search() -> None:
-    chosen = {
+    settings = {
         **MINIMAL,
         "train": {"schedule": {"warmup_epochs": 9}},
         "gridsearch": {"epochs": [20, 5]},
     }
-    Config.model_validate(chosen)
+    Config.model_validate(settings)
     with pytest.raises(
         ValidationError,
         match=r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch",
     ):
-        Config.model_validate({**chosen, "model": {"hlf": {"from_gridsearch": True}}})
+        Config.model_validate({**settings, "model": {"hlf": {"from_gridsearch": True}}})
 
 
 def test_a_sample_of_several_classes_may_have_the_name_of_one() -> None:

@@ -16,12 +16,12 @@ def test_names_of_credentials_and_of_other_properties() -> None:
         "spark.hadoop.fs.gs.auth.client.id",
         "AWS_SECRET_ACCESS_KEY",
     ]
-    others = [
+    remaining = [
         "spark.authenticate",
         "spark.hadoop.hadoop.security.credential.provider.path",
         "OMP_NUM_THREADS",
     ]
-    assert list(filter(holds_credential, [*secret, *others])) == secret
+    assert list(filter(holds_credential, [*secret, *remaining])) == secret
 
 
 @pytest.mark.parametrize(

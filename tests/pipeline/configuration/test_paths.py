@@ -42,8 +42,8 @@ def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_th
     path = write_config(odd, samples=[*samples, *MINIMAL["samples"][1:]])
     config = load_config(path)
     assert config.run_dir == odd / "runs" / "x"
-    first, *others = config.samples[0].files
-    assert others == [f"{odd}/a.root", "/x/b.root", "https://x/c.root"]
+    first, *remaining = config.samples[0].files
+    assert remaining == [f"{odd}/a.root", "/x/b.root", "https://x/c.root"]
     (odd / "data").mkdir()
     (odd / "data" / "1.root").touch()
     (source,) = expand([config.samples[0].model_copy(update={"files": [first]})])
@@ -59,7 +59,7 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
 ) -> None:
     monkeypatch.setenv("NIGHT", "7")
     monkeypatch.setenv("HOME", "/home/ada")
-    content = {
+    document = {
         "run_dir": "runs/$NIGHT",
         "storage": "s3://bucket/${NIGHT}",
         "samples": [
@@ -71,7 +71,7 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
         "spark": {"executor_python": "~/bin/python"},
         "train": {"launcher_args": ["--hostfile", "$NIGHT.hosts"]},
     }
-    config = load_config(write_config(tmp_path, **content))
+    config = load_config(write_config(tmp_path, **document))
     assert config.run_dir == tmp_path / "runs" / "7"
     assert config.storage == "s3://bucket/7"
     assert config.samples[0].files == ["/home/ada/x.root", f"{tmp_path}/7/**.root"]
@@ -79,49 +79,51 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
     assert config.compare["workload"]["folder"] == "/home/ada/mnist"
     assert config.spark.executor_python == "/home/ada/bin/python"
     assert config.train.launcher_args == ["--hostfile", "7.hosts"]
-    given = load_config(
+    options = load_config(
         write_config(tmp_path), ["run_dir=~/$NIGHT", "samples.0.files=[$NIGHT.root]"]
     )
-    assert (given.run_dir, given.samples[0].files) == (Path("/home/ada/7"), ["7.root"])
-    for words, message in {
+    assert (options.run_dir, options.samples[0].files) == (Path("/home/ada/7"), ["7.root"])
+    for text, message in {
         "$NIGHTS/a": "no variable 'NIGHTS'. Nearest: NIGHT",
         "~no-such-user/a": "no home folder",
     }.items():
         with pytest.raises(ConfigError, match=f"config.yaml: run_dir: .*{message}"):
-            load_config(write_config(tmp_path, run_dir=words))
+            load_config(write_config(tmp_path, run_dir=text))
         with pytest.raises(ConfigError, match=f"--set: samples.0.files.0: .*{message}"):
-            load_config(write_config(tmp_path), [f"samples.0.files=[{words}]"])
+            load_config(write_config(tmp_path), [f"samples.0.files=[{text}]"])
 
 
 def test_each_path_of_the_config_is_among_them() -> None:
     # Texts that may be paths.
-    others = {
+    remaining = {
         "storage",
         "spark.executor_python",
         "train.launcher_args.*",
         "samples.*.files.*",
         "evaluate.data.*",
     }
-    others |= {each for each in PATHS if each.startswith("compare")}
-    assert others | {key for key, kind in _fields(Config, "") if "Path" in str(kind)} == {*PATHS}
+    remaining |= {path for path in PATHS if path.startswith("compare")}
+    assert remaining | {
+        key for key, kind_name in _fields(Config, "") if "Path" in str(kind_name)
+    } == {*PATHS}
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
     """All keys of a section with their types, those of lists of sections with a star."""
     for name, field in model.model_fields.items():
-        (kind, *_), many = (
+        (kind_name, *_), many = (
             (
                 *(argument for argument in get_args(field.annotation) if get_origin(argument)),
                 field.annotation,
             ),
             "",
         )
-        if get_origin(kind) is list:
-            kind, many = get_args(kind)[0], ".*"
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _fields(kind, f"{prefix}{name}{many}.")
+        if get_origin(kind_name) is list:
+            kind_name, many = get_args(kind_name)[0], ".*"
+        if isinstance(kind_name, type) and issubclass(kind_name, BaseModel):
+            yield from _fields(kind_name, f"{prefix}{name}{many}.")
         else:
-            yield f"{prefix}{name}{many}", kind
+            yield f"{prefix}{name}{many}", kind_name
 
 
 @pytest.mark.usefixtures("elsewhere")

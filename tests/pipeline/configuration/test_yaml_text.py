@@ -31,9 +31,9 @@ def test_values_follow_yaml_1_2(text: str, meant: Any) -> None:
 def test_a_key_that_is_given_twice_is_named_with_its_line_and_without_values() -> None:
     with pytest.raises(YAMLError) as caught:
         read_yaml("a:\n  b: hush\n  c: 1\n  'b': 2\n")
-    words = about_yaml(caught.value)
-    assert '"b" (line 4, column 3)' in words
-    assert "hush" not in words
+    message = about_yaml(caught.value)
+    assert '"b" (line 4, column 3)' in message
+    assert "hush" not in message
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_nobody_means_is_refused(text: str) -> None:
 
 
 def test_what_is_written_is_read_back_in_the_same_order() -> None:
-    words = [
+    command = [
         "yes",
         "1:30",
         "010",
@@ -67,11 +67,11 @@ def test_what_is_written_is_read_back_in_the_same_order() -> None:
         "line\nbreak",
         "",
     ]
-    content = {
-        "words": words,
+    document = {
+        "words": command,
         "none": None,
         "numbers": [1e3, 1.5e-5, 3],
         "a": {"empty": {}, "list": []},
     }
-    assert read_yaml(write_yaml(content)) == content
-    assert list(read_yaml(write_yaml(content))) == list(content)
+    assert read_yaml(write_yaml(document)) == document
+    assert list(read_yaml(write_yaml(document))) == list(document)

@@ -52,14 +52,14 @@ def test_java_of_java_home_and_of_the_path(
     java = make_java(tmp_path, script)
     path = {"PATH": f"{java.parent}:/usr/bin:/bin"}
     for env, whose in (({**path, "JAVA_HOME": str(tmp_path)}, "JAVA_HOME"), (path, "the PATH")):
-        found = about_java(env)
+        actual = about_java(env)
         if problem is None:
-            assert found is None
+            assert actual is None
         else:
-            assert found is not None
-            assert found.severity == "error"
-            assert f"{java} (from {whose}){problem}" in found.problem
-            assert "openjdk-17-jre-headless" in found.fix
+            assert actual is not None
+            assert actual.severity == "error"
+            assert f"{java} (from {whose}){problem}" in actual.problem
+            assert "openjdk-17-jre-headless" in actual.fix
 
 
 def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
@@ -96,11 +96,11 @@ def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
     ],
 )
 def test_shared_memory(free: int | None, workers: int, problem: str | None) -> None:
-    found = about_shared_memory(free, workers)
-    assert (found and (found.severity, found.fix)) == (
+    actual = about_shared_memory(free, workers)
+    assert (actual and (actual.severity, actual.fix)) == (
         problem and ("warning", "Start the container with `--shm-size=96m`.")
     )
-    assert found is None or str(problem) in found.problem
+    assert actual is None or str(problem) in actual.problem
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_shared_memory(free: int | None, workers: int, problem: str | None) -> N
     ],
 )
 def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
-    found = about_cores(*asked)
-    assert (found and found.fix) == fix
+    actual = about_cores(*asked)
+    assert (actual and actual.fix) == fix
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_only_what_is_needed_is_checked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path / "gone"))
 
     def checks(*needs: Need) -> list[str]:
-        return [found.check for found in examine(needs, run_dir=tmp_path, workers=1000)]
+        return [actual.check for actual in examine(needs, run_dir=tmp_path, workers=1000)]
 
     assert checks() == []
     assert checks(Need.SPARK) == ["java"]
@@ -150,10 +150,10 @@ def test_only_what_is_needed_is_checked(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_packages_that_are_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
-    monkeypatch.setattr(metadata, "requires", lambda _: wanted)
-    (found,) = examine([], run_dir=tmp_path)
+    expected = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: expected)
+    (actual,) = examine([], run_dir=tmp_path)
     assert (
-        f": numpy<1 ({metadata.version('numpy')}), no-such-package>=2 (missing)." in found.problem
+        f": numpy<1 ({metadata.version('numpy')}), no-such-package>=2 (missing)." in actual.problem
     )
-    assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in found.fix
+    assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in actual.fix

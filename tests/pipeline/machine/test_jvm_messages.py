@@ -23,9 +23,9 @@ print(noise)
 
 
 def test_warnings_of_the_jvm_go_to_the_callback_and_errors_to_the_terminal() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout == f"{[NOISE]}\n"
-    assert done.stderr == "12:00:00 ERROR lost\n"
+    assert completed.stdout == f"{[NOISE]}\n"
+    assert completed.stderr == "12:00:00 ERROR lost\n"

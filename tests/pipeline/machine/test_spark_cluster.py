@@ -103,14 +103,14 @@ def test_one_master_of_two_is_enough(closed_port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "error"),
+    ("index", "error"),
     [(socket.EAI_NONAME, ConfigError), (socket.EAI_AGAIN, UnreachableSparkError)],
 )
 def test_an_unknown_host_is_a_wrong_address_and_a_silent_name_server_is_none(
-    monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, index: int, error: type[Exception]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise socket.gaierror(number, "Name or service not known")
+        raise socket.gaierror(index, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_connection", fail)
     with pytest.raises(error, match="hots1"):
@@ -125,14 +125,14 @@ def test_what_can_be_no_name_of_a_host_is_a_wrong_address(name: str) -> None:
 
 def test_a_command_without_its_master_may_succeed_later(tmp_path: Any, closed_port: int) -> None:
     config = small_config(tmp_path, SAMPLES, spark={"master": f"spark://127.0.0.1:{closed_port}"})
-    done = invoke("ingest", "--config", config)
-    assert done.exit_code == Exit.MAY_PASS
-    assert "no Spark master answers at spark://127.0.0.1" in done.stderr
-    assert "bug" not in done.stderr
+    result = invoke("ingest", "--config", config)
+    assert result.exit_code == Exit.MAY_PASS
+    assert "no Spark master answers at spark://127.0.0.1" in result.stderr
+    assert "bug" not in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("message", "error", "words"),
+    ("message", "error", "text"),
     [
         (
             "Cannot call methods on a stopped SparkContext.",
@@ -147,17 +147,17 @@ def test_a_command_without_its_master_may_succeed_later(tmp_path: Any, closed_po
         ("Answer from Java side is empty", SparkJobError, "Spark's Java process has ended"),
     ],
 )
-def test_an_end_of_spark_is_no_bug(message: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words), failures_of_spark("spark://host1:7077"):
+def test_an_end_of_spark_is_no_bug(message: str, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text), failures_of_spark("spark://host1:7077"):
         raise Py4JNetworkError(message)
 
 
 def test_a_wait_for_executors_is_shown() -> None:
-    shown: list[str] = []
+    displayed: list[str] = []
     was_shown = threading.Event()
 
-    def show(words: str) -> None:
-        shown.append(words)
+    def show(message: str) -> None:
+        displayed.append(message)
         was_shown.set()
 
     sizes = SimpleNamespace(size=lambda: 1)
@@ -165,6 +165,6 @@ def test_a_wait_for_executors_is_shown() -> None:
     context: Any = SimpleNamespace(_jsc=scheduler, master="spark://host1:7077")
     with telling_of_executors(context, show):
         assert was_shown.wait(60)
-    assert shown[0].startswith(
+    assert displayed[0].startswith(
         "waiting for an executor of spark://host1:7077: its workers may be down"
     )

@@ -26,7 +26,7 @@ def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> No
         f"import sys; sys.path.insert(0, {str(archive)!r}); import ingestion.spark_job, features.spark_job;"
         "print(features.spark_job.__file__)"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -34,16 +34,16 @@ def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> No
         cwd=tmp_path,
         env={"HOME": str(tmp_path)},
     )
-    assert done.stdout.startswith(str(archive))
+    assert completed.stdout.startswith(str(archive))
 
 
 def test_the_cause_of_a_failed_job_is_the_tasks_own_exception() -> None:
-    words = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+    message = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
   File "job.py", line 3, in run
 ZeroDivisionError: division by zero
 \tat org.apache.spark.api.python.BasePythonRunner"""
-    assert _cause(words) == "ZeroDivisionError: division by zero"
+    assert _cause(message) == "ZeroDivisionError: division by zero"
     assert "Job aborted" in _cause(
         "words\n: org.apache.spark.SparkException: Job aborted due to lost executor"
     )
@@ -69,7 +69,7 @@ def test_a_local_spark_leaves_the_environment_as_it_was(spark: SparkContext) -> 
 
 
 def test_the_cause_is_the_last_of_a_chain_and_an_error_of_our_own_is_no_fault_of_spark() -> None:
-    words = """: org.apache.spark.SparkException: Job aborted due to stage failure
+    message = """: org.apache.spark.SparkException: Job aborted due to stage failure
 Traceback (most recent call last):
 AttributeError: 'SelectedEvents' object has no attribute 'branches'
 
@@ -82,7 +82,7 @@ features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in lin
 Caused by: org.apache.spark.api.python.PythonException
 AttributeError: 'SelectedEvents' object has no attribute 'branches'"""
     assert (
-        _cause(words)
+        _cause(message)
         == "features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in line 6"
     )
 
@@ -91,9 +91,9 @@ def test_a_damaged_file_with_a_long_path_is_named_whole() -> None:
     damage = DamagedOutputError(
         "/data" + "/a long name of a folder" * 30 + "/part.parquet", "reading it fails"
     )
-    words = f": org.apache.spark.SparkException: aborted\ningestion.integrity.DamagedOutputError: {damage}"
+    message = f": org.apache.spark.SparkException: aborted\ningestion.integrity.DamagedOutputError: {damage}"
     with pytest.raises(DamagedOutputError) as raised, failures_of_spark("local[1]"):
-        raise Py4JError(words)
+        raise Py4JError(message)
     assert raised.value.path == damage.path
 
 
@@ -121,11 +121,11 @@ def test_an_input_that_executors_do_not_see_is_named(spark: SparkContext, tmp_pa
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs the rights of root"
 )
 @pytest.mark.parametrize(
-    ("mount", "told"),
+    ("mount", "message"),
     [("mount -t tmpfs tmpfs", "does not see"), ("mount -o bind,ro {folder}", "cannot write into")],
 )
 def test_run_folders_on_storage_of_the_driver_ended_in_a_file_not_found_error(
-    spark: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, told: str
+    spark: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, message: str
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -136,7 +136,7 @@ def test_run_folders_on_storage_of_the_driver_ended_in_a_file_not_found_error(
     python.chmod(0o755)
     monkeypatch.setattr(spark, "pythonExec", str(python))
     with pytest.raises(
-        MachineError, match=rf"do not share the storage.*{told} {folder}.*Put run_dir"
+        MachineError, match=rf"do not share the storage.*{message} {folder}.*Put run_dir"
     ):
         refuse_unshared(spark, folder)
     assert list(folder.iterdir()) == []

@@ -37,17 +37,17 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
     """Counters of ingest and features of three equal samples, from the weights of the events by outcome."""
 
     def summed(*steps: str) -> tuple[int, list[float]]:
-        chosen = [weight for step in steps for weight in weights.get(step, [])]
-        return len(chosen), [math.fsum(chosen), math.fsum(weight**2 for weight in chosen)]
+        selected = [weight for step in steps for weight in weights.get(step, [])]
+        return len(selected), [math.fsum(selected), math.fsum(weight**2 for weight in selected)]
 
     late = OUTCOMES
     early = ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton")
-    made = {step: summed(step) for step in (*early, *late)}
-    made |= {"entries": summed(*early, *late), "events": summed(*late)}
+    created = {step: summed(step) for step in (*early, *late)}
+    created |= {"entries": summed(*early, *late), "events": summed(*late)}
     return tuple(  # type: ignore[return-value]
         {
-            "samples": {name: {step: made[step][0] for step in steps} for name in "abc"},
-            "weights": {name: {step: made[step][1] for step in steps} for name in "abc"},
+            "samples": {name: {step: created[step][0] for step in steps} for name in "abc"},
+            "weights": {name: {step: created[step][1] for step in steps} for name in "abc"},
             "normalisation": {name: {"factor": 1.0} for name in "abc"},
         }
         for steps in (("entries", *early, "events"), ("events", *late))
@@ -96,11 +96,11 @@ def test_samples_of_a_class_add_up_in_physics_weights() -> None:
 
 
 def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
-    known = {
+    expected = {
         **CONFIG,
         "samples": [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]],
     }
-    assert uncertain_mixtures(known) == []
+    assert uncertain_mixtures(expected) == []
     assert uncertain_mixtures(CONFIG) == [
         "Class QCD: a, b do not all have a cross_section_pb and count by their numbers of events."
     ]
@@ -158,7 +158,7 @@ def test_every_cut_that_is_set_is_a_line_and_no_other() -> None:
         "convention": "sparkdltrigger",
         "ordering": "file",
     }
-    weights = {outcome: [1.0] * (2**place) for place, outcome in enumerate(OUTCOMES)}
+    weights = {outcome: [1.0] * (2**position) for position, outcome in enumerate(OUTCOMES)}
     steps = cutflow(*counters(weights), CONFIG | {"features": features})
     assert {step.name: step.yields["a"].events for step in steps} == {
         "in the files": 255,

@@ -47,8 +47,8 @@ def config_of(
 
 
 def test_the_bundled_files_are_known_by_their_uuids_wherever_they_lie() -> None:
-    found = {str(uproot.open(path).file.uuid) for path in (ROOT / "samples").glob("*.root")}
-    assert found == set(BUNDLED)
+    actual = {str(uproot.open(path).file.uuid) for path in (ROOT / "samples").glob("*.root")}
+    assert actual == set(BUNDLED)
 
 
 def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(
@@ -78,10 +78,10 @@ def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(
 def test_cross_sections_of_ones_own_were_called_illustrative(
     tmp_path: Path, uuids: dict[str, str], sizes: tuple[float | None, ...], note: str
 ) -> None:
-    found = event_origin(config_of(tmp_path, sizes), files_of(uuids))
-    assert found.rates_note == note
-    assert ("technical" in found.sample_note) == (uuids is UUIDS)
-    assert found.energy_tev == (13.0 if uuids is UUIDS else None)
+    actual = event_origin(config_of(tmp_path, sizes), files_of(uuids))
+    assert actual.rates_note == note
+    assert ("technical" in actual.sample_note) == (uuids is UUIDS)
+    assert actual.energy_tev == (13.0 if uuids is UUIDS else None)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_events_without_weights_of_a_generator_were_called_simulation(
 
 
 def test_the_words_of_the_config_prevail(tmp_path: Path) -> None:
-    said = {"sample_note": "collision data", "rates_note": "", "energy_tev": 5.02}
-    assert event_origin(config_of(tmp_path, report=said), files_of(UUIDS)) == (
+    output = {"sample_note": "collision data", "rates_note": "", "energy_tev": 5.02}
+    assert event_origin(config_of(tmp_path, report=output), files_of(UUIDS)) == (
         "collision data",
         5.02,
         "",
     )
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own_value", [False, True])
 def test_rates_of_simulated_events_have_the_threshold_of_their_generator(
-    tmp_path: Path, own: bool
+    tmp_path: Path, own_value: bool
 ) -> None:
     sizes = {"qcd": 7.0, "ttbar": 8.0, "wjets": 9.0}
     counters = {
@@ -128,17 +128,17 @@ def test_rates_of_simulated_events_have_the_threshold_of_their_generator(
     ]
     config = config_of(
         tmp_path,
-        (1.0, 2.0, 3.0) if own else tuple(sizes.values()),
+        (1.0, 2.0, 3.0) if own_value else tuple(sizes.values()),
         simulate={"processes": processes, "energy_tev": 14},
     )
     files = [
-        {**each, "path": f"{version.folder}/{each['sample']}/0.root"}
-        for each in files_of(dict.fromkeys(UUIDS, OWN))
+        {**input_file, "path": f"{version.folder}/{input_file['sample']}/0.root"}
+        for input_file in files_of(dict.fromkeys(UUIDS, OWN))
     ]
-    found = event_origin(config, files)
-    assert found[:2] == ("Simulation", 14.0)
+    actual = event_origin(config, files)
+    assert actual[:2] == ("Simulation", 14.0)
     note = (
         "Cross-sections are those of Pythia in leading order, after the filter on leptons. qcd begins at pTHat = 30 "
         "GeV: its rate and its share of the background are lower limits, the purity is an upper limit."
     )
-    assert found.rates_note == ("" if own else note)
+    assert actual.rates_note == ("" if own_value else note)

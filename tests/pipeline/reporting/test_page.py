@@ -38,7 +38,8 @@ def compared(word: str) -> dict[str, Any]:
 
 def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     harmless, evil = (
-        example_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL))
+        example_versions(tmp_path / name, state_after=state_after)
+        for name, state_after in (("a", "x"), ("b", EVIL))
     )
     for each in (harmless, evil):
         each["features"].manifest.accepted = Acceptance.model_validate(
@@ -60,12 +61,12 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
 def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_tables(
     tmp_path: Path, optional: tuple[str, ...], pictures: int, tables: int, rates: bool
 ) -> None:
-    made = example_versions(tmp_path, optional=optional, rates=rates, after="x")
-    html = render(made, REPORT, tmp_path / "card")
+    created = example_versions(tmp_path, optional=optional, rates=rates, state_after="x")
+    html = render(created, REPORT, tmp_path / "card")
     page = Page(html)
-    assert sum(each.startswith("data:image/png;base64,") for each in page.loaded) == pictures
+    assert sum(link.startswith("data:image/png;base64,") for link in page.loaded) == pictures
     assert [
-        each for each in page.loaded if not each.startswith(("data:image/png;base64,", "#"))
+        link for link in page.loaded if not link.startswith(("data:image/png;base64,", "#"))
     ] == ["data:,"]
     assert not re.search(r"url\(|@import", html)
     # A phone would shrink the page without it.
@@ -75,11 +76,12 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_t
         len(table) > 1 and {len(row) for row in table} == {len(table[0])} for table in page.tables
     )
     # The interactive curves come in the order of the figures, whose colours they have.
-    curves = json.loads((made["evaluate"].folder / "curves.json").read_text())
-    shown = re.search(r'id="curve-data">(.*?)</script>', html)
-    assert shown is not None
+    curves = json.loads((created["evaluate"].folder / "curves.json").read_text())
+    displayed = re.search(r'id="curve-data">(.*?)</script>', html)
+    assert displayed is not None
     orders = [
-        [list(of_models) for of_models in each.values()] for each in (json.loads(shown[1]), curves)
+        [list(of_models) for of_models in link.values()]
+        for link in (json.loads(displayed[1]), curves)
     ]
     assert orders[0] == orders[1] != [sorted(models) for models in orders[1]]
     # The contents lead to every section.
@@ -89,17 +91,19 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_t
     assert set(re.findall(r'<h2 id="([^"]+)"', html)) <= set(targets)
 
 
-def with_all(made: Versions) -> None:
+def with_all(created: Versions) -> None:
     """What only some runs have: further trainings, firmware, importances of kinds, shifts, a model without rivals."""
-    runs, networks = counters(made, "evaluate")["runs"], counters(made, "export")["networks"]
+    runs, networks = counters(created, "evaluate")["runs"], counters(created, "export")["networks"]
     spread = {"mean": 0.9012, "spread": 0.0123}
     points = [{"wanted": 0.9, "mean": 0.123, "spread": 0.0456}, {"wanted": 0.999, **spread}]
     runs["hlf"]["trainings"] = {
         "count": 5, "accuracy": spread, "auc": {"top": spread}, "auc_against": {"QCD": spread},
         "working_points": points,
     }  # fmt: skip
-    one = counters(made, "train")["networks"]["hlf"]
-    counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
+    first = counters(created, "train")["networks"]["hlf"]
+    counters(created, "train")["further"] = {
+        "hlf": {"hlf-seed-2": first | {"best_val_loss": 0.4321}}
+    }
     firmware = {
         "bits": 8,
         "largest_difference": 0.2,
@@ -119,32 +123,32 @@ def with_all(made: Versions) -> None:
         "top": better["rates"]["top"],
     }
     runs["hlf"]["importance_of_kinds"] = {"lepton": {"value": 0.123, "error": 0.004}}
-    other = {
+    second = {
         "lepton": {"value": 0.2, "error": 0.01},
         "high-level features": {"value": 0.3, "error": 0.02},
     }
-    runs["inclusive"] = runs["boosted-trees"] | {"importance_of_kinds": other}
-    counters(made, "evaluate")["behind_best"]["inclusive"] = {"value": 0.0, "error": 0.0}
-    for key, number in (
+    runs["inclusive"] = runs["boosted-trees"] | {"importance_of_kinds": second}
+    counters(created, "evaluate")["behind_best"]["inclusive"] = {"value": 0.0, "error": 0.0}
+    for key, index in (
         ("systematics", {"value": 0.5, "shift": -0.0123, "error": 0.001}),
         ("weights", {"value": 0.5, "shift": 0.02, "error": 0.0}),
         ("weights_envelope", {"down": -0.0123, "up": 0.02, "rms": 0.01}),
     ):
         shifted = [
-            {"wanted": wanted, "efficiencies": {"QCD": number, "top": number}}
-            for wanted in (0.9, 0.999)
+            {"wanted": expected, "efficiencies": {"QCD": index, "top": index}}
+            for expected in (0.9, 0.999)
         ]
-        varied = {"accuracy": None, "auc": number, "working_points": shifted}
+        varied = {"accuracy": None, "auc": index, "working_points": shifted}
         runs["hlf"][key] = (
             varied if key == "weights_envelope" else {"one +2 %": varied, "other": varied}
         )
 
 
-def with_events(made: Versions) -> None:
+def with_events(created: Versions) -> None:
     """An offline analysis of blinded data, with a model that lets no background pass."""
     counted = {"value": 120.4, "low": 110.0, "high": 131.0}
     few, none = {"value": 4.2, "low": 2.1, "high": 8.0}, {"value": 0.0, "low": 0.0, "high": 3.7}
-    evaluated = counters(made, "evaluate")
+    evaluated = counters(created, "evaluate")
     evaluated |= {
         "rates_before": None,
         "events_before": {"QCD": 4000.0, "top": 140.0},
@@ -189,11 +193,11 @@ def with_events(made: Versions) -> None:
         run |= {"data": data, "significance": {**scan, "best": 0, "best_is_at_end": model == "hlf"}}
 
 
-def with_little(made: Versions) -> None:
+def with_little(created: Versions) -> None:
     """No working point can be measured."""
-    for run in counters(made, "evaluate")["runs"].values():
+    for run in counters(created, "evaluate")["runs"].values():
         run["working_points"][0]["measurable"] = False
-    (made["evaluate"].folder / "plots" / "importance.png").unlink()
+    (created["evaluate"].folder / "plots" / "importance.png").unlink()
 
 
 @pytest.mark.parametrize(
@@ -207,18 +211,18 @@ def test_the_words_and_tables_of_the_page_are_those_of_the_golden_file(
     *,
     update_golden: bool,
 ) -> None:
-    made = example_versions(tmp_path, optional=optional, rates=change is with_all)
-    change(made)
+    created = example_versions(tmp_path, optional=optional, rates=change is with_all)
+    change(created)
     compared_with = compared("mine") if change is with_all else {}
-    html = render(made, REPORT, tmp_path / "card", comparisons=compared_with)
-    words = Page(re.sub(r"(?s)<(style|script|table)\b.*?</\1>", "", html)).words.splitlines()
+    html = render(created, REPORT, tmp_path / "card", comparisons=compared_with)
+    message = Page(re.sub(r"(?s)<(style|script|table)\b.*?</\1>", "", html)).words.splitlines()
     rows = [" | ".join(row) for table in Page(html).tables for row in (["---"], *table)]
     printed = [
         line
-        for table in evaluation_tables(counters(made, "evaluate"))
+        for table in evaluation_tables(counters(created, "evaluate"))
         for line in str(table).splitlines()
     ]
-    lines = [*(" ".join(line.split()) for line in words), *rows, "---", *map(str.rstrip, printed)]
+    lines = [*(" ".join(line.split()) for line in message), *rows, "---", *map(str.rstrip, printed)]
     text = "\n".join(filter(None, lines)) + "\n"
     golden = GOLDEN / f"report_{change.__name__}.txt"
     if update_golden:

@@ -13,20 +13,20 @@ from pipeline.runs.manifest import Acceptance
 
 
 def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
-    made = example_versions(tmp_path)
-    assert warnings(made) == []
+    created = example_versions(tmp_path)
+    assert warnings(created) == []
     assert ("ul", ["class"]) not in page_of(
         example_versions(tmp_path / "b", optional=()), tmp_path / "b"
     ).tags
 
 
 def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None:
-    made = example_versions(tmp_path)
-    ingest, metrics = (counters(made, stage) for stage in ("ingest", "evaluate"))
-    first = made["ingest"].manifest.inputs[0]
-    made["ingest"].manifest.inputs.append({**first, "uuid": next(iter(BUNDLED))})
+    created = example_versions(tmp_path)
+    ingest, metrics = (counters(created, stage) for stage in ("ingest", "evaluate"))
+    first = created["ingest"].manifest.inputs[0]
+    created["ingest"].manifest.inputs.append({**first, "uuid": next(iter(BUNDLED))})
     metrics["num_events"] = 999
-    made["features"].manifest.config["features"] |= {
+    created["features"].manifest.config["features"] |= {
         "convention": "sparkdltrigger",
         "ordering": "file",
     }
@@ -36,7 +36,7 @@ def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None
     ingest["bad_files"] += [bad, bad]
     tests = metrics["runs"]["hlf"]["train_against_test"]["top"]
     tests["QCD"]["p_value"] = 0.002
-    made["train"].manifest.accepted = Acceptance.model_validate(
+    created["train"].manifest.accepted = Acceptance.model_validate(
         {
             "when": "2026-01-01T00:00:00+00:00",
             "reasons": ["code models/networks/hlf.py changed", "train.epochs was 3"],
@@ -52,18 +52,20 @@ def test_every_doubt_is_a_warning_and_stands_on_the_page(tmp_path: Path) -> None
         "hlf: scores of training and test events differ (p = 0.004): overtrained.",
         "train was stale and accepted as up to date: code models/networks/hlf.py changed; train.epochs was 3.",
     ]
-    found = warnings(made)
-    assert [words[: len(each)] for words, each in zip(found, expected, strict=True)] == expected
-    words = page_of(made, tmp_path).words
-    assert all(each in words for each in found)
+    results = warnings(created)
+    assert [
+        message[: len(result)] for message, result in zip(results, expected, strict=True)
+    ] == expected
+    message = page_of(created, tmp_path).words
+    assert all(result in message for result in results)
     tests["QCD"]["p_value"] = 0.0
-    assert any("(p = 0): overtrained." in warning for warning in warnings(made))
+    assert any("(p = 0): overtrained." in warning for warning in warnings(created))
 
 
 def test_the_smallest_of_several_probabilities_is_judged_by_their_number(tmp_path: Path) -> None:
-    made = example_versions(tmp_path)
-    tests = counters(made, "evaluate")["runs"]["hlf"]["train_against_test"]["top"]
+    created = example_versions(tmp_path)
+    tests = counters(created, "evaluate")["runs"]["hlf"]["train_against_test"]["top"]
     # Two tests: 0.005 is what chance gives in a hundredth of all runs.
-    for p_value, number in ((math.nextafter(0.005, 1), 0), (0.0049, 1)):
+    for p_value, index in ((math.nextafter(0.005, 1), 0), (0.0049, 1)):
         tests["QCD"]["p_value"] = p_value
-        assert len(warnings(made)) == number
+        assert len(warnings(created)) == index

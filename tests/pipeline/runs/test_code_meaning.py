@@ -95,11 +95,11 @@ def cut(x: int):
 def test_meaning_counts_and_words_and_types_of_functions_do_not(
     package: Path, old: str, new: str, *, counts: bool
 ) -> None:
-    (source,) = (each for each in (MODULE, TYPED) if old in each)
+    (source,) = (source_text for source_text in (MODULE, TYPED) if old in source_text)
     (package / "a.py").write_text(source)
-    before = digests()
+    digests_before = digests()
     (package / "a.py").write_text(source.replace(old, new))
-    changed = {name for name, digest in digests().items() if digest != before[name]}
+    changed = {name for name, digest in digests().items() if digest != digests_before[name]}
     assert changed == ({"features.a"} if counts else set())
 
 
@@ -114,9 +114,9 @@ def test_a_cut_that_a_call_named_note_changed_left_the_features_up_to_date(
         "from features.b import note\n\n\ndef select(cuts):\n    pass\n    {}\n    return cuts\n"
     )
     (package / "a.py").write_text(source.format("None"))
-    before = digests()
+    digests_before = digests()
     (package / "a.py").write_text(source.format(statement))
-    assert digests() != before
+    assert digests() != digests_before
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,17 @@ def test_what_is_imported_is_followed_whatever_its_name_is_and_counts(
 ) -> None:
     (package / "errors.py").write_text("limit = 1\n")
     (package / "a.py").write_text(source)
-    before = digests()
-    assert set(before) == {"features", "features.a", *followed}
+    digests_before = digests()
+    assert set(digests_before) == {"features", "features.a", *followed}
     for name in followed:
         (package.parent / f"{name.replace('.', '/')}.py").write_text("limit = 2\n")
-    assert {name for name, digest in digests().items() if digest != before[name]} == followed
+    assert {
+        name for name, digest in digests().items() if digest != digests_before[name]
+    } == followed
     # An import also runs the packages around a module.
     (package / "__init__.py").write_text("import features.d\n")
     (package / "d.py").write_text("")
-    assert set(digests()) == {*before, "features.d"}
+    assert set(digests()) == {*digests_before, "features.d"}
 
 
 @pytest.fixture
@@ -170,13 +172,17 @@ def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         del sys.modules[name]
 
 
-def changed_in_plugin(before: dict[str, str], entry: str = "my_package.parts.trigger") -> set[str]:
+def changed_in_plugin(
+    state_before: dict[str, str], entry: str = "my_package.parts.trigger"
+) -> set[str]:
     code_meaning._read_module.cache_clear()
-    return {name for name, digest in code_digests([entry]).items() if digest != before.get(name)}
+    return {
+        name for name, digest in code_digests([entry]).items() if digest != state_before.get(name)
+    }
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "counted"),
+    ("file", "text", "counted"),
     [
         ("helper.py", "cut = 31\n", {"my_package.helper"}),
         ("helper.py", "cut = 30  # in GeV\n", set()),
@@ -195,21 +201,21 @@ def changed_in_plugin(before: dict[str, str], entry: str = "my_package.parts.tri
     ],
 )
 def test_the_whole_package_of_an_installed_plugin_counts(
-    installed_plugin: Path, file: str, content: str, counted: set[str]
+    installed_plugin: Path, file: str, text: str, counted: set[str]
 ) -> None:
     version = installed_plugin / "run" / "export" / "0001-01234567"
     (version / "hls").mkdir(parents=True)
     (version / MARKER).touch()
-    before = code_digests(["my_package.parts.trigger"])
-    (installed_plugin / file).write_text(content)
-    assert changed_in_plugin(before) == counted
+    code_digests_before = code_digests(["my_package.parts.trigger"])
+    (installed_plugin / file).write_text(text)
+    assert changed_in_plugin(code_digests_before) == counted
 
 
 def test_a_module_that_a_plugin_imports_is_an_entry_point(installed_plugin: Path) -> None:
     """A feature that is declared there names its module."""
-    before = code_digests(["my_package.helper"])
+    code_digests_before = code_digests(["my_package.helper"])
     (installed_plugin / "helper.py").write_text("cut = 31\n")
-    assert changed_in_plugin(before, "my_package.helper") == {"my_package.helper"}
+    assert changed_in_plugin(code_digests_before, "my_package.helper") == {"my_package.helper"}
 
 
 @pytest.mark.parametrize(
@@ -229,9 +235,9 @@ def test_files_that_a_plugin_of_one_file_names_count_and_others_beside_it_do_not
     (tmp_path / file).write_text("1")
     plugins.load([str(plugin)])
     try:
-        before = code_digests(["plugin_found_here"])
+        code_digests_before = code_digests(["plugin_found_here"])
         (tmp_path / file).write_text("2")
-        assert bool(changed_in_plugin(before, "plugin_found_here")) == counts
+        assert bool(changed_in_plugin(code_digests_before, "plugin_found_here")) == counts
     finally:
         del sys.modules["plugin_found_here"]
 
@@ -253,9 +259,11 @@ def test_a_table_that_a_module_reads_by_another_name_left_its_stage_up_to_date(
     table = package / name
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text("30")
-    before = digests()
+    digests_before = digests()
     table.write_text("20")
-    assert {each for each, digest in digests().items() if digest != before[each]} == {"features.a"}
+    assert {module for module, digest in digests().items() if digest != digests_before[module]} == {
+        "features.a"
+    }
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.css"])
@@ -280,8 +288,11 @@ def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
     config = load_config("demo", [])
-    parts = stage.parts(config).values()
-    entries = [*stage.entry_points(config), *(each for part in parts for each in part.entry_points)]
+    chunks = stage.parts(config).values()
+    entries = [
+        *stage.entry_points(config),
+        *(entry_point for chunk in chunks for entry_point in chunk.entry_points),
+    ]
     names = set(code_digests(entries))
     shell = {name for name in names if name.count(".") > 1 and name.startswith("pipeline.")}
     allowed = (
@@ -318,14 +329,14 @@ def test_code_that_a_result_does_not_need_made_it_stale(
     entries: tuple[str, ...], within: set[str], without: tuple[str, ...]
 ) -> None:
     stages = {stage.name: stage.entry_points(load_config("demo", [])) for stage in STAGES}
-    found = code_digests(each for entry in entries for each in stages.get(entry, (entry,)))
-    assert within <= set(found)
-    assert [name for name in found if name.startswith(without)] == []
+    results = code_digests(module for entry in entries for module in stages.get(entry, (entry,)))
+    assert within <= set(results)
+    assert [name for name in results if name.startswith(without)] == []
 
 
 def test_grid_search_and_slots_of_spark_counted_in_networks_that_use_neither() -> None:
     config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=true"])
-    (train,) = (each for each in STAGES if each.name == "train")
+    (train,) = (stage for stage in STAGES if stage.name == "train")
     hlf, particles = (
         set(code_digests(train.parts(config)[name].entry_points)) for name in ("hlf", "particles")
     )

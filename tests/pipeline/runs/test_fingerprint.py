@@ -35,28 +35,28 @@ def test_each_kind_of_change_has_its_words() -> None:
 
 
 def test_it_survives_json() -> None:
-    whole = replace(BASE, parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
-    content = json.loads(json.dumps(redact_all(asdict(whole))))
-    assert content["code"] == {"features.kernel_pass": "f"}
-    assert TypeAdapter(Fingerprint).validate_python(content) == whole
+    complete = replace(BASE, parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
+    document = json.loads(json.dumps(redact_all(asdict(complete))))
+    assert document["code"] == {"features.kernel_pass": "f"}
+    assert TypeAdapter(Fingerprint).validate_python(document) == complete
 
 
 def test_parts_have_reasons_of_their_own() -> None:
-    before = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
-    other = replace(
+    fingerprint_before = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
+    second = replace(
         BASE, config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"}
     )
-    now = Fingerprint({}, {}, {}, {"hlf": other, "inclusive": BASE})
-    assert reasons_to_run(before, now) == [
+    now = Fingerprint({}, {}, {}, {"hlf": second, "inclusive": BASE})
+    assert reasons_to_run(fingerprint_before, now) == [
         "inclusive is new",
         "particles is no longer configured",
         "hlf: config x.a changed (1 -> 2)",
         "hlf: code of models.networks.hlf changed",
     ]
-    assert before.digest != now.digest
+    assert fingerprint_before.digest != now.digest
 
 
 def test_inputs_can_be_left_out_of_parts_too() -> None:
-    whole = replace(BASE, parts={"hlf": BASE})
-    left = whole.without_inputs(["u1"])
-    assert list(left.inputs) == list(left.parts["hlf"].inputs) == ["u2"]
+    complete = replace(BASE, parts={"hlf": BASE})
+    leftovers = complete.without_inputs(["u1"])
+    assert list(leftovers.inputs) == list(leftovers.parts["hlf"].inputs) == ["u2"]

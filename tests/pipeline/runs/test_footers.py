@@ -14,7 +14,7 @@ from pipeline.runs.object_store import ObjectStore
 def test_the_footers_of_files_on_object_storage_are_read_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [f"events/part-{number}.parquet" for number in range(3)]
+    paths = [f"events/part-{index}.parquet" for index in range(3)]
     (tmp_path / "0001-abcdef01" / "events").mkdir(parents=True)
     for path in paths:
         (tmp_path / "0001-abcdef01" / path).write_text(path)
@@ -33,5 +33,5 @@ def test_the_footers_of_files_on_object_storage_are_read_together(
     assert [file.path for file in files] == paths
     assert [file.digest for file in files] == [f"digest of {path}" for path in paths]
     assert [file.footer for file in files] == [
-        f"footer of part-{number}.parquet" for number in range(3)
+        f"footer of part-{index}.parquet" for index in range(3)
     ]

@@ -110,8 +110,8 @@ from pipeline.runs.store import StageStore
 with locked(Path({str(tmp_path)!r})):
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program], check=False)
-    assert done.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", program], check=False)
+    assert completed.returncode == -signal.SIGKILL
     with locked(tmp_path):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
 

@@ -16,12 +16,12 @@ from pipeline.runs.model_registry import Registry
 
 def samples(run_dir: Path) -> dict[tuple[str, str], float]:
     """Values by name and stage or network."""
-    found = {}
+    actual = {}
     for family in text_string_to_metric_families((run_dir / METRICS).read_text()):
-        for one in family.samples:
-            assert one.labels.pop("run_dir") == str(run_dir)
-            found[one.name, "".join(one.labels.values())] = one.value
-    return found
+        for first in family.samples:
+            assert first.labels.pop("run_dir") == str(run_dir)
+            actual[first.name, "".join(first.labels.values())] = first.value
+    return actual
 
 
 def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
@@ -46,16 +46,16 @@ def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) ->
         {"hlf": model, "particles": None},
         failed="train",
     )
-    found = samples(tmp_path)
-    assert found["hep_pipeline_stage_made_timestamp_seconds", "ingest"] == 1767225600
-    assert found["hep_pipeline_stage_duration_seconds", "ingest"] == 2.5
-    assert ("hep_pipeline_stage_duration_seconds", "train") not in found
-    assert found["hep_pipeline_stage_failed", "ingest"] == 0
-    assert found["hep_pipeline_stage_failed", "train"] == 1
-    assert found["hep_pipeline_stage_failed", "promote"] == 0
-    assert found["hep_pipeline_model_promoted_timestamp_seconds", "hlf"] == 1767312000
-    assert found["hep_pipeline_model_promoted_timestamp_seconds", "particles"] == 0
-    assert found["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
+    actual = samples(tmp_path)
+    assert actual["hep_pipeline_stage_made_timestamp_seconds", "ingest"] == 1767225600
+    assert actual["hep_pipeline_stage_duration_seconds", "ingest"] == 2.5
+    assert ("hep_pipeline_stage_duration_seconds", "train") not in actual
+    assert actual["hep_pipeline_stage_failed", "ingest"] == 0
+    assert actual["hep_pipeline_stage_failed", "train"] == 1
+    assert actual["hep_pipeline_stage_failed", "promote"] == 0
+    assert actual["hep_pipeline_model_promoted_timestamp_seconds", "hlf"] == 1767312000
+    assert actual["hep_pipeline_model_promoted_timestamp_seconds", "particles"] == 0
+    assert actual["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
 
 
 def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) -> None:
@@ -68,13 +68,13 @@ def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) ->
     }
     (tmp_path / "events").write_bytes(b"12345")
     RunLog(tmp_path).write_metrics(stages, {}, failed=None)
-    found = samples(tmp_path)
-    files = {state: found["hep_pipeline_files", state] for state in ("read", "skipped", "waiting")}
+    actual = samples(tmp_path)
+    files = {state: actual["hep_pipeline_files", state] for state in ("read", "skipped", "waiting")}
     assert files == {"read": 3, "skipped": 10, "waiting": 1}
-    assert (found["hep_pipeline_events", "qcd"], found["hep_pipeline_events", "ttbar"]) == (70, 7)
-    assert found["hep_pipeline_accuracy", "hlf"] == 0.93
-    assert found["hep_pipeline_used_bytes", ""] == 5
-    assert found["hep_pipeline_free_bytes", ""] > 0
+    assert (actual["hep_pipeline_events", "qcd"], actual["hep_pipeline_events", "ttbar"]) == (70, 7)
+    assert actual["hep_pipeline_accuracy", "hlf"] == 0.93
+    assert actual["hep_pipeline_used_bytes", ""] == 5
+    assert actual["hep_pipeline_free_bytes", ""] > 0
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

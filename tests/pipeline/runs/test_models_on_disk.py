@@ -69,21 +69,23 @@ def exported(path: Path, *, seed: int = 1) -> Path:
     return path
 
 
-def names(*words: str | Path) -> list[str]:
-    return [model.candidate.name for model in find_models([str(word) for word in words], CLASSES)]
+def names(*arguments: str | Path) -> list[str]:
+    return [
+        model.candidate.name for model in find_models([str(word) for word in arguments], CLASSES)
+    ]
 
 
 def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:
-    (found,) = find_models([f"first={version}/hlf"], CLASSES)
-    assert found.candidate.name == "first"
-    assert found.candidate.history == [{"epoch": 0}, {"epoch": 1}]
-    assert (found.classes, found.definitions, found.dataset) == (
+    (actual,) = find_models([f"first={version}/hlf"], CLASSES)
+    assert actual.candidate.name == "first"
+    assert actual.candidate.history == [{"epoch": 0}, {"epoch": 1}]
+    assert (actual.classes, actual.definitions, actual.dataset) == (
         CLASSES,
         DEFINITIONS,
         dataset.folder,
     )
     expected = small_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
-    np.testing.assert_array_equal(found.candidate.model.probabilities(EVENTS), expected)
+    np.testing.assert_array_equal(actual.candidate.model.probabilities(EVENTS), expected)
 
 
 def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it(
@@ -96,12 +98,12 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
     }
     hlf, inclusive = trained_models(example_version("train", version, counters=counters), CLASSES)
     assert (hlf.candidate.name, inclusive.candidate.name) == ("hlf", "inclusive")
-    found = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
+    results = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
     expected = [
         small_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS)
         for seed in (0, 7)
     ]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(results, expected)
     assert len(inclusive.candidate.further) == 0
 
 
@@ -112,23 +114,27 @@ def test_a_path_stands_for_one_or_several_networks(version: Path, tmp_path: Path
         exported(tmp_path / "export" / name / "model.onnx")
     assert names(tmp_path / "export") == ["hlf", "other"]
     # The same network of two runs is distinguished by the run.
-    other = Path(shutil.copytree(version, version.with_name("0002-cd")))
-    found = names(version, other)
-    assert found[:2] == ["hlf", "inclusive"]
-    assert len(set(found)) == 4
+    path = Path(shutil.copytree(version, version.with_name("0002-cd")))
+    actual = names(version, path)
+    assert actual[:2] == ["hlf", "inclusive"]
+    assert len(set(actual)) == 4
 
 
 def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path: Path) -> None:
     path = exported(tmp_path / "mine" / "model.onnx")
-    (found,) = find_models([str(path)], CLASSES)
-    assert (found.candidate.name, found.dataset, found.definitions) == ("mine", None, DEFINITIONS)
+    (actual,) = find_models([str(path)], CLASSES)
+    assert (actual.candidate.name, actual.dataset, actual.definitions) == (
+        "mine",
+        None,
+        DEFINITIONS,
+    )
     expected = small_network("hlf", dtype=torch.float32).probabilities(EVENTS)
-    np.testing.assert_allclose(found.candidate.model.probabilities(EVENTS), expected, atol=1e-6)
+    np.testing.assert_allclose(actual.candidate.model.probabilities(EVENTS), expected, atol=1e-6)
     assert names(path.rename(tmp_path / "v1.2.onnx")) == ["v1.2"]
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         ["both={0}"],
         ["{0}/hlf", "{0}/hlf", "{0}/hlf"],
@@ -140,21 +146,21 @@ def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path
     ],
 )
 def test_names_that_are_twice_there_or_no_folder_are_refused(
-    version: Path, words: list[str]
+    version: Path, message: list[str]
 ) -> None:
     with pytest.raises(ConfigError, match=r"--model first=.* --model second="):
-        names(*(word.format(version) for word in words))
+        names(*(word.format(version) for word in message))
 
 
 def test_a_path_without_a_model_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
-    for name, words in (
+    for name, message in (
         ("nowhere", "there is no "),
         ("hlf", "holds: checkpoints"),
         ("empty", "holds: nothing"),
     ):
-        with pytest.raises(MissingInputError, match=words):
+        with pytest.raises(MissingInputError, match=message):
             names(tmp_path / name)
 
 
@@ -234,7 +240,7 @@ def test_a_run_folder_that_was_moved_or_copied_knows_its_own_features(
     write_run(old / "train" / "0001" / "hlf", data)
     new.parent.mkdir()
     move(old, new)
-    (found,) = found_model(new / "train" / "0001" / "hlf")
-    assert found.dataset == new / "features" / "0001"
+    (actual,) = found_model(new / "train" / "0001" / "hlf")
+    assert actual.dataset == new / "features" / "0001"
     with pytest.raises(ModelError, match="was trained on 11"):
-        check_unseen_events([found], dataset.files("train"))
+        check_unseen_events([actual], dataset.files("train"))

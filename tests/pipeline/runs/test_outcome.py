@@ -31,7 +31,7 @@ TRAINED = {
 
 
 def ingested(*, skipped: int) -> dict[str, Any]:
-    bad_files = [{"path": f"/data/{number}.root"} for number in range(skipped)]
+    bad_files = [{"path": f"/data/{index}.root"} for index in range(skipped)]
     waiting_files = [{"path": "/data/late.root"}]
     return {
         "samples": {"qcd": {"events": 7}},
@@ -42,17 +42,17 @@ def ingested(*, skipped: int) -> dict[str, Any]:
 
 
 def test_each_stage_adds_its_own_numbers(tmp_path: Path) -> None:
-    made = {
+    created = {
         "ingest": publish(tmp_path, "ingest", counters=ingested(skipped=2), inputs=[{}, {}, {}]),
         "train": publish(tmp_path, "train", counters=TRAINED),
         "evaluate": publish(tmp_path, "evaluate", counters=EVALUATED),
     }
-    words, values = {}, {}
-    for stage, version in made.items():
+    message, values = {}, {}
+    for stage, version in created.items():
         results = CommandResults()
         results.add_stage(version, is_new=stage == "train")
-        words[stage], values[stage] = ", ".join(results.phrases), results.values
-    assert words == {
+        message[stage], values[stage] = ", ".join(results.phrases), results.values
+    assert message == {
         "ingest": "3 files in use, 2 files skipped (/data/0.root, /data/1.root), 1 files waiting (/data/late.root)",
         "train": "validation accuracy of hlf 0.912",
         "evaluate": "test accuracy of hlf 0.931",
@@ -94,8 +94,8 @@ class Watched:
 
     @property
     def told(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self._told.read_text())
-        return content
+        document: dict[str, Any] = json.loads(self._told.read_text())
+        return document
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_promote_says_whether_it_promoted_and_why(tmp_path: Path) -> None:
         "done, hlf not promoted: its mean cross-entropy on 300 test events is higher"
         in watched.last_line
     )
-    told = watched.told["promoted"]["hlf"]
-    assert told["promoted"] is False
-    assert told["reason"].startswith("its mean cross-entropy")
+    message = watched.told["promoted"]["hlf"]
+    assert message["promoted"] is False
+    assert message["reason"].startswith("its mean cross-entropy")
     assert "accuracy" not in watched.told
     nights.promoted(200)
     rollback(watched.run_folder, "hlf")

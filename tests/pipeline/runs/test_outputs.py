@@ -27,25 +27,25 @@ FILES = ("train/part-00000.parquet", "hlf/model/weights.pt", "hlf/model.onnx", "
 @pytest.fixture
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What gets to the disk, and what gets its name, in this order, as paths below the stage."""
-    done: list[str] = []
+    result: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
     def flushed(descriptor: int) -> None:
         fsync(descriptor)
-        found = [
+        results = [
             path
             for path in (tmp_path / "train", *tmp_path.rglob("*"))
             if os.path.samestat(path.stat(), os.fstat(descriptor))
         ]
-        done.extend(path.relative_to(tmp_path / "train").as_posix() for path in found)
+        result.extend(path.relative_to(tmp_path / "train").as_posix() for path in results)
 
     def renamed(path: Path, target: Path) -> Path:
-        done.append(f"-> {target.name}")
+        result.append(f"-> {target.name}")
         return replace(path, target)
 
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(Path, "replace", renamed)
-    return done
+    return result
 
 
 def test_files_and_folders_are_on_the_disk_before_the_manifest_and_that_before_the_pointer(
@@ -103,10 +103,10 @@ def test_times_and_locations_are_no_content(stage: str, path: str) -> None:
     first_key, *inner_keys, last_key = path.split("/")
 
     def digest(value: int, key: str) -> str:
-        content: Any = {key: value}
+        document: Any = {key: value}
         for inner_key in reversed(inner_keys):
-            content = [content] if inner_key.isdigit() else {inner_key: content}
-        return digest_of(without_volatile({first_key: content}, STAGE_OF[stage].volatile))
+            document = [document] if inner_key.isdigit() else {inner_key: document}
+        return digest_of(without_volatile({first_key: document}, STAGE_OF[stage].volatile))
 
     assert digest(1, last_key) == digest(2, last_key)
     assert digest(1, "events") != digest(2, "events")

@@ -30,15 +30,20 @@ def test_only_what_was_made_is_removed(tmp_path: Path, ours: Path) -> None:
     (theirs / "notes").write_text("mine")
     # What a kill left just as it was made.
     empty.mkdir()
-    assert [own_folders.is_ours(each) for each in (ours, theirs, empty, gone)] == [
+    assert [own_folders.is_ours(folder) for folder in (ours, theirs, empty, gone)] == [
         True,
         False,
         True,
         False,
     ]
-    for each in (ours, theirs, empty, gone):
-        own_folders.remove(each)
-    assert [each.exists() for each in (ours, theirs, empty, gone)] == [False, True, False, False]
+    for folder in (ours, theirs, empty, gone):
+        own_folders.remove(folder)
+    assert [folder.exists() for folder in (ours, theirs, empty, gone)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
     assert (theirs / "notes").read_text() == "mine"
 
 

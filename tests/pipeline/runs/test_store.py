@@ -35,11 +35,11 @@ def commit(store: StageStore, **manifest: Any) -> Version:
 
 def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
-    for number in (1, 2):
-        before = store.current()
+    for index in (1, 2):
+        current_before = store.current()
         folder = make(store)
-        assert (store.current(), store.is_in_use(folder)) == (before, False)
-        version = store.commit(folder, example_manifest("ingest", seconds=number))
+        assert (store.current(), store.is_in_use(folder)) == (current_before, False)
+        version = store.commit(folder, example_manifest("ingest", seconds=index))
         assert store.is_in_use(folder)
     current = store.current()
     assert current is not None
@@ -58,10 +58,10 @@ def test_a_kill_between_manifest_and_pointer_leaves_the_version_before_in_use(
     first = commit(store)
     remaining = iter(range(writes))
 
-    def killed(path: Path, content: Any) -> None:
+    def killed(path: Path, document: Any) -> None:
         if next(remaining, None) is None:
             raise KeyboardInterrupt
-        write_atomically(path, content)
+        write_atomically(path, document)
 
     monkeypatch.setattr("pipeline.runs.store.write_atomically", killed)
     with contextlib.suppress(KeyboardInterrupt):
@@ -94,8 +94,8 @@ def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
     for _ in range(2):
         commit(store)
     assert store.complete() == ["9999-abcdef01", "10000-abcdef01"]
-    for number in (10001, 10002):
-        own_folders.make(store.folder / f"{number}-11111111")
+    for index in (10001, 10002):
+        own_folders.make(store.folder / f"{index}-11111111")
     assert [path.name for path in store.unfinished()] == ["10002-11111111", "10001-11111111"]
 
 
@@ -216,20 +216,20 @@ def test_a_damaged_pointer_is_named_with_its_key_and_the_fix(tmp_path: Path, tex
     store = StageStore(tmp_path, "ingest")
     commit(store)
     store.pointer.write_text(text)
-    words = rf"current\.json is damaged: .*{SPOILT_POINTERS[text]}.* `python -m pipeline ingest` makes it again"
-    with pytest.raises(RunFolderError, match=f"(?s){words}"):
+    message = rf"current\.json is damaged: .*{SPOILT_POINTERS[text]}.* `python -m pipeline ingest` makes it again"
+    with pytest.raises(RunFolderError, match=f"(?s){message}"):
         store.current()
     assert not store.is_in_use(store.folder / "0001-abcdef01")
 
 
-@pytest.mark.parametrize("kind", ["folder", "link to nothing", "no text"])
-def test_a_pointer_that_is_no_text_file_is_named(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("damage_kind", ["folder", "link to nothing", "no text"])
+def test_a_pointer_that_is_no_text_file_is_named(tmp_path: Path, damage_kind: str) -> None:
     store = StageStore(tmp_path, "ingest")
     commit(store)
     store.pointer.unlink()
-    if kind == "folder":
+    if damage_kind == "folder":
         store.pointer.mkdir()
-    elif kind == "no text":
+    elif damage_kind == "no text":
         store.pointer.write_bytes(b"\xff\xfe")
     else:
         store.pointer.symlink_to(tmp_path / "nothing")
@@ -252,11 +252,11 @@ def test_a_damaged_pointer_is_set_to_the_newest_complete_version(tmp_path: Path)
 
 
 def test_a_link_to_a_version_of_another_stage_is_damage(tmp_path: Path) -> None:
-    other, store = StageStore(tmp_path, "features"), StageStore(tmp_path, "ingest")
-    made = commit(other)
+    stage_store, store = StageStore(tmp_path, "features"), StageStore(tmp_path, "ingest")
+    created = commit(stage_store)
     store.folder.mkdir()
-    (store.folder / made.name).symlink_to(made.folder)
-    store.point_to(made.name)
+    (store.folder / created.name).symlink_to(created.folder)
+    store.point_to(created.name)
     with pytest.raises(
         RunFolderError, match=r"manifest\.json is damaged: stage: it is that of 'features'"
     ):
@@ -285,9 +285,9 @@ SPOILT_KEYS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "words"), SPOILT_KEYS)
+@pytest.mark.parametrize(("key", "value", "message"), SPOILT_KEYS)
 def test_a_wrong_value_in_a_manifest_is_named_with_its_key(
-    tmp_path: Path, key: str, value: Any, words: str
+    tmp_path: Path, key: str, value: Any, message: str
 ) -> None:
     store = StageStore(tmp_path, "ingest")
     version = commit(store, counters={"events": 7})
@@ -295,7 +295,7 @@ def test_a_wrong_value_in_a_manifest_is_named_with_its_key(
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(
         RunFolderError,
-        match=rf"(?s)manifest\.json is damaged: .*{words}.* `python -m pipeline ingest` makes",
+        match=rf"(?s)manifest\.json is damaged: .*{message}.* `python -m pipeline ingest` makes",
     ):
         store.current()
     assert store.manifest_of(version.name) is None
@@ -305,9 +305,9 @@ def test_a_wrong_value_in_a_manifest_is_named_with_its_key(
 def test_a_key_that_a_manifest_lacks_is_named(tmp_path: Path, key: str) -> None:
     store = StageStore(tmp_path, "ingest")
     path = commit(store).folder / "manifest.json"
-    content = json.loads(path.read_text())
-    del content[key]
-    path.write_text(json.dumps(content))
+    document = json.loads(path.read_text())
+    del document[key]
+    path.write_text(json.dumps(document))
     with pytest.raises(
         RunFolderError, match=rf"manifest\.json is damaged: the key '{key}' is missing"
     ):
@@ -333,21 +333,21 @@ def test_a_manifest_without_a_digest_is_that_of_earlier_code(tmp_path: Path) -> 
     store = StageStore(tmp_path, "ingest")
     version = commit(store)
     path = version.folder / "manifest.json"
-    content = json.loads(path.read_text())
-    del content["seal"]
-    path.write_text(json.dumps(content))
-    found = store.current()
-    assert found is not None
-    assert found.manifest.seal is None
+    document = json.loads(path.read_text())
+    del document["seal"]
+    path.write_text(json.dumps(document))
+    actual = store.current()
+    assert actual is not None
+    assert actual.manifest.seal is None
 
 
 def test_a_manifest_that_was_rewritten_is_whole(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     version = commit(store)
     store.update_manifest(version, seconds=2.0)
-    found = store.current()
-    assert found is not None
-    assert found.manifest.seconds == 2.0
+    actual = store.current()
+    assert actual is not None
+    assert actual.manifest.seconds == 2.0
 
 
 def test_the_manifest_of_a_model_is_checked_and_names_the_way_back(tmp_path: Path) -> None:
@@ -356,8 +356,8 @@ def test_the_manifest_of_a_model_is_checked_and_names_the_way_back(tmp_path: Pat
     assert store.current() == version
     path = version.folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"train": 7}))
-    words = r"train: .*Remove .*current\.json and run `promote`"
-    with pytest.raises(RunFolderError, match=words):
+    message = r"train: .*Remove .*current\.json and run `promote`"
+    with pytest.raises(RunFolderError, match=message):
         store.current()
 
 
@@ -389,8 +389,8 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
         (kernels / "theirs" / name).touch()
     assert [path.name for path in store.unused_kernel_outputs()] == ["first", "second", "shared"]
     store.remove_unused_kernel_outputs()
-    left = sorted(path.relative_to(kernels).as_posix() for path in kernels.glob("*/[!m]*"))
-    assert left == [
+    leftovers = sorted(path.relative_to(kernels).as_posix() for path in kernels.glob("*/[!m]*"))
+    assert leftovers == [
         "first/used.arrow",
         "shared/notes.txt",
         "theirs/notes.txt",

@@ -77,14 +77,14 @@ class Site:
             {"name": name, "label": label, "files": [str(self.folder / "data" / f"{name}_*.root")]}
             for label, name in enumerate(NAMES)
         ]
-        content = {
+        document = {
             "run_dir": str(self.folder / name),
             "storage": storage,
             "samples": samples,
             "classes": CLASSES,
         }
         path = self.folder / f"{name}.yaml"
-        path.write_text(write_yaml({**content, "features": {"feed_workers": 2}, **changes}))
+        path.write_text(write_yaml({**document, "features": {"feed_workers": 2}, **changes}))
         return path
 
     def objects(self) -> set[str]:
@@ -118,7 +118,7 @@ def contents(config: Path) -> dict[str, str]:
 
 def named(config: Path) -> set[str]:
     """Objects that the versions in use need: files, kernel outputs, and the claim of each stage."""
-    found: set[str] = set()
+    actual: set[str] = set()
     storage = load_config(str(config)).storage
     for stage in STAGES:
         version = current(config, stage)
@@ -128,10 +128,10 @@ def named(config: Path) -> set[str]:
             f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow"
             for e in kernels
         ]
-        found |= {path.removeprefix(f"{storage}/") for path in files} | {
+        actual |= {path.removeprefix(f"{storage}/") for path in files} | {
             f"{stage}/made-by-hep-pipeline"
         }
-    return found
+    return actual
 
 
 def test_the_same_dataset_as_on_disk(site: Site) -> None:
@@ -161,18 +161,18 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     remote = site.config("remote", site.storage)
     run_stages(remote, *STAGES)
     first = site.objects()
-    for number in (1, 2):
-        site.arrive(f"qcd_{number}")
-        shown = run_stages(remote, *STAGES)
-        assert "1 files read" in shown
-        assert f"kernels of {2 + number} of {3 + number} parts reused" in shown
+    for index in (1, 2):
+        site.arrive(f"qcd_{index}")
+        stages = run_stages(remote, *STAGES)
+        assert "1 files read" in stages
+        assert f"kernels of {2 + index} of {3 + index} parts reused" in stages
     assert {path for path in first if "/events/" in path} < site.objects()
     site.server.files.pipe("bucket/elsewhere", b"mine")
     site.server.files.pipe(f"{site.storage}/ingest/notes.txt", b"mine")
     assert verify(folder_of(remote)) == []
-    before = site.objects()
+    objects_before = site.objects()
     would = clean(folder_of(remote), 1, dry_run=True)
-    assert site.objects() == before
+    assert site.objects() == objects_before
     assert clean(folder_of(remote), 1) == would
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
     assert clean(folder_of(remote), 1) == []
@@ -201,7 +201,7 @@ def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
     remote = site.config("remote", site.storage)
     run_stages(remote, "ingest")
     run_stages(remote, "ingest", force=True)
-    before = site.objects()
+    objects_before = site.objects()
 
     async def refused(*_: object, **__: object) -> list[str]:
         # s3fs does not read the answer, which has "AccessDenied" for each object.
@@ -211,7 +211,7 @@ def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
         patch.setattr("s3fs.S3FileSystem._bulk_delete", refused)
         with pytest.raises(RefusedFileError, match=r"cannot be removed.*s3:DeleteObject"):
             clean(folder_of(remote), 1)
-    assert site.objects() == before
+    assert site.objects() == objects_before
     clean(folder_of(remote), 1)
     run_stages(remote, *STAGES, force=True)
     clean(folder_of(remote), 1)
@@ -224,12 +224,12 @@ def test_lost_and_changed_objects_are_seen(site: Site) -> None:
     expected = contents(remote)
     lost, changed = sorted(path for path in site.objects() if path.endswith(".parquet"))[:2]
     site.server.files.rm(f"{site.storage}/{lost}")
-    whole = site.server.files.cat(f"{site.storage}/{changed}")
-    site.server.files.pipe(f"{site.storage}/{changed}", whole[:-9] + b"x" + whole[-8:])
+    complete = site.server.files.cat(f"{site.storage}/{changed}")
+    site.server.files.pipe(f"{site.storage}/{changed}", complete[:-9] + b"x" + complete[-8:])
     assert verify(folder_of(remote)) == [f"{site.storage}/{path}" for path in (lost, changed)]
-    shown = run_stages(remote, "features")
+    stages = run_stages(remote, "features")
     reasons = [f"output is gone or damaged: {path.split('/', 2)[2]}" for path in (lost, changed)]
-    assert f"features: {'; '.join(reasons)}\n" in shown
+    assert f"features: {'; '.join(reasons)}\n" in stages
     run_stages(remote, *STAGES, force=True)
     assert contents(remote) == expected
     assert verify(folder_of(remote)) == []
@@ -237,14 +237,14 @@ def test_lost_and_changed_objects_are_seen(site: Site) -> None:
 
 def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
     run_stages(site.config("remote", site.storage), "ingest")
-    before = site.objects()
-    other = site.config("other", site.storage)
+    objects_before = site.objects()
+    second = site.config("other", site.storage)
     with pytest.raises(
         StorageInUseError,
         match=rf"{site.storage}/ingest holds 0001.*which this run folder does not know",
     ):
-        run_stages(other, "ingest")
-    assert site.objects() == before
+        run_stages(second, "ingest")
+    assert site.objects() == objects_before
     assert not list((site.folder / "other" / "ingest").glob("0*"))
 
 
@@ -252,19 +252,19 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They begin at once, and neither sees the other in a list."""
-    one, two = (
+    first, two = (
         StageStore(site.folder / name, "ingest", storage=as_path(site.storage))
         for name in ("one", "two")
     )
     monkeypatch.setattr("pipeline.runs.object_store.ObjectStore._owner", lambda _: "")
     monkeypatch.setattr("pipeline.runs.object_store.ObjectStore.sizes", lambda _: {})
-    folder, other = one.next_folder("a" * 8), two.next_folder("b" * 8)
-    one.create(folder)
-    (one.data_folder(folder) / "events" / "a.parquet").write_bytes(b"one")
+    folder, second = first.next_folder("a" * 8), two.next_folder("b" * 8)
+    first.create(folder)
+    (first.data_folder(folder) / "events" / "a.parquet").write_bytes(b"one")
     with pytest.raises(StorageInUseError, match="another run with the same `storage` was faster"):
-        two.create(other)
-    two.discard(other)
-    version = one.commit(folder, example_manifest("ingest"))
+        two.create(second)
+    two.discard(second)
+    version = first.commit(folder, example_manifest("ingest"))
     assert list((site.folder / "two" / "ingest").glob("0*")) == []
     assert site.objects() == {
         "ingest/made-by-hep-pipeline",
@@ -278,11 +278,11 @@ def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
     run_stages(remote, "ingest")
     shutil.copytree(site.folder / "remote", site.folder / "copied")
     run_stages(remote, "ingest", force=True)
-    before = site.objects()
+    objects_before = site.objects()
     with pytest.raises(StorageInUseError, match="another run folder writes there"):
         run_stages(copied, "ingest", force=True)
     clean(folder_of(copied), 1)
-    assert site.objects() == before
+    assert site.objects() == objects_before
     assert verify(folder_of(remote)) == []
 
 
@@ -315,13 +315,13 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
 
     for stage in STAGES:
         # As many requests as an undisturbed run has; the next ones make the version again.
-        word, number = ran(stage, -1)
+        word, index = ran(stage, -1)
         assert word == "done"
         store = folder_of(remote).store(stage)
-        for request in random.choice(int(number), size=3, replace=False).tolist():
-            before = store.current()
+        for request in random.choice(int(index), size=3, replace=False).tolist():
+            current_before = store.current()
             assert ran(stage, request) == ["ended", "-9"]
-            assert store.current() == before
+            assert store.current() == current_before
             assert verify(folder_of(remote)) == []
         assert ran(stage, -1)[0] == "done"
     child.communicate(timeout=60)

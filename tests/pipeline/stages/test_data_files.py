@@ -46,12 +46,12 @@ def test_copies_in_the_data_were_not_noticed(
     assert "Data: 52 entries in 1 file" in said
     assert "note: 6 events of evaluate.data are copies of others in the simulation" in said
     assert "note: 3 events of evaluate.data are copies of others in the data" in said
-    found = night.version("evaluate").manifest.counters["runs"]["hlf"]["data"]
-    assert found["copies"] == {"data": 3, "simulation": 6}
+    actual = night.version("evaluate").manifest.counters["runs"]["hlf"]["data"]
+    assert actual["copies"] == {"data": 3, "simulation": 6}
     page = (night.version("report").folder / "report.html").read_text()
     assert "6 events of the data are copies of others in the simulation." in page
 
-    write_delphes(tmp_path / "data.root", [each for each in data if not each["electrons"]])
+    write_delphes(tmp_path / "data.root", [event for event in data if not event["electrons"]])
     with pytest.raises(MissingInputError, match=r"evaluate\.data: no event of these files passes"):
         run_stages(tmp_path / "config.yaml", "evaluate")
 
@@ -81,8 +81,8 @@ def test_data_files_are_known_by_their_content_wherever_they_lie(
     (tmp_path / "moved").mkdir()
     (tmp_path / "data[1].root").rename(tmp_path / "moved" / "a.root")
     moved = chosen(str(tmp_path / "moved" / "*.root"))
-    assert {key: each.digest for key, each in inputs_of(moved).inputs.items()} == {
-        key: each.digest for key, each in first.items()
+    assert {key: file_input.digest for key, file_input in inputs_of(moved).inputs.items()} == {
+        key: file_input.digest for key, file_input in first.items()
     }
     assert Evaluate().config_items(moved) == Evaluate().config_items(chosen("/elsewhere/*.root"))
     write_delphes(tmp_path / "moved" / "a.root", events(600))
@@ -94,13 +94,13 @@ def test_other_files_of_data_are_other_inputs(
 ) -> None:
     write_delphes(tmp_path / "a.root", events(500))
     write_delphes(tmp_path / "b.root", events(600))
-    none, first, second, both = (
+    none, first, second, pair = (
         inputs_of(chosen(*(str(tmp_path / name) for name in names))).inputs
         for names in ([], ["a.root"], ["b.root"], ["*.root"])
     )
     assert (len(none), len(first), len(second)) == (0, 1, 1)
     assert first.keys() != second.keys()
-    assert both == first | second
+    assert pair == first | second
 
 
 def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
@@ -109,17 +109,17 @@ def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
     path = tmp_path / "data.root"
     write_delphes(path, events(500))
     config = chosen(str(path))
-    found = inputs_of(config)
-    current = example_version("evaluate", tmp_path, inputs=_files_of_manifest(found.details))
+    actual = inputs_of(config)
+    current = example_version("evaluate", tmp_path, inputs=_files_of_manifest(actual.details))
     os.utime(path, (1, 1))
-    assert inputs_of(config, current).inputs == found.inputs
+    assert inputs_of(config, current).inputs == actual.inputs
     # One byte of the events, as a job that writes in place leaves it.
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    file_bytes = bytearray(path.read_bytes())
+    file_bytes[len(file_bytes) // 2] ^= 1
+    path.write_bytes(file_bytes)
     changed = inputs_of(config, current).inputs
-    assert changed.keys() == found.inputs.keys()
-    assert changed != found.inputs
+    assert changed.keys() == actual.inputs.keys()
+    assert changed != actual.inputs
 
 
 def test_data_files_that_were_read_alike_are_not_opened_again(
@@ -127,9 +127,9 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
 ) -> None:
     write_delphes(tmp_path / "data.root", events(500))
     config = chosen(str(tmp_path / "data.root"))
-    found = inputs_of(config)
+    actual = inputs_of(config)
     manifest: dict[str, Any] = {
-        "inputs": _files_of_manifest(found.details),
+        "inputs": _files_of_manifest(actual.details),
         "config": config.model_dump(mode="json"),
         "fingerprint": asdict(Fingerprint({}, {}, code_digests(Evaluate().entry_points(config)))),
     }
@@ -141,12 +141,12 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
 
     monkeypatch.setattr("ingestion.files.inspect_file", noted)
     assert (
-        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == found.inputs
+        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == actual.inputs
     )
     assert opened == []
     manifest["config"]["ingest"]["min_btag"] = 0.5
     assert (
-        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == found.inputs
+        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == actual.inputs
     )
     assert opened == [str(tmp_path / "data.root")]
 
@@ -159,7 +159,8 @@ def test_a_broken_link_among_the_data_is_named_by_plan(
     for stage in ("ingest", "features", "train", "evaluate"):
         publish(config.run_dir, stage)
     plans = {
-        each.stage.name: each for each in Runner(RunFolder(config, Console(quiet=True))).plan()
+        planned_stage.stage.name: planned_stage
+        for planned_stage in Runner(RunFolder(config, Console(quiet=True))).plan()
     }
     state, reasons = Planner(RunFolder(config, Console(quiet=True))).state(
         Evaluate(), plans["evaluate"].current

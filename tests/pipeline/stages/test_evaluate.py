@@ -71,7 +71,7 @@ def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_select
     rates = rates_before(made_config(tmp_path, (1e5, 800.0)), finished(tmp_path))
     assert rates is not None
     # 4 of 10 events pass; the luminosity is 0.02 / (pb s).
-    assert {name: each.value for name, each in rates.of_samples.items()} == pytest.approx(
+    assert {name: rate.value for name, rate in rates.of_samples.items()} == pytest.approx(
         {"qcd": 800, "ttbar": 6.4}
     )
     assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 800, "top": 6.4})
@@ -133,10 +133,10 @@ def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
     def refuse(*_: object, **__: object) -> None:
         raise UndefinedMetricError("trees cannot learn ['top']: no events of positive weight.")
 
-    given: list[object] = []
+    options: list[object] = []
 
     def evaluate(candidates: Sequence[object], *_: object, **__: object) -> dict[str, Any]:
-        given.extend(candidates)
+        options.extend(candidates)
         return {"runs": {"hlf": {"not_measurable": ["it has no weight."]}}}
 
     monkeypatch.setattr("models.evaluation.boosted_trees.boosted_trees", refuse)
@@ -155,7 +155,7 @@ def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
         reference=reference,
         train=[],
     )
-    assert given == ["hlf"]
+    assert options == ["hlf"]
     assert "note: no boosted trees as a reference: trees cannot learn ['top']" in text.getvalue()
     assert "note: hlf: it has no weight." in text.getvalue()
 
@@ -163,15 +163,17 @@ def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
 def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
     stages = finished(tmp_path)
-    before = rates_before(config, stages)
+    rates_before_before = rates_before(config, stages)
     config.samples[0] = config.samples[0].model_copy(update={"cross_section_error_pb": 3e4})
-    after = rates_before(config, stages)
-    assert before is not None
-    assert after is not None
-    assert after.of_samples["ttbar"] == before.of_samples["ttbar"]
-    qcd = after.of_samples["qcd"]
-    assert qcd.value == before.of_samples["qcd"].value
-    assert qcd.error == pytest.approx(math.hypot(before.of_samples["qcd"].error, 0.3 * qcd.value))
+    rates_before_after = rates_before(config, stages)
+    assert rates_before_before is not None
+    assert rates_before_after is not None
+    assert rates_before_after.of_samples["ttbar"] == rates_before_before.of_samples["ttbar"]
+    qcd = rates_before_after.of_samples["qcd"]
+    assert qcd.value == rates_before_before.of_samples["qcd"].value
+    assert qcd.error == pytest.approx(
+        math.hypot(rates_before_before.of_samples["qcd"].error, 0.3 * qcd.value)
+    )
     assert Evaluate().config_items(config)["samples.qcd.cross_section_error_pb"] == 3e4
 
 
@@ -239,9 +241,9 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
     asked: list[Any] = []
 
     def noted(
-        _parts: Any, wanted: Any, _selection: Any, scales: list[EnergyScales]
+        _chunks: Any, reference: Any, _selection: Any, scales: list[EnergyScales]
     ) -> list[EnergyScales]:
-        asked.extend(wanted)
+        asked.extend(reference)
         return scales
 
     monkeypatch.setattr("features.shifts.shifted_features", noted)
@@ -300,9 +302,13 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
     upstream = finished(tmp_path)
     upstream["features"] = replace(upstream["features"], folder=dataset.folder)
     config = made_config(tmp_path, (1e5, 800.0))
-    found = SimpleNamespace(details=None)
+    simple_namespace = SimpleNamespace(details=None)
     context: Any = SimpleNamespace(
-        config=config, upstream=upstream, console=None, out_dir=tmp_path / "out", inputs=found
+        config=config,
+        upstream=upstream,
+        console=None,
+        out_dir=tmp_path / "out",
+        inputs=simple_namespace,
     )
     (check,) = Evaluate().run(context).checks
     assert [asked[split] for split in ("test", "train")] == [

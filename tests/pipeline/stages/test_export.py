@@ -23,8 +23,8 @@ POINTS = {
 def version(folder: Path, **files: tuple[str, str]) -> Version:
     """A version with files of these digests, of their bytes and of their content."""
     outputs = [
-        {"path": path, "size": 1, "digest": digest, "content": content}
-        for path, (digest, content) in files.items()
+        {"path": path, "size": 1, "digest": digest, "content": document}
+        for path, (digest, document) in files.items()
     ]
     return replace(
         example_version("train", folder, outputs=outputs, code_version="commit 1"),
@@ -32,7 +32,9 @@ def version(folder: Path, **files: tuple[str, str]) -> Version:
     )
 
 
-def upstream(folder: Path, *, seconds: str = "aa", weights: str = "ww", **others: Version) -> Any:
+def upstream(
+    folder: Path, *, seconds: str = "aa", weights: str = "ww", **remaining: Version
+) -> Any:
     trained = version(
         folder / "train",
         **{
@@ -44,18 +46,18 @@ def upstream(folder: Path, *, seconds: str = "aa", weights: str = "ww", **others
     features = version(
         folder / "features", **{"train/part-00000.parquet": ("ff", "ff"), "test/x": ("tt", "tt")}
     )
-    return SimpleNamespace(upstream={"train": trained, "features": features, **others})
+    return SimpleNamespace(upstream={"train": trained, "features": features, **remaining})
 
 
 def test_two_trainings_have_different_run_ids_also_with_the_same_weights(tmp_path: Path) -> None:
-    first, again, other = (
+    first, repeated, second = (
         _provenance(upstream(tmp_path, seconds=seconds), "hlf")
         for seconds in ("1.25 s", "1.25 s", "1.31 s")
     )
-    assert first == again
-    assert first.run_id != other.run_id
+    assert first == repeated
+    assert first.run_id != second.run_id
     assert first.run_id.startswith("train 0001-abcdef01 ")
-    assert first.digests == other.digests
+    assert first.digests == second.digests
     assert first.code["train"] == "commit 1"
 
 

@@ -67,8 +67,8 @@ def test_best_json_holds_the_selected_score(
 def test_trainings_are_repeated_for_another_grid_optimiser_or_seed_alone(
     chosen: dict[str, Any], is_another: bool
 ) -> None:
-    before, after = (
+    state_before, state_after = (
         gridsearch.GridSearch().parts(Config.model_validate({**MINIMAL, **changes}))
         for changes in ({}, chosen)
     )
-    assert (before != after) is is_another
+    assert (state_before != state_after) is is_another

@@ -36,12 +36,12 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
     """What the first read had written of it stayed in the folder, and the stage refused its own output."""
     night.run()
-    before, data = night.events(), night.version("features").folder / "dataset.json"
+    events_before, data = night.events(), night.version("features").folder / "dataset.json"
     counts = json.loads(data.read_text())
     write_delphes(night.data / "qcd_copy.root", events(FIRST["qcd"]))
-    said = night.run(ingest={"on_duplicate": "drop"})
-    assert "40 copies left out" in said
-    assert night.events() == before
+    output = night.run(ingest={"on_duplicate": "drop"})
+    assert "40 copies left out" in output
+    assert night.events() == events_before
     assert json.loads((night.version("features").folder / "dataset.json").read_text()) == counts
 
 
@@ -52,14 +52,17 @@ def test_features_could_not_be_made_again_without_the_root_files_that_they_do_no
     night.run()
     for path in night.data.iterdir():
         path.rename(path.with_suffix(".gone"))
-    said = night.run("features", classes=["QCD", "ttbar", "W"])
-    assert "note: ingest is stale (sample 'qcd': no file matches" in said
-    assert "features: config classes changed" in said
+    output = night.run("features", classes=["QCD", "ttbar", "W"])
+    assert "note: ingest is stale (sample 'qcd': no file matches" in output
+    assert "features: config classes changed" in output
     # The stage that reads the files stops without them, and is not called up to date.
     with pytest.raises(FilesToComeError):
         night.run("ingest")
     runner = night.runner()
-    assert [each.state for each in runner.plan()[:2]] == [State.WAITS, State.WAITS]
+    assert [planned_stage.state for planned_stage in runner.plan()[:2]] == [
+        State.WAITS,
+        State.WAITS,
+    ]
     with pytest.raises(FilesToComeError):
         runner.accept()
 
@@ -68,19 +71,28 @@ def test_plan_promised_runs_of_inputs_that_cannot_be_read(night: Night) -> None:
     """Neither a first run nor a later one can begin; the stages after it do not run either."""
     small_config(night.folder, night.data)
     damaged = night.data / "qcd_0.root"
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[: len(content) // 2])
+    file_bytes = damaged.read_bytes()
+    damaged.write_bytes(file_bytes[: len(file_bytes) // 2])
     planned = night.runner().plan()
-    assert {each.state for each in planned} == {State.FAILS}
+    assert {planned_stage.state for planned_stage in planned} == {State.FAILS}
     assert str(damaged) in planned[0].reasons[0]
     assert planned[1].reasons == ["ingest would fail"]
-    damaged.write_bytes(content)
-    assert [each.state for each in night.runner().plan()[:2]] == [State.MISSING, State.MISSING]
+    damaged.write_bytes(file_bytes)
+    assert [planned_stage.state for planned_stage in night.runner().plan()[:2]] == [
+        State.MISSING,
+        State.MISSING,
+    ]
     night.run()
     damaged.unlink()
-    assert [each.state for each in night.runner().plan()[:2]] == [State.WAITS, State.WAITS]
+    assert [planned_stage.state for planned_stage in night.runner().plan()[:2]] == [
+        State.WAITS,
+        State.WAITS,
+    ]
     write_delphes(night.data / "qcd_2.root", events(500))
-    assert [each.state for each in night.runner().plan()[:2]] == [State.STALE, State.STALE]
+    assert [planned_stage.state for planned_stage in night.runner().plan()[:2]] == [
+        State.STALE,
+        State.STALE,
+    ]
 
 
 def test_damaged_events_of_an_unchanged_file_got_a_valid_digest(night: Night) -> None:
@@ -113,11 +125,11 @@ def test_other_places_and_files_that_are_not_read_made_the_features_stale(night:
     (night.data / "qcd_bad.root").write_text("this is text, not ROOT, and long enough")
     os.utime(night.data / "qcd_bad.root", (10**9, 10**9))
     write_delphes(night.data / "qcd_late.root", events(500))
-    said = night.run(ingest={"on_bad_file": "skip", "until": "2026-01-01T00:00:00Z"})
-    assert "1 bad files skipped" in said
+    output = night.run(ingest={"on_bad_file": "skip", "until": "2026-01-01T00:00:00Z"})
+    assert "1 bad files skipped" in output
     counters = night.counters("ingest")
     assert [len(counters[name]) for name in ("bad_files", "waiting_files")] == [1, 1]
-    assert said.splitlines()[-2] == "features: up to date"
+    assert output.splitlines()[-2] == "features: up to date"
 
 
 @pytest.mark.parametrize(
@@ -138,10 +150,12 @@ def test_a_stage_depends_on_the_counters_that_it_reads(
     version = night.version("ingest")
     counters = {**version.manifest.counters, counter: "another"}
     manifest = version.manifest.model_copy(update={"counters": counters})
-    other = replace(version, manifest=manifest)
+    second = replace(version, manifest=manifest)
     stages: list[Stage] = [Features(), Evaluate(), Report()]
     assert [
-        stage.name for stage in stages if content_read(stage, other) != content_read(stage, version)
+        stage.name
+        for stage in stages
+        if content_read(stage, second) != content_read(stage, version)
     ] == stale
 
 
@@ -150,9 +164,9 @@ def test_what_a_file_without_entries_lacks_was_noted(night: Night) -> None:
         field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()
     ]
     write_delphes(night.data / "qcd_empty.root", [], without=[*particles, "Event.Weight"])
-    said = night.run("ingest", features={"particles": False}, model={"names": ["hlf"]})
-    assert "4 files, 120 entries" in said
-    assert "note:" not in said
+    output = night.run("ingest", features={"particles": False}, model={"names": ["hlf"]})
+    assert "4 files, 120 entries" in output
+    assert "note:" not in output
 
 
 def test_local_events_are_hashed_once_by_the_one_who_publishes_them(

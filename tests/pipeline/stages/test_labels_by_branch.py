@@ -88,16 +88,16 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Top:
 @pytest.mark.slow
 def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     training = {"workers": 1, "epochs": 1, "batch_size": 16}
-    said = top.go(
+    output = top.go(
         train=training,
         model={"names": ["hlf"]},
         ingest={"entries_per_task": 50, "min_track_pt": 0.5},
     )
     note = "60 events of top are of no class (`null` in label_by) and are left out."
-    assert f"note: {note}" in said
+    assert f"note: {note}" in output
 
     counted = top.counters("ingest")["samples"]
-    assert {name: each["events"] for name, each in counted.items()} == {
+    assert {name: row["events"] for name, row in counted.items()} == {
         "top.0": 90,
         "top.1": 30,
         "top": 0,
@@ -107,15 +107,15 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     files = [str(path) for path in features.folder.glob("*/*.parquet")]
     table = pq.read_table(files, columns=["sample", "label", "weight", "entry"]).to_pylist()
     expected = {"top.0": 0, "top.1": 1, "light": 0}
-    assert {(each["sample"], each["label"]) for each in table} == set(expected.items())
+    assert {(row["sample"], row["label"]) for row in table} == set(expected.items())
     assert all(
-        FLAVOURS[each["entry"]] in ((4,), (5, -5))[each["label"]]
-        for each in table
-        if each["sample"] != "light"
+        FLAVOURS[row["entry"]] in ((4,), (5, -5))[row["label"]]
+        for row in table
+        if row["sample"] != "light"
     )
     # The cross-section is that of all 240 events, and each has its share: 120 pb / 240, and 80 pb / 80.
-    assert {round(each["weight"], 6) for each in table if each["sample"] != "light"} == {0.5}
-    assert {round(each["weight"], 6) for each in table if each["sample"] == "light"} == {1.0}
+    assert {round(row["weight"], 6) for row in table if row["sample"] != "light"} == {0.5}
+    assert {round(row["weight"], 6) for row in table if row["sample"] == "light"} == {1.0}
 
     cutflow_text = (features.folder / "cutflow.txt").read_text()
     assert "rejected no class: top.0 0, top.1 0, top 60" in cutflow_text
@@ -125,11 +125,11 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     assert {"200", "60"} < {*in_files}
     cutflow = json.loads((features.folder / "cutflow.json").read_text())
     (first, *_, last) = cutflow["classes"]
-    assert {name: each["events"] for name, each in first["columns"].items()} == {
+    assert {name: row["events"] for name, row in first["columns"].items()} == {
         "light": 120 + 80,
         "b": 60,
     }
-    assert {name: each["events"] for name, each in last["columns"].items()} == {
+    assert {name: row["events"] for name, row in last["columns"].items()} == {
         "light": 90 + 60,
         "b": 30,
     }
@@ -165,7 +165,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flavours", "label_by", "words"),
+    ("flavours", "label_by", "message"),
     [
         (
             FLAVOURS,
@@ -185,13 +185,13 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     ],
 )
 def test_events_without_exactly_one_class_are_refused(
-    top: Top, flavours: Any, label_by: Any, words: Any
+    top: Top, flavours: Any, label_by: Any, message: Any
 ) -> None:
     top.write(flavours)
     with pytest.raises(WrongBranchTypeError) as caught:
         top.go(label_by=label_by)
     assert "top.root" in str(caught.value)
-    assert all(each in str(caught.value) for each in words)
+    assert all(phrase in str(caught.value) for phrase in message)
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ def test_a_condition_without_a_result_is_refused(top: Top, flavours: Any, condit
         top.go("ingest", label_by={condition: 1, f"not {condition}": 0})
 
 
-@pytest.mark.parametrize("kind", [np.bool_, np.int8])
-def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: Any) -> None:
+@pytest.mark.parametrize("kind_name", [np.bool_, np.int8])
+def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind_name: Any) -> None:
     flags = {"is_b": np.abs(FLAVOURS) == 5, "is_c": FLAVOURS == 4, "is_charged": FLAVOURS != 15}
     write_delphes(
         top.data / "top.root",
         events(0, 240),
-        more={name: each.astype(kind) for name, each in flags.items()},
+        more={name: flag.astype(kind_name) for name, flag in flags.items()},
     )
     two = {
         "is_b + is_charged == 2": 1,
@@ -243,13 +243,16 @@ def test_a_branch_that_is_not_there_and_a_class_without_events_are_refused(top: 
 def test_another_condition_is_stale_and_read_again(top: Top) -> None:
     top.go()
     assert "up to date" in top.go("ingest")
-    other = {**LABEL_BY, "flavour == 15": 1}
-    said = top.go(label_by=other)
-    assert "1 files read, 1 reused" in said
+    second = {**LABEL_BY, "flavour == 15": 1}
+    output = top.go(label_by=second)
+    assert "1 files read, 1 reused" in output
     assert top.counters("ingest")["samples"]["top.1"]["events"] == 90
     # Other words for the same classes give the same events.
     top.go("ingest", label_by={"abs(flavour) == 5 or flavour == 15": 1, "flavour == 4": 0})
-    assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
+    assert [planned_stage.state for planned_stage in top.runner().plan()[:2]] == [
+        State.FRESH,
+        State.FRESH,
+    ]
 
 
 def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top: Top) -> None:
@@ -259,17 +262,17 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
     with pytest.raises(ConflictingFilesError, match="16 events are there twice"):
         top.go(ingest={"entries_per_task": 8})
     drop = {"on_duplicate": "drop", "entries_per_task": 8}
-    said = top.go(ingest=drop)
-    assert "16 copies left out" in said
+    output = top.go(ingest=drop)
+    assert "16 copies left out" in output
     assert top.counters("ingest")["samples"]["top"]["rejected_no_class"] == 60
     write_delphes(top.data / "light.root", events(0, 16))
     with pytest.raises(ConflictingFilesError, match="in two classes"):
         top.go(ingest=drop)
     # In another class of the same sample they were dropped without a word.
     write_delphes(top.data / "light.root", events(1000, 80))
-    other = FLAVOURS[8:24].copy()
-    other[9] = 4
-    top.write(other, "top_skim.root", left_out=8, baskets=[8, 8])
+    second = FLAVOURS[8:24].copy()
+    second[9] = 4
+    top.write(second, "top_skim.root", left_out=8, baskets=[8, 8])
     with pytest.raises(
         ConflictingFilesError, match=r"entry 9 of .*top_skim\.root equals entry 17 .*in two classes"
     ):
@@ -277,10 +280,10 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
 
 
 def test_dropped_copies_of_classes_were_counted_in_the_sum_of_weights(top: Top) -> None:
-    for name, number in (("top.root", 240), ("top_skim.root", 16)):
-        top.write(FLAVOURS[:number], name)
+    for name, index in (("top.root", 240), ("top_skim.root", 16)):
+        top.write(FLAVOURS[:index], name)
         with uproot.update(top.data / name) as file:
-            file.mktree("Runs", {"sumw": np.float64}).extend({"sumw": np.array([float(number)])})
+            file.mktree("Runs", {"sumw": np.float64}).extend({"sumw": np.array([float(index)])})
     every = {**LABEL_BY, "flavour == 15": 0}
     with pytest.raises(
         ConflictingFilesError,
@@ -293,7 +296,10 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
     skip = {"on_bad_file": "skip", "max_bad_files": 1}
     top.write([*FLAVOURS[:15], 21], "top_other.root", first=3000)
     assert "top_other.root: 1 of the 16 events" in top.go(ingest=skip)
-    assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
+    assert [planned_stage.state for planned_stage in top.runner().plan()[:2]] == [
+        State.FRESH,
+        State.FRESH,
+    ]
     assert "2 files read, 1 reused" in top.go(
         ingest=skip, label_by={**LABEL_BY, "flavour == 21": None}
     )
@@ -301,7 +307,7 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
 
 
 @pytest.mark.parametrize(
-    ("sample", "words"),
+    ("sample", "message"),
     [
         ({"label": 0, "label_by": LABEL_BY}, "both label and label_by"),
         ({"label_by": {}}, "no label and label_by"),
@@ -310,8 +316,8 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
         ({"label_by": {"f == 1": 3}}, "has the label 3, but classes has only 3 names"),
     ],
 )
-def test_mistakes_of_the_config(tmp_path: Path, sample: dict[str, Any], words: str) -> None:
-    others = [{"name": f"s{label}", "label": label, "files": ["a.root"]} for label in range(3)]
-    assert words in config_mistakes(
-        tmp_path, samples=[*others, {"name": "top", "files": ["b.root"], **sample}]
+def test_mistakes_of_the_config(tmp_path: Path, sample: dict[str, Any], message: str) -> None:
+    remaining = [{"name": f"s{label}", "label": label, "files": ["a.root"]} for label in range(3)]
+    assert message in config_mistakes(
+        tmp_path, samples=[*remaining, {"name": "top", "files": ["b.root"], **sample}]
     )

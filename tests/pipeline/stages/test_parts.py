@@ -62,10 +62,10 @@ def files_in(folder: Path) -> list[str]:
 def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
     store: StageStore, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    link, left = os.link, iter(range(files))
+    link, leftovers = os.link, iter(range(files))
 
     def killed(old: Any, new: Any) -> None:
-        if next(left, None) is None:
+        if next(leftovers, None) is None:
             raise KeyboardInterrupt
         link(old, new)
 
@@ -80,15 +80,20 @@ def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
 
 def test_only_complete_parts_with_the_same_inputs_are_taken_over() -> None:
     networks = {
-        name: Fingerprint({}, {"rate": number}, {})
-        for number, name in enumerate(("hlf", "inclusive"))
+        name: Fingerprint({}, {"rate": index}, {})
+        for index, name in enumerate(("hlf", "inclusive"))
     }
-    before = Fingerprint({}, {}, {}, networks)
-    assert unchanged_parts(before, before, ["dataset.json"]) == {"hlf", "inclusive"}
-    assert unchanged_parts(before, before, ["hlf/model/weights.pt"]) == {"inclusive"}
-    assert unchanged_parts(None, before, []) == frozenset()
-    other = {**networks, "hlf": networks["inclusive"], "particles": networks["hlf"]}
-    assert unchanged_parts(before, Fingerprint({}, {}, {}, other), []) == {"inclusive"}
+    fingerprint_before = Fingerprint({}, {}, {}, networks)
+    assert unchanged_parts(fingerprint_before, fingerprint_before, ["dataset.json"]) == {
+        "hlf",
+        "inclusive",
+    }
+    assert unchanged_parts(fingerprint_before, fingerprint_before, ["hlf/model/weights.pt"]) == {
+        "inclusive"
+    }
+    assert unchanged_parts(None, fingerprint_before, []) == frozenset()
+    second = {**networks, "hlf": networks["inclusive"], "particles": networks["hlf"]}
+    assert unchanged_parts(fingerprint_before, Fingerprint({}, {}, {}, second), []) == {"inclusive"}
 
 
 @pytest.mark.parametrize(

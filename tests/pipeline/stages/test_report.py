@@ -28,14 +28,14 @@ def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_re
     table.parent.mkdir(parents=True)
     # A study that is under way.
     (tmp_path / "compare" / "other").mkdir()
-    content = {"title": "A study", "heads": [], "workers": "ranks", "events": "none", "notes": []}
+    document = {"title": "A study", "heads": [], "workers": "ranks", "events": "none", "notes": []}
     inputs = []
     for rows in ([["sgd", "90 %"]], [["sgd", "91 %"]], [["sgd", "91 %"]]):
-        table.write_text(json.dumps({**content, "rows": rows}))
+        table.write_text(json.dumps({**document, "rows": rows}))
         inputs.append(found_in(tmp_path))
     assert inputs[0].inputs.keys() == {"compare/mine"}
     assert inputs[0].inputs["compare/mine"].name == "comparison mine"
-    assert inputs[1].details == {"mine": {**content, "rows": [["sgd", "91 %"]]}}
+    assert inputs[1].details == {"mine": {**document, "rows": [["sgd", "91 %"]]}}
     first, second, same = (input_.inputs for input_ in inputs)
     assert first != second == same
 

@@ -48,7 +48,7 @@ class Made(NamedTuple):
 
 
 def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
-    others = [
+    remaining = [
         {
             "name": name,
             "label": label,
@@ -58,7 +58,7 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
         for label, name in enumerate(OTHERS, start=1)
     ]
     evaluate = {"reference": False, "working_points": POINTS}
-    path = small_config(folder, folder, samples=[*qcd, *others], evaluate=evaluate)
+    path = small_config(folder, folder, samples=[*qcd, *remaining], evaluate=evaluate)
     with pytest.MonkeyPatch.context() as patch:
         without_spark(patch, folder)
         run_stages(path, "ingest", "features")
@@ -75,10 +75,10 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
     rates = rates_before(config, upstream)
     assert rates is not None
     task = make_task(config, config.classes, rates, config.features, [])
-    found = measure(scored := scored_by_ht(events), None, replicas(scored), task)
+    actual = measure(scored := scored_by_ht(events), None, replicas(scored), task)
     steps = json.loads((features / "cutflow.json").read_text())["classes"]
     return Made(
-        [step["columns"]["QCD"] for step in steps], events, rates, found.numbers["working_points"]
+        [step["columns"]["QCD"] for step in steps], events, rates, actual.numbers["working_points"]
     )
 
 
@@ -100,20 +100,20 @@ def replicas(scored: ScoredEvents) -> Replicas:
 @pytest.fixture(scope="module")
 def of(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Made]:
     """The sample as it is, in slices, and in slices of which the soft ones have too few events."""
-    found = {}
+    actual = {}
     for name, keep in {"whole": (), "sliced": (1, 1, 1), "thinned": THINNED}.items():
         folder = tmp_path_factory.mktemp(name)
-        whole = {
+        complete = {
             "name": "qcd",
             "label": QCD,
             "files": [str(SAMPLES / "qcd_*.root")],
             "cross_section_pb": WHOLE,
         }
-        found[name] = made(
+        actual[name] = made(
             folder,
-            write_slices(folder, sorted(SAMPLES.glob("qcd_*.root")), keep) if keep else [whole],
+            write_slices(folder, sorted(SAMPLES.glob("qcd_*.root")), keep) if keep else [complete],
         )
-    return found
+    return actual
 
 
 def weights_of(table: pa.Table) -> list[tuple[float, float]]:
@@ -126,21 +126,23 @@ def weights_of(table: pa.Table) -> list[tuple[float, float]]:
 def test_slices_with_all_their_events_give_exactly_the_numbers_of_the_whole(
     of: Mapping[str, Made],
 ) -> None:
-    whole, sliced = of["whole"], of["sliced"]
+    complete, sliced = of["whole"], of["sliced"]
     assert len(set(sliced.events["sample"].to_pylist())) == len(THINNED) + len(OTHERS)
-    for step, expected in zip(sliced.cutflow, whole.cutflow, strict=True):
+    for step, expected in zip(sliced.cutflow, complete.cutflow, strict=True):
         assert step["events"] == expected["events"]
         assert (step["weight"], step["weight2"]) == pytest.approx(
             (expected["weight"], expected["weight2"])
         )
-    assert np.array(weights_of(sliced.events)) == pytest.approx(np.array(weights_of(whole.events)))
+    assert np.array(weights_of(sliced.events)) == pytest.approx(
+        np.array(weights_of(complete.events))
+    )
     classes = ["QCD", "ttbar", "W+jets"]
-    assert sliced.rates.of_classes(classes) == pytest.approx(whole.rates.of_classes(classes))
-    for point, expected in zip(sliced.points, whole.points, strict=True):
+    assert sliced.rates.of_classes(classes) == pytest.approx(complete.rates.of_classes(classes))
+    for point, expected in zip(sliced.points, complete.points, strict=True):
         for key in ("rates", "backgrounds"):
             values = [
-                {name: each["value"] for name, each in found[key].items()}
-                for found in (point, expected)
+                {name: estimate["value"] for name, estimate in actual[key].items()}
+                for actual in (point, expected)
             ]
             assert values[0] == pytest.approx(values[1])
         assert point["total_rate"]["value"] == pytest.approx(expected["total_rate"]["value"])
@@ -150,23 +152,23 @@ def test_slices_with_all_their_events_give_exactly_the_numbers_of_the_whole(
 def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_errors(
     of: Mapping[str, Made],
 ) -> None:
-    whole, thinned = of["whole"], of["thinned"]
+    complete, thinned = of["whole"], of["thinned"]
     # Before any selection the class has the cross-section of the whole, whatever is left of its events.
     assert thinned.cutflow[0]["weight"] == pytest.approx(WHOLE)
-    assert thinned.cutflow[0]["events"] < whole.cutflow[0]["events"] / 2
-    for step, expected in zip(thinned.cutflow[1:], whole.cutflow[1:], strict=True):
+    assert thinned.cutflow[0]["events"] < complete.cutflow[0]["events"] / 2
+    for step, expected in zip(thinned.cutflow[1:], complete.cutflow[1:], strict=True):
         assert abs(step["weight"] - expected["weight"]) < 3 * np.sqrt(step["weight2"])
     (sum_of_weights, error), (expected_sum, _) = (
-        weights_of(each.events)[QCD] for each in (thinned, whole)
+        weights_of(sample.events)[QCD] for sample in (thinned, complete)
     )
     assert abs(sum_of_weights - expected_sum) < 3 * error
     assert thinned.rates.of_class(QCD) == pytest.approx(
-        whole.rates.of_class(QCD), rel=3 * error / sum_of_weights
+        complete.rates.of_class(QCD), rel=3 * error / sum_of_weights
     )
-    for point, expected in zip(thinned.points, whole.points, strict=True):
+    for point, expected in zip(thinned.points, complete.points, strict=True):
         for key in ("rates", "backgrounds"):
-            found, wanted = point[key]["QCD"], expected[key]["QCD"]["value"]
-            assert found["low"] < wanted < found["high"]
+            actual, reference = point[key]["QCD"], expected[key]["QCD"]["value"]
+            assert actual["low"] < reference < actual["high"]
         assert point["rates"]["ttbar"]["value"] == pytest.approx(
             expected["rates"]["ttbar"]["value"]
         )

@@ -73,25 +73,25 @@ def skim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skim:
 
 
 def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: Skim) -> None:
-    said = skim.run(samples=skim.stated())
+    output = skim.run(samples=skim.stated())
     assert (
         "note: Sample 'qcd' looks like a skim: Runs.genEventCount is 400, its tree has 40 entries."
-        in said
+        in output
     )
-    assert "`sum_of_weights:` a number, or a branch" in said
+    assert "`sum_of_weights:` a number, or a branch" in output
     assert (
         "note: Nothing in the files of ttbar, wjets shows whether they hold all generated events"
-        in said
+        in output
     )
     assert skim.factor() == pytest.approx(1000 / 40)
     assert skim.shares()[0] == 1.0
 
-    said = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"))
-    assert "looks like a skim" not in said
+    output = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"))
+    assert "looks like a skim" not in output
     assert skim.factor() == pytest.approx(1000 / 400)
     # Of 40 events 30 have a lepton, which all pass.
     assert (skim.shares()[0], skim.shares()[-1]) == pytest.approx((0.1, 30 / 400))
-    assert "Efficiencies of weights are relative to all generated events of: qcd" in said
+    assert "Efficiencies of weights are relative to all generated events of: qcd" in output
     upstream = {name: skim.version(name) for name in ("ingest", "features")}
     config = skim.runner().run_folder.config
     rates = rates_before(config, upstream)
@@ -114,26 +114,30 @@ def test_the_sum_follows_the_files_and_a_number_makes_the_features_stale_only(sk
     add_runs(write_delphes(skim.data / "qcd_2.root", []), 500.0)
     assert "1 files read, 3 reused" in skim.run(samples=named)
     assert skim.factor() == pytest.approx(1000 / 1000)
-    said = skim.run(samples=skim.stated(sum_of_weights=2000))
-    assert "ingest: up to date" not in said
-    assert "0 files read" in said
-    said = skim.run(samples=skim.stated(sum_of_weights=2500))
-    assert "ingest: up to date" in said
-    assert "sum_of_weights changed" in said
+    output = skim.run(samples=skim.stated(sum_of_weights=2000))
+    assert "ingest: up to date" not in output
+    assert "0 files read" in output
+    output = skim.run(samples=skim.stated(sum_of_weights=2500))
+    assert "ingest: up to date" in output
+    assert "sum_of_weights changed" in output
     assert skim.factor() == pytest.approx(1000 / 2500)
     skim.run("ingest", samples=named)
-    assert [each.state for each in skim.runner().plan()[:2]] == [State.FRESH, State.STALE]
+    assert [planned_stage.state for planned_stage in skim.runner().plan()[:2]] == [
+        State.FRESH,
+        State.STALE,
+    ]
 
 
 def test_files_that_are_left_out_make_a_stated_number_wrong(skim: Skim) -> None:
     (skim.data / "qcd_1.root").write_text("this is text, not ROOT, and long enough")
     skip = {"on_bad_file": "skip"}
-    said = skim.run(samples=skim.stated(sum_of_weights=600.0), ingest=skip)
+    output = skim.run(samples=skim.stated(sum_of_weights=600.0), ingest=skip)
     assert (
-        "note: sum_of_weights of qcd is a number for all files, and 1 of them are left out" in said
+        "note: sum_of_weights of qcd is a number for all files, and 1 of them are left out"
+        in output
     )
-    said = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest=skip)
-    assert "sum_of_weights of qcd" not in said
+    output = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest=skip)
+    assert "sum_of_weights of qcd" not in output
     assert skim.factor() == pytest.approx(1000 / 400)
 
 

@@ -32,12 +32,12 @@ from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 @pytest.fixture(autouse=True)
 def what_a_command_sets_for_its_process() -> Iterator[None]:
     """Is put back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {index: signal.getsignal(index) for index in (signal.SIGINT, signal.SIGTERM)}
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    for index, handler in handlers.items():
+        signal.signal(index, handler)
 
 
 @pytest.mark.parametrize("name", ["Ünïcode ± 運", "\udcff"])
@@ -45,10 +45,11 @@ def test_an_ascii_terminal_shows_other_letters_escaped(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     streams = {
-        each: io.TextIOWrapper(io.BytesIO(), encoding="ascii") for each in ("stdout", "stderr")
+        stream_name: io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        for stream_name in ("stdout", "stderr")
     }
-    for each, stream in streams.items():
-        monkeypatch.setattr(sys, each, stream)
+    for stream_name, stream in streams.items():
+        monkeypatch.setattr(sys, stream_name, stream)
 
     def work() -> NoReturn:
         out.print(f"report: {name}")
@@ -64,9 +65,12 @@ def test_an_ascii_terminal_shows_other_letters_escaped(
     with pytest.raises(SystemExit) as ended:
         with_exit_code(command_line)
     assert ended.value.code == Exit.USER_ERROR
-    shown = {each: stream.buffer.getvalue().decode("ascii") for each, stream in streams.items()}  # type: ignore[attr-defined]
+    displayed = {
+        stream_name: stream.buffer.getvalue().decode("ascii")
+        for stream_name, stream in streams.items()
+    }  # type: ignore[attr-defined]
     escaped = name.encode("ascii", "backslashreplace").decode()
-    assert shown == {
+    assert displayed == {
         "stdout": f"report: {escaped}\n",
         "stderr": f"note: {escaped}\nerror: {escaped} is damaged\n",
     }
@@ -135,21 +139,21 @@ def test_a_lack_of_memory_names_the_limit_and_is_no_bug(
     capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     assert ended_by(error) == Exit.USER_ERROR
-    words = capsys.readouterr().err
-    assert words.startswith("error: there is no memory for this command (")
-    assert f"): {memory_limit()}. Allow this command more memory" in words
+    message = capsys.readouterr().err
+    assert message.startswith("error: there is no memory for this command (")
+    assert f"): {memory_limit()}. Allow this command more memory" in message
 
 
 @pytest.mark.parametrize(
-    "words", ["CUDA out of memory. Tried to allocate 2.00 GiB", "HIP out of memory"]
+    "message", ["CUDA out of memory. Tried to allocate 2.00 GiB", "HIP out of memory"]
 )
 def test_a_lack_of_memory_of_a_gpu_is_not_called_one_of_the_host(
-    capsys: pytest.CaptureFixture[str], words: str
+    capsys: pytest.CaptureFixture[str], message: str
 ) -> None:
-    assert ended_by(torch.OutOfMemoryError(words)) == Exit.USER_ERROR
-    said = capsys.readouterr().err
-    assert "it is that of the GPU. Lower train.batch_size" in said
-    assert str(memory_limit()) not in said
+    assert ended_by(torch.OutOfMemoryError(message)) == Exit.USER_ERROR
+    output = capsys.readouterr().err
+    assert "it is that of the GPU. Lower train.batch_size" in output
+    assert str(memory_limit()) not in output
 
 
 def test_a_killed_helper_process_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,10 +175,10 @@ def test_a_kill_for_memory_during_the_command_is_named(
     counts = iter([4, 6])
     monkeypatch.setattr(exit_codes, "killed_for_memory", lambda: next(counts))
     assert ended_by(error) == Exit.USER_ERROR
-    words = capsys.readouterr().err
-    assert "kernel has killed 2 process(es)" in words
-    assert str(memory_limit()) in words
-    assert ("it is damaged" in words) == isinstance(error, RunFolderError)
+    message = capsys.readouterr().err
+    assert "kernel has killed 2 process(es)" in message
+    assert str(memory_limit()) in message
+    assert ("it is damaged" in message) == isinstance(error, RunFolderError)
 
 
 @pytest.mark.parametrize(

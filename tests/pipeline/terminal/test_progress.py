@@ -25,9 +25,9 @@ def test_on_a_terminal_there_is_a_bar_from_the_start_on_and_the_rate_is_that_of_
         bar(10, 200)
         seconds.append(110.0)
         bar(60, 200, "epoch 1/4")
-    shown = out.getvalue()
-    assert "starting" in shown
-    assert "60/200 steps, 5/s, about 28 s left, epoch 1/4" in shown
+    output = out.getvalue()
+    assert "starting" in output
+    assert "60/200 steps, 5/s, about 28 s left, epoch 1/4" in output
 
 
 def test_lines_have_rate_and_time_left_and_without_news_how_long_it_is_at_work(
@@ -36,9 +36,9 @@ def test_lines_have_rate_and_time_left_and_without_news_how_long_it_is_at_work(
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.01)
     out = io.StringIO()
 
-    def wait_for(words: str) -> None:
+    def wait_for(message: str) -> None:
         deadline = time.monotonic() + 10
-        while not re.search(f"  ingest: {words}\n", out.getvalue()):
+        while not re.search(f"  ingest: {message}\n", out.getvalue()):
             assert time.monotonic() < deadline, out.getvalue()
             time.sleep(0.01)
 

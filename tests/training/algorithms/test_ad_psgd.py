@@ -20,7 +20,7 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     problem = LinearGradients(workers=2, steps=2, seed=6)
     start = np.random.default_rng(1).normal(size=(2, 5))
     watcher = StepRecorder()
-    found = problem.drive(
+    actual = problem.drive(
         cluster=CLUSTER.model_copy(update={"slow_ranks": {1: 1.5}}),
         partners=lambda rank: ListedPartners([0] if rank else [None]),
         initial=start,
@@ -40,12 +40,12 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
             average - RATE * problem.gradient(1, 1, after_second),
         ],
     ]
-    np.testing.assert_allclose(found, expected, atol=1e-14)
+    np.testing.assert_allclose(actual, expected, atol=1e-14)
     for rank in range(2):
         assert vars(watcher.algorithms[rank])["staleness"] == {1: 2}
         counts = watcher.algorithms[rank].counters()
         begun_received_skipped = tuple(
-            counts[f"averages_{kind}"] for kind in ("begun", "received", "skipped")
+            counts[f"averages_{kind_name}"] for kind_name in ("begun", "received", "skipped")
         )
         assert begun_received_skipped == ((2, 0, 0) if rank else (0, 2, 0))
 

@@ -40,18 +40,18 @@ SPECIAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_another_one_in_a_special_case(name: str) -> None:
-    one, other = SPECIAL[name]
-    assert one["algorithm"] == name != other["algorithm"]
+    first, second = SPECIAL[name]
+    assert first["algorithm"] == name != second["algorithm"]
 
-    def driven(chosen: dict[str, Any]) -> NDArray[np.float64]:
-        problem = LinearGradients(workers=chosen.get("workers", 4), steps=12, seed=5)
-        return problem.drive(cluster=JITTER, **SGD | chosen)
+    def driven(settings: dict[str, Any]) -> NDArray[np.float64]:
+        problem = LinearGradients(workers=settings.get("workers", 4), steps=12, seed=5)
+        return problem.drive(cluster=JITTER, **SGD | settings)
 
     # Methods that average after several steps are the same after each of them.
-    steps = slice(2, None, 3) if "local_steps" in one else slice(None)
-    np.testing.assert_allclose(driven(one)[steps], driven(other)[steps], atol=1e-9)
+    steps = slice(2, None, 3) if "local_steps" in first else slice(None)
+    np.testing.assert_allclose(driven(first)[steps], driven(second)[steps], atol=1e-9)
 
 
 def test_every_method_is_in_the_tests_of_all_methods() -> None:
     # Of golden trajectories, checkpoints, and gradients and models that are not finite.
-    assert {chosen["algorithm"] for chosen in ALL_METHODS.values()} == set(METHODS)
+    assert {selected["algorithm"] for selected in ALL_METHODS.values()} == set(METHODS)

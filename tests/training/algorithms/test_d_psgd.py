@@ -24,19 +24,19 @@ EXPONENTIAL = mixing_matrix(make_topology("exponential", 9))
 
 
 @pytest.mark.parametrize(
-    ("topology", "weights"), [*(("ring", each) for each in RINGS), ("exponential", EXPONENTIAL)]
+    ("topology", "weights"), [*(("ring", ring) for ring in RINGS), ("exponential", EXPONENTIAL)]
 )
 def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(
     topology: str, weights: Any
 ) -> None:
     problem = LinearGradients(workers=len(weights), steps=6, seed=2)
-    present = other = np.tile(problem.initial, (len(weights), 1))
-    for step, found in enumerate(problem.drive(topology=topology, **PLAIN)):
+    present = second = np.tile(problem.initial, (len(weights), 1))
+    for step, actual in enumerate(problem.drive(topology=topology, **PLAIN)):
         present = weights @ present - RATE * problem.gradients(step, present)
-        np.testing.assert_allclose(found, present, atol=1e-14)
+        np.testing.assert_allclose(actual, present, atol=1e-14)
         # Mixing after the step would give another number.
-        other = weights @ (other - RATE * problem.gradients(step, other))
-        assert abs(found - other).max() > 1e-3
+        second = weights @ (second - RATE * problem.gradients(step, second))
+        assert abs(actual - second).max() > 1e-3
 
 
 def test_without_a_vector_that_is_not_finite_the_other_weights_sum_to_one() -> None:

@@ -34,34 +34,34 @@ SLOW = {f"{name} with slowmo": {**ALL_METHODS[name], "slowmo": {"tau": 4}} for n
 ALL = ALL_METHODS | MORE | SLOW
 
 
-def loss_after(epochs: int, chosen: dict[str, Any]) -> float:
+def loss_after(epochs: int, selected: dict[str, Any]) -> float:
     """The validation loss after `EPOCHS` epochs, in a run of a number of epochs."""
-    records = run(train=ROWS, cluster=CLUSTER, epochs=epochs, **chosen).records
+    records = run(train=ROWS, cluster=CLUSTER, epochs=epochs, **selected).records
     at_end_of_epoch = [history[EPOCHS - 1] for history in records]
     losses: list[float] = [record["val_loss"] for record in at_end_of_epoch if "val_loss" in record]
     return losses[0]
 
 
-def settings_of_many_workers(chosen: dict[str, Any]) -> dict[str, Any]:
+def settings_of_many_workers(selected: dict[str, Any]) -> dict[str, Any]:
     """20 workers, windows that no epoch divides, a constant rate, and one shard, which is fast to simulate."""
-    rate = 0.01 if chosen["algorithm"] in WHOLE_STEPS else 0.05
+    rate = 0.01 if selected["algorithm"] in WHOLE_STEPS else 0.05
     many = {"workers": 20, "batch_size": 4, "optimizer": "sgd", "scale_learning_rate": False}
-    many["learning_rate"] = 0.4 * rate if "slowmo" in chosen else rate
-    keys = METHODS[chosen["algorithm"]].settings.model_fields
+    many["learning_rate"] = 0.4 * rate if "slowmo" in selected else rate
+    keys = METHODS[selected["algorithm"]].settings.model_fields
     if "local_steps" in keys:
         many["local_steps"] = 7
     if "bound" in keys:
         many["shards"] = 1
-    return many | {key: value for key, value in chosen.items() if key != "local_steps"}
+    return many | {key: value for key, value in selected.items() if key != "local_steps"}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_epoch_ends_alike_in_a_run_that_ends_there_and_in_a_longer_one(name: str) -> None:
-    chosen = settings_of_many_workers(ALL[name])
+    selected = settings_of_many_workers(ALL[name])
 
-    last, followed = (loss_after(epochs, chosen) for epochs in (EPOCHS, EPOCHS + 1))
+    last, followed = (loss_after(epochs, selected) for epochs in (EPOCHS, EPOCHS + 1))
 
-    tolerance = 0.0 if settings(**chosen).has_static_shards else LARGEST_PART_UNDER_WAY
+    tolerance = 0.0 if settings(**selected).has_static_shards else LARGEST_PART_UNDER_WAY
     assert last == pytest.approx(followed, rel=tolerance, abs=0.0)
 
 
@@ -72,8 +72,8 @@ def test_a_window_that_the_run_cuts_short_is_not_pushed(name: str, num_averaged:
     noise = LinearGradients(workers=20, steps=16, seed=3, hessian=0.0)
     results = np.empty((20, 5))
 
-    chosen = {"algorithm": name, "local_steps": window, "optimizer": "sgd", "learning_rate": rate}
-    noise.drive(cluster=CLUSTER, results=results, **chosen)
+    selected = {"algorithm": name, "local_steps": window, "optimizer": "sgd", "learning_rate": rate}
+    noise.drive(cluster=CLUSTER, results=results, **selected)
 
     pushed = rate * noise.pulls[:, :window].sum(axis=(0, 1)) / num_averaged
     np.testing.assert_allclose(results, np.tile(noise.initial + pushed, (20, 1)), atol=1e-12)

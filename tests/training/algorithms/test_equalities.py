@@ -24,19 +24,19 @@ OPTIMIZERS: list[dict[str, Any]] = [
 UNEVEN = replace(toy_rows(323), group_rows=[1, 79, 1, 1, 1, 80, 80, 80])
 
 
-def torch_optimizer(chosen: dict[str, Any], parameters: Any, rate: float) -> Optimizer:
-    decay = chosen.get("weight_decay", 0.0)
-    if chosen["optimizer"] == "adam":
+def torch_optimizer(settings: dict[str, Any], parameters: Any, rate: float) -> Optimizer:
+    decay = settings.get("weight_decay", 0.0)
+    if settings["optimizer"] == "adam":
         return Adam(parameters, lr=rate, weight_decay=decay)
-    return SGD(parameters, lr=rate, momentum=chosen.get("momentum", 0.0), weight_decay=decay)
+    return SGD(parameters, lr=rate, momentum=settings.get("momentum", 0.0), weight_decay=decay)
 
 
 def sequential(
-    chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epochs: int = 2
+    settings: dict[str, Any], *, workers: int, rate: float = 0.05, epochs: int = 2
 ) -> NDArray[np.float64]:
     """A plain torch loop over one network that is fed the batches of all workers together."""
     network, rows = toy_network(), UNEVEN
-    optimizer = torch_optimizer(chosen, network.parameters(), rate)
+    optimizer = torch_optimizer(settings, network.parameters(), rate)
     for epoch in range(epochs):
         plan = plan_epoch(rows.group_rows, world_size=workers, batch_size=10, seed=1, epoch=epoch)
         shares = [assign_rows(plan, rank=rank, epoch=epoch) for rank in range(workers)]
@@ -57,17 +57,19 @@ def sequential(
 
 
 def assert_all_equal(
-    found: NDArray[np.float64], expected: NDArray[np.float64], tolerance: float = 1e-12
+    actual: NDArray[np.float64], expected: NDArray[np.float64], tolerance: float = 1e-12
 ) -> None:
     np.testing.assert_allclose(
-        found, np.broadcast_to(expected, found.shape), rtol=0, atol=tolerance
+        actual, np.broadcast_to(expected, actual.shape), rtol=0, atol=tolerance
     )
 
 
-@pytest.mark.parametrize("chosen", OPTIMIZERS)
+@pytest.mark.parametrize("settings", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 3, 4])
-def test_ar_sgd_is_one_worker_fed_all_batches(chosen: dict[str, Any], workers: int) -> None:
-    found = models(
-        run(algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **chosen)
+def test_ar_sgd_is_one_worker_fed_all_batches(settings: dict[str, Any], workers: int) -> None:
+    actual = models(
+        run(
+            algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **settings
+        )
     )
-    assert_all_equal(found, sequential(chosen, workers=workers))
+    assert_all_equal(actual, sequential(settings, workers=workers))

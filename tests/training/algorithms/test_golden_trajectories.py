@@ -63,18 +63,20 @@ def trajectory(method: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_trajectories_are_the_golden_ones(update_golden: bool) -> None:
-    found = {method: trajectory(method) for method in ALL}
+    actual = {method: trajectory(method) for method in ALL}
     if update_golden:
-        GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        GOLDEN.write_text(json.dumps(actual, indent=1) + "\n", encoding="utf-8")
         pytest.skip(f"{GOLDEN.name} was replaced; review the difference before you commit it")
     expected = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for method, golden in expected.items():
         # Exponentials and batched products may round otherwise on another machine.
-        for epoch, (record, wanted) in enumerate(
-            zip(found[method]["epochs"], golden["epochs"], strict=True)
+        for epoch, (record, reference) in enumerate(
+            zip(actual[method]["epochs"], golden["epochs"], strict=True)
         ):
-            assert record == pytest.approx(wanted, rel=1e-8, abs=1e-12), f"{method}, epoch {epoch}"
+            assert record == pytest.approx(reference, rel=1e-8, abs=1e-12), (
+                f"{method}, epoch {epoch}"
+            )
         np.testing.assert_allclose(
-            found[method]["parameters"], golden["parameters"], rtol=1e-8, err_msg=method
+            actual[method]["parameters"], golden["parameters"], rtol=1e-8, err_msg=method
         )

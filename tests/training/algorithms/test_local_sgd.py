@@ -18,7 +18,7 @@ def test_moments_of_adam_are_kept_or_reset_with_the_models(policy: str) -> None:
     problem = LinearGradients(workers=3, steps=7, seed=4)
     rows = [VectorRow(problem.initial) for _ in range(3)]
     optimizers = [Adam([row.flat], lr=RATE) for row in rows]
-    for step, found in enumerate(
+    for step, actual in enumerate(
         problem.drive(**LOCAL, optimizer="adam", local_steps=2, optimizer_state=policy)
     ):
         for row, optimizer, gradient in zip(
@@ -35,4 +35,4 @@ def test_moments_of_adam_are_kept_or_reset_with_the_models(policy: str) -> None:
                 row.write(mean)
                 if policy == "reset":
                     optimizer.state.clear()
-        np.testing.assert_allclose(found, [row.parameters for row in rows], atol=1e-10)
+        np.testing.assert_allclose(actual, [row.parameters for row in rows], atol=1e-10)

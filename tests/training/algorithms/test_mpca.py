@@ -27,15 +27,15 @@ MPCA: dict[str, Any] = {"algorithm": "mpca"}
 
 
 def mpca(watcher: StepRecorder, rank: int) -> Mpca:
-    found = watcher.algorithms[rank]
-    assert isinstance(found, Mpca)
-    return found
+    actual = watcher.algorithms[rank]
+    assert isinstance(actual, Mpca)
+    return actual
 
 
 def joint(algorithm: Mpca) -> np.ndarray[Any, Any]:
-    found = np.empty(5)
-    algorithm.joint.read(found)
-    return found
+    actual = np.empty(5)
+    algorithm.joint.read(actual)
+    return actual
 
 
 def test_contributions_are_weighted_by_the_steps_of_each_worker() -> None:
@@ -55,17 +55,17 @@ def test_contributions_are_weighted_by_the_steps_of_each_worker() -> None:
 def test_a_cycle_of_the_driver_by_hand() -> None:
     constants = MpcaConstants(**NO_RAMPS)
     shard = JointShard(np.array([1.0]), np.array([0.5]), np.array([7.0]), 3)
-    found = driver_rule(shard, np.array([6.0, 2.0]), constants)
+    actual = driver_rule(shard, np.array([6.0, 2.0]), constants)
     model = 0.1 * 1 + 0.9 * 3
     trajectory = 0.8 * 0.5 + 0.2 * (model - 1)
-    assert found.cycle == 4
+    assert actual.cycle == 4
     np.testing.assert_allclose(
-        np.concatenate(found[:3]), [model, trajectory, model + 0.7 * trajectory], rtol=1e-15
+        np.concatenate(actual[:3]), [model, trajectory, model + 0.7 * trajectory], rtol=1e-15
     )
     # The earlier projection plays no part, and nothing changes without a contribution.
     assert (
         driver_rule(shard._replace(projected=np.zeros(1)), np.array([6.0, 2.0]), constants).model
-        == found.model
+        == actual.model
     )
     assert driver_rule(shard, np.zeros(2), constants) is shard
 
@@ -75,19 +75,19 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
     constants = MpcaConstants(
         alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2
     )
-    chosen = MPCA | SGD | constants.model_dump() | {"shards": 1, "cycle_steps": 2}
+    settings = MPCA | SGD | constants.model_dump() | {"shards": 1, "cycle_steps": 2}
     watcher = StepRecorder()
-    run_of_all = problem.drive(**chosen, cluster=UNEVEN_CLUSTER, before_step=watcher)
+    run_of_all = problem.drive(**settings, cluster=UNEVEN_CLUSTER, before_step=watcher)
     local, shard = np.tile(problem.initial, (3, 1)), JointShard.at_start(problem.initial)
     under_way = None
-    for step, found in enumerate(run_of_all):
+    for step, actual in enumerate(run_of_all):
         local -= constants.alpha_at(shard.cycle) * (local - shard.projected)
         local -= RATE * problem.gradients(step, local)
-        np.testing.assert_allclose(found, local, atol=1e-13)
+        np.testing.assert_allclose(actual, local, atol=1e-13)
         if step % 2 == 1:
             if under_way is not None:
                 shard = driver_rule(shard, under_way, constants)
-            under_way = sum((contribution(each, 2) for each in local), np.zeros(6))
+            under_way = sum((contribution(vector, 2) for vector in local), np.zeros(6))
     for rank in range(3):
         np.testing.assert_allclose(joint(mpca(watcher, rank)), shard.model, atol=1e-13)
 
@@ -131,7 +131,7 @@ def test_weights_are_the_steps_of_the_workers() -> None:
     for weighted in (True, False):
         problem, watcher = LinearGradients(workers=2, steps=40, seed=7), StepRecorder()
         problem.pulls[0], problem.pulls[1] = 1.0, -1.0
-        chosen = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0, "gamma_ramp": 20}
+        settings = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0, "gamma_ramp": 20}
         seen: list[float] = []
 
         def look(
@@ -145,29 +145,33 @@ def test_weights_are_the_steps_of_the_workers() -> None:
             if (rank, step) == (0, 39):
                 seen.append(float(joint(algorithm).mean()))
 
-        problem.drive(**chosen, cluster=slow, before_step=look)
+        problem.drive(**settings, cluster=slow, before_step=look)
         pulls[weighted] = seen[0]
     assert pulls[True] > pulls[False] + 0.1
 
 
 def test_by_work_units_workers_resume_with_one_joint_model() -> None:
-    kept = MemoryCheckpoints()
+    memory_checkpoints = MemoryCheckpoints()
     slow = CLUSTER.model_copy(update={"slow_ranks": {2: 5.0}, "latency_seconds": 1e-3})
     settings = MPCA | {"workers": 3, "batch_size": 4, "alpha": 0.3, "alpha_free": 1}
     settings |= {"cluster": slow, "train": toy_rows(240, groups=6), "checkpoint_steps": 3}
-    whole = run(files=kept.files, **settings)
-    assert whole.records[0][-1]["val_loss"] < whole.records[0][0]["val_loss"]
-    middle = [position for position in sorted(kept.content) if len(kept.content[position]) == 3][1]
+    complete = run(files=memory_checkpoints.files, **settings)
+    assert complete.records[0][-1]["val_loss"] < complete.records[0][0]["val_loss"]
+    middle = [
+        position
+        for position in sorted(memory_checkpoints.content)
+        if len(memory_checkpoints.content[position]) == 3
+    ][1]
     numbers = {
-        tuple(kept.at(middle).load(rank)["algorithm"]["joint"]["counts"].tolist())
+        tuple(memory_checkpoints.at(middle).load(rank)["algorithm"]["joint"]["counts"].tolist())
         for rank in range(3)
     }
     assert len(numbers) > 1, "the workers passed the checkpoint at different cycles"
     begun = MemoryCheckpoints()
-    resumed = run(files=begun.files, resume=kept.at(middle), **settings)
+    resumed = run(files=begun.files, resume=memory_checkpoints.at(middle), **settings)
     ends = [begun.at((2, 0)).load(rank)["algorithm"]["joint"] for rank in range(3)]
     for end in ends[1:]:
         np.testing.assert_array_equal(end["vectors"], ends[0]["vectors"])
     assert resumed.records[0][-1]["val_loss"] == pytest.approx(
-        whole.records[0][-1]["val_loss"], rel=0.2
+        complete.records[0][-1]["val_loss"], rel=0.2
     )

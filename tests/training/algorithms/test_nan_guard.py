@@ -38,8 +38,8 @@ BAD = (np.nan, np.inf, 1e200)
     ("method", "slow", "bad"),
     [
         # Each kind of method meets each of the three.
-        (method, slow, BAD[(number + turn) % 3])
-        for number, method in enumerate(PARALLEL_METHODS)
+        (method, slow, BAD[(index + turn) % 3])
+        for index, method in enumerate(PARALLEL_METHODS)
         for turn, slow in enumerate(({}, SLOWMO))
         if not slow or method in WITH_SLOWMO
     ],
@@ -48,7 +48,7 @@ def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: floa
     problem = LinearGradients(workers=4, steps=15, seed=1)
     problem.pulls[2, 3:6] = bad
     watcher = StepRecorder()
-    found = problem.drive(
+    actual = problem.drive(
         **PARALLEL_METHODS[method],
         **slow,
         optimizer="sgd",
@@ -56,7 +56,7 @@ def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: floa
         cluster=UNEVEN_CLUSTER,
         before_step=watcher,
     )
-    assert abs(found).max() < 100
+    assert abs(actual).max() < 100
     assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [
         0,
         0,
@@ -68,13 +68,13 @@ def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: floa
 def test_without_a_gradient_a_worker_still_takes_part_in_the_average() -> None:
     problem = LinearGradients(workers=2, steps=1, seed=1)
     problem.pulls[1] = np.nan
-    chosen = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
+    settings = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
     gradient = problem.gradient(0, 0, problem.initial)
     # AR-SGD leaves the worker out of the mean of the gradients; LocalSGD and D-PSGD average models, of which one moved.
     for algorithm, share in (("ar-sgd", 1), ("local-sgd", 1 / 2), ("d-psgd", 1 / 2)):
-        (found,) = problem.drive(algorithm=algorithm, local_steps=1, **chosen)
+        (actual,) = problem.drive(algorithm=algorithm, local_steps=1, **settings)
         np.testing.assert_allclose(
-            found.mean(axis=0), problem.initial - 0.1 * share * gradient, atol=1e-15
+            actual.mean(axis=0), problem.initial - 0.1 * share * gradient, atol=1e-15
         )
 
 
@@ -121,7 +121,7 @@ def poison(rank: int, step: int, algorithm: Algorithm) -> None:
 )
 def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str, Any]) -> None:
     problem = LinearGradients(workers=4, steps=25, seed=1)
-    found = problem.drive(
+    actual = problem.drive(
         **PARALLEL_METHODS[method],
         **slow,
         optimizer="sgd",
@@ -129,7 +129,7 @@ def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str
         before_step=poison,
     )
     for rank in (0, 1, 3):
-        assert np.abs(found[:, rank]).max() < 100, f"rank {rank}"
+        assert np.abs(actual[:, rank]).max() < 100, f"rank {rank}"
     recovers = (
         "local-sgd",
         "diloco",
@@ -141,7 +141,7 @@ def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str
     )
     if method in recovers:
         # The others, or the server, give it a model again.
-        assert np.isfinite(found[-1, 2]).all()
+        assert np.isfinite(actual[-1, 2]).all()
 
 
 @pytest.mark.parametrize("method", ["downpour", "agn", "dynsgd", "adag"])
@@ -157,13 +157,13 @@ def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finit
         poison(rank, step, algorithm)
 
     slow = {"slowmo": {"tau": 4, "alpha": 0.5, "exact_average": True}}
-    found = problem.drive(
+    actual = problem.drive(
         algorithm=method, local_steps=9, optimizer="sgd", **slow, before_step=spoil
     )
     finite = [0, 1, 3]
     # They keep what they have not sent, and differ by it.
     goal = watcher.algorithms[0]._start_of_window  # type: ignore[attr-defined]
-    np.testing.assert_allclose(found[3, finite].mean(axis=0), goal, atol=1e-12)
+    np.testing.assert_allclose(actual[3, finite].mean(axis=0), goal, atol=1e-12)
     assert [watcher.algorithms[rank].counters()["pushes_refused"] for rank in range(4)] == [
         0,
         0,
@@ -185,16 +185,16 @@ def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(
         algorithm.optimizer.param_groups[0]["lr"] = float("inf") if (rank, step) == (2, 3) else 0.1
 
     slow = {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}}
-    chosen = {
+    settings = {
         "algorithm": "swarm-sgd",
         "exchange": exchange,
         "optimizer": "sgd",
         "cluster": UNEVEN_CLUSTER,
         **slow,
     }
-    found = problem.drive(**chosen, before_step=spoil)
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found[3], np.tile(found[3, 0], (4, 1)), atol=1e-14)
+    actual = problem.drive(**settings, before_step=spoil)
+    assert np.isfinite(actual).all()
+    np.testing.assert_allclose(actual[3], np.tile(actual[3, 0], (4, 1)), atol=1e-14)
     assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [
         0,
         0,
@@ -225,8 +225,8 @@ def test_a_worker_continues_from_the_newest_server_after_a_window_that_is_left_o
                 algorithm.model.write(vector)
 
     cluster = constant_step_cluster(1e-3, slow_ranks={0: 2.5}, latency_seconds=1e-6)
-    chosen = {"algorithm": method, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0}
-    problem.drive(**chosen, cluster=cluster, before_step=noted)
+    settings = {"algorithm": method, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0}
+    problem.drive(**settings, cluster=cluster, before_step=noted)
     # Rank 1 has ended after four of these steps.
     assert (np.diff(starts)[:3] > 0).all()
     assert starts[4] > starts[3]

@@ -32,9 +32,9 @@ def test_every_neighbour_is_as_likely_and_nobody_else_is_chosen(name: str, worke
 
 def test_choices_of_different_ranks_are_independent() -> None:
     choices = [drawn("complete", rank, workers=5) for rank in range(5)]
-    for one in range(5):
-        for other in range(one):
+    for first in range(5):
+        for second in range(first):
             table = np.zeros((5, 5))
-            np.add.at(table, (choices[one], choices[other]), 1)
-            table = np.delete(np.delete(table, one, axis=0), other, axis=1)
+            np.add.at(table, (choices[first], choices[second]), 1)
+            table = np.delete(np.delete(table, first, axis=0), second, axis=1)
             assert chi2_contingency(table).pvalue > UNLIKELY / 10

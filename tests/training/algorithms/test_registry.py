@@ -48,7 +48,7 @@ def test_a_name_belongs_to_one_method() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -> None:
-    settings_of, traits, kind = METHODS[name]
+    settings_of, traits, kind_name = METHODS[name]
     assert traits.title
     # Work units leave workers different numbers of steps, so only methods that meet never can use them.
     assert not traits.synchronous or traits.equal_steps
@@ -56,23 +56,27 @@ def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -
     assert not traits.averages_models or traits.exact_average
     # The file of the method, by which a stage knows its code, and what its docstrings say.
     assert (
-        kind.__module__ == settings_of.__module__ == f"training.algorithms.{name.replace('-', '_')}"
+        kind_name.__module__
+        == settings_of.__module__
+        == f"training.algorithms.{name.replace('-', '_')}"
     )
-    module = inspect.getmodule(kind)
+    module = inspect.getmodule(kind_name)
     assert module is not None
     assert re.search(r"(19|20)\d\d", module.__doc__ or ""), (
         "the docstring of the module cites its source"
     )
-    assert re.search(r"<-|=", kind.__doc__ or ""), "the docstring of the class has the equation"
+    assert re.search(r"<-|=", kind_name.__doc__ or ""), (
+        "the docstring of the class has the equation"
+    )
 
 
 def test_a_wrapper_passes_every_call_on() -> None:
-    own = {
+    own_value = {
         name
         for name, value in vars(Algorithm).items()
         if inspect.isfunction(value) and not name.startswith("_")
     }
-    assert own - vars(Wrapper).keys() == {"has_gradient"}
+    assert own_value - vars(Wrapper).keys() == {"has_gradient"}
 
 
 def test_a_name_stands_for_the_method_with_its_defaults() -> None:
@@ -103,9 +107,9 @@ def test_a_plan_is_made_without_libraries_that_load_slowly() -> None:
 
 def test_slowmo_takes_the_traits_of_its_base_but_for_exact_averages() -> None:
     for exact in (True, False):
-        chosen = settings(
+        selected = settings(
             algorithm="ad-psgd", workers=1, slowmo=SlowMoSettings(exact_average=exact)
         )
-        made = make_algorithm(VectorRow(np.zeros(3)), chosen, Transport())
-        assert made.traits.pairs
-        assert made.traits.equal_steps is exact
+        created = make_algorithm(VectorRow(np.zeros(3)), selected, Transport())
+        assert created.traits.pairs
+        assert created.traits.equal_steps is exact

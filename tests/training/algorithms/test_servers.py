@@ -294,7 +294,7 @@ ELASTIC_CASES: dict[str, tuple[dict[str, Any], StepEnd]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
     """SlowMo saw the full sum of the unsent steps where a push adds a part of it."""
-    chosen, end_step, server_update = CASES[case]
+    selected, end_step, server_update = CASES[case]
     problem = LinearGradients(workers=3, steps=12, seed=4)
     replay = Replay(problem, server_update)
     expected = np.empty((12, 3, len(problem.initial)))
@@ -303,7 +303,7 @@ def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
             end_step(replay, rank, step)
             expected[step, rank] = replay.current(rank)
 
-    trained = problem.drive(cluster=CLUSTER, **SGD | {"shards": 1} | chosen)
+    trained = problem.drive(cluster=CLUSTER, **SGD | {"shards": 1} | selected)
 
     np.testing.assert_allclose(trained, expected, atol=1e-13)
     assert_workers_disagree(trained)
@@ -311,7 +311,7 @@ def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
 
 @pytest.mark.parametrize("case", ELASTIC_CASES)
 def test_elastic_exchanges_one_after_the_other_follow_the_equation(case: str) -> None:
-    chosen, end_step = ELASTIC_CASES[case]
+    selected, end_step = ELASTIC_CASES[case]
     problem = LinearGradients(workers=3, steps=12, seed=4)
     replay = Replay(problem, sum_of_window)
     expected = np.empty((12, 3, len(problem.initial)))
@@ -319,10 +319,10 @@ def test_elastic_exchanges_one_after_the_other_follow_the_equation(case: str) ->
         if ends:
             end_step(replay, rank, step)
             expected[step, rank] = replay.models[rank]
-        elif chosen.get("gradient") != "moved" and step % 2 == 0:
+        elif selected.get("gradient") != "moved" and step % 2 == 0:
             pull_by_elastic(replay, rank)
 
-    trained = problem.drive(cluster=CLUSTER, **SGD, shards=1, local_steps=2, **chosen)
+    trained = problem.drive(cluster=CLUSTER, **SGD, shards=1, local_steps=2, **selected)
 
     np.testing.assert_allclose(trained, expected, atol=1e-13)
     assert_workers_disagree(trained)
@@ -337,9 +337,9 @@ def assert_workers_disagree(models: Array) -> None:
 def test_adag_counts_how_much_each_push_is_shrunk(scaling: str) -> None:
     watcher = StepRecorder()
     problem = LinearGradients(workers=3, steps=12, seed=4)
-    chosen = {"algorithm": "adag", "local_steps": 2, "gamma": 0.01, "scaling": scaling}
+    selected = {"algorithm": "adag", "local_steps": 2, "gamma": 0.01, "scaling": scaling}
 
-    problem.drive(cluster=CLUSTER, before_step=watcher, **SGD, shards=1, **chosen)
+    problem.drive(cluster=CLUSTER, before_step=watcher, **SGD, shards=1, **selected)
 
     shrunk: Counter[int] = Counter()
     for algorithm in watcher.algorithms.values():
@@ -355,8 +355,8 @@ JITTER = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3})
 class RecordedGradients(LinearGradients):
     """Gradients that also call `on_gradient` with rank, step and parameters."""
 
-    def __init__(self, on_gradient: Callable[[int, int, Array], None], **chosen: Any) -> None:
-        super().__init__(seed=5, **chosen)
+    def __init__(self, on_gradient: Callable[[int, int, Array], None], **selected: Any) -> None:
+        super().__init__(seed=5, **selected)
         self._on_gradient = on_gradient
 
     @override
@@ -365,8 +365,8 @@ class RecordedGradients(LinearGradients):
         return super().gradient(rank, step, at)
 
 
-def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
-    return problem.drive(cluster=JITTER, **SGD | chosen)
+def drive(problem: LinearGradients = NOISE, **selected: Any) -> Array:
+    return problem.drive(cluster=JITTER, **SGD | selected)
 
 
 @pytest.mark.parametrize("name", SERVER_METHODS)
@@ -391,9 +391,9 @@ def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
     server = NOISE.initial
     models = np.tile(NOISE.initial, (4, 1))
     results = np.empty((4, 5))
-    chosen = {"synchronous": True, "alpha": alpha, "local_steps": 1, "gradient": "snapshot"}
+    selected = {"synchronous": True, "alpha": alpha, "local_steps": 1, "gradient": "snapshot"}
 
-    trained = drive(algorithm="easgd", results=results, **chosen)
+    trained = drive(algorithm="easgd", results=results, **selected)
 
     for step in range(NOISE.steps):
         elastic = alpha * (models - server)
@@ -438,8 +438,8 @@ def test_a_window_ends_where_the_elastic_term_is_a_step_long(
     def count_pushes(_rank: int, _step: int, algorithm: Algorithm) -> None:
         pushes.append(algorithm.counters()["pushes"])
 
-    chosen = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
-    drive(straight, **chosen, equilibrium_stop=True, before_step=count_pushes)
+    selected = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
+    drive(straight, **selected, equilibrium_stop=True, before_step=count_pushes)
 
     assert np.flatnonzero(np.diff(pushes)).tolist() == exchanges
 
@@ -492,11 +492,11 @@ def test_local_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
 
     problem = RecordedGradients(record_rank_1, workers=2, steps=12)
     watcher = StepRecorder()
-    chosen = {"algorithm": "sharded", "overlap": "thread", "local_optimizer": True, "shards": 1}
+    selected = {"algorithm": "sharded", "overlap": "thread", "local_optimizer": True, "shards": 1}
 
     # An exchange of rank 1, with the one shard of rank 0, takes two steps.
     cluster = constant_step_cluster(1.0, latency_seconds=0.9)
-    problem.drive(cluster=cluster, before_step=watcher, **chosen, **SGD)
+    problem.drive(cluster=cluster, before_step=watcher, **selected, **SGD)
 
     # A local step leads to the next point, but where an answer came: that of each push but the last.
     num_answers = 0
@@ -535,12 +535,12 @@ def test_work_units_with_a_bound_on_staleness_are_refused() -> None:
     assert settings(algorithm="easgd", synchronous=True).has_static_shards
 
 
-def staleness_of_six_workers(**chosen: Any) -> tuple[Counter[int], int]:
+def staleness_of_six_workers(**selected: Any) -> tuple[Counter[int], int]:
     """Histogram of the staleness, and number of pushes, of workers with nearly equal steps."""
     watcher = StepRecorder()
     problem = LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
     cluster = constant_step_cluster(1.0, jitter=0.02, latency_seconds=1e-9)
-    problem.drive(cluster=cluster, before_step=watcher, **SGD, **chosen)
+    problem.drive(cluster=cluster, before_step=watcher, **SGD, **selected)
     staleness: Counter[int] = Counter()
     num_pushes = 0
     for algorithm in watcher.algorithms.values():
@@ -556,9 +556,9 @@ def mean_of(histogram: Counter[int]) -> float:
 
 @pytest.mark.parametrize("scaling", ["server", "worker"])
 def test_staleness_of_a_window_counts_the_pushes_of_others_in_it(scaling: str) -> None:
-    chosen = {"algorithm": "adag", "local_steps": 2, "scaling": scaling, "shards": 2}
+    selected = {"algorithm": "adag", "local_steps": 2, "scaling": scaling, "shards": 2}
 
-    staleness, _ = staleness_of_six_workers(**chosen)
+    staleness, _ = staleness_of_six_workers(**selected)
 
     # Each of the other five pushes once in a window.
     assert mean_of(staleness) == pytest.approx(5, abs=0.1)

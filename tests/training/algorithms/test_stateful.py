@@ -54,30 +54,39 @@ class HandleGossip(LazyGossip):
         self.handle = object()
 
 
-def run_in_place_of_ad_psgd(kind: type[Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
-    monkeypatch.setitem(METHODS._entries, "ad-psgd", METHODS["ad-psgd"]._replace(algorithm=kind))
-    chosen = {
+def run_in_place_of_ad_psgd(
+    kind_name: type[Any], monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> Any:
+    monkeypatch.setitem(
+        METHODS._entries, "ad-psgd", METHODS["ad-psgd"]._replace(algorithm=kind_name)
+    )
+    settings = {
         "workers": 3,
         "batch_size": 4,
         "checkpoint_steps": 5,
         "sharding": "static",
         "epochs": 1,
     }
-    return run(**SETTINGS["ad-psgd"], **chosen, train=toy_rows(120, groups=6), **more)
+    return run(**SETTINGS["ad-psgd"], **settings, train=toy_rows(120, groups=6), **more)
 
 
 def test_an_own_method_continues_with_its_counters_and_random_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The counter of the tutorial's method began again at 0."""
-    kept = MemoryCheckpoints()
-    whole = run_in_place_of_ad_psgd(LazyGossip, monkeypatch, files=kept.files)
-
-    resumed = run_in_place_of_ad_psgd(
-        LazyGossip, monkeypatch, files=MemoryCheckpoints().files, resume=kept.at(AFTER_FIVE_STEPS)
+    memory_checkpoints = MemoryCheckpoints()
+    in_place_of_ad_psgd = run_in_place_of_ad_psgd(
+        LazyGossip, monkeypatch, files=memory_checkpoints.files
     )
 
-    np.testing.assert_array_equal(models(resumed), models(whole))
+    resumed = run_in_place_of_ad_psgd(
+        LazyGossip,
+        monkeypatch,
+        files=MemoryCheckpoints().files,
+        resume=memory_checkpoints.at(AFTER_FIVE_STEPS),
+    )
+
+    np.testing.assert_array_equal(models(resumed), models(in_place_of_ad_psgd))
 
 
 def test_an_attribute_that_no_checkpoint_can_hold_is_refused_at_the_first_one(
@@ -92,9 +101,9 @@ def test_an_attribute_that_no_checkpoint_can_hold_is_refused_at_the_first_one(
 
 def test_an_attribute_named_as_scratch_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     named = type("Named", (HandleGossip,), {"SCRATCH": ("handle",)})
-    kept = MemoryCheckpoints()
-    run_in_place_of_ad_psgd(named, monkeypatch, files=kept.files)
-    saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
+    memory_checkpoints = MemoryCheckpoints()
+    run_in_place_of_ad_psgd(named, monkeypatch, files=memory_checkpoints.files)
+    saved = memory_checkpoints.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
     assert {"steps", "rng", "recent", "partners"} <= saved.keys()
     assert not {"handle", "log", "shared", "model", "_change"} & saved.keys()
 
@@ -160,12 +169,12 @@ def test_attributes_that_are_first_made_in_a_step_come_back_in_their_types(tmp_p
 
 def assert_same_attributes(saved: Stateful, restored: Stateful) -> None:
     for name, value in vars(saved).items():
-        found = getattr(restored, name)
-        assert type(found) is type(value), name
+        actual = getattr(restored, name)
+        assert type(actual) is type(value), name
         if name in ("generator", "random"):
-            assert found.random() == value.random()
+            assert actual.random() == value.random()
         else:
-            np.testing.assert_equal(found, value, err_msg=name)
+            np.testing.assert_equal(actual, value, err_msg=name)
     assert vars(restored)["queue"].maxlen == 2
     assert vars(restored)["by_default"]["new"] == 0
 
@@ -184,27 +193,27 @@ def test_one_array_below_two_names_stays_one(tmp_path: Path) -> None:
 
     restored_from_file(saved, restored, tmp_path)
 
-    found = vars(restored)
-    assert found["by_name"]["model"] is found["model"]
-    assert found["last"][0] is found["model"]
-    np.testing.assert_array_equal(found["model"], vector)
+    actual = vars(restored)
+    assert actual["by_name"]["model"] is actual["model"]
+    assert actual["last"][0] is actual["model"]
+    np.testing.assert_array_equal(actual["model"], vector)
 
 
 def test_arrays_in_containers_stay_where_they_are(tmp_path: Path) -> None:
-    place = np.zeros(3)
-    restored = Named(vector=place, by_name={"vector": place}, recent=deque([place]))
+    position = np.zeros(3)
+    restored = Named(vector=position, by_name={"vector": position}, recent=deque([position]))
     saved = Named(vector=np.ones(3), by_name={"vector": np.ones(3)}, recent=deque([np.ones(3)]))
     vars(saved)["by_name"]["vector"] = vars(saved)["recent"][0] = vars(saved)["vector"]
 
     restored_from_file(saved, restored, tmp_path)
 
-    assert vars(restored)["by_name"]["vector"] is vars(restored)["recent"][0] is place
-    np.testing.assert_array_equal(place, 1)
+    assert vars(restored)["by_name"]["vector"] is vars(restored)["recent"][0] is position
+    np.testing.assert_array_equal(position, 1)
 
 
 def test_two_arrays_that_began_as_one_come_back_as_two(tmp_path: Path) -> None:
-    both = np.zeros(2)
-    restored = Named(now=both, before=both)
+    pair = np.zeros(2)
+    restored = Named(now=pair, before=pair)
 
     restored_from_file(Named(now=np.full(2, 2.0), before=np.ones(2)), restored, tmp_path)
 
@@ -232,19 +241,19 @@ class Frozen:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "kind_name",
     [add, partial(add, 1), Path("log").open, Frozen(0.1), Frozen],
     ids=["function", "partial", "bound method", "frozen object", "class"],
 )
-def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind: Any) -> None:
+def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind_name: Any) -> None:
     """It was left out after a change too, so that the method silently continued with the first one."""
-    method = Named(rule=kind)
+    method = Named(rule=kind_name)
     method.note_constants()
     assert method.state_dict() == {}
     vars(method)["rule"] = Frozen(0.2)
     with pytest.raises(CheckpointError, match=r"hold Named\.rule: .*\.Frozen that no start made\."):
         method.state_dict()
-    vars(method)["rule"], vars(method)["later"] = kind, kind
+    vars(method)["rule"], vars(method)["later"] = kind_name, kind_name
     with pytest.raises(CheckpointError, match=r"hold Named\.later: .* that no start made\."):
         method.state_dict()
 
@@ -291,9 +300,9 @@ class Phases(LazyGossip):
 
 
 def test_enumerations_and_momenta_are_in_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = MemoryCheckpoints()
-    run_in_place_of_ad_psgd(Phases, monkeypatch, files=kept.files)
-    saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
+    memory_checkpoints = MemoryCheckpoints()
+    run_in_place_of_ad_psgd(Phases, monkeypatch, files=memory_checkpoints.files)
+    saved = memory_checkpoints.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
     restored = Named(momenta=())
     changed = {name: saved[name] for name in ("phase", "momenta")}
     restored.load_state_dict(_convert(changed, torch.Tensor, torch.Tensor.numpy))

@@ -22,7 +22,7 @@ def algorithm_3(
 ) -> np.ndarray:
     """The models after each step, in plain Python: steps end in the order of time, and an average takes none."""
     now, began = start.copy(), start.copy()
-    found = np.empty((problem.steps, *start.shape))
+    actual = np.empty((problem.steps, *start.shape))
     ends = sorted(
         (times[rank] * (step + 1), rank, step)
         for rank in range(len(times))
@@ -31,10 +31,10 @@ def algorithm_3(
     for _, rank, step in ends:
         now[rank] -= RATE * problem.gradient(rank, step, began[rank])
         if (step + 1) % local_steps == 0:
-            other = partners[rank][step // local_steps]
-            now[rank] = now[other] = (now[rank] + now[other]) / 2
-        began[rank] = found[step, rank] = now[rank]
-    return found
+            second = partners[rank][step // local_steps]
+            now[rank] = now[second] = (now[rank] + now[second]) / 2
+        began[rank] = actual[step, rank] = now[rank]
+    return actual
 
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
@@ -44,7 +44,7 @@ def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_
     problem = LinearGradients(workers=3, steps=12, seed=6)
     start = np.random.default_rng(1).normal(size=(3, 5))
     slow, partners = {1: 1.63, 2: 2.37}, [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]
-    found = problem.drive(
+    actual = problem.drive(
         cluster=CLUSTER.model_copy(update={"slow_ranks": slow}),
         partners=lambda rank: ListedPartners(partners[rank]),
         initial=start,
@@ -53,7 +53,7 @@ def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_
         **SWARM,
     )
     expected = algorithm_3(problem, start, times=[1, 1.63, 2.37], partners=partners, local_steps=3)
-    np.testing.assert_allclose(found, expected, atol=1e-14)
+    np.testing.assert_allclose(actual, expected, atol=1e-14)
 
 
 def test_numbers_of_local_steps_are_geometric_and_differ_between_ranks() -> None:

@@ -46,13 +46,13 @@ HIDDEN = [[1], [7], [50, 20, 10], [150, 100, 50], [3] * 6, [300]]
 
 def in_double(settings: NetworkSettings, scalers: dict[str, Scaler] = SCALERS) -> FlatModel:
     """A network of double precision, always with the same weights."""
-    before = torch.get_default_dtype()
+    default_dtype_before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         torch.manual_seed(7)
         return FlatModel(settings.build(scalers, 3))
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype_before)
 
 
 def batch_of(
@@ -74,12 +74,12 @@ def particles_of(
 ) -> Batch:
     """Random events with 0 to `longest` particles; what stands in the padding does not count."""
     rng = np.random.default_rng(seed)
-    found = batch_of(size, seed=seed, dtype=dtype)
+    actual = batch_of(size, seed=seed, dtype=dtype)
     numbers = rng.integers(0, longest + 1, size)
     numbers[0] = longest
     particles = torch.tensor(rng.normal(size=(size, longest, 19)) * 2, dtype=dtype)
-    inputs = (*(found.inputs if with_hlf else ()), particles, torch.tensor(numbers))
-    return Batch(inputs, found.labels, found.weights)
+    inputs = (*(actual.inputs if with_hlf else ()), particles, torch.tensor(numbers))
+    return Batch(inputs, actual.labels, actual.weights)
 
 
 def train_side_by_side(models: Sequence[FlatModel], batches: Sequence[Batch]) -> None:
@@ -134,11 +134,11 @@ def test_padding_does_not_count() -> None:
     model = in_double(ParticlesSettings(gru_width=4))
     batch, gradients = particles_of(20, longest=30, seed=4, with_hlf=False), make_gradients(model)
     gradients.compute(batch)
-    before = model.gradient.clone()
+    clone_before = model.gradient.clone()
     padding = torch.arange(30) >= batch.inputs[1][:, None]
     batch.inputs[0][padding] = float("nan")
     gradients.compute(batch)
-    torch.testing.assert_close(model.gradient, before, rtol=0, atol=0)
+    torch.testing.assert_close(model.gradient, clone_before, rtol=0, atol=0)
 
 
 def test_more_particles_than_there_is_room_for_are_refused() -> None:
@@ -206,7 +206,7 @@ def test_other_networks_take_backpropagation_also_where_the_frame_of_a_perceptro
 ):
     linear, settings = nn.Linear(4, 3), HlfSettings(hidden=[5])
     assert compiled_engine(HlfClassifier(settings, SCALERS, 3)) is not None
-    others = [
+    remaining = [
         SquaredLogits(settings, SCALERS, 3),
         TurnedFeatures(settings, SCALERS, 3),
         linear,
@@ -216,8 +216,8 @@ def test_other_networks_take_backpropagation_also_where_the_frame_of_a_perceptro
         nn.Sequential(linear, nn.ReLU(), nn.Dropout(), nn.Linear(3, 3)),
         nn.Sequential(),
     ]
-    assert [compiled_engine(other) for other in others] == [None] * len(others)
-    assert isinstance(make_gradients(FlatModel(others[3])), TorchGradients)
+    assert [compiled_engine(second) for second in remaining] == [None] * len(remaining)
+    assert isinstance(make_gradients(FlatModel(remaining[3])), TorchGradients)
 
 
 KERNELS = {
@@ -237,17 +237,17 @@ def test_no_kernel_keeps_pythons_lock(name: str) -> None:
 @compiled
 def asinhs(values: np.ndarray) -> np.ndarray:
     found = np.empty_like(values)
-    for place in range(values.size):
-        found[place] = asinh(values[place])
+    for position in range(values.size):
+        found[position] = asinh(values[position])
     return found
 
 
 def test_asinh_of_single_precision_is_right_within_rounding_from_0_to_the_largest_numbers() -> None:
     values = np.concatenate([[0.0], np.logspace(-8, 19, 20_001)]).astype(np.float32)
     for sign in (1, -1):
-        found = asinhs(sign * values)
+        actual = asinhs(sign * values)
         expected = np.arcsinh(sign * values.astype(np.float64))
-        np.testing.assert_allclose(found, expected, rtol=2e-7, atol=2e-7)
+        np.testing.assert_allclose(actual, expected, rtol=2e-7, atol=2e-7)
 
 
 @pytest.mark.parametrize("options", [{}, kernel.kernel.keywords], ids=["exact", "as in kernels"])

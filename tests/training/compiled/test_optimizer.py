@@ -24,11 +24,11 @@ CHOICES: list[dict[str, Any]] = [
 ]
 
 
-def pair(chosen: dict[str, Any], precision: str = "float64") -> tuple[list[VectorRow], list[Any]]:
+def pair(selected: dict[str, Any], precision: str = "float64") -> tuple[list[VectorRow], list[Any]]:
     """Two equal vectors, one with torch's optimiser and one with the compiled one."""
     start = np.random.default_rng(1).normal(size=50).astype(precision)
     rows = [VectorRow(start), VectorRow(start)]
-    train = settings(**chosen, workers=1)
+    train = settings(**selected, workers=1)
     return rows, [torch_optimizer(rows[0].flat, train), make_optimizer(rows[1], train)]
 
 
@@ -47,31 +47,31 @@ def take_steps(rows: list[VectorRow], optimizers: list[Any], *, seed: int, steps
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("chosen", CHOICES)
-def test_steps_are_those_of_torch(chosen: dict[str, Any], precision: str) -> None:
-    rows, optimizers = pair(chosen, precision)
+@pytest.mark.parametrize("selected", CHOICES)
+def test_steps_are_those_of_torch(selected: dict[str, Any], precision: str) -> None:
+    rows, optimizers = pair(selected, precision)
     assert isinstance(optimizers[1], VectorOptimizer)
     take_steps(rows, optimizers, seed=2, steps=100)
     tolerance = 1e-12 if precision == "float64" else 2e-5
     np.testing.assert_allclose(rows[1].parameters, rows[0].parameters, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("chosen", CHOICES)
+@pytest.mark.parametrize("selected", CHOICES)
 @pytest.mark.parametrize("source", [0, 1])
-def test_a_checkpoint_of_either_is_taken_up_by_both(chosen: dict[str, Any], source: int) -> None:
-    rows, optimizers = pair(chosen)
+def test_a_checkpoint_of_either_is_taken_up_by_both(selected: dict[str, Any], source: int) -> None:
+    rows, optimizers = pair(selected)
     take_steps(rows, optimizers, seed=2, steps=5)
     buffer = io.BytesIO()
     torch.save(optimizers[source].state_dict(), buffer)
-    again, others = pair(chosen)
-    for row, other in zip(again, others, strict=True):
+    repeated, remaining = pair(selected)
+    for row, second in zip(repeated, remaining, strict=True):
         row.write(rows[source].parameters)
         buffer.seek(0)
-        other.load_state_dict(torch.load(buffer, weights_only=True))
-        assert other.param_groups[0]["lr"] == optimizers[source].param_groups[0]["lr"]
-    take_steps(again, others, seed=3, steps=5)
+        second.load_state_dict(torch.load(buffer, weights_only=True))
+        assert second.param_groups[0]["lr"] == optimizers[source].param_groups[0]["lr"]
+    take_steps(repeated, remaining, seed=3, steps=5)
     take_steps([rows[source]], [optimizers[source]], seed=3, steps=5)
-    np.testing.assert_array_equal(again[source].parameters, rows[source].parameters)
+    np.testing.assert_array_equal(repeated[source].parameters, rows[source].parameters)
     np.testing.assert_allclose(
-        again[1 - source].parameters, rows[source].parameters, rtol=0, atol=1e-13
+        repeated[1 - source].parameters, rows[source].parameters, rtol=0, atol=1e-13
     )

@@ -173,8 +173,8 @@ def test_no_score_beats_one_of_the_front(
 
 def test_the_digest_of_a_result_does_not_depend_on_measured_times() -> None:
     def digest(score: Score) -> str:
-        content = {"search.json": {"scores": [score.to_json(score)]}}
-        return digest_of(without_volatile(content, GridSearch.volatile))
+        document = {"search.json": {"scores": [score.to_json(score)]}}
+        return digest_of(without_volatile(document, GridSearch.volatile))
 
     quick = digest(make_score(9, [0.7, 0.8], latency=Cost(3.0, 0.3)))
     slow = digest(make_score(9, [0.7, 0.8], latency=Cost(4.0, 0.4)))

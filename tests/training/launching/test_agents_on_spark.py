@@ -18,14 +18,14 @@ def test_a_sum_over_agents_has_one_order_whatever_comes_first(
 ) -> None:
     rng = np.random.default_rng(1)
     vectors = list(enumerate(rng.normal(size=(count, 5)) * 10.0 ** rng.integers(-8, 8, (count, 1))))
-    wanted = [vector for _, vector in vectors]
-    while len(wanted) > 1:
-        wanted = [
-            reduce(np.add, wanted[first : first + _FAN_IN])
-            for first in range(0, len(wanted), _FAN_IN)
+    expected = [vector for _, vector in vectors]
+    while len(expected) > 1:
+        expected = [
+            reduce(np.add, expected[first : first + _FAN_IN])
+            for first in range(0, len(expected), _FAN_IN)
         ]
     for _ in range(2):
         rng.shuffle(vectors)
         np.testing.assert_array_equal(
-            _tree_sum(spark.parallelize(vectors, min(count, 5)), count), wanted[0]
+            _tree_sum(spark.parallelize(vectors, min(count, 5)), count), expected[0]
         )

@@ -98,7 +98,7 @@ def test_the_cause_of_a_loss_comes_before_its_consequences(log: str, cause: str)
 
 
 def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_beginning() -> None:
-    cause = parse_rank_loss("".join(f"line {number} {'of a rank ' * 15}\n" for number in range(50)))
+    cause = parse_rank_loss("".join(f"line {index} {'of a rank ' * 15}\n" for index in range(50)))
     assert cause.startswith("line 47 of a rank")
     assert cause.endswith(" ...")
     assert len(cause) <= 404

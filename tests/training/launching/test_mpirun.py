@@ -33,9 +33,9 @@ def test_a_host_without_power_stalled_mpirun_forever_but_options_and_agent_of_th
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, "-p 2222")
-    found = rank_environment(TrainSettings(workers=2), arguments)
-    assert {name for name in BOTH if "ServerAliveInterval=" in found.get(name, "")} == has_ours
-    assert not variable or found[variable] == "-p 2222"
+    actual = rank_environment(TrainSettings(workers=2), arguments)
+    assert {name for name in BOTH if "ServerAliveInterval=" in actual.get(name, "")} == has_ours
+    assert not variable or actual[variable] == "-p 2222"
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def as_mpirun(folder: Path, needed: Path) -> list[str]:
 
 
 def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         as_mpirun(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True
     )
-    assert done.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
+    assert completed.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
 
 
 def test_parameters_of_a_site_or_user_do_not_reach_mpirun_on_one_host(tmp_path: Path) -> None:
     env = {**os.environ, "HOME": "/home/ada", "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib"}
-    done = subprocess.run(
+    completed = subprocess.run(
         as_mpirun(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env
     )
-    first, _, last = done.stdout.splitlines()
+    first, _, last = completed.stdout.splitlines()
     assert (first, last) == ("^tcp", "/dev/null  -x HOME=/home/ada -n 2")

@@ -53,20 +53,20 @@ mkdir {tmp_path}/out/present {tmp_path}/out/signs
 touch {tmp_path}/out/signs/rank-2
 echo '{{"host": "host7", "pid": 1, "what": "does not come out of MPI"}}' > {tmp_path}/out/present/rank-1.json
 exec sleep 1000"""
-    words = launch_with(present, tmp_path, monkeypatch)
-    assert "the ranks did not start within 0.2 s" in words
-    assert "rank 0: its process did not come" in words
-    assert "rank 1 on host7: does not come out of MPI" in words
+    message = launch_with(present, tmp_path, monkeypatch)
+    assert "the ranks did not start within 0.2 s" in message
+    assert "rank 0: its process did not come" in message
+    assert "rank 1 on host7: does not come out of MPI" in message
     # One that trains does not keep those that wait for the others.
-    assert "rank 2" not in words
+    assert "rank 2" not in message
 
 
 def test_a_launcher_that_is_killed_during_the_start_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It said that the ranks did not start."""
-    words = launch_with("kill -9 $$", tmp_path, monkeypatch)
-    assert words.startswith("mpirun was ended by signal 9 (Killed) while the ranks started")
+    message = launch_with("kill -9 $$", tmp_path, monkeypatch)
+    assert message.startswith("mpirun was ended by signal 9 (Killed) while the ranks started")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_long_start_says_what_it_waits_for(
     )
     waits: list[str] = []
     limit = StartLimit(files, TrainSettings(workers=2), stop=lambda: None, on_wait=waits.append)
-    wait_until(lambda: len(waits) > 1, what="words", seconds=60)
+    wait_until(lambda: len(waits) > 1, label="words", seconds=60)
     limit.end()
     assert waits[0].startswith("for 0.01 s the start waits: ")
     assert waits[0].endswith(awaited)
@@ -118,11 +118,11 @@ def test_a_rank_killed_for_memory_before_the_first_step_is_not_started_again(
     counts = iter([3, 4])
     monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
     losses: list[str] = []
-    words = launch_with(
+    message = launch_with(
         f"touch {tmp_path}/out/started; exit 1", tmp_path, monkeypatch, on_loss=losses.append
     )
-    assert words.startswith(f"the kernel has killed 1 process(es) for memory: {memory_limit()}")
-    assert "No step was made" in words
+    assert message.startswith(f"the kernel has killed 1 process(es) for memory: {memory_limit()}")
+    assert "No step was made" in message
     assert losses == []
 
 
@@ -133,10 +133,10 @@ def test_a_rank_killed_for_memory_after_steps_is_started_again(
     monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
     losses: list[str] = []
     script = f"touch {tmp_path}/out/started; echo '{PROGRESS}'; exit 1"
-    words = launch_with(script, tmp_path, monkeypatch, on_loss=losses.append)
+    message = launch_with(script, tmp_path, monkeypatch, on_loss=losses.append)
     assert len(losses) == TrainSettings().max_restarts
     assert "a rank was lost (the kernel has killed 1 process(es) for memory" in losses[0]
-    assert "train.max_restarts" in words
+    assert "train.max_restarts" in message
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_memory_of_each_rank_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     files.write_heartbeat("has begun")
     with MemoryWatch(files) as memory:
-        wait_until(lambda: "rank 3 " in str(memory.largest()), what="a measurement", seconds=60)
+        wait_until(lambda: "rank 3 " in str(memory.largest()), label="a measurement", seconds=60)
     held = memory.kill(by_signal=False).partition("held up to [MiB]: rank 3 ")[2]
     assert 10 < int(held.replace(",", "")) < 100_000
 
@@ -183,22 +183,22 @@ def test_ranks_that_outlive_their_launcher_are_ended_and_no_other_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = LaunchFiles(tmp_path)
-    words = "import sys; sys.stdin.read()"
+    message = "import sys; sys.stdin.read()"
     names = ("training.launching.rank_process", "another")
-    rank, other = (
-        subprocess.Popen([sys.executable, "-c", words, name], stdin=subprocess.PIPE)
+    rank, second = (
+        subprocess.Popen([sys.executable, "-c", message, name], stdin=subprocess.PIPE)
         for name in names
     )
-    for number, process in enumerate((rank, other)):
-        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(number))
+    for index, process in enumerate((rank, second)):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(index))
         monkeypatch.setattr(os, "getpid", lambda process=process: process.pid)
         files.write_heartbeat("has begun")
     assert json.loads((files.present / "rank-1.json").read_text())["host"] == socket.gethostname()
     files.end_ranks_here()
     assert not psutil.pid_exists(rank.pid)
     rank.communicate()
-    assert other.poll() is None
-    other.communicate()
+    assert second.poll() is None
+    second.communicate()
 
 
 def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
@@ -212,10 +212,10 @@ def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
     del sys.modules[module.__name__]
     with pytest.raises(KeyError) as caught:
         module.step()
-    found = described(caught.value)
-    assert found["message"] == f"plugin {plugin}, line 2: KeyError: 'rate'"
-    assert found["known"]
-    assert "in step" in found["traceback"]
+    actual = described(caught.value)
+    assert actual["message"] == f"plugin {plugin}, line 2: KeyError: 'rate'"
+    assert actual["known"]
+    assert "in step" in actual["traceback"]
 
 
 WARNING = "UCX WARN: cannot allocate memory for huge pages, others are used"
@@ -224,11 +224,11 @@ WARNING = "UCX WARN: cannot allocate memory for huge pages, others are used"
 def test_a_line_about_memory_hides_no_failed_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = launch_with(
+    message = launch_with(
         f"echo '{WARNING}' >&2; echo 'no option --bound' >&2; exit 1", tmp_path, monkeypatch
     )
-    assert words.startswith("the ranks did not start: status 1")
-    assert "no option --bound" in words
+    assert message.startswith("the ranks did not start: status 1")
+    assert "no option --bound" in message
 
 
 def test_a_line_about_memory_hides_no_stall(

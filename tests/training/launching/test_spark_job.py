@@ -57,11 +57,11 @@ def test_a_command_waited_without_end_for_an_agent_that_read_late(
         spark_agent.write_line(agent, {"command": "head -c 3000000 /dev/zero; exit 3"})
         time.sleep(1.5)
         agent.settimeout(60)
-        content = b""
-        while not content.endswith(b"status 3"):
-            content += agent.recv(1 << 16)
+        document = b""
+        while not document.endswith(b"status 3"):
+            document += agent.recv(1 << 16)
         thread.join()
-        assert len(content) == 3_000_000 + len(b"\0status 3")
+        assert len(document) == 3_000_000 + len(b"\0status 3")
 
 
 def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
@@ -70,19 +70,19 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
     seen: list[tuple[int, int]] = []
     write = spark_agent.write_line
 
-    def noting(connection: socket.socket, content: dict[str, Any]) -> None:
+    def noting(connection: socket.socket, document: dict[str, Any]) -> None:
         is_checked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         seen.append((is_checked, connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)))
-        write(connection, content)
+        write(connection, document)
 
     monkeypatch.setattr(spark_agent, "write_line", noting)
-    told: list[dict[str, Any] | None] = []
+    reports: list[dict[str, Any] | None] = []
 
     def task(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection:
             assert connection.recv(len("secret")) == b"secret"
-            told.append(spark_agent.read_line(connection))
+            reports.append(spark_agent.read_line(connection))
             connection.sendall(b"what it\nprints")
             spark_agent.write_status(connection, -9)
 
@@ -99,7 +99,7 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
         status = spark_agent.main(["", str(table), "host", "sleep", "5"])
         thread.join()
     assert (status, capfdbinary.readouterr().out) == (9, b"what it\nprints")
-    assert told == [{"command": "sleep 5"}]
+    assert reports == [{"command": "sleep 5"}]
     assert seen == [(1, 20)]
 
 

@@ -86,8 +86,8 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Write a complete checkpoint of a few numbers."""
     for rank in range(workers):
-        content = {"value": torch.full((100,), value + rank), "name": "x"}
-        folder.write_rank([position], workers, rank, content)
+        document = {"value": torch.full((100,), value + rank), "name": "x"}
+        folder.write_rank([position], workers, rank, document)
     folder.complete([position], workers)
     return require_latest(folder)
 
@@ -130,11 +130,11 @@ def test_a_crash_while_a_rank_writes_leaves_the_checkpoint_before(
 ) -> None:
     save, calls = torch.save, count(1)
 
-    def crash_in_third_checkpoint(content: Any, file: Any) -> None:
+    def crash_in_third_checkpoint(document: Any, file: Any) -> None:
         if next(calls) == 3 * WORKERS:
             file.write(b"PK")
             raise PowerCutError
-        save(content, file)
+        save(document, file)
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", crash_in_third_checkpoint)
@@ -294,15 +294,15 @@ def test_an_incomplete_folder_and_another_version_are_no_checkpoint(tmp_path: Pa
 def test_a_damaged_part_is_never_loaded_with_other_content(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(CheckpointFolder(tmp_path, "d"), Position(1, 0))
     path = checkpoint.folder / "rank-1.pt"
-    content = path.read_bytes()
-    truncated = [content[:size] for size in range(0, len(content), 97)]
+    file_bytes = path.read_bytes()
+    truncated = [file_bytes[:size] for size in range(0, len(file_bytes), 97)]
     overwritten = [
-        content[:offset] + b"\xff\xff" + content[offset + 2 :]
-        for offset in range(0, len(content), 61)
+        file_bytes[:offset] + b"\xff\xff" + file_bytes[offset + 2 :]
+        for offset in range(0, len(file_bytes), 61)
     ]
-    others = [b"no checkpoint", b"\x80\x02.", content + b"x"]
+    remaining = [b"no checkpoint", b"\x80\x02.", file_bytes + b"x"]
 
-    for damaged in [*truncated, *overwritten, *others]:
+    for damaged in [*truncated, *overwritten, *remaining]:
         path.write_bytes(damaged)
         # Bytes between the members of a zip file mean nothing: then it loads as it was.
         with contextlib.suppress(CheckpointError):

@@ -22,12 +22,12 @@ def read_scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
     It has for each event: length, checksum of the length, the event, checksum of the event.
     """
     (path,) = folder.iterdir()
-    content = path.read_bytes()
+    file_bytes = path.read_bytes()
     scalars: list[tuple[int, float]] = []
     start = 0
-    while start < len(content):
-        (length,) = struct.unpack_from("<Q", content, start)
-        event = Event.FromString(content[start + 12 : start + 12 + length])
+    while start < len(file_bytes):
+        (length,) = struct.unpack_from("<Q", file_bytes, start)
+        event = Event.FromString(file_bytes[start + 12 : start + 12 + length])
         values = [value.simple_value for value in event.summary.value if value.tag == tag]
         scalars += [(event.step, value) for value in values]
         start += 16 + length

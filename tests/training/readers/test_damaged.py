@@ -26,9 +26,9 @@ CANNOT_BE_READ = r"^the val split in .* cannot be read \(.*python -m pipeline fe
 
 
 def overwrite_pages(path: Path) -> None:
-    content = path.read_bytes()
-    footer = int.from_bytes(content[-8:-4], "little") + 8
-    path.write_bytes(content[:4] + bytes(len(content) - 4 - footer) + content[-footer:])
+    file_bytes = path.read_bytes()
+    footer = int.from_bytes(file_bytes[-8:-4], "little") + 8
+    path.write_bytes(file_bytes[:4] + bytes(len(file_bytes) - 4 - footer) + file_bytes[-footer:])
 
 
 def cut_short(path: Path) -> None:
@@ -72,7 +72,7 @@ def dataset(tmp_path: Path) -> FeatureDataset:
     return write_dataset(tmp_path / "data", rows=rows)
 
 
-@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+@pytest.mark.parametrize("reader_kind", ["petastorm", "arrow"])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -87,12 +87,12 @@ def dataset(tmp_path: Path) -> FeatureDataset:
 )
 def test_damage_inside_a_file_is_an_error_when_it_is_read(
     dataset: FeatureDataset,
-    kind: Any,
+    reader_kind: Any,
     damage: Callable[[Path], None],
     message: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    reader = open_reader(dataset, ["hlf", "particles"], kind=kind, seed=1)
+    reader = open_reader(dataset, ["hlf", "particles"], kind=reader_kind, seed=1)
     damage(dataset.folder / "val" / FILE)
 
     with pytest.raises((DamagedDatasetError, DamagedOutputError), match=message):

@@ -40,13 +40,22 @@ print(min(resident[2 * third :]) - min(resident[third : 2 * third]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-def test_memory_does_not_grow_over_epochs(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("reader_kind", ["petastorm", "arrow"])
+def test_memory_does_not_grow_over_epochs(tmp_path: Path, reader_kind: str) -> None:
     write_dataset(
         tmp_path / "data", rows={"train": [64, 64], "val": [32], "test": [1]}, max_particles=801
     )
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / "data"), kind, "30"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        CHILD,
+        str(tmp_path / "data"),
+        reader_kind,
+        "30",
+    ]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert completed.returncode == 0, completed.stderr
     # One row group of each epoch that is not let go would be 10 x 4 MB.
-    assert float(done.stdout) < 15
+    assert float(completed.stdout) < 15

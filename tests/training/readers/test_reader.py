@@ -28,7 +28,7 @@ from training.readers.sharding import Assignment, PreviousWorkers, assign_rows, 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}
 INPUTS = [("hlf",), ("particles", "num_particles"), ("hlf", "particles", "num_particles")]
 
-each_reader = pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+each_reader = pytest.mark.parametrize("reader_kind", ["petastorm", "arrow"])
 HlfRow = tuple[float, ...]
 """The high-level features, the label and the weight of an event."""
 
@@ -84,9 +84,9 @@ def assert_same(batches: list[Batch], expected_batches: list[Batch]) -> None:
 @each_reader
 @pytest.mark.parametrize("world_size", [1, 3, 7])
 def test_an_epoch_delivers_every_planned_row_once(
-    dataset: FeatureDataset, kind: Any, world_size: int
+    dataset: FeatureDataset, reader_kind: Any, world_size: int
 ) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
+    reader = open_reader(dataset, ["hlf"], kind=reader_kind, dtype=torch.float64, seed=1)
 
     rows: list[HlfRow] = []
     for rank in range(world_size):
@@ -99,7 +99,9 @@ def test_an_epoch_delivers_every_planned_row_once(
 
 
 @each_reader
-def test_larger_caps_on_the_particle_list_change_no_particles(tmp_path: Path, kind: Any) -> None:
+def test_larger_caps_on_the_particle_list_change_no_particles(
+    tmp_path: Path, reader_kind: Any
+) -> None:
     dataset = write_dataset(
         tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, max_particles=12
     )
@@ -107,7 +109,7 @@ def test_larger_caps_on_the_particle_list_change_no_particles(tmp_path: Path, ki
 
     def read(definitions: dict[str, int]) -> list[Batch]:
         return val_batches(
-            open_reader(dataset._replace(definitions=definitions), inputs, kind=kind, seed=1)
+            open_reader(dataset._replace(definitions=definitions), inputs, kind=reader_kind, seed=1)
         )
 
     default = read({})
@@ -119,12 +121,12 @@ def test_larger_caps_on_the_particle_list_change_no_particles(tmp_path: Path, ki
 
 @each_reader
 def test_particles_are_cut_to_the_longest_event_of_each_batch(
-    dataset: FeatureDataset, kind: Any, monkeypatch: pytest.MonkeyPatch
+    dataset: FeatureDataset, reader_kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A row group comes in parts of three rows.
     monkeypatch.setattr(memory, "_DECODED_BYTES", 200_000)
     names = ["hlf", "particles", "num_particles"]
-    reader = open_reader(dataset, names, kind=kind, seed=1)
+    reader = open_reader(dataset, names, kind=reader_kind, seed=1)
     files = pq.read_table(dataset.folder / "train")
     columns = model_inputs(files, names)
     particles_of_event = {
@@ -154,13 +156,13 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(
 @pytest.mark.parametrize(("max_rows", "sizes"), [(8192, [[7, 3], [7]]), (4, [[3, 4, 3], [3, 4]])])
 def test_ranks_share_the_validation_rows_and_divide_large_row_groups_evenly(
     dataset: FeatureDataset,
-    kind: Any,
+    reader_kind: Any,
     max_rows: int,
     sizes: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batch_module, "_VAL_ROWS", max_rows)
-    reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
+    reader = open_reader(dataset, ["hlf"], kind=reader_kind, dtype=torch.float64, seed=1)
 
     first = val_batches(reader, rank=0, world_size=2)
     second = val_batches(reader, rank=1, world_size=2)
@@ -177,7 +179,7 @@ def test_ranks_share_the_validation_rows_and_divide_large_row_groups_evenly(
 )
 def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     tmp_path: Path,
-    kind: Any,
+    reader_kind: Any,
     inputs: tuple[str, ...],
     previous_world_sizes: list[PreviousWorkers],
     sizes_of_ranks: list[list[int]],
@@ -191,7 +193,7 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
         epoch=0,
         previous_world_sizes=previous_world_sizes,
     )
-    reader = open_reader(dataset, inputs, kind=kind, seed=1)
+    reader = open_reader(dataset, inputs, kind=reader_kind, seed=1)
 
     batches_of_ranks = [
         list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0))) for rank in range(2)
@@ -210,11 +212,11 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
 @each_reader
 @pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
 def test_batches_are_on_the_device(
-    dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]
+    dataset: FeatureDataset, reader_kind: Any, inputs: tuple[str, ...]
 ) -> None:
     shapes: dict[str, list[torch.Size]] = {}
     for device in ("cpu", "meta"):
-        reader = open_reader(dataset, inputs, kind=kind, seed=1, device=device)
+        reader = open_reader(dataset, inputs, kind=reader_kind, seed=1, device=device)
         tensors: list[torch.Tensor] = []
         for batch in [*reader.train_batches(assign_epoch()), *val_batches(reader)]:
             tensors += list_tensors(batch)
@@ -259,27 +261,27 @@ def test_the_error_of_a_split_larger_than_the_memory_names_the_setting(
 
 
 @each_reader
-def test_an_abandoned_epoch_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
+def test_an_abandoned_epoch_leaves_no_thread(dataset: FeatureDataset, reader_kind: Any) -> None:
     threads = set(threading.enumerate())
-    reader = open_reader(dataset, ["particles"], kind=kind, seed=1)
+    reader = open_reader(dataset, ["particles"], kind=reader_kind, seed=1)
     batches = reader.train_batches(assign_epoch())
 
     next(batches)
     del batches
 
     wait_until(
-        lambda: set(threading.enumerate()) <= threads, what="all threads have ended", seconds=30
+        lambda: set(threading.enumerate()) <= threads, label="all threads have ended", seconds=30
     )
 
 
 @each_reader
-def test_only_needed_columns_are_read(tmp_path: Path, kind: Any) -> None:
+def test_only_needed_columns_are_read(tmp_path: Path, reader_kind: Any) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     for split in dataset.splits:
         for path in dataset.files(split):
             pq.write_table(pq.read_table(path, columns=["label", *hlf_names(), "weight"]), path)
 
-    reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
+    reader = open_reader(dataset, ["hlf"], kind=reader_kind, seed=1)
 
     assert sum(map(len, val_batches(reader))) == 3
 
@@ -287,7 +289,7 @@ def test_only_needed_columns_are_read(tmp_path: Path, kind: Any) -> None:
 @pytest.mark.parametrize("is_in_common_metadata", [True, False], ids=["common", "row group"])
 @each_reader
 def test_a_pickled_schema_is_refused_before_petastorm_opens_it(
-    tmp_path: Path, kind: Any, is_in_common_metadata: bool
+    tmp_path: Path, reader_kind: Any, is_in_common_metadata: bool
 ) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     path = dataset.files("train")[0]
@@ -299,4 +301,4 @@ def test_a_pickled_schema_is_refused_before_petastorm_opens_it(
         pq.write_table(table, path)
 
     with pytest.raises(DamagedDatasetError, match="pickled petastorm schema"):
-        open_reader(dataset, ["hlf"], kind=kind, seed=1)
+        open_reader(dataset, ["hlf"], kind=reader_kind, seed=1)

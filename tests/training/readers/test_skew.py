@@ -75,8 +75,10 @@ def test_mixtures_follow_the_dirichlet_distribution() -> None:
     assert np.std(fractions) == pytest.approx(np.std(expected), rel=0.1)
 
 
-@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any) -> None:
+@pytest.mark.parametrize("reader_kind", ["petastorm", "arrow"])
+def test_all_readers_read_each_event_at_its_owner(
+    dataset: FeatureDataset, reader_kind: Any
+) -> None:
     memory = MemoryRows.load(dataset, "train", ["hlf"], dtype=torch.float64, seed=3)
     classes = read_labels(dataset)
     np.testing.assert_array_equal(classes, memory.rows.labels.numpy())
@@ -90,7 +92,7 @@ def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind:
         assignment = assign_rows(plan, rank=rank, epoch=1)
         rows = memory.reading_order(assignment, owned_rows)
         reader = open_reader(
-            dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=3, owned_rows=owned_rows
+            dataset, ["hlf"], kind=reader_kind, dtype=torch.float64, seed=3, owned_rows=owned_rows
         )
         batches = list(reader.train_batches(assignment))
 

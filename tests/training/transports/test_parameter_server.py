@@ -23,8 +23,8 @@ def adding(change: Vector) -> Callable[[Shard], None]:
     return add
 
 
-def alone(content: Vector, shards: int) -> ParameterServer:
-    return ParameterServer(Layout(content.shape[-1], shards), content, now=time.perf_counter)
+def alone(document: Vector, shards: int) -> ParameterServer:
+    return ParameterServer(Layout(document.shape[-1], shards), document, now=time.perf_counter)
 
 
 def pulled(server: ParameterServer, *shape: int) -> Any:
@@ -40,7 +40,7 @@ def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(
     size: int, shards: int, ranks: int
 ) -> None:
     layout = Layout(size, shards, world_size=ranks)
-    covered = [place for part in layout.slices for place in range(size)[part]]
+    covered = [position for chunk in layout.slices for position in range(size)[chunk]]
     assert covered == list(range(size))
     assert max(layout.sizes) - min(layout.sizes) <= 1
     owned = [layout.owners.count(rank) for rank in range(ranks)]
@@ -57,14 +57,14 @@ def test_a_rule_sees_its_elements_with_their_moments_and_clocks_count_the_pushes
         shard.moments *= 0.5
         shard.vector += shard.moments[0] + shard.clock
 
-    made = run_now(server.push(nesterov))
-    assert (made.clocks_before.tolist(), made.clocks_after.tolist(), made.is_accepted) == (
+    now = run_now(server.push(nesterov))
+    assert (now.clocks_before.tolist(), now.clocks_after.tolist(), now.is_accepted) == (
         [0, 0],
         [1, 1],
         True,
     )
-    made = run_now(server.push(nesterov, ShardSelection(shard=1)))
-    assert (made.clocks_before.tolist(), made.clocks_after.tolist()) == ([1], [2])
+    now = run_now(server.push(nesterov, ShardSelection(shard=1)))
+    assert (now.clocks_before.tolist(), now.clocks_after.tolist()) == ([1], [2])
     assert pulled(server, 5) == [0.5, 0.5, 1.75, 1.75, 1.75]
     assert pulled(server, 2, 5)[1] == [0.5, 0.5, 0.25, 0.25, 0.25]
     assert server.counts.pushes == 3
@@ -81,9 +81,9 @@ def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float) -> None:
     server = alone(np.zeros((2, 4)), 2)
-    made = run_now(server.push(adding(np.array([bad, 1.0, 2.0, 3.0]))))
-    assert not made.is_accepted
-    assert (made.clocks_before.tolist(), made.clocks_after.tolist()) == ([0, 0], [0, 1])
+    now = run_now(server.push(adding(np.array([bad, 1.0, 2.0, 3.0]))))
+    assert not now.is_accepted
+    assert (now.clocks_before.tolist(), now.clocks_after.tolist()) == ([0, 0], [0, 1])
 
     def spoil_state(shard: Shard) -> None:
         shard.vector += 1

@@ -47,14 +47,14 @@ def test_the_fastest_network_comes_first_unless_one_is_named(
         "ib0": Interface(100_000),
         "eth1": Interface(1, isup=False),
     }
-    own: dict[str, Any] = {
+    own_value: dict[str, Any] = {
         "lo": [Address("127.0.0.1")],
         "eth0": [Address("10.0.0.1")],
         "ib0": [Address("192.168.7.1")],
         "eth1": [Address("10.9.0.1")],
     }
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: own)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: own_value)
     assert peers._host_addresses(network) == addresses
 
 

@@ -59,44 +59,45 @@ class Driver:
             first = json.loads(lines.readline())
             self.ports[first["rank"]] = ("127.0.0.1", first["port"])
             for line in lines:
-                said = json.loads(line)
+                document = json.loads(line)
                 with self._lock:
-                    if "count" in said:
-                        self._counters[said["count"]] += said["number"]
+                    if "count" in document:
+                        self._counters[document["count"]] += document["number"]
                         connection.sendall(
-                            json.dumps({"total": self._counters[said["count"]]}).encode() + b"\n"
+                            json.dumps({"total": self._counters[document["count"]]}).encode()
+                            + b"\n"
                         )
-                    elif "sum" in said:
-                        begun = self._begun.setdefault(said["sum"], [])
-                        begun.append((said["type"], said["size"]))
+                    elif "sum" in document:
+                        begun = self._begun.setdefault(document["sum"], [])
+                        begun.append((document["type"], document["size"]))
                         if len(begun) == WORLD_SIZE:
-                            self.sums.submit(self.add_up, said["sum"], *begun[0])
+                            self.sums.submit(self.add_up, document["sum"], *begun[0])
                     else:
-                        self.said.append(said)
+                        self.said.append(document)
 
-    def add_up(self, number: int, dtype: str, size: int) -> None:
+    def add_up(self, index: int, dtype: str, size: int) -> None:
         """Each task comes twice, as when Spark repeats it."""
         for _ in range(2):
-            taken = [fetch_vector(port, TOKEN, number, dtype, size) for port in self.ports]
+            taken = [fetch_vector(port, TOKEN, index, dtype, size) for port in self.ports]
         for _ in range(2):
             for port in self.ports:
-                deliver_sum(port, TOKEN, number, sum(taken[1:], taken[0]))
+                deliver_sum(port, TOKEN, index, sum(taken[1:], taken[0]))
 
     def together(self, work: Any) -> list[Any]:
         """What a coroutine gives for all agents, each in a thread."""
         with ThreadPoolExecutor(WORLD_SIZE) as pool:
             return [
-                each.result(30)
-                for each in [pool.submit(run_now, work(agent)) for agent in self.agents]
+                future.result(30)
+                for future in [pool.submit(run_now, work(agent)) for agent in self.agents]
             ]
 
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    made = Driver()
-    wait_until(lambda: all(port for _, port in made.ports), what="all agents are there")
-    yield made
-    for connection in made.connections:
+    created = Driver()
+    wait_until(lambda: all(port for _, port in created.ports), what="all agents are there")
+    yield created
+    for connection in created.connections:
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
@@ -114,23 +115,23 @@ def test_sums_and_what_rank_0_spreads_are_exact_of_any_shape(driver: Driver, dty
             assert each.is_done()
         return vectors
 
-    for found in driver.together(sums):
-        for power, vector in enumerate(found):
+    for actual in driver.together(sums):
+        for power, vector in enumerate(actual):
             np.testing.assert_array_equal(vector, 3 * np.arange(6).reshape(2, 3) * 10**power + 3)
-    given = (
+    options = (
         np.array([[-0.0, np.nan], [np.inf, 1e-310]])
         if "float" in dtype
         else np.array([[-1, 0], [2**40, 7]])
     )
-    given = given.astype(dtype)
+    options = options.astype(dtype)
 
     async def spread(agent: SparkTransport) -> Any:
-        vector = given.copy() if agent.rank == 0 else np.full_like(given, 5)
+        vector = options.copy() if agent.rank == 0 else np.full_like(options, 5)
         await agent.broadcast(vector)
         await agent.barrier()
         return vector
 
-    assert {each.tobytes() for each in driver.together(spread)} == {given.tobytes()}
+    assert {each.tobytes() for each in driver.together(spread)} == {options.tobytes()}
 
 
 def test_tickets_are_dealt_once_and_samples_add_up(driver: Driver) -> None:
@@ -142,21 +143,21 @@ def test_tickets_are_dealt_once_and_samples_add_up(driver: Driver) -> None:
     )
 
     async def count(agent: SparkTransport) -> int:
-        found = 0
+        actual = 0
         for _ in range(20):
             agent._asked_for_samples = -np.inf
-            before, found = found, await agent.count("samples", 7)
-            assert found >= before + 7
+            state_before, actual = actual, await agent.count("samples", 7)
+            assert actual >= state_before + 7
         # Between two questions it adds its own.
         agent._asked_for_samples = np.inf
-        assert await agent.count("samples", 1) == found + 1
-        return found
+        assert await agent.count("samples", 1) == actual + 1
+        return actual
 
     assert max(driver.together(count)) == WORLD_SIZE * 20 * 7
 
 
 def test_an_agent_waits_where_it_is_an_epoch_ahead_of_a_sum_and_not_before(driver: Driver) -> None:
-    first, *others = driver.agents
+    first, *remaining = driver.agents
     vectors = [np.ones(3) for _ in driver.agents]
     begun = first.begin_all_reduce(vectors[0])
     for _ in range(_UNITS_AHEAD):
@@ -165,7 +166,7 @@ def test_an_agent_waits_where_it_is_an_epoch_ahead_of_a_sum_and_not_before(drive
     with ThreadPoolExecutor(1) as pool:
         ticket = pool.submit(run_now, first.count("tickets", 1))
         assert not ticket.done()
-        for agent, vector in zip(others, vectors[1:], strict=True):
+        for agent, vector in zip(remaining, vectors[1:], strict=True):
             agent.begin_all_reduce(vector)
         assert ticket.result(30) == _UNITS_AHEAD + 1
     assert vectors[0].tolist() == [3, 3, 3]

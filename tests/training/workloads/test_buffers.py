@@ -27,10 +27,10 @@ from training.transports.transport import Transport
 from training.workloads.draws import Augmentation, Draws
 
 
-def run(**chosen: Any) -> Simulated:
+def run(**selected: Any) -> Simulated:
     """Two epochs of ten steps of the small workload on three workers."""
-    passed_on = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
-    cluster = chosen.pop("cluster", UNEVEN_CLUSTER)
+    passed_on = {name: selected.pop(name) for name in ("files", "resume") if name in selected}
+    cluster = selected.pop("cluster", UNEVEN_CLUSTER)
     defaults = {
         "workers": 3,
         "epochs": 2,
@@ -38,52 +38,52 @@ def run(**chosen: Any) -> Simulated:
         "checkpoint_steps": 5,
         "sharding": "static",
     }
-    settings = TrainSettings.model_validate(defaults | chosen)
+    settings = TrainSettings.model_validate(defaults | selected)
     return simulate_workload(TinyImages(), settings, cluster, **passed_on)
 
 
 def last_buffers(
-    kept: MemoryCheckpoints, position: tuple[int, int] = (2, 0)
+    retained: MemoryCheckpoints, position: tuple[int, int] = (2, 0)
 ) -> list[np.ndarray[Any, Any]]:
     """The buffers of each worker in a checkpoint."""
-    found = kept.at(position)
+    found = retained.at(position)
     return [found.load(rank)["buffers"].numpy() for rank in range(found.world_size)]
 
 
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: str) -> None:
-    kept = MemoryCheckpoints()
-    whole = run(algorithm=method, files=kept.files)
+    memory_checkpoints = MemoryCheckpoints()
+    complete = run(algorithm=method, files=memory_checkpoints.files)
     for position in ((0, 5), (1, 0)):
         resumed = MemoryCheckpoints()
-        found = run(algorithm=method, files=resumed.files, resume=kept.at(position))
-        np.testing.assert_array_equal(found.parameters, whole.parameters)
-        np.testing.assert_array_equal(last_buffers(resumed), last_buffers(kept))
-        assert [record["val_loss"] for record in found.records[0]] == [
-            record["val_loss"] for record in whole.records[0]
+        actual = run(algorithm=method, files=resumed.files, resume=memory_checkpoints.at(position))
+        np.testing.assert_array_equal(actual.parameters, complete.parameters)
+        np.testing.assert_array_equal(last_buffers(resumed), last_buffers(memory_checkpoints))
+        assert [record["val_loss"] for record in actual.records[0]] == [
+            record["val_loss"] for record in complete.records[0]
         ]
 
 
 def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
-    kept = MemoryCheckpoints()
-    found = run(algorithm="ar-sgd", epochs=1, files=kept.files, cluster=CLUSTER)
-    buffers = last_buffers(kept, (1, 0))
+    memory_checkpoints = MemoryCheckpoints()
+    actual = run(algorithm="ar-sgd", epochs=1, files=memory_checkpoints.files, cluster=CLUSTER)
+    buffers = last_buffers(memory_checkpoints, (1, 0))
     assert (buffers[0] != buffers[1]).any()
-    assert found.best is not None
-    np.testing.assert_allclose(found.best.buffers, np.mean(buffers, axis=0), rtol=1e-15)
+    assert actual.best is not None
+    np.testing.assert_allclose(actual.best.buffers, np.mean(buffers, axis=0), rtol=1e-15)
     # The validation loss is that of the mean parameters with the mean buffers, in evaluation mode.
     model = FlatModel(network())
-    model.load(found.best)
+    model.load(actual.best)
     rows = TinyImages().rows("val", TrainSettings()).rows
     loss = nn.functional.cross_entropy(model.module.eval()(*rows.inputs), rows.labels)
-    assert found.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert actual.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> None:
-    kept = MemoryCheckpoints()
-    run(files=kept.files)
+    memory_checkpoints = MemoryCheckpoints()
+    run(files=memory_checkpoints.files)
     resumed = MemoryCheckpoints()
-    run(workers=2, files=resumed.files, resume=kept.at((1, 0)), epochs=2)
+    run(workers=2, files=resumed.files, resume=memory_checkpoints.at((1, 0)), epochs=2)
     steps = [buffers[-1] for buffers in last_buffers(resumed)]
     assert steps == [10 + 15, 10 + 15], "batches that batch norm counted"
 
@@ -92,16 +92,18 @@ def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> Non
 def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
     resuming: dict[str, Any],
 ) -> None:
-    kept = MemoryCheckpoints()
-    run(algorithm="local-sgd", files=kept.files)
-    content = kept.content[1, 0]
-    part = torch.load(io.BytesIO(content[0]), weights_only=True)
-    part["buffers"] *= float("nan")
-    torch.save(part, spoiled := io.BytesIO())
-    content[0] = spoiled.getvalue()
+    memory_checkpoints = MemoryCheckpoints()
+    run(algorithm="local-sgd", files=memory_checkpoints.files)
+    document = memory_checkpoints.content[1, 0]
+    chunk = torch.load(io.BytesIO(document[0]), weights_only=True)
+    chunk["buffers"] *= float("nan")
+    torch.save(chunk, spoiled := io.BytesIO())
+    document[0] = spoiled.getvalue()
     resumed = MemoryCheckpoints()
-    found = run(algorithm="local-sgd", files=resumed.files, resume=kept.at((1, 0)), **resuming)
-    assert np.isfinite(found.records[0][-1]["val_loss"])
+    actual = run(
+        algorithm="local-sgd", files=resumed.files, resume=memory_checkpoints.at((1, 0)), **resuming
+    )
+    assert np.isfinite(actual.records[0][-1]["val_loss"])
     assert np.isfinite(last_buffers(resumed)).all()
 
 
@@ -177,12 +179,18 @@ def test_gradients_of_virtual_workers_are_those_of_each_alone_with_dropout_and_b
 def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 3, 3, 1)
     framed = nn.functional.pad(image, (0, 0, 1, 1, 1, 1))[0, :, :, 0]
-    parts = [framed[top : top + 3, left : left + 3] for top in range(3) for left in range(3)]
-    possible = {tuple(each.flatten().tolist()) for part in parts for each in (part, part.flip(1))}
+    chunks = [
+        framed[top : top + 3, leftovers : leftovers + 3]
+        for top in range(3)
+        for leftovers in range(3)
+    ]
+    possible = {
+        tuple(crop.flatten().tolist()) for chunk in chunks for crop in (chunk, chunk.flip(1))
+    }
     batch = Batch((image.repeat(500, 1, 1, 1),), torch.zeros(500), torch.ones(500))
     draws = Draws(seed=1, rank=0, augmentation=Augmentation(padding=1, side=3))
     (images,) = draws.prepare(batch, for_torch=False).inputs
-    assert {tuple(each.flatten().tolist()) for each in images} == possible
+    assert {tuple(crop.flatten().tolist()) for crop in images} == possible
     assert len(possible) == 18
 
 
