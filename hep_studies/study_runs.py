@@ -137,7 +137,7 @@ def check_settings_have_effect(study: StudySettings) -> None:
     mistakes = []
     for description, method, values in described_combinations(study):
         try:
-            study.train_settings(method, values, 1).refuse_idle()
+            study.train_settings(method, values, 1).check_one_worker()
         except IdleSettingError as mistake:
             mistakes.append(f"  {description}: {mistake}")
     if mistakes:

@@ -12,7 +12,7 @@ class ShardError(TrainingError):
 
 
 class IdleSettingError(TrainingError):
-    """Something that is set has no effect in a run."""
+    """A setting has no effect in a run."""
 
 
 class FrozenNetworkError(TrainingError):

@@ -23,9 +23,9 @@ class ModelState(NamedTuple):
     """The numbers of a trained network in host memory."""
 
     parameters: Vector
-    """(num_parameters,) those that are trained."""
+    """(num_parameters,) the trained parameters."""
     buffers: Vector
-    """(num_buffers,) float64: what training changes beside the parameters, such as the running means of batch norm."""
+    """(num_buffers,) float64: other numbers that training changes, such as running means of batch norm."""
 
 
 class FlatVectors(VectorModel):
@@ -44,9 +44,8 @@ class FlatVectors(VectorModel):
 
     @override
     def empty(self) -> Vector:
-        return np.empty(
-            self.flat.numel(), dtype=np.dtype(str(self.flat.dtype).removeprefix("torch."))
-        )
+        dtype = str(self.flat.dtype).removeprefix("torch.")
+        return np.empty(self.flat.numel(), np.dtype(dtype))
 
     @override
     def read(self, out: Vector) -> None:
@@ -87,10 +86,11 @@ class FlatVectors(VectorModel):
 class FlatModel(FlatVectors):
     """A network whose trained parameters live in one vector.
 
-    All base optimisers are elementwise. So one call on the vector gives the same numbers as one tensor per layer.
-    Frozen parameters (`requires_grad=False`) are no part of it: no optimiser, weight decay or average changes them.
+    All base optimisers are elementwise. So one call on the vector gives the same numbers as one
+    tensor per layer. Frozen parameters (`requires_grad=False`) are no part of it: no optimiser,
+    weight decay or average changes them.
 
-    `module`: the network, on its device; its trained parameters become views from now on.
+    `module`: the network, on its device; its trained parameters become views of the vector.
 
     Raises:
         FrozenNetworkError: All parameters are frozen, or there are none.
@@ -119,20 +119,25 @@ class FlatModel(FlatVectors):
         self.gradient.zero_()
 
     def buffers(self) -> Vector:
-        """A copy of the network's buffers, (num_buffers,) float64, which holds integers and float32 exactly."""
-        parts = [buffer.detach().cpu().double().reshape(-1).numpy() for buffer in self._buffers]
-        return np.concatenate(parts) if parts else np.empty(0)
+        """Return a copy of the network's buffers, (num_buffers,) float64, which holds integers and float32 exactly."""
+        arrays = [buffer.detach().cpu().double().reshape(-1).numpy() for buffer in self._buffers]
+        if not arrays:
+            return np.empty(0)
+        return np.concatenate(arrays)
 
     def write_buffers(self, values: Vector) -> None:
         """Overwrite the network's buffers; integers are rounded."""
         start = 0
         for buffer in self._buffers:
-            own = torch.from_numpy(values[start : start + buffer.numel()]).view(buffer.shape)
-            buffer.copy_(own if buffer.is_floating_point() else own.round())
-            start += buffer.numel()
+            stop = start + buffer.numel()
+            new_buffer = torch.from_numpy(values[start:stop]).view(buffer.shape)
+            if not buffer.is_floating_point():
+                new_buffer = new_buffer.round()
+            buffer.copy_(new_buffer)
+            start = stop
 
     def state(self) -> ModelState:
-        """A copy of parameters and buffers."""
+        """Return a copy of parameters and buffers."""
         parameters = self.empty()
         self.read(parameters)
         return ModelState(parameters, self.buffers())
@@ -145,6 +150,6 @@ class FlatModel(FlatVectors):
 
 def _changing_buffers(module: nn.Module) -> Iterator[Tensor]:
     """The buffers that training can change: all but constants."""
-    for part in module.modules():
-        if not isinstance(part, (LeptonFrame, Standardize)):
-            yield from part.buffers(recurse=False)
+    for submodule in module.modules():
+        if not isinstance(submodule, (LeptonFrame, Standardize)):
+            yield from submodule.buffers(recurse=False)

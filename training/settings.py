@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal, Self
@@ -15,7 +15,7 @@ from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.errors import IdleSettingError
 
-#: Number of seeds that there are.
+#: Seeds are below this number.
 SEEDS: Final = 2**32
 #: The method if the config names none.
 _DEFAULT: Final[Any] = "ar-sgd"
@@ -39,7 +39,7 @@ class ScheduleSettings(SettingsSection):
         Needs(
             "decay",
             "milestones, for example [10, 15]",
-            lambda own: own.decay != "step" or own.milestones,
+            lambda schedule: schedule.decay != "step" or schedule.milestones,
         ),
     )
 
@@ -74,7 +74,7 @@ class SkewSettings(SettingsSection):
 class TrainSettings(SettingsSection):
     """How the network is trained."""
 
-    #: Keys that do not change the result of a training, only its speed or how many there are: they never make it stale.
+    #: Keys that change the speed or the number of trainings, but no result: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {
             "checkpoint_steps",
@@ -186,66 +186,79 @@ class TrainSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _keys_suit_each_other(self) -> Self:
-        name, traits, problems = self.algorithm.name, self.traits, list[str]()
-        if traits.single_worker and self.workers != 1:
-            problems.append(
-                f"algorithm {name} runs on one worker, not {self.workers}; use {_DEFAULT} or another method for several"
-            )
-        missed = [
-            f"train.{key}={value}"
-            for key, value in traits.required_values.items()
-            if getattr(self, key) != value
+        problems = [
+            *self._problems_of_method(),
+            *self._problems_of_launcher_args(),
+            *self._problems_of_schedule(),
         ]
-        if missed and not problems:
-            only = ", for plain SGD only" if traits.plain_sgd else ""
-            problems.append(
-                f"algorithm {name} has its own momentum{only}; set {' and '.join(missed)}"
-            )
-        if self.launcher == "spark-agents" and not traits.joint_model:
-            found = ", ".join(each for each, method in METHODS.items() if method.traits.joint_model)
-            problems.append(
-                f"launcher: spark-agents is for methods that add up models in the background, unlike {name}. Use the "
-                f"algorithm {found}, or the launcher spark"
-            )
-        if self.slowmo is not None and traits.joint_model:
-            problems.append(
-                f"slowmo does not go around {name}: its outer step changes the models of the workers, which the joint "
-                f"model pulls back. Leave slowmo out, or use local-sgd, which averages without a joint model"
-            )
-        if traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
-            problems.append(
-                f"optimizer_state: {self.optimizer_state} is not for {name}, whose momentum and moments are at the "
-                f"server and stay as they are; leave it out"
-            )
-        numbers = (
-            ("-n", "--ntasks")
-            if self.launcher == "srun"
-            else ("-n", "-np", "-c", "--n", "--np", "--ntasks")
-        )
-        problems += [
-            f"launcher_args: '{word}' sets the number of ranks; set train.workers instead"
-            for word in self.launcher_args
-            if word.split("=")[0] in numbers
-        ]
-        schedule = self.schedule
-        if schedule.warmup_epochs > self.epochs:
-            problems.append(
-                f"schedule.warmup_epochs: {schedule.warmup_epochs:g} of {self.epochs} epoch(s): the learning rate "
-                f"never reaches its full value. Lower it, or raise train.epochs"
-            )
-        late = [f"{epoch:g}" for epoch in schedule.milestones if epoch >= self.epochs]
-        if late:
-            problems.append(
-                f"schedule.milestones: {', '.join(late)} of {self.epochs} epoch(s): the learning rate does not fall "
-                f"there. Leave them out, or raise train.epochs"
-            )
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
+    def _problems_of_method(self) -> Iterator[str]:
+        """Contradictions between the method and other keys."""
+        name, traits = self.algorithm.name, self.traits
+        needs_one_worker = traits.single_worker and self.workers != 1
+        if needs_one_worker:
+            yield (
+                f"algorithm {name} runs on one worker, not {self.workers}; use {_DEFAULT} or "
+                f"another method for several"
+            )
+        required = [
+            f"train.{key}={value}"
+            for key, value in traits.required_values.items()
+            if getattr(self, key) != value
+        ]
+        if required and not needs_one_worker:
+            only_sgd = ", for plain SGD only" if traits.plain_sgd else ""
+            yield f"algorithm {name} has its own momentum{only_sgd}; set {' and '.join(required)}"
+        if self.launcher == "spark-agents" and not traits.joint_model:
+            for_agents = [name for name, method in METHODS.items() if method.traits.joint_model]
+            yield (
+                f"launcher: spark-agents is for methods that add up models in the background, "
+                f"unlike {name}. Use the algorithm {', '.join(for_agents)}, or the launcher spark"
+            )
+        if self.slowmo is not None and traits.joint_model:
+            yield (
+                f"slowmo does not go around {name}: its outer step changes the models of the "
+                f"workers, which the joint model pulls back. Leave slowmo out, or use local-sgd, "
+                f"which averages without a joint model"
+            )
+        if traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
+            yield (
+                f"optimizer_state: {self.optimizer_state} is not for {name}, whose momentum and "
+                f"moments are at the server and stay as they are; leave it out"
+            )
+
+    def _problems_of_launcher_args(self) -> Iterator[str]:
+        options_of_ranks = {"-n", "-np", "-c", "--n", "--np", "--ntasks"}
+        if self.launcher == "srun":
+            options_of_ranks = {"-n", "--ntasks"}
+        for argument in self.launcher_args:
+            option, _, _ = argument.partition("=")
+            if option in options_of_ranks:
+                yield (
+                    f"launcher_args: '{argument}' sets the number of ranks; set train.workers "
+                    f"instead"
+                )
+
+    def _problems_of_schedule(self) -> Iterator[str]:
+        schedule = self.schedule
+        if schedule.warmup_epochs > self.epochs:
+            yield (
+                f"schedule.warmup_epochs: {schedule.warmup_epochs:g} of {self.epochs} epoch(s): the "
+                f"learning rate never reaches its full value. Lower it, or raise train.epochs"
+            )
+        late = [f"{epoch:g}" for epoch in schedule.milestones if epoch >= self.epochs]
+        if late:
+            yield (
+                f"schedule.milestones: {', '.join(late)} of {self.epochs} epoch(s): the learning "
+                f"rate does not fall there. Leave them out, or raise train.epochs"
+            )
+
     @property
     def counters(self) -> list[str]:
-        """Names in the records of what a training with these settings does now and then."""
+        """Names in the records of the actions that a training with these settings counts."""
         names = [*self.algorithm.counters]
         if self.slowmo is not None:
             names.append("slowmo_steps")
@@ -255,41 +268,40 @@ class TrainSettings(SettingsSection):
             names.append("checkpoints")
         return names
 
-    def refuse_idle(self) -> None:
-        """Refuse one worker beside what only several workers do; a config may leave their number to `--workers`.
+    def check_one_worker(self) -> None:
+        """Refuse one worker where a setting needs several; a config may leave their number to `--workers`.
 
         Raises:
             IdleSettingError: There is such a setting; the message names all.
         """
         if self.workers > 1:
             return
-        is_idle = {
+        needs_several = {
             f"algorithm: {self.algorithm.name}": self.algorithm.traits.needs_others,
             f"staleness_bound: {self.staleness_bound}": self.staleness_bound is not None,
             "skew": self.skew is not None,
             f"launcher: {self.launcher}": self.launcher != "mpirun",
         }
-        idle = [f"train.{key}" for key, has_no_effect in is_idle.items() if has_no_effect]
+        idle = [f"train.{setting}" for setting, is_idle in needs_several.items() if is_idle]
         if idle:
             raise IdleSettingError(
-                f"{', '.join(idle)} has no effect: it needs at least 2 workers, and train.workers is 1. Raise that, or "
-                f"leave it out."
+                f"{', '.join(idle)} has no effect: it needs at least 2 workers, and train.workers "
+                f"is 1. Raise that, or leave it out."
             )
 
     @property
     def traits(self) -> Traits:
-        """The traits of the method."""
-        found, slow = self.algorithm.traits, self.slowmo is not None and self.slowmo_is_exact
-        return (
-            replace(found, equal_steps=True) if slow or self.staleness_bound is not None else found
-        )
+        """The traits of the method, with SlowMo and the bound on staleness."""
+        averages_exactly = self.slowmo is not None and self.slowmo_is_exact
+        if averages_exactly or self.staleness_bound is not None:
+            return replace(self.algorithm.traits, equal_steps=True)
+        return self.algorithm.traits
 
     def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
-        """JSON values of the keys that can change the result, without some more of them."""
-        speed: dict[str, Any] = dict.fromkeys([*self.SPEED_ONLY, *exclude], True)
-        return self.model_dump(
-            mode="json", exclude=speed | {"algorithm": set(self.algorithm.SPEED_ONLY)}
-        )
+        """Return the JSON values of the keys that can change the result, without some more of them."""
+        excluded: dict[str, Any] = dict.fromkeys([*self.SPEED_ONLY, *exclude], True)
+        excluded["algorithm"] = set(self.algorithm.SPEED_ONLY)
+        return self.model_dump(mode="json", exclude=excluded)
 
     @property
     def has_static_shards(self) -> bool:
@@ -304,8 +316,10 @@ class TrainSettings(SettingsSection):
     @property
     def rate_scale(self) -> int:
         """Factor of the linear rule on the learning rate; 1 where the rule does not apply."""
-        linear = self.traits.linear_rate and self.optimizer is OptimizerName.SGD
-        return self.workers if linear and self.scale_learning_rate else 1
+        has_linear_rule = self.traits.linear_rate and self.optimizer is OptimizerName.SGD
+        if has_linear_rule and self.scale_learning_rate:
+            return self.workers
+        return 1
 
     @property
     def slowmo_is_exact(self) -> bool:
@@ -319,7 +333,7 @@ class TrainSettings(SettingsSection):
         """Treatment of the optimiser's state at exact averages."""
         if self.optimizer_state is not None:
             return self.optimizer_state
-        slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
-        return (
-            StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
-        )
+        has_slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
+        if has_slow_sgd and not self.traits.server_optimizer:
+            return StatePolicy.RESET
+        return StatePolicy.KEEP

@@ -1,8 +1,8 @@
 """Sets up a process for computation: the number of threads of torch, OpenMP and BLAS, and torch's deterministic mode.
 
-Without a number of threads each takes as many as there are cores. The products of small matrices here gain nothing from
-that, and where other work runs beside, threads wait for each other: an epoch then takes up to 30 times as long. Our own
-kernels have one thread.
+Without a number of threads each library takes as many as there are cores. The products of small
+matrices here gain nothing from that, and threads wait for each other where other work runs: an
+epoch then takes up to 30 times as long. Our own kernels have one thread.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from threadpoolctl import threadpool_limits
 VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def use_threads(number: int) -> None:
+def use_threads(num_threads: int) -> None:
     """Give the libraries of this process a number of threads, until the next call."""
-    torch.set_num_threads(number)
-    threadpool_limits(number)
+    torch.set_num_threads(num_threads)
+    threadpool_limits(num_threads)
 
 
-def thread_variables(number: int) -> dict[str, str]:
-    """Environment of a process whose libraries start with a number of threads."""
-    return dict.fromkeys(VARIABLES, str(number))
+def thread_variables(num_threads: int) -> dict[str, str]:
+    """Return the environment of a process whose libraries start with a number of threads."""
+    return dict.fromkeys(VARIABLES, str(num_threads))
 
 
 def be_deterministic() -> None:
     """Make this process use deterministic algorithms only, until it ends.
 
-    In this mode torch also fills all new memory, to make reads of unwritten memory reproducible. That costs a few per
-    cent and is switched off, since no operation here reads unwritten memory.
+    In this mode torch also fills all new memory, to make reads of unwritten memory reproducible.
+    That costs a few per cent and is switched off, since no operation here reads unwritten memory.
     """
     # `use_deterministic_algorithms` does no more here, and loads the compiler of torch: a second of each rank.
     torch.set_deterministic_debug_mode("error")

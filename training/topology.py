@@ -11,27 +11,29 @@ from pydantic import AfterValidator
 
 from hep_core.plugin_functions import code_module, remember_plugin
 from hep_core.plugins import name_validator
+from hep_core.registry import PluginRegistry
 from training.errors import TrainingError
 
-#: Neighbours of a rank, possibly with the rank itself, in a world of a size, by the name of the graph.
-TOPOLOGIES: Final[dict[str, Callable[[int, int], Iterable[int]]]] = {}
-G = TypeVar("G", bound=Callable[[int, int], Iterable[int]])
+Neighbours = Callable[[int, int], Iterable[int]]
+"""The neighbours of a rank, possibly with the rank itself, in a world of a size."""
+
+#: The graphs by name.
+TOPOLOGIES: Final = PluginRegistry[Neighbours]("topology")
+G = TypeVar("G", bound=Neighbours)
 
 
 def topology(name: str) -> Callable[[G], G]:
-    """Register a function of rank and world size, which gives the neighbours of the rank, as the graph of this name.
+    """Register a function of rank and world size, which gives the neighbours of the rank, as a graph.
 
     Raises:
-        ValueError: There is a graph of this name, or it is no Python function.
+        ValueError: There is a graph of this name, or the function is no Python function.
     """
 
     def register(neighbours: G) -> G:
-        if name in TOPOLOGIES:
-            raise ValueError(f"there is a topology '{name}' already")
+        TOPOLOGIES.register(name, neighbours)
         if neighbours.__module__ != __name__:
             # A plugin may be the first to import this module.
             remember_plugin(neighbours)
-        TOPOLOGIES[name] = neighbours
         return neighbours
 
     return register
@@ -55,8 +57,10 @@ def ring(rank: int, world_size: int) -> Iterable[int]:
 @topology("exponential")
 def exponential(rank: int, world_size: int) -> Iterable[int]:
     """Neighbours are at distances 1, 2, 4, ... in both directions of a ring."""
-    distances = [1 << power for power in range((world_size - 1).bit_length())]
-    return {(rank + sign * distance) % world_size for distance in distances for sign in (1, -1)}
+    num_distances = (world_size - 1).bit_length()
+    for power in range(num_distances):
+        yield (rank + 2**power) % world_size
+        yield (rank - 2**power) % world_size
 
 
 class Topology(NamedTuple):
@@ -69,13 +73,14 @@ class Topology(NamedTuple):
 
 
 def make_topology(name: str, world_size: int) -> Topology:
-    """The graph with Metropolis-Hastings weights.
+    """Make the graph with Metropolis-Hastings weights.
 
-    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The matrix is symmetric and
-    doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m.
+    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The
+    matrix is symmetric and doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the
+    complete graph all weights are 1/m.
 
     Raises:
-        TrainingError: A neighbour is not one the other way round.
+        TrainingError: A rank is a neighbour of another one, which is no neighbour of the rank.
 
     Examples:
         >>> make_topology("ring", 4).neighbours
@@ -83,27 +88,35 @@ def make_topology(name: str, world_size: int) -> Topology:
         >>> make_topology("complete", 3).weights[0]
         [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
     """
-    reached = [{*TOPOLOGIES[name](rank, world_size)} - {rank} for rank in range(world_size)]
-    if code_module(TOPOLOGIES[name]) != __name__:
-        _refuse_one_way(name, reached)
-    neighbours = [sorted(others) for others in reached]
-    degrees = np.array([len(others) for others in neighbours])
+    neighbours_of_rank = TOPOLOGIES[name]
+    neighbours = []
+    for rank in range(world_size):
+        distinct_ranks = {*neighbours_of_rank(rank, world_size)} - {rank}
+        neighbours.append(sorted(distinct_ranks))
+    if code_module(neighbours_of_rank) != __name__:
+        _require_symmetry(name, neighbours)
+
+    degrees = np.array([len(ranks) for ranks in neighbours])
     weights = []
-    for rank, others in enumerate(neighbours):
-        given = (1 / (1 + np.maximum(degrees[rank], degrees[others]))).tolist() if others else []
-        own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
-        weights.append([own, *given])
+    for rank, ranks in enumerate(neighbours):
+        largest_degrees = np.maximum(degrees[rank], degrees[ranks]) if ranks else np.empty(0)
+        neighbour_weights = (1 / (1 + largest_degrees)).tolist()
+        is_connected_to_all = degrees[rank] == world_size - 1
+        own_weight = 1 / world_size if is_connected_to_all else 1 - sum(neighbour_weights)
+        weights.append([own_weight, *neighbour_weights])
     return Topology(neighbours, weights)
 
 
-def _refuse_one_way(name: str, reached: Sequence[Collection[int]]) -> None:
-    for rank, other in ((rank, other) for rank, others in enumerate(reached) for other in others):
-        if other not in range(len(reached)) or rank not in reached[other]:
-            raise TrainingError(
-                f"topology '{name}' of {len(reached)} ranks: {rank} has the neighbour {other}, but not the other way "
-                f"round. The mixing matrix must be symmetric."
-            )
+def _require_symmetry(name: str, neighbours: Sequence[Collection[int]]) -> None:
+    world_size = len(neighbours)
+    for rank, ranks in enumerate(neighbours):
+        for neighbour in ranks:
+            if neighbour not in range(world_size) or rank not in neighbours[neighbour]:
+                raise TrainingError(
+                    f"topology '{name}' of {world_size} ranks: {rank} has the neighbour "
+                    f"{neighbour}, but not the other way round. The mixing matrix must be symmetric."
+                )
 
 
-#: The same, kept: the thousands of workers of a simulation share one graph.
+#: A cached graph: the thousands of workers of a simulation share it.
 shared_topology = lru_cache(maxsize=1)(make_topology)

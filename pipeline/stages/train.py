@@ -177,7 +177,7 @@ def refuse_idle(network: ModelName, settings: TrainSettings) -> None:
     from training.errors import IdleSettingError
 
     try:
-        settings.refuse_idle()
+        settings.check_one_worker()
     except IdleSettingError as cause:
         raise IdleSettingError(f"{network}: {cause}") from None
 

@@ -139,8 +139,8 @@ def test_one_worker_is_refused_for_what_only_several_do(selected: dict[str, Any]
     with pytest.raises(
         IdleSettingError, match=rf"train\.{key} has no effect: it needs at least 2 workers"
     ):
-        settings(**selected, workers=1).refuse_idle()
-    settings(**selected, workers=2).refuse_idle()
+        settings(**selected, workers=1).check_one_worker()
+    settings(**selected, workers=2).check_one_worker()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_one_worker_of_a_method_for_several_trains_as_with_plain_sgd(name: str) 
 
 def test_a_window_longer_than_the_run_is_counted_and_not_refused() -> None:
     selected = {"slowmo": {"tau": 100}, "algorithm": "local-sgd", "local_steps": 50}
-    settings(**selected).refuse_idle()
+    settings(**selected).check_one_worker()
     actual = count_actions(
         settings(**selected), [summarize_rank(records) for records in run(**selected).records]
     )
