@@ -1,47 +1,57 @@
-"""Claims of a source: what the runs say about them."""
+"""Verdicts on the claims of a source, from runs with invented numbers."""
 
 from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from example_study import NUM_EVENTS, example_check, example_result, example_run, example_study
+from example_study import (
+    NUM_EVENTS,
+    example_check,
+    example_result,
+    example_run,
+    example_study,
+)
 
 from hep_studies.comparisons import decision_threshold
 from hep_studies.judging import JudgedClaim, judge
 from hep_studies.pages import notes, render
-from hep_studies.run_result import Counts
+from hep_studies.run_result import Counts, RunResult
 from hep_studies.study_result import Cell, StudyResult
 from hep_studies.study_sections import Claim
 from hep_studies.verdicts import LEVEL, Verdict
 
 SEEDS = range(1, 7)
+RATE = "train.learning_rate"
+WORKERS = "train.workers"
 BETTER = {"better": "ad-psgd", "control": "ar-sgd"}
-BATCH = {**BETTER, "measure": "seconds_per_batch"}
-EXACT = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
+SHORTER_STEP = {**BETTER, "measure": "seconds_per_batch"}
+EXACT_TIMES = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
 
 
-def judged(result: StudyResult, *claims: dict[str, Any], **changes: Any) -> JudgedClaim:
-    document = {
-        **result.study.model_dump(),
-        **changes,
-        "claims": [{"says": "It is so.", **claim} for claim in claims],
-    }
-    return judge(replace(result, study=example_study(**document)))[0]
+def judge_first(result: StudyResult, *claims: dict[str, Any], **study: Any) -> JudgedClaim:
+    """The first of some claims, judged by a result; `study`: changes of its settings."""
+    settings = {**result.study.model_dump(), **study}
+    settings["claims"] = [{"says": "It is so.", **claim} for claim in claims]
+    return judge(replace(result, study=example_study(**settings)))[0]
 
 
-ACCURACIES = example_result(
-    example_study(),
-    [
-        example_run(method, seed, correct=correct + seed)
+def accuracy_runs() -> list[RunResult]:
+    """AD-PSGD is better by 10 points; the accuracy of each method grows with the seed."""
+    correct = {"ar-sgd": 800, "sgd": 800, "ad-psgd": 900}
+    return [
+        example_run(method, seed, correct=correct[method] + seed)
         for seed in SEEDS
-        for method, correct in (("ar-sgd", 800), ("sgd", 800), ("ad-psgd", 900))
-    ],
-)
+        for method in correct
+    ]
+
+
+ACCURACIES = example_result(example_study(), accuracy_runs())
 
 
 def within(margin: float) -> dict[str, Any]:
@@ -58,7 +68,6 @@ def within(margin: float) -> dict[str, Any]:
         ({"equivalent": "ad-psgd", "control": "ar-sgd"}, Verdict.CONTRADICTED),
         # The difference is 10 points, and its interval begins at 8: it may be within 9.5.
         ({"equivalent": "ad-psgd", "control": "ar-sgd", **within(0.095)}, Verdict.NOT_DECIDABLE),
-        # A verdict knows the claimed size: the page called an interval that excludes it undecided.
         ({**BETTER, "size": 0.05}, Verdict.CONFIRMED),
         ({**BETTER, "size": 0.3}, Verdict.SMALLER),
         ({"better": "sgd", "control": "ar-sgd", "size": 0.1}, Verdict.SMALLER),
@@ -67,25 +76,25 @@ def within(margin: float) -> dict[str, Any]:
     ],
 )
 def test_claims_about_accuracies(claim: dict[str, Any], verdict: Verdict) -> None:
-    actual = judged(ACCURACIES, claim)
-    assert actual.verdict is verdict
-    assert bool(actual.reason) == (verdict in (Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN))
+    judged = judge_first(ACCURACIES, claim)
+
+    assert judged.verdict is verdict
+    assert bool(judged.reason) == (verdict in (Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN))
 
 
-def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> None:
-    second, withdrawn = (
-        BETTER,
-        {"better": "sgd", "control": "ar-sgd", "withdrawn": "until they are run again"},
-    )
+def test_a_withdrawn_claim_has_no_number_and_leaves_the_intervals_of_others() -> None:
+    unclear = {"better": "sgd", "control": "ar-sgd"}
+    withdrawn = {**unclear, "withdrawn": "until they are run again"}
 
-    actual, beside = judged(ACCURACIES, withdrawn, second), judged(ACCURACIES, second, withdrawn)
+    judged = judge_first(ACCURACIES, withdrawn, BETTER)
 
-    assert (actual.verdict, actual.decisive, actual.comparisons) == (Verdict.WITHDRAWN, None, [])
-    assert beside == judged(ACCURACIES, second, {"better": "sgd", "control": "ar-sgd"})
+    assert (judged.verdict, judged.decisive) == (Verdict.WITHDRAWN, None)
+    beside_withdrawn = judge_first(ACCURACIES, BETTER, withdrawn)
+    assert beside_withdrawn == judge_first(ACCURACIES, BETTER, unclear)
 
 
 @pytest.mark.parametrize(
-    ("claim", "least"),
+    ("claim", "threshold"),
     [
         ({}, 0.001),
         ({"size": 0.0015}, 0.001),
@@ -94,22 +103,32 @@ def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> 
         ({"measure": "seconds"}, math.log(1.1)),
     ],
 )
-def test_the_least_effect_that_confirms(claim: dict[str, Any], least: float) -> None:
-    assert decision_threshold(
-        Claim.model_validate({"says": "x", **BETTER, **claim})
-    ) == pytest.approx(least)
+def test_the_threshold_is_the_size_less_the_margin_and_at_least_the_margin(
+    claim: dict[str, Any], threshold: float
+) -> None:
+    settings = Claim.model_validate({"says": "x", **BETTER, **claim})
+
+    assert decision_threshold(settings) == pytest.approx(threshold)
 
 
 def test_a_claim_is_judged_by_the_seeds_fixed_beforehand() -> None:
-    (pair,) = judged(ACCURACIES, {**BETTER, "seeds": 3}).comparisons
-    assert (pair.difference.num_seeds, pair.num_pairs, pair.num_seeds) == (3, 3, 3)
+    (comparison,) = judge_first(ACCURACIES, {**BETTER, "seeds": 3}).comparisons
+
+    assert comparison.difference.num_seeds == 3
+    assert (comparison.num_pairs, comparison.num_seeds) == (3, 3)
 
 
-RATE = "train.learning_rate"
-
-
-def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
-    """Slow momentum helps where the rate is too small: the claim at equal rates was published as undecided."""
+@pytest.mark.parametrize(
+    ("protocol", "difference", "verdict"),
+    [
+        ({"at": {RATE: 0.1}}, 0.05, Verdict.CONFIRMED),
+        ({"at": {RATE: 0.2}}, -0.03, Verdict.CONTRADICTED),
+        ({"protocol": "each at its best"}, -0.03, Verdict.CONTRADICTED),
+    ],
+)
+def test_the_same_settings_and_each_at_its_best_are_two_claims(
+    protocol: dict[str, Any], difference: float, verdict: Verdict
+) -> None:
     losses = {
         ("ar-sgd", 0.1): 0.5,
         ("ar-sgd", 0.2): 0.4,
@@ -120,260 +139,318 @@ def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
     for (method, rate), loss in losses.items():
         for seed in SEEDS:
             run = example_run(method, seed, values={RATE: rate})
-            runs.append(
-                replace(run, curves={**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]})
-            )
+            curves = {**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]}
+            runs.append(replace(run, curves=curves))
     result = example_result(example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE]), runs)
-    for protocol, value, verdict in (
-        ({"at": {RATE: 0.1}}, 0.05, Verdict.CONFIRMED),
-        ({"at": {RATE: 0.2}}, -0.03, Verdict.CONTRADICTED),
-        ({"protocol": "each at its best"}, -0.03, Verdict.CONTRADICTED),
-    ):
-        actual = judged(result, {**BETTER, "measure": "val_loss", **protocol})
-        assert actual.verdict is verdict
-        assert actual.comparisons[0].difference.mean == pytest.approx(value)
+
+    judged = judge_first(result, {**BETTER, "measure": "val_loss", **protocol})
+
+    assert judged.verdict is verdict
+    assert judged.comparisons[0].difference.mean == pytest.approx(difference)
 
 
-def test_claims_of_a_topic_are_a_family() -> None:
-    first = {**BETTER, **within(0.0999)}
-    for remaining, index in (([], 1), ([first] * 4, 5), ([{**first, "topic": "b"}] * 4, 1)):
-        assert judged(ACCURACIES, first, *remaining).comparisons[0].level == pytest.approx(
-            LEVEL / index
-        )
+@pytest.mark.parametrize(
+    ("topics", "family_size"), [([], 1), ([""] * 4, 5), (["b"] * 4, 1)], ids=str
+)
+def test_claims_of_a_topic_are_a_family(topics: list[str], family_size: int) -> None:
+    undecided = {**BETTER, **within(0.0999)}
+    further = [{**undecided, "topic": topic} for topic in topics]
+
+    (comparison,) = judge_first(ACCURACIES, undecided, *further).comparisons
+
+    assert comparison.level == pytest.approx(LEVEL / family_size)
 
 
-def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
+def encoded(weights: np.ndarray) -> str:
+    return base64.b64encode(weights.astype(np.float32).tobytes()).decode()
+
+
+def test_events_count_by_their_weight() -> None:
     rng = np.random.default_rng(1)
     weights = rng.gamma(2.0, size=NUM_EVENTS).astype(np.float32)
-    # The same events for all seeds, so that the error is that of the events.
-    right = np.repeat(
-        rng.random((2, 1, NUM_EVENTS)) < np.array([0.85, 0.8])[:, None, None], len(SEEDS), axis=1
-    )
-    runs = [
-        replace(
-            example_run(method, seed),
-            counts=Counts.from_mask(mask, float(weights[mask].sum() / weights.sum())),
-        )
-        for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
-        for seed, mask in zip(SEEDS, masks, strict=True)
+    accuracies = {}
+    runs = []
+    for method, accuracy in (("ad-psgd", 0.85), ("ar-sgd", 0.8)):
+        # The same events for all seeds, so that the error is that of the events.
+        is_correct = rng.random(NUM_EVENTS) < accuracy
+        accuracies[method] = float(weights[is_correct].sum() / weights.sum())
+        counts = Counts.from_mask(is_correct, accuracies[method])
+        runs += [replace(example_run(method, seed), counts=counts) for seed in SEEDS]
+    result = replace(example_result(example_study(), runs), test_weights=encoded(weights))
+    unweighted = replace(result, test_weights=encoded(np.ones(NUM_EVENTS)))
+
+    (weighted_comparison,) = judge_first(result, BETTER).comparisons
+    (unweighted_comparison,) = judge_first(unweighted, BETTER).comparisons
+
+    difference = accuracies["ad-psgd"] - accuracies["ar-sgd"]
+    assert weighted_comparison.difference.mean == pytest.approx(difference, abs=1e-6)
+    for method, accuracy in accuracies.items():
+        numbers = result.numbers(Cell(method), "test_accuracy")
+        assert numbers.mean() == pytest.approx(accuracy, abs=1e-6)
+    # Events of unequal weight say less: the error grows by the root of the mean square over the
+    # mean.
+    widths = [
+        comparison.difference.half_width()
+        for comparison in (weighted_comparison, unweighted_comparison)
     ]
-    result = replace(
-        example_result(example_study(), runs),
-        test_weights=base64.b64encode(weights.tobytes()).decode(),
-    )
-    (pair,) = judged(result, BETTER).comparisons
-    accuracies = [np.mean([mask @ weights / weights.sum() for mask in masks]) for masks in right]
-    assert pair.difference.mean == pytest.approx(accuracies[0] - accuracies[1], abs=1e-6)
-    numbers = [
-        result.numbers(Cell(method), "test_accuracy").mean() for method in ("ad-psgd", "ar-sgd")
-    ]
-    assert numbers == pytest.approx(accuracies, abs=1e-6)
-    # Events of unequal weight say less: the error grows by the root of the mean square over the mean.
-    equal = base64.b64encode(np.ones(NUM_EVENTS, np.float32).tobytes()).decode()
-    (plain,) = judged(replace(result, test_weights=equal), BETTER).comparisons
-    ratio = pair.difference.half_width() / plain.difference.half_width()
-    assert ratio == pytest.approx(np.sqrt(np.mean(weights**2)) / weights.mean(), rel=0.05)
-    effective = weights.sum() ** 2 / (weights**2).sum()
-    assert f"which count as N = {effective:,.0f} of equal weight" in render(
-        result, folder="figures"
-    )
+    growth = np.sqrt(np.mean(weights**2)) / weights.mean()
+    assert widths[0] / widths[1] == pytest.approx(growth, rel=0.05)
+    effective_events = weights.sum() ** 2 / (weights**2).sum()
+    page = render(result, folder="figures")
+    assert f"which count as N = {effective_events:,.0f} of equal weight" in page
 
 
-def times(law: dict[str, Any]) -> StudyResult:
-    """Seconds per epoch by method and number of workers."""
-    study = example_study(vary={"train.workers": [2, 4, 8]}, times_only=4)
-    runs = [
-        example_run(
-            method,
-            seed,
-            values={"train.workers": workers},
-            seconds=seconds(workers) * (1 + 0.002 * (seed % 3)),
-        )
-        for seed in SEEDS
-        for method, seconds in law.items()
-        for workers in (2, 4, 8)
-    ]
-    return example_result(
-        study, [*runs, *(example_run("sgd", seed, seconds=0.1) for seed in SEEDS)], checks=EXACT
-    )
+Seconds = Callable[[int], float]
 
 
-TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1})
+def result_of_times(seconds_of_method: dict[str, Seconds]) -> StudyResult:
+    """Runs with given seconds per epoch, by method and number of workers."""
+    runs = [example_run("sgd", seed, seconds=0.1) for seed in SEEDS]
+    for seed in SEEDS:
+        for method, seconds in seconds_of_method.items():
+            for workers in (2, 4, 8):
+                spread = 1 + 0.002 * (seed % 3)
+                values = {WORKERS: workers}
+                run = example_run(method, seed, values=values, seconds=seconds(workers) * spread)
+                runs.append(run)
+    study = example_study(vary={WORKERS: [2, 4, 8]}, times_only=4)
+    return example_result(study, runs, checks=EXACT_TIMES)
 
 
-def workers(index: int, method: str) -> dict[str, Any]:
-    return {"method": method, "train.workers": index}
+#: The time of AR-SGD grows with the number of workers.
+TIMES = result_of_times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1})
 
 
-OVER = {"over": "train.workers", "measure": "seconds_per_batch"}
+def with_workers(number: int, method: str) -> dict[str, Any]:
+    return {"method": method, WORKERS: number}
+
+
+OVER_WORKERS = {"over": WORKERS, "measure": "seconds_per_batch"}
 
 
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [
-        ({"flat": "ad-psgd", **OVER}, Verdict.EQUIVALENT),
-        ({"flat": "ar-sgd", **OVER}, Verdict.CONTRADICTED),
-        ({"grows": "ar-sgd", **OVER}, Verdict.CONFIRMED),
-        ({"grows": "ar-sgd", **OVER, "size": 8}, Verdict.SMALLER),
-        ({"grows": "ad-psgd", **OVER}, Verdict.SMALLER),
-        # Every number of workers is compared: a shorter time is better, and so is a larger speed-up.
-        (BATCH, Verdict.CONFIRMED),
-        ({**BATCH, "size": 3.0}, Verdict.SMALLER),
-        ({**BATCH, "better": workers(8, "ad-psgd"), "measure": "speed_up", "size": 7}, Verdict.CONFIRMED),
-        ({"better": workers(2, "ar-sgd"), "control": workers(8, "ar-sgd"), "measure": "seconds"}, Verdict.CONFIRMED),
+        ({"flat": "ad-psgd", **OVER_WORKERS}, Verdict.EQUIVALENT),
+        ({"flat": "ar-sgd", **OVER_WORKERS}, Verdict.CONTRADICTED),
+        ({"grows": "ar-sgd", **OVER_WORKERS}, Verdict.CONFIRMED),
+        ({"grows": "ar-sgd", **OVER_WORKERS, "size": 8}, Verdict.SMALLER),
+        ({"grows": "ad-psgd", **OVER_WORKERS}, Verdict.SMALLER),
+        # Every number of workers is compared: a shorter time is better, and a larger speed-up.
+        (SHORTER_STEP, Verdict.CONFIRMED),
+        ({**SHORTER_STEP, "size": 3.0}, Verdict.SMALLER),
+        (
+            {
+                **BETTER,
+                "better": with_workers(8, "ad-psgd"),
+                "measure": "speed_up",
+                "size": 7,
+            },
+            Verdict.CONFIRMED,
+        ),
+        (
+            {
+                "better": with_workers(2, "ar-sgd"),
+                "control": with_workers(8, "ar-sgd"),
+                "measure": "seconds",
+            },
+            Verdict.CONFIRMED,
+        ),
     ],
-)  # fmt: skip
+)
 def test_claims_about_times_compare_ratios(claim: dict[str, Any], verdict: Verdict) -> None:
-    assert judged(TIMES, claim).verdict is verdict
+    assert judge_first(TIMES, claim).verdict is verdict
 
 
-def test_only_cells_with_the_same_other_values_are_compared() -> None:
-    actual = judged(TIMES, {**BETTER, "measure": "seconds"})
-    assert [
-        (pair.treatment.plain_values, pair.control.plain_values) for pair in actual.comparisons
-    ] == [({"train.workers": n},) * 2 for n in (2, 4, 8)]
-    # The claim depends on the least of them: half the time with two workers.
-    assert actual.decisive == actual.comparisons[0]
-    assert actual.comparisons[0].difference.mean == pytest.approx(math.log(2), abs=1e-6)
+def test_only_cells_with_the_same_number_of_workers_are_compared() -> None:
+    judged = judge_first(TIMES, {**BETTER, "measure": "seconds"})
+
+    for comparison, workers in zip(judged.comparisons, (2, 4, 8), strict=True):
+        assert comparison.treatment.plain_values == {WORKERS: workers}
+        assert comparison.control.plain_values == {WORKERS: workers}
+
+
+def test_a_claim_depends_on_its_weakest_comparison() -> None:
+    judged = judge_first(TIMES, {**BETTER, "measure": "seconds"})
+
+    # With two workers, AD-PSGD takes half the time.
+    assert judged.decisive == judged.comparisons[0]
+    assert judged.comparisons[0].difference.mean == pytest.approx(math.log(2), abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("share", "verdict"),
     [(1.0, Verdict.CONTRADICTED), (0.7, Verdict.CONTRADICTED), (0.6, Verdict.CONFIRMED)],
 )
-def test_a_claim_about_most_cells_was_judged_in_all(share: float, verdict: Verdict) -> None:
-    law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda workers: 0.05 if workers > 2 else 0.2}
-    assert judged(times(law), {**BATCH, "share_of_cells": share}).verdict is verdict
+def test_a_claim_about_most_cells_holds_in_that_share(share: float, verdict: Verdict) -> None:
+    seconds: dict[str, Seconds] = {
+        "ar-sgd": lambda _: 0.1,
+        "ad-psgd": lambda workers: 0.05 if workers > 2 else 0.2,
+    }
+    claim = {**SHORTER_STEP, "share_of_cells": share}
+
+    assert judge_first(result_of_times(seconds), claim).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    ("gaps", "verdict"),
-    [
-        # AD-PSGD takes half the time with 2 workers, and an eighth with 16. The least step is of 25 ms.
-        ((0.0, 0.0), Verdict.CONFIRMED),
-        # An unmodelled half of a millisecond: of a step of 1 ms it would be half.
-        ((5e-4, 5e-4), Verdict.CONFIRMED),
-        ((0.0, 5e-4), Verdict.CONFIRMED),
-        ((0.0, 0.3), Verdict.NOT_DECIDABLE),
-        # The slower one is slower still: nothing speaks against the claim.
-        ((0.3, 0.0), Verdict.CONFIRMED),
-        (None, Verdict.NOT_DECIDABLE),
-    ],
-)
-def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_step(
-    gaps: tuple[float, float] | None, verdict: Verdict
+def checks_with_gaps(ar_sgd: float, ad_psgd: float) -> list[Any]:
+    """Checks in which the steps take longer than simulated [s]."""
+    return [
+        example_check("ar-sgd", 1.0 + ar_sgd, 1.0),
+        example_check("ad-psgd", 1.0 + ad_psgd, 1.0),
+    ]
+
+
+#: AD-PSGD takes half the time with 2 workers, and an eighth with 16. The shortest step takes 25 ms.
+CHECKS = [
+    (checks_with_gaps(0.0, 0.0), Verdict.CONFIRMED),
+    # Half a millisecond would be half of the checked step of 1 ms.
+    (checks_with_gaps(5e-4, 5e-4), Verdict.CONFIRMED),
+    (checks_with_gaps(0.0, 5e-4), Verdict.CONFIRMED),
+    (checks_with_gaps(0.0, 0.3), Verdict.NOT_DECIDABLE),
+    # The slower method is slower still: nothing speaks against the claim.
+    (checks_with_gaps(0.3, 0.0), Verdict.CONFIRMED),
+    ([], Verdict.NOT_DECIDABLE),
+    # Checks of another step say nothing.
+    ([replace(check, step_seconds=2e-3) for check in EXACT_TIMES], Verdict.NOT_DECIDABLE),
+]
+
+
+@pytest.mark.parametrize(("checks", "verdict"), CHECKS)
+def test_the_gap_of_a_check_counts_in_seconds_of_each_step(
+    checks: list[Any], verdict: Verdict
 ) -> None:
-    checks = [
-        example_check(name, 1.0 + gap, 1.0)
-        for name, gap in zip(("ar-sgd", "ad-psgd"), gaps or (), strict=False)
-    ]
-    actual = judged(replace(TIMES, checks=checks), BATCH)
-    assert actual.verdict is verdict
-    assert ("times" in actual.reason) == (verdict is Verdict.NOT_DECIDABLE)
-    # Measured times need no check.
-    mpi = TIMES.study.model_copy(update={"execution": "mpi", "times_only": None})
-    measured = replace(TIMES, checks=checks, study=mpi)
-    assert judged(measured, BATCH).verdict is Verdict.CONFIRMED
+    judged = judge_first(replace(TIMES, checks=checks), SHORTER_STEP)
+
+    assert judged.verdict is verdict
+    assert ("times" in judged.reason) == (verdict is Verdict.NOT_DECIDABLE)
 
 
-def test_a_check_is_of_the_step_that_is_claimed() -> None:
-    """Checks at steps of 0.05 to 0.7 ms judged claims about steps of 1 to 350 ms."""
-    checks = [
-        replace(example_check(method, 1.0, 1.0), step_seconds=2e-3)
-        for method in ("ar-sgd", "ad-psgd")
-    ]
-    assert judged(replace(TIMES, checks=checks), BATCH).verdict is Verdict.NOT_DECIDABLE
+def test_measured_times_need_no_check() -> None:
+    by_mpi = TIMES.study.model_copy(update={"execution": "mpi", "times_only": None})
+
+    judged = judge_first(replace(TIMES, checks=[], study=by_mpi), SHORTER_STEP)
+
+    assert judged.verdict is Verdict.CONFIRMED
 
 
 @pytest.mark.parametrize(
-    ("index", "verdict", "shifts"),
+    ("workers", "verdict", "shifts"),
     [
         (2, Verdict.CONFIRMED, (math.log(2 / 3), 0.0)),
         (8, Verdict.NOT_DECIDABLE, (math.log(1 / 3), math.log(2))),
     ],
 )
-def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_checks(
-    index: int, verdict: Verdict, shifts: tuple[float, float]
+def test_each_cell_counts_alone_if_their_numbers_of_workers_differ(
+    workers: int, verdict: Verdict, shifts: tuple[float, float]
 ) -> None:
-    """Both methods take 10 ms longer than simulated; with other numbers of workers they may not do so."""
-    law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda _: 0.05}
+    """Steps of 10 ms and of 5 ms take 10 ms longer than simulated: twice and three times as long."""
+    times = result_of_times({"ar-sgd": lambda _: 0.1, "ad-psgd": lambda _: 0.05})
     checks = [example_check(method, 0.11, 0.1) for method in ("ar-sgd", "ad-psgd")]
-    claim = {**BATCH, "better": workers(index, "ad-psgd"), "control": workers(2, "ar-sgd")}
-    actual = judged(replace(times(law), checks=checks), claim)
-    assert actual.verdict is verdict
-    # Steps of 10 ms and of 5 ms take twice and three times as long.
-    assert actual.comparisons[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
+    claim = {
+        **SHORTER_STEP,
+        "better": with_workers(workers, "ad-psgd"),
+        "control": with_workers(2, "ar-sgd"),
+    }
+
+    judged = judge_first(replace(times, checks=checks), claim)
+
+    assert judged.verdict is verdict
+    assert judged.comparisons[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
 
 
 @pytest.mark.parametrize(
-    ("gap", "verdict"),
-    [(None, "not decidable here"), (0.0, "confirmed"), (1.0, "not decidable here")],
+    ("checks", "verdict"),
+    [
+        (EXACT_TIMES[:1], Verdict.NOT_DECIDABLE),
+        (checks_with_gaps(0.0, 0.0), Verdict.CONFIRMED),
+        (checks_with_gaps(0.0, 1.0), Verdict.NOT_DECIDABLE),
+    ],
 )
-def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times(
-    gap: float | None, verdict: str
+def test_a_share_of_the_time_needs_a_check_of_the_times(
+    checks: list[Any], verdict: Verdict
 ) -> None:
     shares = {"ar-sgd": 0.5, "ad-psgd": 0.9, "sgd": 1.0}
-    created = [example_run(method, seed) for method in shares for seed in SEEDS]
-    runs = [
-        replace(run, numbers={**run.numbers, "utilisation": shares[run.method] + 0.001 * run.seed})
-        for run in created
-    ]
-    checks = [EXACT[0], example_check("ad-psgd", 1.0 + gap, 1.0)] if gap is not None else []
-    actual = judged(
-        example_result(example_study(), runs, checks=checks), {**BETTER, "measure": "utilisation"}
-    )
-    assert actual.verdict == verdict
+    runs = []
+    for method, share in shares.items():
+        for seed in SEEDS:
+            run = example_run(method, seed)
+            numbers = {**run.numbers, "utilisation": share + 0.001 * seed}
+            runs.append(replace(run, numbers=numbers))
+    result = example_result(example_study(), runs, checks=checks)
+
+    assert judge_first(result, {**BETTER, "measure": "utilisation"}).verdict is verdict
 
 
-def test_a_demonstration_decides_nothing_about_what_is_learnt() -> None:
-    few = {"demonstration": "359 digits."}
-    actual = judged(ACCURACIES, BETTER, **few)
-    assert (actual.verdict, actual.reason) == (
-        Verdict.NOT_DECIDABLE,
-        "a demonstration: 359 digits.",
-    )
-    assert judged(TIMES, BATCH, **few).verdict is Verdict.CONFIRMED
-    assert (
-        judged(TIMES, {**BETTER, "measure": "temporal_efficiency"}, **few).verdict
-        is Verdict.NOT_DECIDABLE
-    )
+def test_a_demonstration_decides_nothing_about_learning() -> None:
+    judged = judge_first(ACCURACIES, BETTER, demonstration="359 digits.")
 
-
-def test_what_has_no_number_settles_nothing() -> None:
-    lacking = replace(ACCURACIES, runs=[run for run in ACCURACIES.runs if run.method != "ad-psgd"])
-    assert judged(lacking, BETTER)[1:] == (Verdict.NOT_DECIDABLE, [], "not run")
-    actual = judged(ACCURACIES, {**BETTER, "measure": "seconds_to=0.99"})
-    assert (actual.verdict, actual.decisive) == (Verdict.NOT_DECIDABLE, None)
-    assert actual.reason == "a run diverged or ended too early"
+    assert judged.verdict is Verdict.NOT_DECIDABLE
+    assert judged.reason == "a demonstration: 359 digits."
 
 
 @pytest.mark.parametrize(
-    ("numbers", "curves", "measure", "why"),
+    ("measure", "verdict"),
+    [
+        ("seconds_per_batch", Verdict.CONFIRMED),
+        ("temporal_efficiency", Verdict.NOT_DECIDABLE),
+    ],
+)
+def test_a_demonstration_may_decide_about_times(measure: str, verdict: Verdict) -> None:
+    judged = judge_first(TIMES, {**BETTER, "measure": measure}, demonstration="359 digits.")
+
+    assert judged.verdict is verdict
+
+
+def test_a_claim_without_runs_is_not_decidable() -> None:
+    runs = [run for run in ACCURACIES.runs if run.method != "ad-psgd"]
+
+    judged = judge_first(replace(ACCURACIES, runs=runs), BETTER)
+
+    assert judged[1:] == (Verdict.NOT_DECIDABLE, [], "not run")
+
+
+def test_a_claim_about_a_goal_that_no_run_reaches_is_not_decidable() -> None:
+    judged = judge_first(ACCURACIES, {**BETTER, "measure": "seconds_to=0.99"})
+
+    assert (judged.verdict, judged.decisive) == (Verdict.NOT_DECIDABLE, None)
+    assert judged.reason == "a run diverged or ended too early"
+
+
+NO_COMMUNICATION = {"communicate": [0.0] * 6}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "curves", "measure", "obstacle"),
     [
         ({"samples": 628}, {}, "test_accuracy", "838 and 628 events were seen"),
         ({"averages_begun": 0}, {}, "test_accuracy", "no averages begun of AD-PSGD"),
         (
             {},
-            {"communicate": [0.0] * 6},
+            NO_COMMUNICATION,
             "communication_per_epoch",
             "a ratio to 0 says nothing, AD-PSGD",
         ),
-        ({}, {"communicate": [0.0] * 6}, "test_accuracy", ""),
+        ({}, NO_COMMUNICATION, "test_accuracy", ""),
         ({"averages_begun": 3}, {}, "test_accuracy", ""),
     ],
     ids=str,
 )
-def test_methods_that_say_nothing_of_each_other_were_compared(
-    numbers: dict[str, float], curves: dict[str, list[float]], measure: str, why: str
+def test_methods_that_say_nothing_about_each_other_are_not_compared(
+    numbers: dict[str, float], curves: dict[str, list[float]], measure: str, obstacle: str
 ) -> None:
     runs = []
     for run in ACCURACIES.runs:
-        mine = (numbers, curves) if run.method == "ad-psgd" else ({}, {})
-        all_numbers = {**run.numbers, "samples": 838, **mine[0]}
-        runs.append(replace(run, numbers=all_numbers, curves={**run.curves, **mine[1]}))
+        run_numbers = {**run.numbers, "samples": 838}
+        run_curves = dict(run.curves)
+        if run.method == "ad-psgd":
+            run_numbers |= numbers
+            run_curves |= curves
+        runs.append(replace(run, numbers=run_numbers, curves=run_curves))
     result = example_result(example_study(), runs)
     claim = {"better": "ar-sgd", "control": "ad-psgd", "measure": measure}
-    actual = judged(result, claim)
-    assert actual.comparisons[0].obstacle == why
-    message = [f"Not compared, {why}: AR-SGD against AD-PSGD."] if why else []
-    assert notes(result, [actual]) == message
+
+    judged = judge_first(result, claim)
+
+    assert judged.comparisons[0].obstacle == obstacle
+    sentence = f"Not compared, {obstacle}: AR-SGD against AD-PSGD."
+    assert notes(result, [judged]) == ([sentence] if obstacle else [])

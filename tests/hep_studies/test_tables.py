@@ -1,0 +1,150 @@
+"""Tables of a study: functions of its result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from example_study import STUDY, example_result, example_run, example_study
+
+from hep_studies.run_result import RunResult
+from hep_studies.study_result import StudyResult
+from hep_studies.study_sections import StudyTable
+from hep_studies.tables import study_table, sweep_table
+
+WORKERS, RATE = "train.workers", "train.learning_rate"
+
+
+def cells_of(table: str) -> list[list[str]]:
+    """The header and the rows of a Markdown table."""
+    header, _, *rows = table.splitlines()
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in (header, *rows)]
+
+
+def table_rows(result: StudyResult, *measures: str, **table: Any) -> list[list[str]]:
+    """The header and the rows of a table of a study."""
+    settings = StudyTable.model_validate({"title": "T", "measures": measures, **table})
+    return cells_of(study_table(result, settings))
+
+
+def diverged_run(method: str, values: dict[str, Any] | None = None) -> RunResult:
+    run = example_run(method, 3, values=values)
+    return replace(run, counts=None, curves={}, numbers={"diverged": 1.0})
+
+
+def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
+    runs = [example_run("sgd", 1, correct=900), example_run("sgd", 2, correct=910)]
+    result = example_result(example_study(), runs)
+
+    rows = table_rows(result, "test_accuracy", "seconds", given={"sgd": "91.5 %"})
+
+    assert rows == [
+        ["", "test accuracy", "time of the run [s]", "Somebody 2020"],
+        ["SGD", "90.50 % ± 0.71 (s.e. 0.50)", "1.22 ± 0.00849", "91.5 %"],
+    ]
+
+
+def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
+    runs = [example_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
+    for workers in (2, 4):
+        values, seconds = {WORKERS: workers}, 0.1 * workers
+        runs += [example_run("ar-sgd", seed, values=values, seconds=seconds) for seed in (1, 2)]
+    result = example_result(example_study(vary={WORKERS: [2, 4]}, times_only=4), runs)
+
+    header, ar_sgd, sgd = table_rows(
+        result, "seconds_per_batch", "speed_up", over=WORKERS, methods=["ar-sgd", "sgd"]
+    )
+
+    assert header[1:] == [
+        "time per batch [s], workers 2",
+        "time per batch [s], workers 4",
+        "speed-up t(1) / t(n), workers 2",
+        "speed-up t(1) / t(n), workers 4",
+    ]
+    assert [cell.partition(" ")[0] for cell in ar_sgd[1:]] == ["0.02", "0.04", "2", "1"]
+    # SGD runs on one worker: its numbers stand at all values.
+    assert sgd[1] == sgd[2]
+    assert sgd[3] == sgd[4]
+
+
+def test_a_table_over_a_key_may_have_values_that_are_mappings() -> None:
+    key, values = "cluster.slow_ranks", [{}, {0: 5.0}]
+    runs = [
+        example_run("ar-sgd", 1, values={key: value}, seconds=1 + len(value)) for value in values
+    ]
+    result = example_result(example_study(vary={key: values}), runs)
+
+    header, row = table_rows(result, "seconds_per_batch", over=key, methods=["ar-sgd"])
+
+    assert header[1].endswith("slow ranks {}")
+    assert header[2].endswith('slow ranks {"0": 5.0}')
+    assert row[1:] == ["0.1", "0.2"]
+
+
+def test_a_table_over_a_key_has_the_values_that_only_one_method_varies() -> None:
+    ad_psgd = {"train": {"algorithm": "ad-psgd"}, "vary": {RATE: [0.5]}}
+    methods = {**STUDY["methods"], "ad-psgd": ad_psgd}
+    runs = [
+        example_run("ar-sgd", 1, values={RATE: 0.1}),
+        example_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4),
+    ]
+    result = example_result(example_study(vary={RATE: [0.1]}, methods=methods), runs)
+
+    _, *rows = table_rows(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
+
+    assert [row[1:] for row in rows] == [["0.02", "-"], ["-", "0.04"]]
+
+
+def test_runs_that_diverged_are_counted_and_not_part_of_a_mean() -> None:
+    runs = [example_run("sgd", 1), example_run("sgd", 2)]
+    runs += [diverged_run("sgd"), diverged_run("ad-psgd")]
+    measures = ("test_accuracy", "seconds", "seconds_to=0.899", "seconds_to=0.999", "diverged")
+
+    _, sgd, ad_psgd = table_rows(example_result(example_study(), runs), *measures)
+
+    assert sgd[1:-1] == [
+        "90.00 % ± 0.00 (s.e. 0.00); diverged in 1 of 3",
+        "1.22 ± 0.00849; diverged in 1 of 3",
+        "1.22; diverged in 1 of 3; not reached in 1 of 3",
+        "not reached; diverged in 1 of 3",
+    ]
+    assert ad_psgd[1:] == ["diverged", "diverged", "diverged", "diverged", "100.00 %"]
+
+
+def swept(best_rates: dict[str, float]) -> StudyResult:
+    """A sweep of the learning rate; AD-PSGD varies lower rates than the other methods."""
+    ad_psgd = {**STUDY["methods"]["ad-psgd"], "vary": {RATE: [0.01, 0.1]}}
+    methods = {**STUDY["methods"], "ad-psgd": ad_psgd}
+    study = example_study(vary={RATE: [0.1, 0.2, 0.3]}, best_of=[RATE], methods=methods)
+    runs = []
+    for method, best_rate in best_rates.items():
+        for rate in study.values_of(method, RATE):
+            correct = 950 if rate == best_rate else 900
+            runs.append(example_run(method, 1, correct=correct, values={RATE: rate}))
+    return example_result(study, runs)
+
+
+def test_a_best_value_at_the_edge_of_the_sweep_of_its_method_is_said() -> None:
+    result = swept({"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.1})
+
+    header, *rows = cells_of(sweep_table(result))
+
+    rates = [f"learning rate {rate}" for rate in (0.01, 0.1, 0.2, 0.3)]
+    assert header == ["", *rates, "best"]
+    bold_columns = [[index for index, cell in enumerate(row) if "**" in cell] for row in rows]
+    assert [row[0] for row in rows] == ["AR-SGD", "SGD", "AD-PSGD"]
+    assert bold_columns == [[2], [3], [2]]
+    assert [row[-1] for row in rows] == [
+        "the lowest tried: a better one may lie beyond",
+        "",
+        "the highest tried: a better one may lie beyond",
+    ]
+    assert rows[0][1] == "-"
+
+
+def test_a_sweep_counts_runs_that_diverged() -> None:
+    result = swept({"sgd": 0.2})
+
+    table = sweep_table(replace(result, runs=[*result.runs, diverged_run("sgd", {RATE: 0.2})]))
+
+    assert "|diverged in 1 of 2|" in table
