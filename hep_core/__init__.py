@@ -1,1 +1,1 @@
-"""What all parts use: storage, paths, secrets, environment, plugins, settings, checked files, compiled helpers."""
+"""The modules that all packages use: storage, paths, secrets, plugins, settings and more."""

@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 MIB: Final = 2**20
 _ADDRESS_SPACE: Final = "`ulimit -v`"
-#: What libraries say that got no memory, or no thread, from the system, and batch systems of a process killed for it.
+#: What libraries say that got no memory, or no thread, from the system, and batch systems of a
+#: process killed for it.
 _LACK: Final = re.compile(
     r"bad_alloc|cannot allocate memory|can't allocate memory|unable to allocate|out ?of ?memory"
     r"|failed to map segment|can't start new thread|unable to create (new )?native thread"
@@ -28,7 +29,8 @@ _LACK: Final = re.compile(
 )
 #: What libraries say that got no memory from a GPU.
 _LACK_OF_GPU: Final = re.compile(
-    r"\b(CUDA|HIP|MPS|XPU)( error:| backend)? out of memory|(cuda|hip)Error(MemoryAllocation|OutOfMemory)"
+    r"\b(CUDA|HIP|MPS|XPU)( error:| backend)? out of memory"
+    r"|(cuda|hip)Error(MemoryAllocation|OutOfMemory)"
 )
 
 
@@ -47,8 +49,8 @@ class MemoryLimit(NamedTuple):
         """What to do where it does not suffice."""
         if self.source == _ADDRESS_SPACE:
             return (
-                "This limit counts addresses, of which libraries and Java reserve many times what they use: "
-                "`ulimit -v unlimited`, and a cgroup instead if memory must be limited."
+                "This limit counts addresses, of which libraries and Java reserve many times what "
+                "they use: `ulimit -v unlimited`, and a cgroup instead if memory must be limited."
             )
         return (
             "Allow this command more memory, or less work at once: fewer workers (train.workers), "
@@ -73,7 +75,7 @@ class Cgroup(NamedTuple):
 
 
 def usable_cores(proc: Path = Path("/proc/self")) -> int:
-    """Number of cores that this process may keep busy: its affinity, and the CPU quota of its cgroups.
+    """Number of cores that this process may use, by its affinity and the quota of its cgroups.
 
     Like Java, it counts a part of a core as one.
     """
@@ -138,13 +140,13 @@ def limit_and_advice(reason: str) -> str:
     """What limits the memory of which a line says that there is none, and what to do.
 
     Examples:
-        >>> limit_and_advice("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB").partition(".")[0]
+        >>> limit_and_advice("OutOfMemoryError: CUDA out of memory.").partition(".")[0]
         'it is that of the GPU'
     """
     if _LACK_OF_GPU.search(reason):
         return (
-            "it is that of the GPU. Lower train.batch_size, end other programs on this GPU (nvidia-smi lists them), or "
-            "set train.device: cpu."
+            "it is that of the GPU. Lower train.batch_size, end other programs on this GPU "
+            "(nvidia-smi lists them), or set train.device: cpu."
         )
     limit = memory_limit()
     return f"{limit}. {limit.advice}"

@@ -120,7 +120,7 @@ def num_rows(path: Path) -> int:
 
 
 def damage_of_parquet(path: Path) -> str:
-    """Say why a Parquet file cannot be read; empty if it can, or if its server or disk is at fault."""
+    """The reason why a Parquet file cannot be read; empty if it can, or its disk is at fault."""
     try:
         with pq.ParquetFile(parquet_source(path), page_checksum_verification=True) as file:
             checked = CheckedParquetFile(file)

@@ -1,8 +1,9 @@
 """Compiles kernels with numba and caches the machine code on disk.
 
-Numba checks only the file of the compiled function for changes, not the functions that it calls: after an edit of
-`isolation.py` the kernels of `kernels.py` would continue with the old machine code. So the cache has one folder per
-state of this package's source, and of the options of the compilation.
+Numba checks only the file of the compiled function for changes, not the functions that it calls:
+after an edit of `isolation.py` the kernels of `kernels.py` would continue with the old machine
+code. So the cache has one folder per state of this package's source, and of the options of the
+compilation.
 
 The decorators also hide numba's missing types from mypy.
 """
@@ -29,7 +30,8 @@ import numba
 from numba.core import config, entrypoints
 from numba.core.caching import UserProvidedCacheLocator
 
-# Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which takes a second.
+# Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which
+# takes a second.
 entrypoints._already_initialized = True
 # A file of that name in the current folder has no influence.
 config._config_fname = os.devnull
@@ -42,7 +44,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
 def compiled(function: Kernel, **options: Any) -> Kernel:
-    """Compile a loop over arrays at its first call, with options of `numba.njit`; its signature stays.
+    """Compile a loop over arrays at its first call, with options of `numba.njit`.
 
     With `error_model="numpy"` a division by zero is infinite, and no error. With `nogil` other
     Python threads run during a call. `fastmath` has LLVM's flags for transformations that are not
@@ -59,7 +61,7 @@ def compiled_ufunc(function: Callable[..., float]) -> Any:
 
 
 def cache_folder(name: str, parents: Iterable[Path]) -> Path:
-    """A folder of a name in the first parent that is writable, or in a temporary folder of this user.
+    """A folder in the first writable parent, or in a temporary folder of this user.
 
     Machine code in it runs unchecked, so the folder is never one that other users can write to.
     """
@@ -127,7 +129,7 @@ class KernelCache(UserProvidedCacheLocator):
 
 @cache
 def _package_cache(package: Path, options: str) -> Path:
-    """The cache of a package: beside its source, or elsewhere if that is an archive or read-only."""
+    """The cache of a package: beside its source, or elsewhere if that is not writable."""
     digest = hashlib.sha256(_DECORATORS.encode() + options.encode())
     for name, source in sorted(_source_files(package)):
         digest.update(name.encode())

@@ -5,9 +5,9 @@ certificates, credentials and settings of storage (AWS_*, XRD_*, KRB5CCNAME, FSS
 ~/.config/fsspec, ~/.netrc), CUDA_VISIBLE_DEVICES, MLFLOW_*, and ours, HEP_PIPELINE_*. Those of MPI
 count where ranks run on several hosts.
 
-`python -m pipeline` calls `enter_clean_environment` before its other imports. A program that mpirun,
-srun or an executor starts, perhaps on another host, runs as `python -m hep_core.environment MODULE`.
-Spark's JVM: `pipeline.machine.spark_session`.
+`python -m pipeline` calls `enter_clean_environment` before its other imports. A program that
+mpirun, srun or an executor starts, perhaps on another host, runs as `python -m hep_core.environment
+MODULE`. Spark's JVM: `pipeline.machine.spark_session`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class IgnoredVariables(NamedTuple):
 
 #: Variables that every process of ours ignores, by the program that would read them.
 IGNORED_EVERYWHERE: Final = {
-    # Modules of users and sites would replace ours and those that we need. -O, -W and other switches
-    # change libraries. No result depends on the seed of hashes, which executors of Spark must share.
+    # Modules of users and sites would replace ours and those that we need. -O, -W and other
+    # switches change libraries. No result depends on the seed of hashes, which executors of Spark
+    # must share.
     "Python": IgnoredVariables(
         ("PYTHON*",),
         exceptions=(
@@ -214,7 +215,7 @@ def _python_has_read_ignored(cleaned: Mapping[str, str], keep: Collection[str]) 
 
 
 def _is_installed() -> bool:
-    """Whether our packages lie among the installed ones, which stand behind the standard library."""
+    """Whether our packages are installed; then they stand behind the standard library."""
     return os.path.basename(_ROOT) in {"site-packages", "dist-packages"}  # noqa: PTH119 - as above
 
 

@@ -1,6 +1,7 @@
-"""Errors of files that users give or servers hold; each message says what is wrong, where and what to do.
+"""Errors of files of users and servers; a message says what is wrong, where and what to do.
 
-Every exception takes its finished message as the only argument, so that Spark can send it from a task to the driver.
+Every exception takes its finished message as the only argument, so that Spark can send it from a
+task to the driver.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class DamagedFileError(InputFileError):
 
     @classmethod
     def at(cls, path: str, *, where: str, cause: Exception) -> Self:
-        """The error that names the branch and entries that cannot be read, with the message of uproot."""
+        """The error that names the unreadable branch and entries, with the message of uproot."""
         return cls(
             f"{path} is damaged: {where} cannot be read ({_described(cause)}). "
             f"Copy it again, or take it out of the sample's files."
@@ -122,7 +123,7 @@ def read_error(path: str, *, where: str, cause: Exception) -> InputFileError:
 
 
 def remote_error(path: str, *, where: str, cause: Exception) -> InputFileError | None:
-    """The error to raise if the server, the network or a disk is at fault; None for other causes."""
+    """The error to raise if the server, the network or a disk is at fault; else None."""
     # fsspec raises FileNotFoundError for every failure while it asks for a size.
     reason: BaseException = cause
     while isinstance(reason, FileNotFoundError) and reason.__cause__ is not None:

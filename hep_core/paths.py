@@ -1,4 +1,4 @@
-"""Paths as users write them, in the config and on the command line: `~`, `$NAME`, and patterns as in a shell."""
+"""Paths as users write them, with `~`, `$NAME` and the patterns of a shell."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def remember_plugin(function: Callable[..., Any]) -> None:
 
 
 def code_module(function: Callable[..., Any]) -> str:
-    """The module whose code a stage depends on: that of the plugin, else that of the Python function.
+    """The module whose code a stage depends on: of the plugin, else of the Python function.
 
     The modules that a plugin imports count with it.
     """

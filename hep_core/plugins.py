@@ -1,4 +1,4 @@
-"""Plugins: files, or installed modules, by which users register features, networks, methods and more.
+"""Plugins: files or installed modules by which users register features, networks and more.
 
 They use the decorators that our own code uses. Every process that validates a config, a run or a
 model loads them first. The command line knows them from the config, ranks and agents from their
@@ -32,11 +32,11 @@ _refresh_functions: list[Callable[[], object]] = []
 
 
 class PluginError(Exception):
-    """A plugin is missing, fails, or registers an impossible object; the message names file and line."""
+    """A plugin is missing, fails, or registers an impossible object; the message names the line."""
 
 
 def after_loading(refresh: Callable[[], object]) -> None:
-    """Call a function whenever plugins were loaded; it rebuilds a table from the registered objects."""
+    """Call a function whenever plugins were loaded, to rebuild a table of registered objects."""
     _refresh_functions.append(refresh)
 
 
@@ -62,7 +62,7 @@ def loaded() -> list[str]:
 
 
 def names() -> list[str]:
-    """The plugins of this process for the file of a model: names of modules, and of files without folder."""
+    """The plugins of this process for the file of a model: modules, and files without folder."""
     return [Path(plugin).name if plugin.endswith(".py") else plugin for plugin in _loaded]
 
 

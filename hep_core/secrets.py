@@ -1,4 +1,4 @@
-"""Hides secrets in texts: userinfo and signed parameters of URLs, and the credentials of the config."""
+"""Hides secrets in texts: userinfo and signatures of URLs, and credentials of the config."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pydantic import SecretStr
 
 HIDDEN: Final = "***"
 
-#: A URL up to a blank or the next URL. The first `word://` is a user whose password begins with `//`.
+#: A URL up to a blank or the next URL. The first `word://` is a user whose password begins with
+#: `//`.
 _URL: Final = re.compile(r"://(?P<address>(?:[\w.+-]+://)?(?:(?!://)\S)+)")
-#: `user:password@` or `token@`. An S3 key as a password may hold `/`, `?`, `#` and `@`. Digits after
-#: a colon are a port, except in S3 URLs, which name a bucket.
+#: `user:password@` or `token@`. An S3 key as a password may hold `/`, `?`, `#` and `@`. Digits
+#: after a colon are a port, except in S3 URLs, which name a bucket.
 _USERINFO: Final = re.compile(
     r"(?:(?<=\bs3://)|(?<=\bs3[an]://))[^/?#@:\['\"]*:.*@"
     r"|[^/?#@:\['\"]*:(?!\d{1,5}(?:[/?#'\",;)\]}]|$)).*@|[^/?#'\"]*@",
     re.IGNORECASE,
 )
 #: Parameters whose values are credentials, by the names that their stores document: S3 (signature
-#: versions 4 and 2), Azure's shared access signatures, Google Cloud Storage, WebHDFS, OAuth 2, XRootD
-#: and dCache, raw files of GitHub.
+#: versions 4 and 2), Azure's shared access signatures, Google Cloud Storage, WebHDFS, OAuth 2,
+#: XRootD and dCache, raw files of GitHub.
 _PARAMETER: Final = re.compile(
     r"(?<=[?#&])(?P<name>X-Amz-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig"
     r"|X-Goog-(?:Signature|Credential)|delegation|access_token|authz|token)"
@@ -29,14 +30,14 @@ _PARAMETER: Final = re.compile(
     r"=[^&#'\"]*[^&#'\",;.:)\]}]",
     re.IGNORECASE,
 )
-#: Shorter credentials are hidden only where the config holds them; in any text they would hide parts
-#: of words.
+#: Shorter credentials are hidden only where the config holds them; in any text they would hide
+#: parts of words.
 _MIN_LENGTH: Final = 6
 _secrets: Final[set[str]] = set()
 
 
 def register_secrets(content: Any) -> None:
-    """From now on, hide every `SecretStr` of nested lists and mappings wherever this process shows it."""
+    """Hide every `SecretStr` of nested lists and mappings in all texts of this process."""
     if isinstance(content, SecretStr):
         secret = content.get_secret_value()
         if len(secret) >= _MIN_LENGTH:

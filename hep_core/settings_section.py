@@ -63,7 +63,7 @@ def _value_and_default(section: BaseModel, dotted_key: str) -> tuple[Any, Any]:
 
 
 class SettingsSection(BaseModel):
-    """A section of the config: it refuses unknown keys and keys without effect, and never changes."""
+    """A section of the config, immutable; it refuses unknown keys and keys without effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     #: Its keys that act only beside other keys.
@@ -76,5 +76,5 @@ class SettingsSection(BaseModel):
 
     @classmethod
     def variants(cls) -> list[type[BaseModel]]:
-        """Return the classes that a value of this section may have: this one, unless a key selects one."""
+        """The classes that a value of this section may have: this one, unless a key selects one."""
         return [cls]

@@ -1,4 +1,4 @@
-"""Finds files by path or URL: file systems, globs, sizes, times, and patience with silent servers."""
+"""Finds files by path or URL: file systems, globs, sizes, times, and retries of reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ retry_remote: Final = tenacity.Retrying(
 
 
 def is_remote(path: Path | str) -> bool:
-    """Whether a path, also one from `as_path`, is a URL of a server or of a plug-in's file system."""
+    """Whether a path, also one from `as_path`, is a URL."""
     return "://" in str(path)
 
 
@@ -169,7 +169,7 @@ def size_and_time(path: str) -> tuple[int, str]:
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Sorted paths or URLs that match; an existing path, also of a dangling link, matches itself."""
+    """Sorted paths or URLs that match; an existing path, also of a broken link, matches itself."""
     filesystem, name = url_to_fs(pattern)
     is_link = not is_remote(pattern) and Path(pattern).is_symlink()
     # An existing name is no pattern, even with wildcards in it.
@@ -187,7 +187,7 @@ def matching_files(pattern: str) -> list[str]:
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
-    """Like `filesystem.exists`, but raises when a server is down or refuses, where that is False."""
+    """Like `filesystem.exists`, but raises when a server is down or refuses."""
     try:
         filesystem.info(name)
     except Exception as cause:
@@ -230,7 +230,7 @@ def path_to_fs(path: Path) -> tuple[Any, str]:
 
 @contextmanager
 def translate_fs_errors(path: Path | str, subject: str) -> Iterator[None]:
-    """Translate errors of a silent or refusing server or disk, while `subject` is read or written."""
+    """Translate errors of a silent or refusing server or disk; they name the `subject` of the read."""
     try:
         yield
     except Exception as cause:
@@ -246,7 +246,7 @@ def make_folder(folder: Path) -> None:
 
 
 def parquet_source(path: Path) -> Any:
-    """The argument from which pyarrow reads a file: a local path, or an open file of object storage."""
+    """The source of a file for pyarrow: a local path, or an open file of object storage."""
     return path.open("rb") if is_remote(path) else path
 
 

@@ -1,4 +1,4 @@
-"""Numbers of a branch in the type of their field; an error names file, branch, entry and the key of the config."""
+"""Converts the numbers of branches to the types of their fields."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ingestion.expressions import LABEL_PREFIX, ColumnSource
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.thresholds import Offsets
 
-#: What to do where an integer of a candidate is none.
-INTEGERS_FIX: Final = (
-    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, "
-    "ingest.min_btag."
+#: The remedy for numbers of candidates that should be integers.
+INTEGERS_REMEDY: Final = (
+    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its "
+    "threshold, ingest.min_btag."
 )
 
 
 class BranchLocation(NamedTuple):
-    """Where numbers come from, as messages say it."""
+    """Where numbers come from, for messages."""
 
-    words: str
+    text: str
     """File and branch."""
-    fix: str = "Map another branch under ingest.branch_map."
+    remedy: str = "Map another branch under ingest.branch_map."
 
-    def wrong(self, words: str) -> WrongBranchTypeError:
-        """The error about what is there."""
-        return WrongBranchTypeError(f"{self.words} {words} {self.fix}")
+    def error(self, problem: str) -> WrongBranchTypeError:
+        """The error about a problem of the branch."""
+        return WrongBranchTypeError(f"{self.text} {problem} {self.remedy}")
 
 
 def is_weight(column: str) -> bool:
@@ -43,7 +43,7 @@ def is_variation(column: str) -> bool:
 
 
 def config_key(column: str) -> str:
-    """The key of the config that names what a column is read from."""
+    """The key of the config that names the branch of a column."""
     if column == "weight":
         return "`weight` of the sample"
     if column.startswith(LABEL_PREFIX):
@@ -60,51 +60,57 @@ def column_numbers(
     dtype: str | None = None,
     first: int = 0,
 ) -> NDArray[Any]:
-    """The numbers of the weight or a pass-through column, from its branch of the entries from `first` on.
+    """The numbers of the weight or a pass-through column, from its branch.
 
-    `dtype` None keeps their type.
+    `first` is the entry of the first event of the array. `dtype` None keeps the type of the branch.
 
     Raises:
-        WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
+        WrongBranchTypeError: The branch has no such number in an event, several where one is
+            needed,
+            or no numbers.
     """
     key = config_key(column)
-    fix = "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights)."
+    remedy = (
+        "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights)."
+    )
     if is_weight(column) or column.startswith(LABEL_PREFIX):
-        fix = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
-    place = BranchLocation(f"{path}: branch '{source.branch}'", fix)
+        remedy = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
+    location = BranchLocation(f"{path}: branch '{source.branch}'", remedy)
     if "string" in str(array.type.content):
         raise WrongBranchTypeError(
-            f"{place.words} holds text; a number per event is needed. Correct {key}."
+            f"{location.text} holds text; a number per event is needed. Correct {key}."
         )
-    if source.number is not None:
+    if source.position is not None:
         if array.ndim != 2:
             raise WrongBranchTypeError(
-                f"{place.words} has no list of numbers per event. Leave [{source.number}] out under {key}."
+                f"{location.text} has no list of numbers per event. Leave [{source.position}] out "
+                f"under {key}."
             )
         lengths = np.asarray(ak.num(array))
-        if (lengths <= source.number).any():
-            entry = int(np.argmax(lengths <= source.number))
+        is_too_short = lengths <= source.position
+        if is_too_short.any():
+            event = int(np.argmax(is_too_short))
             raise WrongBranchTypeError(
-                f"{place.words} holds {lengths[entry]} numbers in entry {first + entry}; [{source.number}] (from 0) "
-                f"is not there. Correct it under {key}."
+                f"{location.text} holds {lengths[event]} numbers in entry {first + event}; "
+                f"[{source.position}] (from 0) is not there. Correct it under {key}."
             )
-        array = array[:, source.number]
-    return event_numbers(array, place, dtype, first)
+        array = array[:, source.position]
+    return event_numbers(array, location, dtype, first)
 
 
 class Variation(NamedTuple):
     """One of `ingest.weights` of some events."""
 
     numbers: NDArray[np.float64]
-    """(num_events,) with 1 where there is none."""
-    is_there: NDArray[np.bool_]
-    """(num_events,) whether the event has one; an empty list has none."""
+    """(num_events,) with 1 for events without a number."""
+    has_number: NDArray[np.bool_]
+    """(num_events,) whether the event has a number; an event with an empty list has none."""
 
 
 def variation_numbers(
     array: ak.Array, column: str, source: ColumnSource, length: int, *, path: str, first: int = 0
 ) -> Variation:
-    """The numbers of a weight in the entries from `first` on, whose lists are empty or of `length`.
+    """The numbers of a weight, whose lists are empty or of `length`; `first` is the first entry.
 
     Raises:
         WrongBranchTypeError: A list has another length, so that its numbers mean something else.
@@ -113,88 +119,96 @@ def variation_numbers(
         numbers = column_numbers(array, column, source, path=path, dtype="float64", first=first)
         return Variation(numbers, np.ones(len(array), np.bool_))
     lengths = np.asarray(ak.num(array))
-    is_there = lengths > 0
-    is_other = is_there & (lengths != length)
-    if is_other.any():
-        entry = int(np.argmax(is_other))
+    has_number = lengths > 0
+    has_other_length = has_number & (lengths != length)
+    if has_other_length.any():
+        event = int(np.argmax(has_other_length))
         raise WrongBranchTypeError(
-            f"{path}: branch '{source.branch}' holds {lengths[entry]} numbers in entry {first + entry}, but {length} "
-            f"in others: [{source.number}] would be several variations under one name. Write one number an event as a "
-            f"branch, and name it under {config_key(column)}."
+            f"{path}: branch '{source.branch}' holds {lengths[event]} numbers in entry "
+            f"{first + event}, but {length} in others: [{source.position}] would be several "
+            f"variations under one name. Write one number an event as a branch, and name it under "
+            f"{config_key(column)}."
         )
     numbers = np.ones(len(array))
-    numbers[is_there] = column_numbers(
-        array[is_there], column, source, path=path, dtype="float64", first=first
+    numbers[has_number] = column_numbers(
+        array[has_number], column, source, path=path, dtype="float64", first=first
     )
-    return Variation(numbers, is_there)
+    return Variation(numbers, has_number)
 
 
 def list_numbers(
-    array: ak.Array, place: BranchLocation, dtype: str | None
+    array: ak.Array, location: BranchLocation, dtype: str | None
 ) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
-        raise place.wrong(f"holds '{array.type.content}' per event; a list of numbers is needed.")
-    return layout.to_ListOffsetArray64(True).offsets.data, _numbers(
-        layout.content.data, place, dtype
-    )
+        raise location.error(
+            f"holds '{array.type.content}' per event; a list of numbers is needed."
+        )
+    offsets: Offsets = layout.to_ListOffsetArray64(True).offsets.data
+    return offsets, _convert(layout.content.data, location, dtype)
 
 
 def first_numbers(
-    offsets: Offsets, values: NDArray[Any], counts: NDArray[Any], place: BranchLocation, first: int
+    offsets: Offsets,
+    values: NDArray[Any],
+    counts: NDArray[Any],
+    location: BranchLocation,
+    first: int,
 ) -> tuple[Offsets, NDArray[Any]]:
-    """Offsets and numbers of the first `counts` (num_events,) of each list; the first event is entry `first`."""
+    """Offsets and numbers of the first `counts` (num_events,) slots of each list."""
     lengths = np.diff(offsets)
-    if (bad := (counts < 0) | (counts > lengths) | (counts != np.floor(counts))).any():
-        entry = int(np.argmax(bad))
-        slots, says = lengths[entry], counts[entry]
-        raise place.wrong(
-            f"has {slots} slots in entry {first + entry}, but its counter says {says}."
+    is_wrong = (counts < 0) | (counts > lengths) | (counts != np.floor(counts))
+    if is_wrong.any():
+        event = int(np.argmax(is_wrong))
+        raise location.error(
+            f"has {lengths[event]} slots in entry {first + event}, but its counter says "
+            f"{counts[event]}."
         )
     slots = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values[
-        slots < np.repeat(counts, lengths)
-    ]
+    is_filled = slots < np.repeat(counts, lengths)
+    new_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return new_offsets, values[is_filled]
 
 
 def event_numbers(
-    array: ak.Array, place: BranchLocation, dtype: str | None, first: int
+    array: ak.Array, location: BranchLocation, dtype: str | None, first: int
 ) -> NDArray[Any]:
-    """One number per event from `first` on, of a plain branch or, as Delphes writes it, of lists with one element."""
+    """One number per event, of a plain branch or, as Delphes writes it, of lists with one number.
+
+    `first` is the entry of the first event.
+    """
     if array.ndim == 1 and array.layout.is_numpy:
-        return _numbers(array.layout.data, place, dtype)
-    offsets, values = list_numbers(array, place, dtype)
+        return _convert(array.layout.data, location, dtype)
+    offsets, values = list_numbers(array, location, dtype)
     counts = np.diff(offsets)
     if (counts != 1).any():
-        entry = int(np.argmax(counts != 1))
-        raise place.wrong(
-            f"holds {counts[entry]} numbers in entry {first + entry}; exactly one is needed."
+        event = int(np.argmax(counts != 1))
+        raise location.error(
+            f"holds {counts[event]} numbers in entry {first + event}; exactly one is needed."
         )
     return values
 
 
-def _numbers(values: NDArray[Any], place: BranchLocation, dtype: str | None) -> NDArray[Any]:
+def _convert(values: NDArray[Any], location: BranchLocation, dtype: str | None) -> NDArray[Any]:
+    """Numbers in the type of their field; None keeps their type."""
     if values.dtype.kind not in "biuf":
-        raise place.wrong(f"holds {values.dtype}; numbers are needed.")
+        raise location.error(f"holds {values.dtype}; numbers are needed.")
     if dtype is None:
         return values
     if np.dtype(dtype).kind == "f":
         return values.astype(dtype, copy=False)
-    # Floats of an integer field stay floats until NaN and infinity are rejected.
-    return (
-        values.astype(np.float64, copy=False)
-        if values.dtype.kind == "f"
-        else convert_exactly(values, dtype, place)
-    )
+    if values.dtype.kind == "f":
+        # Floats of an integer field stay floats until NaN and infinity are rejected.
+        return values.astype(np.float64, copy=False)
+    return convert_exactly(values, dtype, location)
 
 
-def convert_exactly(values: NDArray[Any], dtype: str, place: BranchLocation) -> NDArray[Any]:
-    """Numbers of equal value in a type; refuses those that it cannot hold."""
+def convert_exactly(values: NDArray[Any], dtype: str, location: BranchLocation) -> NDArray[Any]:
+    """Numbers of equal value in a type; refuses numbers that the type cannot hold."""
     with np.errstate(invalid="ignore"):
-        found = values.astype(dtype, copy=False)
-    if found is not values and not np.array_equal(found, values):
-        raise place.wrong(
-            f"holds {values[np.argmax(found != values)]}, but its field needs {dtype}."
-        )
-    return found
+        converted = values.astype(dtype, copy=False)
+    if converted is not values and not np.array_equal(converted, values):
+        wrong_value = values[np.argmax(converted != values)]
+        raise location.error(f"holds {wrong_value}, but its field needs {dtype}.")
+    return converted

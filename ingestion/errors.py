@@ -1,17 +1,21 @@
-"""Errors of input files; each message says what is wrong, where, the nearest valid name and what to do.
+"""Errors of input files; a message says what is wrong, where and what to do.
 
-Every exception takes its finished message as the only argument, so that Spark can send it from a task to the driver.
+Every exception takes its finished message as the only argument, so that Spark can send it from a
+task to the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Self
+from typing import Final, Self
 
 from hep_core.input_errors import InputFileError, nearest_names, shortened_list
 from hep_core.secrets import redact
 from ingestion.known_layouts import LAYOUTS
 from ingestion.schema import PARTICLE_COLLECTIONS
+
+#: Number of messages about files that one error lists.
+_MAX_LISTED: Final = 20
 
 
 class NoFilesError(InputFileError):
@@ -19,7 +23,7 @@ class NoFilesError(InputFileError):
 
 
 class FilesToComeError(NoFilesError):
-    """A sample has no files yet: globs match nothing in folders that are there, or all files wait for a later run."""
+    """A sample has no files yet: its globs match nothing, or all files wait for a later run."""
 
 
 class TruncatedFileError(InputFileError):
@@ -30,7 +34,7 @@ class UnclosedFileError(InputFileError):
     """The job that wrote the file ended before it saved a tree."""
 
 
-def _layout_of(available: Collection[str]) -> str:
+def _layout_hint(available: Collection[str]) -> str:
     """A sentence about the layout whose tree a file holds; empty without one."""
     for layout, names in LAYOUTS.items():
         if names.tree in available:
@@ -42,21 +46,23 @@ class MissingTreeError(InputFileError):
     """The configured tree is not in the file."""
 
     @classmethod
-    def at(cls, path: str, tree: str, available: Mapping[str, str]) -> Self:
-        """List the keys that the file holds instead, each with its class."""
-        if tree in available:
+    def at(cls, path: str, tree: str, classes: Mapping[str, str]) -> Self:
+        """The error that lists the keys of the file; `classes` has the class of each."""
+        if tree in classes:
             return cls(
-                f"{path}: '{tree}' is a {available[tree]}; a TTree or an RNTuple is read. Name another tree, or write "
-                f"the file again with ROOT 6.34 or later if it is an experimental RNTuple."
+                f"{path}: '{tree}' is a {classes[tree]}; a TTree or an RNTuple is read. Name "
+                f"another tree, or write the file again with ROOT 6.34 or later if it is an "
+                f"experimental RNTuple."
             )
-        held = sorted(f"{name} ({kind})" for name, kind in available.items())
-        if not held:
+        keys = sorted(f"{name} ({class_name})" for name, class_name in classes.items())
+        if not keys:
             return cls(
                 f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files."
             )
         return cls(
-            f"{path} has no tree '{tree}'. It holds: {shortened_list(held)}.{nearest_names(tree, held)} "
-            f"{_layout_of(available)}Set ingest.tree, or take the file out of the sample's files."
+            f"{path} has no tree '{tree}'. It holds: {shortened_list(keys)}."
+            f"{nearest_names(tree, keys)} {_layout_hint(classes)}Set ingest.tree, or take the file "
+            f"out of the sample's files."
         )
 
 
@@ -68,28 +74,32 @@ class MissingBranchError(InputFileError):
         cls,
         path: str,
         tree: str,
-        missing: dict[str, str],
+        missing: Mapping[str, str],
         available: Iterable[str],
         to_paste: str = "",
     ) -> Self:
-        """Name each missing branch with the field (`muons.pt`) that needs it and the nearest branches of the tree.
+        """The error that names each missing branch, its field and the nearest branches of the tree.
 
-        `to_paste` are lines of a config that names the branches of the file.
+        `missing` has the branches by field (`muons.pt`). `to_paste` are lines of a config that
+        names the branches of the file.
         """
-        held = sorted(set(available))
-        lines = [
-            f"  '{branch}' (for {field}).{nearest_names(branch, held)}"
-            for field, branch in missing.items()
-        ]
-        without = " Files without particles need features.particles: false."
-        return cls(
-            f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
-            + "\n".join(lines)
-            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`), "
-            "or under the key in brackets. Branches of friend trees are not read; write all into one tree."
-            + (without if any(field.startswith(PARTICLE_COLLECTIONS) for field in missing) else "")
-            + (f"\n{to_paste}" if to_paste else "")
+        branches = sorted(set(available))
+        lines = [f"{path}: tree '{tree}' lacks {len(missing)} needed branches:"]
+        if len(missing) == 1:
+            lines = [f"{path}: tree '{tree}' lacks 1 needed branch:"]
+        for field, branch in missing.items():
+            lines.append(f"  '{branch}' (for {field}).{nearest_names(branch, branches)}")
+        advice = (
+            "If they have other names in your files, set these in ingest.branch_map (for example "
+            "`muons: Muon`), or under the key in brackets. Branches of friend trees are not read; "
+            "write all into one tree."
         )
+        if any(field.startswith(PARTICLE_COLLECTIONS) for field in missing):
+            advice += " Files without particles need features.particles: false."
+        lines.append(advice)
+        if to_paste:
+            lines.append(to_paste)
+        return cls("\n".join(lines))
 
 
 class WrongBranchTypeError(InputFileError):
@@ -97,7 +107,7 @@ class WrongBranchTypeError(InputFileError):
 
 
 class ConflictingFilesError(InputFileError):
-    """Good files cannot be read together: an event is there twice, or some lack weights or particles of others."""
+    """Good files cannot be read together, such as files with and without weights."""
 
 
 class EmptySampleError(InputFileError):
@@ -109,38 +119,43 @@ class BadFilesError(InputFileError):
 
     @classmethod
     def raise_any(cls, problems: Sequence[tuple[str, InputFileError]]) -> None:
-        """Raise the problem itself if it is the only one, or one error that lists them; nothing without any.
-
-        A problem is given with the path of its file.
-        """
+        """Raise the only problem itself, or one error that lists several; each has its path."""
         if len(problems) == 1:
-            raise problems[0][1]
+            _, problem = problems[0]
+            raise problem
         if problems:
-            raise cls(
-                f"{len(problems)} input files are bad:\n{list_messages((path, str(each)) for path, each in problems)}"
-            )
+            messages = list_messages((path, str(problem)) for path, problem in problems)
+            raise cls(f"{len(problems)} input files are bad:\n{messages}")
 
 
 def list_messages(messages: Iterable[tuple[str, str]]) -> str:
-    """The first twenty of `group_messages` messages, each on a line."""
-    found = group_messages(messages)
-    more = f"\n... and {len(found) - 20} more" if len(found) > 20 else ""
-    return "\n".join(f"- {message}" for message in found[:20]) + more
+    """The first twenty messages about files, grouped, each on a line."""
+    groups = group_messages(messages)
+    lines = [f"- {message}" for message in groups[:_MAX_LISTED]]
+    if len(groups) > _MAX_LISTED:
+        lines.append(f"... and {len(groups) - _MAX_LISTED} more")
+    return "\n".join(lines)
 
 
 def group_messages(messages: Iterable[tuple[str, str]]) -> list[str]:
-    r"""Messages about files, each given with the path: those that differ in the path alone are one, with a count.
+    r"""Messages about files, without repetition: messages that differ only in the path become one.
+
+    `messages` are pairs of path and message.
 
     Examples:
         >>> group_messages([("a", "a is empty."), ("b", "b is empty."), ("c", "c is gone.")])
         ['a is empty.\n  The same of 1 more: b', 'c is gone.']
     """
-    alike: dict[str, list[str]] = {}
+    paths_by_template: dict[str, list[str]] = {}
     for path, message in messages:
-        shown = redact(path)
-        alike.setdefault(message.replace(shown, "\0") if shown else message, []).append(shown)
-    return [
-        words.replace("\0", first)
-        + (f"\n  The same of {len(others)} more: {shortened_list(others)}" if others else "")
-        for words, (first, *others) in alike.items()
-    ]
+        # Messages hide secrets in paths.
+        shown_path = redact(path)
+        template = message.replace(shown_path, "\0") if shown_path else message
+        paths_by_template.setdefault(template, []).append(shown_path)
+    groups = []
+    for template, paths in paths_by_template.items():
+        text = template.replace("\0", paths[0])
+        if len(paths) > 1:
+            text += f"\n  The same of {len(paths) - 1} more: {shortened_list(paths[1:])}"
+        groups.append(text)
+    return groups

@@ -1,4 +1,4 @@
-"""Reads run, luminosity block and event numbers, by the usual names of their branches; see `ingestion.same_events`."""
+"""Reads run, luminosity block and event numbers, by the usual names of their branches."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _USUAL_NAMES: Final = {
         "EventInfoAuxDyn.eventNumber",
     ),
 }
-#: Begin of the names of their columns.
+#: Prefix of the names of their columns.
 PREFIX: Final = "_number_"
 
 
 def number_sources(names: BranchNames) -> dict[str, Branch]:
     """The branches of the numbers, by column; empty without event numbers."""
     sources = {}
-    for kind, usual in _USUAL_NAMES.items():
-        for name in usual:
-            # What cannot be read, or has several meanings, is no number of an event.
+    for purpose, usual_names in _USUAL_NAMES.items():
+        for name in usual_names:
+            # A branch that cannot be read, or a name of several branches, is no number of an event.
             with suppress(InputFileError):
-                if name in names and _is_integer(names[name].kind()):
-                    sources[f"{PREFIX}{kind}"] = names[name]
+                if name in names and _is_integer(names[name].empty_array()):
+                    sources[f"{PREFIX}{purpose}"] = names[name]
                     break
     return sources if f"{PREFIX}event" in sources else {}
 
@@ -53,14 +53,17 @@ def _is_integer(array: ak.Array) -> bool:
 def number_keys(
     arrays: Mapping[str, ak.Array], sources: Mapping[str, Branch], first: int
 ) -> UInt64s | None:
-    """(num_events,) keys of the numbers of entries from `first` on, 0 if not each has one; None without branches."""
+    """(num_events,) keys of the numbers of events; None without branches of numbers.
+
+    `first` is the first entry. All keys are 0 if a branch does not have one number for each event.
+    """
     columns = [name for name in arrays if name.startswith(PREFIX)]
     if not columns:
         return None
     keys = np.zeros(len(arrays[columns[0]]), np.uint64)
     try:
         for name in columns:
-            numbers = event_numbers(arrays[name], sources[name].place, None, first)
+            numbers = event_numbers(arrays[name], sources[name].location, None, first)
             keys = mix_bits(keys + numbers.astype(np.uint64))
     except InputFileError:
         return np.zeros_like(keys)

@@ -1,4 +1,4 @@
-"""What weights, labels and pass-through columns are read from: branches, numbers of lists, conditions on them."""
+"""Sources of weights, labels and pass-through columns: branches, numbers of lists, conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-#: Begin of the names of columns that conditions compare.
+#: Prefix of the names of columns that conditions compare.
 LABEL_PREFIX: Final = "_label_by_"
 _UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
     ast.Not: operator.invert,
@@ -33,7 +33,7 @@ _BINARY: Final[dict[type[ast.operator | ast.boolop], Callable[[Any, Any], Any]]]
 }
 
 
-def _is_one_of(numbers: Any, choices: list[Any]) -> Any:
+def _is_in(numbers: Any, choices: list[Any]) -> Any:
     return functools.reduce(operator.or_, [numbers == choice for choice in choices])
 
 
@@ -44,53 +44,74 @@ _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.In: _is_one_of,
-    ast.NotIn: lambda numbers, choices: ~_is_one_of(numbers, choices),
+    ast.In: _is_in,
+    ast.NotIn: lambda numbers, choices: ~_is_in(numbers, choices),
 }
 _FUNCTIONS: Final = (
-    *("abs", "sqrt", "exp", "expm1", "log", "log10", "log1p", "floor", "ceil"),
-    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arctan2"),
-    *("arcsinh", "arccosh", "arctanh"),
+    "abs",
+    "sqrt",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "floor",
+    "ceil",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "arctan2",
+    "arcsinh",
+    "arccosh",
+    "arctanh",
 )
-#: Conditions by their words, each with the class of its events; None for events to leave out.
+#: The class of events by their condition; None for events to leave out.
 LabelBy = Mapping[str, int | None]
 
 
 class ColumnSource(NamedTuple):
-    """What a weight, a label or a pass-through column is read from."""
+    """The branch of a weight, a label or a pass-through column."""
 
     branch: str
-    number: int | None = None
-    """Which number of a list per event, from 0; None if the branch has one number per event."""
+    position: int | None = None
+    """Position in a list per event, from 0; None if the branch has one number per event."""
     is_factor: bool = False
     """Whether the numbers are factors of the sample's weight."""
 
     @property
-    def words(self) -> str:
-        """The branch, and the number of a list, as the config names them."""
-        return self.branch if self.number is None else f"{self.branch}[{self.number}]"
+    def text(self) -> str:
+        """The branch, and the position in a list, as the config names them."""
+        return self.branch if self.position is None else f"{self.branch}[{self.position}]"
 
     @classmethod
-    def of_weight(cls, words: str) -> Self:
-        """A value of `ingest.weights`, or of `weight` of a sample.
+    def of_weight(cls, text: str) -> Self:
+        """The source that a value of `ingest.weights`, or of `weight` of a sample, names.
 
         Examples:
             >>> ColumnSource.of_weight("WeightLHEF.Weight[7]")
-            ColumnSource(branch='WeightLHEF.Weight', number=7, is_factor=False)
+            ColumnSource(branch='WeightLHEF.Weight', position=7, is_factor=False)
             >>> ColumnSource.of_weight("weight*LHEScaleWeight[0]")
-            ColumnSource(branch='LHEScaleWeight', number=0, is_factor=True)
+            ColumnSource(branch='LHEScaleWeight', position=0, is_factor=True)
         """
-        name = re.sub(r"^weight *\* *", "", words)
-        if listed := re.fullmatch(r"([^\[]*)\[(\d+)\]", name):
-            return cls(listed[1], int(listed[2]), is_factor=name != words)
-        return cls(name, is_factor=name != words)
+        name = re.sub(r"^weight *\* *", "", text)
+        is_factor = name != text
+        in_list = re.fullmatch(r"([^\[]*)\[(\d+)\]", name)
+        if in_list:
+            return cls(in_list[1], int(in_list[2]), is_factor)
+        return cls(name, is_factor=is_factor)
 
 
 class LabelRule(NamedTuple):
     """The classes of events by conditions."""
 
     sources: dict[str, ColumnSource]
-    """What the conditions compare, by the name of its column."""
+    """The branches that the conditions compare, by the name of their column."""
     conditions: dict[str, int | None]
     """Conditions on these columns, each with its class."""
 
@@ -99,90 +120,92 @@ class LabelRule(NamedTuple):
         """The rule of a sample.
 
         Raises:
-            ValueError: A condition cannot be read, or is none.
+            ValueError: A text is no condition, or cannot be read.
 
         Examples:
             >>> LabelRule.of({"abs(Top.flavour[0]) == 5": 1}).conditions
             {'abs(_label_by_0) == 5': 1}
         """
         columns: dict[str, str] = {}
-        conditions = {}
-        for words, label in label_by.items():
-            reason = "it is neither true nor false for each event"
-            try:
-                # As in pandas, & and | bind as `and` and `or` do.
-                plain = words.strip().replace("&", " and ").replace("|", " or ")
-                found = ast.unparse(_Columns(columns).visit(ast.parse(plain, mode="eval")))
-                # Of no events: whether a calculation has a result can depend on the numbers.
-                of_events = _holds(
-                    found, {column: np.empty(0, np.int64) for column in columns.values()}
-                )
-                is_condition = of_events.shape == (0,) and of_events.dtype == np.bool_
-            # What Python and numpy raise about words has no common class.
-            except Exception as cause:  # noqa: BLE001
-                is_condition, reason = False, str(cause)
-            if not is_condition:
-                raise ValueError(
-                    f"label_by: '{words}' is no condition on branches ({reason}). Write one such as "
-                    f"`abs(flavour) == 5`, `flavours[0] in [4, 5]` or `num_b > 1 and not is_tau == 1`"
-                )
-            conditions[found] = label
-        return cls(
-            {column: ColumnSource.of_weight(words) for words, column in columns.items()}, conditions
-        )
+        conditions = {_parse_condition(text, columns): label for text, label in label_by.items()}
+        sources = {column: ColumnSource.of_weight(text) for text, column in columns.items()}
+        return cls(sources, conditions)
 
     def labels(
         self, columns: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(num_events,) class of each event, -1 for None, and how many of the conditions hold for it.
+        """(num_events,) class of each event, -1 for None, and number of its true conditions.
 
-        For an event with a number that is not finite none holds.
+        For an event with a number that is not finite no condition holds.
         """
-        is_finite = np.ones(len(next(iter(columns.values()))), np.bool_)
+        num_events = len(next(iter(columns.values())))
+        is_finite = np.ones(num_events, np.bool_)
         for numbers in columns.values():
             if numbers.dtype.kind == "f":
                 is_finite &= np.isfinite(numbers)
-        held = np.stack([_holds(condition, columns) & is_finite for condition in self.conditions])
-        values = np.array([-1 if each is None else each for each in self.conditions.values()])
-        return values[held.argmax(axis=0)], held.sum(axis=0)
+        holds = np.stack([_evaluate(condition, columns) for condition in self.conditions])
+        holds &= is_finite
+        labels = [-1 if label is None else label for label in self.conditions.values()]
+        return np.array(labels)[holds.argmax(axis=0)], holds.sum(axis=0)
 
 
-class _Columns(ast.NodeTransformer):
+def _parse_condition(text: str, columns: dict[str, str]) -> str:
+    """A condition with columns in place of branches; new branches get a column in `columns`."""
+    reason = "it is neither true nor false for each event"
+    try:
+        # As in pandas, & and | bind as `and` and `or` do.
+        python_text = text.strip().replace("&", " and ").replace("|", " or ")
+        tree = ast.parse(python_text, mode="eval")
+        condition = ast.unparse(_BranchesToColumns(columns).visit(tree))
+        # Without events: whether a calculation has a result can depend on the numbers.
+        no_events = {column: np.empty(0, np.int64) for column in columns.values()}
+        result = _evaluate(condition, no_events)
+        is_condition = result.shape == (0,) and result.dtype == np.bool_
+    # The errors of Python and numpy about a text have no common class.
+    except Exception as cause:  # noqa: BLE001
+        is_condition, reason = False, str(cause)
+    if not is_condition:
+        raise ValueError(
+            f"label_by: '{text}' is no condition on branches ({reason}). Write one such as "
+            f"`abs(flavour) == 5`, `flavours[0] in [4, 5]` or `num_b > 1 and not is_tau == 1`"
+        )
+    return condition
+
+
+class _BranchesToColumns(ast.NodeTransformer):
     """Replaces branches, and numbers of lists, by columns."""
 
     def __init__(self, columns: dict[str, str]) -> None:
         self._columns = columns
 
     def _column(self, node: ast.expr) -> ast.expr:
-        return ast.Name(
-            self._columns.setdefault(ast.unparse(node), f"{LABEL_PREFIX}{len(self._columns)}")
-        )
+        new_name = f"{LABEL_PREFIX}{len(self._columns)}"
+        return ast.Name(self._columns.setdefault(ast.unparse(node), new_name))
 
     visit_Name = visit_Attribute = visit_Subscript = _column  # noqa: N815 - names of ast
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """The name of a function is no branch; methods of what a function gives could write files."""
+        """Keep the name of a function; refuse methods, which could write files."""
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise TypeError(f"{ast.unparse(node)} is no function of numbers")
-        node.args = [self.visit(each) for each in node.args]
+        node.args = [self.visit(argument) for argument in node.args]
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """True and true would add up to true."""
-        if any(
-            isinstance(operand, ast.Compare | ast.BoolOp) for operand in (node.left, node.right)
-        ):
-            raise TypeError("a comparison is no number to calculate with")
+        """Refuse arithmetic on comparisons: true and true would add up to true."""
+        for operand in (node.left, node.right):
+            if isinstance(operand, ast.Compare | ast.BoolOp):
+                raise TypeError("a comparison is no number to calculate with")
         return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        """A word would never equal a number."""
+        """Refuse text, which would never equal a number."""
         if not isinstance(node.value, int | float):
             raise TypeError(f"{node.value!r} is no number")
         return node
 
 
-def _holds(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
+def _evaluate(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
     """(num_events,) values of a condition on columns."""
     calculator = _Calculator({name: exact(numbers) for name, numbers in columns.items()})
     # Infinity and NaN are results too.
@@ -193,8 +216,9 @@ def _holds(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDArra
 class _Calculator(ast.NodeVisitor):
     """Calculates an expression of columns, event by event.
 
-    Integers are Python's own, so they are exact at any size; all real numbers are float64. Which of them a result is
-    depends on the expression and the types of the branches alone, never on the numbers.
+    Integers are Python's own, so they are exact at any size; all real numbers are float64. Which of
+    them a result is depends on the expression and the types of the branches alone, never on the
+    numbers.
     """
 
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -219,10 +243,12 @@ class _Calculator(ast.NodeVisitor):
         return _UNARY[type(node.op)](self.visit(node.operand))
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        """Arithmetic; quotients and powers other than those by a number from 0 are real numbers."""
+        """Arithmetic; quotients, and powers with a negative or variable exponent, are reals."""
         left, right = self.visit(node.left), self.visit(node.right)
-        is_exact = _is_integer(left) and _is_integer(right) and not isinstance(node.op, ast.Div)
-        if isinstance(node.op, ast.Pow):
+        is_exact = _is_integer(left) and _is_integer(right)
+        if isinstance(node.op, ast.Div):
+            is_exact = False
+        elif isinstance(node.op, ast.Pow):
             is_exact = is_exact and isinstance(right, int) and right >= 0
         if not is_exact:
             left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
@@ -230,8 +256,8 @@ class _Calculator(ast.NodeVisitor):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         """`and` and `or`."""
-        parts = [self.visit(part) for part in node.values]
-        return functools.reduce(_BINARY[type(node.op)], parts)
+        operands = [self.visit(operand) for operand in node.values]
+        return functools.reduce(_BINARY[type(node.op)], operands)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         """A chain of comparisons."""
@@ -279,9 +305,9 @@ def exact(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def sample_labels(name: str, label: int | None, label_by: LabelBy) -> dict[str, int | None]:
-    """What the events of a sample are called, with their class: `label_by` makes a sample of each class.
+    """The names that the events of a sample get as their sample, each with the class.
 
-    Those without a class, None, keep the name.
+    `label_by` makes a sample of each class; events without a class, None, keep the name.
 
     Examples:
         >>> sample_labels("top", None, {"flavour == 5": 1, "flavour == 4": 0, "flavour < 4": None})
@@ -289,7 +315,8 @@ def sample_labels(name: str, label: int | None, label_by: LabelBy) -> dict[str, 
     """
     if not label_by:
         return {name: label}
-    classes = sorted({each for each in label_by.values() if each is not None})
-    return {f"{name}.{each}": each for each in classes} | (
-        {name: None} if None in label_by.values() else {}
-    )
+    classes = {label for label in label_by.values() if label is not None}
+    labels: dict[str, int | None] = {f"{name}.{label}": label for label in sorted(classes)}
+    if None in label_by.values():
+        labels[name] = None
+    return labels

@@ -15,7 +15,8 @@ class BranchLayout(StrEnum):
     DELPHES = "delphes"
     """Tree Delphes, with Electron.PT and Event.Weight."""
     NANOAOD = "nanoaod"
-    """CMS' NanoAOD: tree Events, with Electron_pt, Muon_pt, Jet_btagDeepFlavB, MET_pt and genWeight."""
+    """CMS' NanoAOD: tree Events, with Electron_pt, Muon_pt, Jet_btagDeepFlavB, MET_pt and
+    genWeight."""
 
 
 class LayoutNames(NamedTuple):
@@ -32,7 +33,8 @@ class LayoutNames(NamedTuple):
     def branches(self, branch_map: Mapping[str, str]) -> dict[str, str]:
         """Branch of every field of the events, with a branch map applied.
 
-        A mapped collection replaces the stem. A mapped field replaces the whole name and comes before its collection.
+        A mapped collection replaces the stem. A mapped field replaces the whole name and comes
+        before its collection.
         """
         names = dict(self.scalars)
         for collection, fields in COLLECTIONS.items():
@@ -41,21 +43,21 @@ class LayoutNames(NamedTuple):
         return {field: branch_map.get(field, branch) for field, branch in names.items()}
 
 
-def _delphes() -> LayoutNames:
+def _delphes_names() -> LayoutNames:
     stems, members = {}, {}
     for collection, fields in COLLECTIONS.items():
         for name, field in fields.items():
             stems[collection], members[name] = field.branch.split(".", 1)
-    return LayoutNames(
-        "Delphes", stems, members, {name: field.branch for name, field in SCALARS.items()}
-    )
+    scalars = {name: field.branch for name, field in SCALARS.items()}
+    return LayoutNames("Delphes", stems, members, scalars)
 
 
 LAYOUTS: Final = {
-    BranchLayout.DELPHES: _delphes(),
+    BranchLayout.DELPHES: _delphes_names(),
     BranchLayout.NANOAOD: LayoutNames(
         tree="Events",
-        # NanoAOD has no lists of tracks and of particle-flow photons and neutral hadrons; its Photon is none of these.
+        # NanoAOD has no lists of tracks and of particle-flow photons and neutral hadrons; its
+        # Photon is none of these.
         stems={
             "tracks": "PFTrack",
             "photons": "PFPhoton",

@@ -1,4 +1,4 @@
-"""The names that a branch, or a leaf of it, answers to; and how many slots of an array hold a candidate."""
+"""Finds branches, and leaves of branches, by name; and the counters of arrays of a fixed size."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
 
-#: Values of `ingest.branch_map` for the count of a collection that are no branches: the slots with a candidate in
-#: them, and all slots.
+#: Values of `ingest.branch_map` for the count of a collection that are no branches: the slots with
+#: a candidate, and all slots.
 FILLED: Final = "filled"
 ALL: Final = "all"
 
 _SEPARATORS: Final = re.compile(r"[./_]+")
-#: Names of counters in small letters, without separators, by those of what they count.
+#: Names of counters in small letters, without separators, for the stem of the branches they count.
 _COUNTERS: Final = (
     "n{}",
     "num{}",
@@ -39,7 +39,7 @@ _COUNTERS: Final = (
 
 
 class Branch(NamedTuple):
-    """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch that is a list of leaves."""
+    """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch with several."""
 
     file: str
     path: str
@@ -47,20 +47,20 @@ class Branch(NamedTuple):
     leaf: str = ""
 
     @property
-    def place(self) -> BranchLocation:
-        """As messages say it."""
+    def location(self) -> BranchLocation:
+        """The branch, for messages."""
         return BranchLocation(f"{self.file}: branch '{self.path}'")
 
     def read(self, first: int, last: int) -> ak.Array:
-        """The content of entries `first` to `last` (exclusive)."""
-        return self.of(read_branch(self.branch, first, last))
+        """The numbers of entries `first` to `last` (exclusive)."""
+        return self.select_leaf(read_branch(self.branch, first, last))
 
-    def of(self, array: ak.Array) -> ak.Array:
-        """Its own part of the content of the branch."""
+    def select_leaf(self, array: ak.Array) -> ak.Array:
+        """The numbers of the leaf, from those of the whole branch."""
         return array[self.leaf] if self.leaf else array
 
-    def kind(self) -> ak.Array:
-        """An array without entries, which has the type of the content.
+    def empty_array(self) -> ak.Array:
+        """An array without entries, which has the type of the branch.
 
         Raises:
             WrongBranchTypeError: The type cannot be read.
@@ -69,42 +69,45 @@ class Branch(NamedTuple):
         if isinstance(self.branch, RField):
             with translate_read_errors(self.file, f"field '{self.path}'"):
                 return self.read(0, 0)
-        self._refuse_missing_entries()
+        self._check_entries()
         try:
             interpretation = packed_reals(self.branch) or self.branch.interpretation
-            found = ak.Array(interpretation.awkward_form(self.branch.file).length_zero_array())
+            form = interpretation.awkward_form(self.branch.file)
         except (UnknownInterpretation, CannotBeAwkward) as cause:
+            leaf_class = self.branch.member("fLeaves")[0].classname
             raise WrongBranchTypeError(
                 f"{self.file}: branch '{self.path}' has a type that cannot be read "
-                f"({self.branch.member('fLeaves')[0].classname}, '{self.branch.title}'). Write it as Float_t or Int_t, "
-                f"for example by Redefine and Snapshot of RDataFrame."
+                f"({leaf_class}, '{self.branch.title}'). Write it as Float_t or Int_t, for example "
+                f"by Redefine and Snapshot of RDataFrame."
             ) from cause
         # In a branch of std::vector each list has a header instead of an offset.
         is_array = isinstance(interpretation, AsJagged) and not interpretation.header_bytes
         if is_array and self.branch.member("fEntryOffsetLen") == 0:
             raise DamagedFileError(
-                f"{self.file}: branch '{self.path}' lacks the offsets of its lists: the first file of the merge (hadd) "
-                "had no entries. ROOT too reads wrong values. Merge again without that file, or list the files "
-                "themselves."
+                f"{self.file}: branch '{self.path}' lacks the offsets of its lists: the first file "
+                f"of the merge (hadd) had no entries. ROOT too reads wrong values. Merge again "
+                f"without that file, or list the files themselves."
             )
-        return self.of(found)
+        return self.select_leaf(ak.Array(form.length_zero_array()))
 
-    def _refuse_missing_entries(self) -> None:
-        num_entries, num_in_tree = int(self.branch.num_entries), int(self.branch.tree.num_entries)
+    def _check_entries(self) -> None:
+        num_entries = int(self.branch.num_entries)
+        num_in_tree = int(self.branch.tree.num_entries)
         if num_entries != num_in_tree:
             raise DamagedFileError(
-                f"{self.file}: branch '{self.path}' has {num_entries} of the {num_in_tree} entries of its tree: it was "
-                f"booked late, or not filled with each event, so nothing says to which events its numbers belong. "
-                f"Write the file again with the branch booked before the first event, or map another branch."
+                f"{self.file}: branch '{self.path}' has {num_entries} of the {num_in_tree} entries "
+                f"of its tree: it was booked late, or not filled with each event, so nothing says "
+                f"to which events its numbers belong. Write the file again with the branch booked "
+                f"before the first event, or map another branch."
             )
 
 
 class BranchNames(Mapping[str, Branch]):
-    """The sources in an open tree by name: the full path, else path or last part of it with any of `.`, `/` and `_`.
+    """The branches of an open tree by name, and the leaves of branches with several.
 
-    If no branch has the name in these letters, small and capital ones are the same.
-
-    RDataFrame's Snapshot writes `Jet_PT` for `Jet.PT`, and objects have paths such as `electron/PT`.
+    A name is the full path; else the path, or its last part, with any of `.`, `/` and `_` as
+    separators; else the same in any case of letters. RDataFrame's Snapshot writes `Jet_PT` for
+    `Jet.PT`, and objects have paths such as `electron/PT`.
     """
 
     def __init__(self, tree: Any, file: str) -> None:
@@ -113,58 +116,62 @@ class BranchNames(Mapping[str, Branch]):
         self._by_path: dict[str, list[Branch]] = {}
         self._by_plain_name: dict[str, list[Branch]] = {}
         self._in_any_case: dict[str, list[Branch]] = {}
-        for source in _sources(tree, file):
-            self._by_path.setdefault(source.path, []).append(source)
-            for name in {_plain(source.path), _plain(_short(source.path))}:
-                self._by_plain_name.setdefault(name, []).append(source)
-            for name in {_plain(source.path).casefold(), _plain(_short(source.path)).casefold()}:
-                self._in_any_case.setdefault(name, []).append(source)
+        for branch in _branches(tree, file):
+            self._by_path.setdefault(branch.path, []).append(branch)
+            plain_names = {_plain(branch.path), _plain(_short(branch.path))}
+            for name in plain_names:
+                self._by_plain_name.setdefault(name, []).append(branch)
+            for name in {plain_name.casefold() for plain_name in plain_names}:
+                self._in_any_case.setdefault(name, []).append(branch)
 
     def __getitem__(self, name: str) -> Branch:
-        """The source of a name.
+        """The branch of a name.
 
         Raises:
             KeyError: There is none.
             MissingBranchError: There are several.
         """
-        plain = _plain(name)
-        found = (
+        plain_name = _plain(name)
+        matches = (
             self._by_path.get(name)
-            or self._by_plain_name.get(plain)
-            or self._in_any_case.get(plain.casefold(), [])
+            or self._by_plain_name.get(plain_name)
+            or self._in_any_case.get(plain_name.casefold())
         )
-        if len(found) > 1:
-            paths = ", ".join(f"'{source.path}'" for source in found)
-            raise MissingBranchError(
-                f"{self.file}: '{name}' is the name of {len(found)} branches: {paths}. Give the full path of one in "
-                f"the config; branches of the same path cannot be told apart."
-            )
-        if not found:
+        if not matches:
             raise KeyError(name)
-        return found[0]
+        if len(matches) > 1:
+            paths = ", ".join(f"'{branch.path}'" for branch in matches)
+            raise MissingBranchError(
+                f"{self.file}: '{name}' is the name of {len(matches)} branches: {paths}. Give the "
+                f"full path of one in the config; branches of the same path cannot be told apart."
+            )
+        return matches[0]
 
-    def numbers_below(self, source: Branch) -> list[str]:
-        """The paths of the leaves, or branches of numbers, that a source consists of."""
-        return [path for path in self._by_path if path.startswith(f"{source.path}/")]
+    def numbers_below(self, branch: Branch) -> list[str]:
+        """The paths of the leaves, or branches of numbers, in a branch."""
+        return [path for path in self._by_path if path.startswith(f"{branch.path}/")]
 
     def __iter__(self) -> Iterator[str]:
-        """The shortest name of each branch that belongs to no other; the path of a leaf."""
-        for path, (source, *_) in self._by_path.items():
+        """The short name of each branch, if it is unique; else, and for a leaf, the path."""
+        for path, branches in self._by_path.items():
             is_unique = len(self._by_plain_name[_plain(_short(path))]) == 1
-            yield _short(path) if is_unique and not source.leaf else path
+            yield _short(path) if is_unique and not branches[0].leaf else path
 
     def __len__(self) -> int:
         """Number of paths."""
         return len(self._by_path)
 
 
-def _sources(tree: Any, file: str) -> Iterator[Branch]:
+def _branches(tree: Any, file: str) -> Iterator[Branch]:
     for path, branch in tree.iteritems(recursive=True, full_paths=True):
         yield Branch(file, path, branch)
-        leaves = [] if isinstance(branch, RField) else branch.member("fLeaves")
+        if isinstance(branch, RField):
+            continue
+        leaves = branch.member("fLeaves")
         if len(leaves) > 1:
-            names = (leaf.member("fName") for leaf in leaves)
-            yield from (Branch(file, f"{path}/{name}", branch, name) for name in names)
+            for leaf in leaves:
+                name = leaf.member("fName")
+                yield Branch(file, f"{path}/{name}", branch, name)
 
 
 def _short(path: str) -> str:
@@ -176,115 +183,142 @@ def _plain(name: str) -> str:
 
 
 def field_sources(
-    names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str]
+    names: BranchNames, branches: Mapping[str, str], branch_map: Mapping[str, str]
 ) -> dict[str, Branch]:
-    """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
+    """The branch of each field, and the counter of each collection (`jets.count`) that needs one.
+
+    `branches` are the names of branches by field.
 
     Raises:
-        InputFileError: A branch has a type that its field cannot have, or nothing counts the slots of arrays.
+        InputFileError: A branch has a type that its field cannot have, or nothing counts the slots
+            of arrays.
     """
-    found = {field: names[branch] for field, branch in wanted.items()}
-    kinds = {field: source.kind() for field, source in found.items()}
-    for field, kind in kinds.items():
-        place = found[field].place
-        if kind.fields:
-            raise _several_numbers(found[field], names)
+    sources = {field: names[branch] for field, branch in branches.items()}
+    arrays = {field: source.empty_array() for field, source in sources.items()}
+    for field, array in arrays.items():
+        if array.fields:
+            raise _no_numbers_error(sources[field], names)
+        location = sources[field].location
         if field.partition(".")[0] in COLLECTIONS:
-            list_numbers(kind, place, None)
+            list_numbers(array, location, None)
         elif field in ("met", "met_phi"):
-            event_numbers(kind, place, None, 0)
-    _refuse_same_momenta(found)
+            event_numbers(array, location, None, 0)
+    _check_distinct_momenta(sources)
     for collection in COLLECTIONS:
-        own = {field: kind for field, kind in kinds.items() if field.startswith(f"{collection}.")}
-        key = f"{collection}.count"
-        fixed = [kind for kind in own.values() if is_fixed(kind)]
-        counter = branch_map.get(key)
-        if fixed and len(fixed) == len(own) and counter is None:
-            counter = _usual_counter(
-                names, [found[field] for field in own], key, fixed[0].type.content.size
-            )
-        if counter not in {None, FILLED, ALL}:
-            if counter not in names:
-                near = nearest_names(counter, list(names))
-                raise MissingBranchError(
-                    f"{names.file}: there is no branch '{counter}' (ingest.branch_map, {key}).{near}"
-                )
-            found[key] = names[counter]
-    return found
+        fields = [field for field in arrays if field.startswith(f"{collection}.")]
+        counter = _counter(
+            names,
+            [sources[field] for field in fields],
+            [arrays[field] for field in fields],
+            key=f"{collection}.count",
+            branch_map=branch_map,
+        )
+        if counter is not None:
+            sources[f"{collection}.count"] = counter
+    return sources
 
 
-def _several_numbers(source: Branch, names: BranchNames) -> WrongBranchTypeError:
+def _counter(
+    names: BranchNames,
+    sources: Sequence[Branch],
+    arrays: Sequence[ak.Array],
+    *,
+    key: str,
+    branch_map: Mapping[str, str],
+) -> Branch | None:
+    """The branch with the number of candidates of a collection; None if lists or slots show it."""
+    counter = branch_map.get(key)
+    if counter is None and arrays and all(is_fixed(array) for array in arrays):
+        num_slots = arrays[0].type.content.size
+        counter = _usual_counter(names, sources, key, num_slots)
+    if counter in {None, FILLED, ALL}:
+        return None
+    if counter not in names:
+        raise MissingBranchError(
+            f"{names.file}: there is no branch '{counter}' (ingest.branch_map, {key})."
+            f"{nearest_names(counter, list(names))}"
+        )
+    return names[counter]
+
+
+def _no_numbers_error(branch: Branch, names: BranchNames) -> WrongBranchTypeError:
     """The error about a branch of leaves or objects where numbers are needed."""
-    if paths := names.numbers_below(source):
-        listed = " or ".join(f"'{path}'" for path in paths)
+    if paths := names.numbers_below(branch):
+        choices = " or ".join(f"'{path}'" for path in paths)
         return WrongBranchTypeError(
-            f"{source.place.words} holds several numbers: map {listed} in ingest.branch_map."
+            f"{branch.location.text} holds several numbers: map {choices} in ingest.branch_map."
         )
     return WrongBranchTypeError(
-        f"{source.place.words} holds objects ({source.branch.typename}), and only branches of numbers are read. "
-        f"Write pt, eta and phi of the objects as branches, for example by Define and Snapshot of RDataFrame."
+        f"{branch.location.text} holds objects ({branch.branch.typename}), and only branches of "
+        f"numbers are read. Write pt, eta and phi of the objects as branches, for example by Define "
+        f"and Snapshot of RDataFrame."
     )
 
 
-def _refuse_same_momenta(found: Mapping[str, Branch]) -> None:
-    """Refuse one branch for two components of momenta, such as electrons for the muons too, or for one and a weight."""
-    seen: dict[str, str] = {}
-    # Weights last: several may be in one list.
-    for field in sorted(found, key=is_weight):
-        source = found[field]
-        is_momentum = field in ("met", "met_phi") or field.partition(".")[2] in (
-            "pt",
-            "et",
-            "eta",
-            "phi",
-        )
-        if is_momentum or is_weight(field):
-            first = (
-                seen.get(source.path, field)
-                if is_weight(field)
-                else seen.setdefault(source.path, field)
-            )
-            if first != field:
-                raise WrongBranchTypeError(
-                    f"{source.file}: '{first}' and '{field}' would both be read from branch '{source.path}'. Map a "
-                    f"branch of its own for each in ingest.branch_map."
-                )
+def _check_distinct_momenta(sources: Mapping[str, Branch]) -> None:
+    """Refuse one branch for two components of momenta, such as electrons for the muons too.
+
+    A branch of momenta is no weight either; several weights may be numbers of one list.
+    """
+    field_of_path: dict[str, str] = {}
+    for field, source in sources.items():
+        if not _is_momentum(field):
+            continue
+        first_field = field_of_path.setdefault(source.path, field)
+        if first_field != field:
+            raise _same_branch_error(source, first_field, field)
+    for field, source in sources.items():
+        if is_weight(field) and source.path in field_of_path:
+            raise _same_branch_error(source, field_of_path[source.path], field)
+
+
+def _is_momentum(field: str) -> bool:
+    return field in {"met", "met_phi"} or field.partition(".")[2] in {"pt", "et", "eta", "phi"}
+
+
+def _same_branch_error(source: Branch, first_field: str, field: str) -> WrongBranchTypeError:
+    return WrongBranchTypeError(
+        f"{source.file}: '{first_field}' and '{field}' would both be read from branch "
+        f"'{source.path}'. Map a branch of its own for each in ingest.branch_map."
+    )
 
 
 def is_fixed(array: ak.Array) -> bool:
-    """Whether each entry is an array of one size, whatever it holds."""
+    """Whether each entry is an array of one size, whatever its slots hold."""
     return isinstance(array.type.content, ak.types.RegularType)
 
 
-def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, size: int) -> str:
-    """The one branch with a usual name of a counter, of arrays that begin alike: `nJet` or `Jet_size` of `Jet_PT`."""
-    forms = zip(*(_squeezed(source.path) for source in sources), strict=True)
-    # Of `Jet_PT`, `Jet_Eta` and so on this is `Jet`.
-    stems = {os.path.commonprefix(each).removesuffix("_").removesuffix("s") for each in forms} - {  # noqa: RUF071
-        ""
-    }
-    usual = {
-        pattern.format(stem + plural)
-        for pattern in _COUNTERS
-        for stem in stems
-        for plural in ("", "s")
-    }
-    found = [name for name in names if usual & {form.replace("_", "") for form in _squeezed(name)}]
-    if len(found) == 1:
-        return found[0]
-    several = (
-        f"{' and '.join(found)} may both count"
-        if found
-        else "no branch of a usual name (such as nJet) counts"
-    )
+def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_slots: int) -> str:
+    """The one branch with a usual name of a counter, such as `nJet` or `Jet_size` of `Jet_PT`."""
+    paths = [_lower(source.path) for source in sources]
+    last_parts = [_lower(_short(source.path)) for source in sources]
+    usual_names = set()
+    for stem in {_common_stem(paths), _common_stem(last_parts)} - {""}:
+        for pattern in _COUNTERS:
+            usual_names |= {pattern.format(stem), pattern.format(f"{stem}s")}
+    counters = []
+    for name in names:
+        plain_names = {_lower(name).replace("_", ""), _lower(_short(name)).replace("_", "")}
+        if usual_names & plain_names:
+            counters.append(name)
+    if len(counters) == 1:
+        return counters[0]
+    problem = "no branch of a usual name (such as nJet) counts"
+    if counters:
+        problem = f"{' and '.join(counters)} may both count"
     raise MissingBranchError(
-        f"{names.file}: '{sources[0].path}' and the branches beside it are arrays of {size} slots in every event, and "
-        f"{several} those that hold a candidate. In ingest.branch_map set `{key}` to the branch that does; to "
-        f"`{FILLED}` if the others are padded (pT is 0, negative or NaN, or pT, eta and phi are one number); to "
-        f"`{ALL}` if all hold one."
+        f"{names.file}: '{sources[0].path}' and the branches beside it are arrays of {num_slots} "
+        f"slots in every event, and {problem} those that hold a candidate. In ingest.branch_map set "
+        f"`{key}` to the branch that does; to `{FILLED}` if the others are padded (pT is 0, "
+        f"negative or NaN, or pT, eta and phi are one number); to `{ALL}` if all hold one."
     )
 
 
-def _squeezed(path: str) -> tuple[str, str]:
-    """A path, and its last part, in small letters and without the kinds of separators."""
-    return _plain(path.casefold()), _plain(_short(path).casefold())
+def _common_stem(names: Sequence[str]) -> str:
+    """The common start of names: `jet` of `jets_pt`, `jets_eta` and so on."""
+    return os.path.commonprefix(names).removesuffix("_").removesuffix("s")  # noqa: RUF071
+
+
+def _lower(path: str) -> str:
+    """A path in small letters, with `_` for each separator."""
+    return _plain(path).casefold()

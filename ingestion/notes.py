@@ -1,161 +1,213 @@
-"""Sentences about input files and events that are probably not what the user means; they are read nevertheless."""
+"""Sentences about input files and events that are probably not what the user means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from hep_core.input_errors import shortened_list
 from ingestion import tally
 from ingestion.errors import group_messages
+from ingestion.file_info import BadFile, FileInfo, WaitingFile
 from ingestion.schema import WEIGHT_PREFIX
-from ingestion.settings import NO_WEIGHT
+from ingestion.settings import NO_WEIGHT, SampleSettings
 
-#: In as many events some jets have a b-tag, and some have none.
+#: From this number of events on, some jets have a b-tag, and some have none.
 _ENOUGH_EVENTS: Final = 50
-#: Share of them with an eta just below pi, if none is above; of one azimuth in an event, 3 % are so near to pi.
+#: Share of events with an eta just below pi, if none is above, that looks like azimuths; of one
+#: azimuth in an event, 3 % are so near to pi.
 _LIKE_AZIMUTHS: Final = 0.01
-#: Counters of an older ingest, which had fewer.
-_USUAL: Final = {tally.TAGGED_JETS: 1, tally.UNTAGGED_JETS: 1, tally.OTHER_CHARGES: 0}
-#: Sentences about samples, each with what is unusual of their counters.
-_UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
-    "No jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, lower ingest.min_btag of a "
-    "discriminant, or do not train on num_bjets.": lambda counts: (
-        _are_many(counts) and counts[tally.UNTAGGED_JETS] > 0 == counts[tally.TAGGED_JETS]
-    ),
-    "Each jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
-    "discriminant.": lambda counts: (
-        _are_many(counts) and counts[tally.TAGGED_JETS] > 0 == counts[tally.UNTAGGED_JETS]
-    ),
-    "Leptons or tracks of {} have charges other than -1 and 1. Map the signed charge in units of e as "
-    "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: (
-        counts[tally.OTHER_CHARGES] > 0
-    ),
-}
-Rows = Sequence[Mapping[str, Any]]
+
+#: Numbers of events by step of the cutflow.
+Counts = Mapping[str, int]
 
 
 def notes(
-    files: Rows,
-    samples: Rows,
-    counters: Mapping[str, Mapping[str, int]] | None = None,
-    left_out: Rows = (),
+    files: Sequence[FileInfo],
+    samples: Sequence[SampleSettings],
+    counters: Mapping[str, Counts] | None = None,
+    unread_files: Sequence[BadFile | WaitingFile] = (),
 ) -> list[str]:
-    """All sentences."""
+    """All sentences about the files and events of a run; `counters` are those of each sample."""
     return [
         *_missing_weights(files),
         *_skims(files, samples),
-        *_numbers_of_other_files(samples, left_out),
+        *_sums_with_unread_files(samples, unread_files),
         *_unclosed(files),
         *unusual_content(counters or {}),
     ]
 
 
-def _missing_weights(files: Rows) -> Iterator[str]:
-    lacking = [file for file in files if file["entries"] and "weight" in file["missing_optional"]]
-    lacking = [file for file in lacking if file.get("weight") != NO_WEIGHT]
-    named = list(dict.fromkeys(name for file in lacking for name in file.get("like_weights", ())))
-    if named:
+def _missing_weights(files: Sequence[FileInfo]) -> Iterator[str]:
+    without_weights = [
+        file
+        for file in files
+        if file.entries and "weight" in file.missing_optional and file.weight != NO_WEIGHT
+    ]
+    if not without_weights:
+        return
+    samples = _sample_names(without_weights)
+    candidates = dict.fromkeys(name for file in without_weights for name in file.like_weights)
+    if candidates:
+        branches = list(candidates)
         yield (
-            f"The files of {_samples(lacking)} have no branch of the usual weight: every event has weight 1. "
-            f"Branches named like weights: {shortened_list(named)}. State one under each of these samples "
-            f"(`weight: {named[0]}`), or `weight: none`."
+            f"The files of {samples} have no branch of the usual weight: every event has weight 1. "
+            f"Branches named like weights: {shortened_list(branches)}. State one under each of "
+            f"these samples (`weight: {branches[0]}`), or `weight: none`."
         )
-    elif lacking:
+    else:
         yield (
-            f"The files of {_samples(lacking)} have no event weights: every event has weight 1 (`weight: none` states "
-            f"it)."
+            f"The files of {samples} have no event weights: every event has weight 1 (`weight: "
+            f"none` states it)."
         )
 
 
-def _skims(files: Rows, samples: Rows) -> Iterator[str]:
-    """Sentences about samples of known cross-section that hold, or may hold, a part of the generated events."""
-    asked = {
-        each["name"]
-        for each in samples
-        if each["cross_section_pb"] is not None and each.get("sum_of_weights") is None
+def _skims(files: Sequence[FileInfo], samples: Sequence[SampleSettings]) -> Iterator[str]:
+    """Sentences about samples of known cross-section that may hold a part of the events."""
+    needs_sum = {
+        sample.name
+        for sample in samples
+        if sample.cross_section_pb is not None and sample.sum_of_weights is None
     }
+    signs_by_sample: dict[str, list[str | None]] = {}
+    for file in files:
+        if file.sample in needs_sum:
+            signs_by_sample.setdefault(file.sample, []).append(file.skim)
     unknown = []
-    for name in dict.fromkeys(file["sample"] for file in files if file["sample"] in asked):
-        found = [file.get("skim", "") for file in files if file["sample"] == name]
-        if signs := list(filter(None, found)):
-            files_of = f"; so in {len(signs)} of {len(found)} files" if len(found) > 1 else ""
+    for name, file_signs in signs_by_sample.items():
+        signs = [sign for sign in file_signs if sign]
+        if signs:
+            share = ""
+            if len(file_signs) > 1:
+                share = f"; so in {len(signs)} of {len(file_signs)} files"
             yield (
-                f"Sample '{name}' looks like a skim: {signs[0]}{files_of}. Its whole cross-section goes to the events "
-                f"read. State the sum of weights of all generated events: `sum_of_weights:` a number, or a branch or "
-                f"bin in the files (Runs.genEventSumw, CountWeighted[1])."
+                f"Sample '{name}' looks like a skim: {signs[0]}{share}. Its whole cross-section "
+                f"goes to the events read. State the sum of weights of all generated events: "
+                f"`sum_of_weights:` a number, or a branch or bin in the files (Runs.genEventSumw, "
+                f"CountWeighted[1])."
             )
-        elif None in found:
+        elif None in file_signs:
             unknown.append(name)
     if unknown:
         yield (
-            f"Nothing in the files of {', '.join(unknown)} shows whether they hold all generated events; the whole "
-            f"cross-section goes to the events read. Of a skim, state `sum_of_weights`."
+            f"Nothing in the files of {', '.join(unknown)} shows whether they hold all generated "
+            f"events; the whole cross-section goes to the events read. Of a skim, state "
+            f"`sum_of_weights`."
         )
 
 
-def _numbers_of_other_files(samples: Rows, left_out: Rows) -> Iterator[str]:
-    stated = {each["name"] for each in samples if isinstance(each.get("sum_of_weights"), float)}
-    if affected := [file for file in left_out if file["sample"] in stated]:
+def _sums_with_unread_files(
+    samples: Sequence[SampleSettings], unread_files: Sequence[BadFile | WaitingFile]
+) -> Iterator[str]:
+    """A sentence about sums of weights that hold also for files that are left out."""
+    with_number = {sample.name for sample in samples if isinstance(sample.sum_of_weights, float)}
+    affected = [file for file in unread_files if file.sample in with_number]
+    if affected:
         yield (
-            f"sum_of_weights of {_samples(affected)} is a number for all files, and {len(affected)} of them are left "
-            f"out: weights and rates come out too small. State a branch of the files, or correct the number."
+            f"sum_of_weights of {_sample_names(affected)} is a number for all files, and "
+            f"{len(affected)} of them are left out: weights and rates come out too small. State a "
+            f"branch of the files, or correct the number."
         )
 
 
-def _samples(files: Rows) -> str:
-    return ", ".join(dict.fromkeys(file["sample"] for file in files))
+def _sample_names(files: Iterable[FileInfo | BadFile | WaitingFile]) -> str:
+    return ", ".join(dict.fromkeys(file.sample for file in files))
 
 
-def _unclosed(files: Rows) -> list[str]:
-    words = "was never closed: the job that wrote it ended before. Its {} entries up to the last save are read."
-    unclosed = [file for file in files if file.get("is_unclosed")]
-    return group_messages(
-        (file["path"], f"{file['path']} {words.format(file['entries'])}") for file in unclosed
-    )
+def _unclosed(files: Sequence[FileInfo]) -> list[str]:
+    messages = []
+    for file in files:
+        if file.is_unclosed:
+            message = (
+                f"{file.path} was never closed: the job that wrote it ended before. Its "
+                f"{file.entries} entries up to the last save are read."
+            )
+            messages.append((file.path, message))
+    return group_messages(messages)
 
 
-def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Sentences about events without a class, or with units, padding, charges or b-tags that look wrong."""
+def unusual_content(samples: Mapping[str, Counts]) -> Iterator[str]:
+    """Sentences about events without a class, or whose units, charges or b-tags look wrong."""
     for name, counts in samples.items():
-        if left_out := counts.get(tally.NO_CLASS):
-            yield f"{left_out} events of {name} are of no class (`null` in label_by) and are left out."
-        for weight, number in _of_kind(counts, tally.WITHOUT_WEIGHT).items():
-            yield (
-                f"{number} of {counts['events']} events of {name} have no '{weight.removeprefix(WEIGHT_PREFIX)}' of "
-                f"ingest.weights (no branch, or an empty list): they take the weight of the sample, a factor of 1."
-            )
-        if bad := _of_kind(counts, tally.NOT_FINITE):
-            branches = ", ".join(f"{branch} of {number}" for branch, number in bad.items())
-            yield (
-                f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
-                f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
-            )
-        any_momenta = _of_kind(counts, tally.ANY_MOMENTA)
-        large = [
-            key
-            for key, each in _of_kind(counts, tally.LARGE_MOMENTA).items()
-            if 2 * each > any_momenta[key]
-        ]
-        if large:
-            yield f"Momenta of {', '.join(large)} of {name} are very large: are they in MeV? GeV is needed."
-        like_azimuths = _of_kind(counts, tally.LIKE_AZIMUTHS) if _are_many(counts) else {}
-        swapped = [
-            key for key, each in like_azimuths.items() if each > _LIKE_AZIMUTHS * counts["events"]
-        ]
+        yield from _unusual_events(name, counts)
+    without_tags = [name for name, counts in samples.items() if _lacks(counts, tally.TAGGED_JETS)]
+    if without_tags:
+        yield (
+            f"No jet of {', '.join(without_tags)} has a b-tag. Map another branch as `jets.btag` in "
+            f"ingest.branch_map, lower ingest.min_btag of a discriminant, or do not train on "
+            f"num_bjets."
+        )
+    only_tags = [name for name, counts in samples.items() if _lacks(counts, tally.UNTAGGED_JETS)]
+    if only_tags:
+        yield (
+            f"Each jet of {', '.join(only_tags)} has a b-tag. Map another branch as `jets.btag` in "
+            f"ingest.branch_map, or set ingest.min_btag of a discriminant."
+        )
+    with_charges = [name for name, counts in samples.items() if counts.get(tally.OTHER_CHARGES)]
+    if with_charges:
+        yield (
+            f"Leptons or tracks of {', '.join(with_charges)} have charges other than -1 and 1. Map "
+            f"the signed charge in units of e as `electrons.charge` (muons, tracks) in "
+            f"ingest.branch_map."
+        )
+
+
+def _lacks(counts: Counts, counter: str) -> bool:
+    """Whether none of many events has tagged (or untagged) jets, but some have the opposite."""
+    opposite = {
+        tally.TAGGED_JETS: tally.UNTAGGED_JETS,
+        tally.UNTAGGED_JETS: tally.TAGGED_JETS,
+    }[counter]
+    # An older ingest did not count these; it says nothing then.
+    return _has_many_events(counts) and counts.get(counter, 1) == 0 and counts.get(opposite, 1) > 0
+
+
+def _unusual_events(name: str, counts: Counts) -> Iterator[str]:
+    """Sentences about the events of one sample."""
+    if num_without_class := counts.get(tally.NO_CLASS):
+        yield (
+            f"{num_without_class} events of {name} are of no class (`null` in label_by) and are "
+            f"left out."
+        )
+    for column, num_events in _with_prefix(counts, tally.WITHOUT_WEIGHT).items():
+        yield (
+            f"{num_events} of {counts['events']} events of {name} have no "
+            f"'{column.removeprefix(WEIGHT_PREFIX)}' of ingest.weights (no branch, or an empty "
+            f"list): they take the weight of the sample, a factor of 1."
+        )
+    if not_finite := _with_prefix(counts, tally.NOT_FINITE):
+        branches = [f"{branch} of {num_events}" for branch, num_events in not_finite.items()]
+        yield (
+            f"{counts['rejected_nonfinite']} events of {name} rejected: {', '.join(branches)} not "
+            f"finite. If lists are padded with NaN, set the counts (such as `jets.count`) in "
+            f"ingest.branch_map."
+        )
+    any_momenta = _with_prefix(counts, tally.ANY_MOMENTA)
+    large_momenta = _with_prefix(counts, tally.LARGE_MOMENTA)
+    large = [key for key, num_events in large_momenta.items() if 2 * num_events > any_momenta[key]]
+    if large:
+        yield (
+            f"Momenta of {', '.join(large)} of {name} are very large: are they in MeV? GeV is "
+            f"needed."
+        )
+    if _has_many_events(counts):
+        limit = _LIKE_AZIMUTHS * counts["events"]
+        like_azimuths = _with_prefix(counts, tally.LIKE_AZIMUTHS)
+        swapped = [key for key, num_events in like_azimuths.items() if num_events > limit]
         if swapped:
             yield (
-                f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: are eta and phi "
-                f"swapped? Map their branches as `{swapped[0]}.eta` and `{swapped[0]}.phi` in ingest.branch_map."
+                f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: "
+                f"are eta and phi swapped? Map their branches as `{swapped[0]}.eta` and "
+                f"`{swapped[0]}.phi` in ingest.branch_map."
             )
-    for words, is_unusual in _UNUSUAL.items():
-        if names := [name for name, each in samples.items() if is_unusual({**_USUAL, **each})]:
-            yield words.format(", ".join(names))
 
 
-def _are_many(counts: Mapping[str, int]) -> bool:
+def _has_many_events(counts: Counts) -> bool:
     return counts["events"] >= _ENOUGH_EVENTS
 
 
-def _of_kind(counts: Mapping[str, int], begin: str) -> dict[str, int]:
-    return {key.removeprefix(begin): each for key, each in counts.items() if key.startswith(begin)}
+def _with_prefix(counts: Counts, prefix: str) -> dict[str, int]:
+    """The counters with a prefix, by the rest of their names."""
+    return {
+        key.removeprefix(prefix): count for key, count in counts.items() if key.startswith(prefix)
+    }

@@ -1,8 +1,8 @@
 """ROOT's packed reals, Float16_t and Double32_t, as ROOT reads them.
 
-uproot reads a list or an array `Jet_PT[nJet]/d[0,4000,24]` as zeros, since it takes the first brackets for the range.
-The range of a branch is found, and its numbers are unpacked, as in ROOT's TStreamerElement (`GetRange`) and
-TBufferFile (`ReadWithFactor`, `ReadWithNbits`).
+uproot reads a list or an array `Jet_PT[nJet]/d[0,4000,24]` as zeros, since it takes the first
+brackets for the range. The range of a branch is found, and its numbers are unpacked, as in ROOT's
+TStreamerElement (`GetRange`) and TBufferFile (`ReadWithFactor`, `ReadWithNbits`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from uproot.models.RNTuple import RField
 from uproot.streamers import Model_TStreamerElement
 
 _LEAVES: Final = {"TLeafF16": "Float16_t", "TLeafD32": "Double32_t"}
-#: Types of members of classes. Arrays of a fixed size are 20 above, lists of a counted size 40 above.
+#: Types of members of classes. Arrays of a fixed size are 20 above, lists of a counted size 40
+#: above.
 _MEMBERS: Final = {uproot.const.kFloat16: "Float16_t", uproot.const.kDouble32: "Double32_t"}
 _VECTOR: Final = re.compile(r"(?:std::)?vector<(Float16_t|Double32_t)>")
-#: Bytes before the numbers of an entry: whether an array is there; size, version and length of a std::vector.
+#: Bytes before the numbers of an entry: whether an array is there; size, version and length of a
+#: std::vector.
 _ARRAY_HEADER: Final = 1
 _VECTOR_HEADER: Final = 10
 _FLOAT_BITS: Final = 23
 _HALF_BITS: Final = 12
 _ALL_BITS: Final = 32
 #: From this number of bits on, and without a range, ROOT writes a float.
-_TOO_MANY_BITS: Final = 15
+_MIN_FLOAT_BITS: Final = 15
 _EXPONENT_AND_MANTISSA: Final = np.dtype([("exponent", "u1"), ("mantissa", ">u2")])
 _BRACKETS: Final = re.compile(r"\[([^\]]*)\]")
 _PI_VALUES: Final = {
@@ -58,9 +60,10 @@ class Packing(NamedTuple):
 
 
 def packing_in(title: str) -> Packing:
-    """The packing that the title of a branch, or the comment of a member, states: `[low,high,bits]`.
+    """The packing in the title of a branch, or the comment of a member: `[low,high,bits]`.
 
-    Of several brackets the second may have it, behind the size of an array. ROOT does not look further.
+    The first brackets may be the size of an array; then the second have the packing. ROOT reads no
+    further brackets.
 
     Examples:
         >>> packing_in("Jet_PT[nJet]/d[0,4096,12]")
@@ -69,20 +72,20 @@ def packing_in(title: str) -> Packing:
         14
     """
     brackets: list[str] = _BRACKETS.findall(title)[:2]
-    ranges = [content for content in brackets if "," in content]
+    ranges = [text for text in brackets if "," in text]
     if not ranges:
         return Packing()
     low_text, high_text, *bits_text = ranges[0].split(",", 2)
     low, high = _limit(low_text), _limit(high_text)
     num_bits = _ALL_BITS
     if bits_text:
-        stated = re.match(r"\s*(\d+)", bits_text[0])
-        if stated and 2 <= int(stated[1]) <= _ALL_BITS:
-            num_bits = int(stated[1])
+        bits_match = re.match(r"\s*(\d+)", bits_text[0])
+        if bits_match and 2 <= int(bits_match[1]) <= _ALL_BITS:
+            num_bits = int(bits_match[1])
     if low < high:
         largest = 2**num_bits if num_bits < _ALL_BITS else 2**_ALL_BITS - 1
         return Packing(low, largest / (high - low))
-    return Packing(num_bits=num_bits) if num_bits < _TOO_MANY_BITS else Packing()
+    return Packing(num_bits=num_bits) if num_bits < _MIN_FLOAT_BITS else Packing()
 
 
 def _limit(text: str) -> float:
@@ -98,52 +101,53 @@ def _limit(text: str) -> float:
 class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
     """Interprets the numbers of baskets as packed reals."""
 
-    def __init__(self, kind: str, packing: Packing, sizes: tuple[int, ...] = ()) -> None:
+    def __init__(self, typename: str, packing: Packing, sizes: tuple[int, ...] = ()) -> None:
         """`sizes` are those of an array of a fixed size in each entry."""
         self._packing = packing
         packed: np.dtype[Any] = np.dtype(">f4")
         if packing.steps_per_unit:
             packed = np.dtype(">u4")
-        elif kind == "Float16_t" or packing.num_bits:
+        elif typename == "Float16_t" or packing.num_bits:
             packed = _EXPONENT_AND_MANTISSA
             self._packing = packing._replace(num_bits=packing.num_bits or _HALF_BITS)
-        real = np.dtype("f4" if kind == "Float16_t" else "f8")
-        self._kind = kind
+        real = np.dtype("f4" if typename == "Float16_t" else "f8")
+        self._typename = typename
         super().__init__(np.dtype((packed, sizes)), np.dtype((real, sizes)))
 
     @property
     def typename(self) -> str:
         """The type in C++."""
-        return self._kind
+        return self._typename
 
     @property
     def cache_key(self) -> str:
-        """What tells this interpretation from others."""
-        return f"{type(self).__name__}({self._kind},{self._packing},{self.to_dtype})"
+        """A key that differs from those of other interpretations."""
+        return f"{type(self).__name__}({self._typename},{self._packing},{self.to_dtype})"
 
     def basket_array(self, *args: Any) -> NDArray[np.floating]:
         """The numbers of a basket, with the arguments of uproot."""
         packed: NDArray[Any] = super().basket_array(*args)
         real: np.dtype[np.floating] = self.to_dtype.base
         if packed.dtype.names:
-            return _with_sign(packed, self._packing.num_bits).astype(real)
+            return _unpack_floats(packed, self._packing.num_bits).astype(real)
         if not self._packing.steps_per_unit:
             return packed.astype(real)
         numbers: NDArray[np.float64] = packed / self._packing.steps_per_unit + self._packing.low
         return numbers.astype(real)
 
 
-def _with_sign(packed: NDArray[Any], num_bits: int) -> NDArray[np.float32]:
+def _unpack_floats(packed: NDArray[Any], num_bits: int) -> NDArray[np.float32]:
     """The floats of exponents and rounded mantissas; the sign is the bit above the mantissa."""
-    exponent, mantissa = packed["exponent"].astype(np.uint32), packed["mantissa"].astype(np.uint32)
+    exponent = packed["exponent"].astype(np.uint32)
+    mantissa = packed["mantissa"].astype(np.uint32)
     sign_bit = np.uint32(1 << (num_bits + 1))
-    bits = (exponent << _FLOAT_BITS) | ((mantissa & (sign_bit - 1)) << (_FLOAT_BITS - num_bits))
-    size = bits.view(np.float32)
-    return np.where(mantissa & sign_bit, -size, size)
+    mantissa_bits = (mantissa & (sign_bit - 1)) << (_FLOAT_BITS - num_bits)
+    magnitude = ((exponent << _FLOAT_BITS) | mantissa_bits).view(np.float32)
+    return np.where(mantissa & sign_bit, -magnitude, magnitude)
 
 
 def read_branch(branch: Any, first: int | None = None, last: int | None = None) -> ak.Array:
-    """The content of entries `first` to `last` (exclusive) of a branch of an open TTree, or a field of an RNTuple."""
+    """Entries `first` to `last` (exclusive) of a branch of a TTree, or a field of an RNTuple."""
     entries = {"entry_start": first, "entry_stop": last}
     if isinstance(branch, RField):
         return branch.array(**entries)
@@ -151,33 +155,37 @@ def read_branch(branch: Any, first: int | None = None, last: int | None = None) 
 
 
 def packed_reals(branch: Any) -> Interpretation | None:
-    """How to read a branch of packed reals of an open TTree; None for another type."""
+    """The interpretation of a branch of packed reals of an open TTree; None for another type."""
     leaves = branch.member("fLeaves")
     if len(leaves) != 1 or len(branch.branches):
         return None
     (leaf,) = leaves
-    if kind := _LEAVES.get(leaf.classname):
-        return _of_leaf(kind, leaf, leaf.member("fTitle"))
+    if leaf.classname in _LEAVES:
+        return _leaf_interpretation(_LEAVES[leaf.classname], leaf, leaf.member("fTitle"))
     if leaf.classname == "TLeafElement":
-        return _of_member(branch, leaf)
+        return _member_interpretation(branch, leaf)
     return None
 
 
-def _of_member(branch: Any, leaf: Any) -> Interpretation | None:
-    """The same of a member of a class, or of a vector."""
+def _member_interpretation(branch: Any, leaf: Any) -> Interpretation | None:
+    """The interpretation of a member of a class, or of a vector."""
     streamer = branch.streamer
     is_described = isinstance(streamer, Model_TStreamerElement)
     comment = str(streamer.title) if is_described else ""
     member_type = leaf.member("fType")
-    offsets = (0, uproot.const.kOffsetL, uproot.const.kOffsetP)
-    if not is_described and any(member_type - offset in _MEMBERS for offset in offsets):
+    fixed_type = member_type - uproot.const.kOffsetL
+    list_type = member_type - uproot.const.kOffsetP
+    if not is_described and not _MEMBERS.keys().isdisjoint({member_type, fixed_type, list_type}):
         raise UnknownInterpretation(
             "no range without a streamer", branch.file.file_path, branch.object_path
         )
-    if kind := _MEMBERS.get(member_type) or _MEMBERS.get(member_type - uproot.const.kOffsetL):
-        return _of_leaf(kind, leaf, comment)
-    if kind := _MEMBERS.get(member_type - uproot.const.kOffsetP):
-        return AsJagged(AsPackedReals(kind, packing_in(comment)), header_bytes=_ARRAY_HEADER)
+    if member_type in _MEMBERS:
+        return _leaf_interpretation(_MEMBERS[member_type], leaf, comment)
+    if fixed_type in _MEMBERS:
+        return _leaf_interpretation(_MEMBERS[fixed_type], leaf, comment)
+    if list_type in _MEMBERS:
+        numbers = AsPackedReals(_MEMBERS[list_type], packing_in(comment))
+        return AsJagged(numbers, header_bytes=_ARRAY_HEADER)
     typename = streamer.typename if is_described else branch.member("fClassName")
     vector = _VECTOR.fullmatch(str(typename).replace(" ", ""))
     if vector and leaf.member("fLeafCount") is None:
@@ -186,7 +194,7 @@ def _of_member(branch: Any, leaf: Any) -> Interpretation | None:
     return None
 
 
-def _of_leaf(kind: str, leaf: Any, specification: str) -> Interpretation:
+def _leaf_interpretation(typename: str, leaf: Any, specification: str) -> Interpretation:
     sizes = tuple(int(size) for size in re.findall(r"\[(\d+)\]", leaf.member("fTitle")))
-    numbers = AsPackedReals(kind, packing_in(specification), sizes)
+    numbers = AsPackedReals(typename, packing_in(specification), sizes)
     return numbers if leaf.member("fLeafCount") is None else AsJagged(numbers)

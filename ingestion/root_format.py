@@ -1,4 +1,4 @@
-"""What a ROOT file says about itself, and what uproot keeps of a damaged one; the library that decompresses."""
+"""Opens ROOT files with uproot, and checks their headers."""
 
 from __future__ import annotations
 
@@ -15,41 +15,47 @@ from ingestion.errors import TruncatedFileError
 #: Classes with the events of a file.
 TREES: Final = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
 _BIG_FILE_VERSION: Final = 1_000_000
-#: For ZLIB baskets, as most Delphes files have them: `isal` (the extra of this name), or `zlib`. isal takes 80 us for
-#: an event of 37 kB, Python's zlib 121; Python 3.11, one core.
+#: For ZLIB baskets, as most Delphes files have them: `isal` (the extra of this name), or `zlib`.
+#: isal takes 80 us for an event of 37 kB, Python's zlib 121; Python 3.11, one core.
 ZLIB_LIBRARY: Final = "zlib" if find_spec("isal") is None else "isal"
 
-# uproot decompresses with an object of this class, whatever its class ZLIB says, which is for writing.
+# uproot decompresses with an object of this class, whatever its class ZLIB says, which is for
+# writing.
 uproot.compression._DecompressZLIB.library = ZLIB_LIBRARY
 
 
-class _FirstOnesStay(dict[int, type]):
+class _FirstClassStays(dict[int, type]):
     """Classes by version; the first class of a version stays."""
 
-    def __setitem__(self, version: int, kind: type) -> None:
-        self.setdefault(version, kind)
+    def __setitem__(self, version: int, class_: type) -> None:
+        self.setdefault(version, class_)
 
 
-for _kind in uproot.classes.values():
-    # For a version that uproot does not know it builds a class from the file's own description and keeps it for all
-    # files. From a damaged file such a class would replace uproot's own, and every good file after it "is damaged".
-    if hasattr(_kind, "known_versions"):
-        _kind.known_versions = _FirstOnesStay(_kind.known_versions)
+for _class in uproot.classes.values():
+    # For a version that uproot does not know it builds a class from the file's own description and
+    # keeps it for all files. From a damaged file such a class would replace uproot's own, and every
+    # good file after it "is damaged".
+    if hasattr(_class, "known_versions"):
+        _class.known_versions = _FirstClassStays(_class.known_versions)
 
 
 def open_root(path: str) -> Any:
-    """An open ROOT file, a context; uproot's own way would read '::' in a name as a chain of file systems."""
+    """An open ROOT file, a context manager.
+
+    uproot's own parser would read '::' in a name as a chain of file systems.
+    """
     limit_waiting(protocol_of(path))
-    local = (
-        {} if is_remote(path) else {"handler": uproot.MultithreadedFileSource, "use_threads": False}
-    )
-    return uproot.open({path: None}, **local)
+    options: dict[str, Any] = {}
+    if not is_remote(path):
+        options = {"handler": uproot.MultithreadedFileSource, "use_threads": False}
+    return uproot.open({path: None}, **options)
 
 
 def check_header(path: str, size: int) -> bool:
     """Compare the end that the ROOT header states (fEND) with the size of the file.
 
-    Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version 1000000 on.
+    Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version
+    1000000 on.
 
     Returns:
         Whether more bytes are there: the file was never closed.

@@ -1,13 +1,14 @@
-"""Run, luminosity block and event numbers: they show copies whose content was made again, such as MET.
+"""Finds copies with recomputed content, such as MET, by run, block and event numbers.
 
-Numbers alone are no identity: simulated files count their events from the same number on, and samples share runs. Two
-files hold the same events if they share numbers, and at least half of the events of a shared number have the same
-direction of their hardest lepton (or jet). No calibration of momenta changes directions.
+Numbers alone are no identity: simulated files count their events from the same number on, and
+samples share runs. Two files hold the same events if they share numbers, and at least half of the
+events of a shared number have the same direction of their hardest lepton (or jet). No calibration
+of momenta changes directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 Integers = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 
-#: What is stored of an event with numbers: the key of its content, that of its numbers, and a direction.
+#: The stored keys of an event with numbers: of its content and of its numbers, and a direction.
 STORED: Final = np.dtype([("content", "u8"), ("numbers", "u8"), ("eta", "f4"), ("phi", "f4")])
 #: Difference of directions up to which they are the same; reduced precision changes them by less.
 _SAME_DIRECTION: Final = 2e-3
-#: A number that more events of one file have is no number of an event.
-_MOST_OF_ONE_NUMBER: Final = 2
+#: A number that more events of one file share is no number of an event.
+_MAX_EVENTS_OF_A_NUMBER: Final = 2
 
 
 class Pairs(NamedTuple):
-    """Places of events that are the same; both (num_pairs,), the first one before the second."""
+    """Rows of events that are the same; both (num_pairs,), the first row before the second."""
 
     first: Integers
     second: Integers
@@ -37,89 +38,106 @@ class Pairs(NamedTuple):
 def directions(
     collections: Mapping[str, Jagged],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(num_events,) eta and phi of the hardest electron or muon, else of the hardest jet; NaN without one."""
+    """(num_events,) eta and phi of the hardest electron or muon, else of the hardest jet."""
     num_events = len(collections["jets"].offsets) - 1
-    hardest, eta, phi = np.full((3, num_events), np.nan, np.float32)
+    hardest_pt, eta, phi = np.full((3, num_events), np.nan, np.float32)
     for name in ("electrons", "muons", "jets"):
         offsets, fields = collections[name]
-        events = np.repeat(np.arange(num_events), np.diff(offsets))
-        # The hardest of each event comes first.
-        order = np.lexsort((-fields["pt"], events))
-        found, places = np.unique(events[order], return_index=True)
-        leading = order[places]
-        is_harder = ~(fields["pt"][leading] <= hardest[found])
+        event_of_candidate = np.repeat(np.arange(num_events), np.diff(offsets))
+        # Sorted by event, and from the hardest candidate of an event down.
+        order = np.lexsort((-fields["pt"], event_of_candidate))
+        events, positions = np.unique(event_of_candidate[order], return_index=True)
+        leading = order[positions]
+        # Also where there is no candidate yet: comparisons with NaN are false.
+        is_harder = ~(fields["pt"][leading] <= hardest_pt[events])
         if name == "jets":
-            is_harder = np.isnan(hardest[found])
-        chosen, leading = found[is_harder], leading[is_harder]
-        hardest[chosen], eta[chosen], phi[chosen] = (
-            fields[field][leading] for field in ("pt", "eta", "phi")
-        )
+            is_harder = np.isnan(hardest_pt[events])
+        events, leading = events[is_harder], leading[is_harder]
+        hardest_pt[events] = fields["pt"][leading]
+        eta[events] = fields["eta"][leading]
+        phi[events] = fields["phi"][leading]
     return eta, phi
 
 
 def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     """The pairs of events that are the same by their numbers.
 
-    `events` are `STORED`, and `files` are the numbers of their files, in increasing order; both (num_events,).
+    `events` are `STORED`, and `files` are the numbers of their files, in increasing order; both
+    (num_events,).
     """
     rows = np.flatnonzero(events["numbers"])
     rows = rows[_is_rare(files[rows], events["numbers"][rows])]
     near = _near_pairs(rows, events)
     if not len(near.first):
         return near
-    pairs_of_files = np.stack([files[near.first], files[near.second]], axis=1)
-    chosen, groups, counts = np.unique(
+    results = [Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    for (first_file, second_file), near_pairs in _by_files(near, files):
+        if first_file == second_file:
+            results.append(near_pairs)
+            continue
+        shared = _shared_numbers(
+            _rows_of_file(first_file, rows, files), _rows_of_file(second_file, rows, files), events
+        )
+        eta = events["eta"]
+        has_directions = np.isfinite(eta[shared.first]) & np.isfinite(eta[shared.second])
+        if 2 * len(near_pairs.first) >= has_directions.sum():
+            results.append(shared)
+    return Pairs(
+        np.concatenate([pairs.first for pairs in results]),
+        np.concatenate([pairs.second for pairs in results]),
+    )
+
+
+def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[tuple[int, int], Pairs]]:
+    """The pairs of events of each pair of files."""
+    pairs_of_files = np.stack([files[pairs.first], files[pairs.second]], axis=1)
+    unique_files, groups, counts = np.unique(
         pairs_of_files, axis=0, return_inverse=True, return_counts=True
     )
-    places = np.split(np.argsort(groups.ravel(), kind="stable"), np.cumsum(counts)[:-1])
-    pairs = [Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for (one, other), near_places in zip(chosen.tolist(), places, strict=True):
-        if one == other:
-            pairs.append(Pairs(near.first[near_places], near.second[near_places]))
-            continue
-        shared = _shared(_of_file(one, rows, files), _of_file(other, rows, files), events)
-        has_directions = np.isfinite(events["eta"][shared.first]) & np.isfinite(
-            events["eta"][shared.second]
-        )
-        if 2 * len(near_places) >= has_directions.sum():
-            pairs.append(shared)
-    firsts, seconds = zip(*pairs, strict=True)
-    return Pairs(np.concatenate(firsts), np.concatenate(seconds))
+    order = np.argsort(groups.ravel(), kind="stable")
+    rows_of_groups = np.split(order, np.cumsum(counts)[:-1])
+    for (first_file, second_file), rows in zip(unique_files.tolist(), rows_of_groups, strict=True):
+        yield (first_file, second_file), Pairs(pairs.first[rows], pairs.second[rows])
 
 
-def _of_file(file: int, rows: Integers, files: Integers) -> Integers:
-    """The rows of one file, of increasing rows."""
+def _rows_of_file(file: int, rows: Integers, files: Integers) -> Integers:
+    """The rows of one file, among increasing rows."""
     start, stop = np.searchsorted(files[rows], [file, file + 1])
     return rows[start:stop]
 
 
-def _shared(rows: Integers, other_rows: Integers, events: NDArray[Any]) -> Pairs:
-    """The first events of each number that two files share; the rows of the first file are before the others."""
-    numbers, other_numbers = events["numbers"][rows], events["numbers"][other_rows]
-    _, places, other_places = np.intersect1d(numbers, other_numbers, return_indices=True)
-    return Pairs(rows[places], other_rows[other_places])
+def _shared_numbers(rows: Integers, later_rows: Integers, events: NDArray[Any]) -> Pairs:
+    """The first events of each number that two files share."""
+    _, positions, later_positions = np.intersect1d(
+        events["numbers"][rows], events["numbers"][later_rows], return_indices=True
+    )
+    return Pairs(rows[positions], later_rows[later_positions])
 
 
 def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:
     """(num_events,) whether few events of the same file have the number."""
-    of_files = mix_bits(numbers + files.astype(np.uint64))
-    _, places, counts = np.unique(of_files, return_inverse=True, return_counts=True)
-    is_rare: NDArray[np.bool_] = counts[places] <= _MOST_OF_ONE_NUMBER
+    keys = mix_bits(numbers + files.astype(np.uint64))
+    _, groups, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    is_rare: NDArray[np.bool_] = counts[groups] <= _MAX_EVENTS_OF_A_NUMBER
     return is_rare
 
 
 def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
-    """Pairs of the same number and direction, of those that are neighbours in eta."""
+    """Pairs of neighbours in eta that have the same number and direction."""
     rows = rows[np.isfinite(events["eta"][rows]) & np.isfinite(events["phi"][rows])]
-    numbers, eta = events["numbers"][rows], events["eta"][rows]
-    rows = rows[np.lexsort((rows, eta, numbers))]
-    left, right = events[rows[:-1]], events[rows[1:]]
-    turn = np.abs(left["phi"].astype(np.float64) - right["phi"]) % (2 * np.pi)
-    turn = np.minimum(turn, 2 * np.pi - turn)
-    is_near = (np.abs(left["eta"] - right["eta"]) < _SAME_DIRECTION) & (turn < _SAME_DIRECTION)
-    is_same = (left["numbers"] == right["numbers"]) & is_near
-    one, other = rows[:-1][is_same], rows[1:][is_same]
-    return Pairs(np.minimum(one, other), np.maximum(one, other))
+    rows = rows[np.lexsort((rows, events["eta"][rows], events["numbers"][rows]))]
+    rows_before, rows_after = rows[:-1], rows[1:]
+    before, after = events[rows_before], events[rows_after]
+    delta_phi = np.abs(before["phi"].astype(np.float64) - after["phi"]) % (2 * np.pi)
+    delta_phi = np.minimum(delta_phi, 2 * np.pi - delta_phi)
+    delta_eta = np.abs(before["eta"] - after["eta"])
+    is_same = (
+        (before["numbers"] == after["numbers"])
+        & (delta_eta < _SAME_DIRECTION)
+        & (delta_phi < _SAME_DIRECTION)
+    )
+    rows_before, rows_after = rows_before[is_same], rows_after[is_same]
+    return Pairs(np.minimum(rows_before, rows_after), np.maximum(rows_before, rows_after))
 
 
 def mix_bits(state: UInt64s) -> UInt64s:

@@ -1,6 +1,7 @@
-"""The contract of the events Parquet: collections, fields, units, and the Delphes branch that each field comes from.
+"""The contract of the events Parquet: collections, fields, units and Delphes branches.
 
-Of the ingestion package, everything downstream (features, awkward, pandas, Spark users) relies on these names only.
+Of the ingestion package, everything downstream (features, awkward, pandas, Spark users) relies on
+these names only.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ COLLECTIONS: Final[dict[str, dict[str, Field]]] = {
     "jets": _fields("Jet", "pt", "eta", "phi", "btag"),
 }
 
-#: Collections of particle candidates, which an input without particle lists (`features.particles: false`) may lack.
+#: Collections of particle candidates, which an input without particle lists (`features.particles:
+#: false`) may lack.
 PARTICLE_COLLECTIONS: Final = ("tracks", "photons", "neutral_hadrons")
 
 #: One number per event.
@@ -71,37 +73,38 @@ WEIGHT_PREFIX: Final = "weight_"
 
 
 def events_schema(pass_through: Mapping[str, str] | None = None) -> pa.Schema:
-    """Arrow schema of the events Parquet; nothing in it is nullable.
+    """Arrow schema of the events Parquet; no field is nullable.
 
-    Its metadata, which every reader of Parquet shows, have `columns`: JSON with unit and Delphes branch of each field.
-    A label is the number of a class in the config; files of the same events serve configs with other names of classes.
-    `pass_through` has the type of each pass-through column (`ingest.pass_through`, `ingest.weights`).
+    Its metadata, which every reader of Parquet shows, have `columns`: JSON with unit and Delphes
+    branch of each field. A label is the number of a class in the config; files of the same events
+    serve configs with other names of classes. `pass_through` has the type of each pass-through
+    column (`ingest.pass_through`, `ingest.weights`).
 
     Examples:
         >>> [field.name for field in events_schema().field("photons").type.value_type]
         ['et', 'eta', 'phi']
     """
-    kinds = {
+    types = {
         "file_uuid": pa.string(),
         "entry": pa.int64(),
         "sample": pa.string(),
         "label": pa.int64(),
-        **{name: pa.type_for_alias(field.dtype) for name, field in SCALARS.items()},
-        **{name: _list_type(fields) for name, fields in COLLECTIONS.items()},
-        **{name: pa.type_for_alias(kind) for name, kind in (pass_through or {}).items()},
     }
-    columns: dict[str, Any] = {name: _described(field) for name, field in SCALARS.items()}
-    columns |= {
-        collection: {name: _described(field) for name, field in fields.items()}
-        for collection, fields in COLLECTIONS.items()
-    }
-    metadata = {"schema_version": str(SCHEMA_VERSION), "columns": json.dumps(columns)}
-    return pa.schema(
-        [pa.field(name, kind, nullable=False) for name, kind in kinds.items()], metadata=metadata
-    )
+    descriptions: dict[str, Any] = {}
+    for name, field in SCALARS.items():
+        types[name] = pa.type_for_alias(field.dtype)
+        descriptions[name] = _describe(field)
+    for collection, fields in COLLECTIONS.items():
+        types[collection] = _list_type(fields)
+        descriptions[collection] = {name: _describe(field) for name, field in fields.items()}
+    for name, dtype in (pass_through or {}).items():
+        types[name] = pa.type_for_alias(dtype)
+    metadata = {"schema_version": str(SCHEMA_VERSION), "columns": json.dumps(descriptions)}
+    columns = [pa.field(name, data_type, nullable=False) for name, data_type in types.items()]
+    return pa.schema(columns, metadata=metadata)
 
 
-def _described(field: Field) -> dict[str, str]:
+def _describe(field: Field) -> dict[str, str]:
     return {"unit": field.unit or "1", "branch": field.branch}
 
 

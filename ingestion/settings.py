@@ -26,40 +26,41 @@ from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX
 NO_WEIGHT: Final = "none"
 
 
-def _known_fields(value: dict[str, str]) -> dict[str, str]:
-    if "weight" in value:
+def _check_fields(branch_map: dict[str, str]) -> dict[str, str]:
+    if "weight" in branch_map:
         raise ValueError(
-            f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`"
+            f"'weight' belongs to each sample: `weight: {branch_map['weight']}`, or `weight: none`"
         )
-    known = {
+    names = {
         *COLLECTIONS,
         *LAYOUTS[BranchLayout.DELPHES].branches({}),
-        *(f"{name}.count" for name in COLLECTIONS),
+        *(f"{collection}.count" for collection in COLLECTIONS),
     }
-    known -= {"weight"}
-    for name in value:
-        if name not in known:
+    valid_names = sorted(names - {"weight"})
+    for name in branch_map:
+        if name not in valid_names:
             raise ValueError(
-                f"'{name}' is no collection or field of the events.{nearest_names(name, sorted(known))} "
-                f"There are: {', '.join(sorted(known))}"
+                f"'{name}' is no collection or field of the events."
+                f"{nearest_names(name, valid_names)} There are: {', '.join(valid_names)}"
             )
-    return value
+    return branch_map
 
 
-BranchMap = Annotated[dict[str, str], AfterValidator(_known_fields)]
+BranchMap = Annotated[dict[str, str], AfterValidator(_check_fields)]
 
 
-def _refuse_products(words: str) -> None:
-    if "*" in words:
+def _check_no_product(text: str) -> None:
+    if "*" in text:
         raise ValueError(
-            f"'{words}': products are not computed. Write the product as a branch, for example by Define and Snapshot "
-            f"of RDataFrame. Only ingest.weights may have `weight * BRANCH`, a factor of the sample's weight"
+            f"'{text}': products are not computed. Write the product as a branch, for example by "
+            f"Define and Snapshot of RDataFrame. Only ingest.weights may have `weight * BRANCH`, a "
+            f"factor of the sample's weight"
         )
 
 
-def _refuse_products_of_weights(weights: dict[str, str]) -> dict[str, str]:
-    for words in weights.values():
-        _refuse_products(ColumnSource.of_weight(words).branch)
+def _check_weights(weights: dict[str, str]) -> dict[str, str]:
+    for text in weights.values():
+        _check_no_product(ColumnSource.of_weight(text).branch)
     return weights
 
 
@@ -71,53 +72,56 @@ class SampleSettings(SettingsSection):
     label: int | None = Field(default=None, ge=0, strict=True)
     """Class of the sample's events: an index into `classes`, from 0."""
     label_by: dict[str, Annotated[int, Field(ge=0, strict=True)] | None] = Field(default={})
-    """Instead of `label`, conditions on branches (`abs(flavour) == 5`), each with the class of the events for which it
-    holds; null leaves them out. Exactly one holds for each event. Those of class 1 are then called `<name>.1`."""
+    """Instead of `label`, conditions on branches (`abs(flavour) == 5`), each with the class of the
+    events for which it holds; null leaves them out. Exactly one holds for each event. Those of
+    class 1 are then called `<name>.1`."""
     files: list[str] = Field(min_length=1)
-    """Paths, globs or URLs of the sample's ROOT files, `bundled://*` for the bundled ones, or `simulate://NAME` for a
-    process of `simulate`. `~`, `$NAME`, `**` and `{a,b}` are as in a shell. At least one must match; a glob may match
-    nothing yet."""
+    """Paths, globs or URLs of the sample's ROOT files, `bundled://*` for the bundled ones, or
+    `simulate://NAME` for a process of `simulate`. `~`, `$NAME`, `**` and `{a,b}` are as in a shell.
+    At least one must match; a glob may match nothing yet."""
     weight: str | None = Field(default=None, min_length=1)
-    """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
-    (every event has weight 1, as in collision data); null for that of the layout, Event.Weight or genWeight,
-    where the files have it."""
+    """Weight of the generator: a branch (`genWeight`), a number of a list per event
+    (`LHEWeight[3]`, from 0), or `none` (every event has weight 1, as in collision data); null for
+    that of the layout, Event.Weight or genWeight, where the files have it."""
     weights: dict[str, str] = Field(default={})
-    """Other weights of the sample, before those of the same names in `ingest.weights`; `none` for its `weight`."""
+    """Other weights of the sample, before those of the same names in `ingest.weights`; `none` for
+    its `weight`."""
     tree: str = ""
     """Name of the tree in the files of the sample; empty for `ingest.tree`."""
     branch_map: BranchMap = Field(default={})
     """Branch names of the sample, before those of `ingest.branch_map`."""
     cross_section_pb: float | None = Field(default=None, gt=0)
-    """Cross-section of the sample [pb], greater than 0, with k-factor and efficiency of the generator's filter; null if
-    unknown, or for that of `simulate`."""
+    """Cross-section of the sample [pb], greater than 0, with k-factor and efficiency of the
+    generator's filter; null if unknown, or for that of `simulate`."""
     sum_of_weights: float | str | None = None
-    """Sum of the weights of all generated events, also of those that a skim dropped: a number for all files, or a
-    branch of another tree (`Runs.genEventSumw`) or bin of a histogram (`CountWeighted[1]`), summed over the files; null
-    for that of the events read."""
+    """Sum of the weights of all generated events, also of those that a skim dropped: a number for
+    all files, or a branch of another tree (`Runs.genEventSumw`) or bin of a histogram
+    (`CountWeighted[1]`), summed over the files; null for that of the events read."""
     cross_section_error_pb: float = Field(default=0.0, ge=0)
-    """Its error of one standard deviation [pb], which rates and purity contain; 0 if unknown, or for that of
-    `simulate`."""
+    """Its error of one standard deviation [pb], which rates and purity contain; 0 if unknown, or
+    for that of `simulate`."""
 
     @field_validator("sum_of_weights", mode="before")
     @classmethod
-    def _is_a_sum(cls, value: object) -> object:
-        if value is None or (
-            isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value)
-        ):
+    def _check_sum(cls, value: object) -> object:
+        if value is None:
+            return None
+        if isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
             return float(value)
         raise ValueError(
-            "it is a number above 0, a branch with its tree (Runs.genEventSumw), or a bin of a histogram, from 1 "
-            "(CountWeighted[1])"
+            "it is a number above 0, a branch with its tree (Runs.genEventSumw), or a bin of a "
+            "histogram, from 1 (CountWeighted[1])"
         )
 
     @model_validator(mode="after")
     def _has_labels(self) -> Self:
         if (self.label is None) != bool(self.label_by):
+            number = "no" if self.label is None else "both"
             raise ValueError(
-                f"sample '{self.name}' has {'no' if self.label is None else 'both'} label and label_by: give the class "
-                f"of all its events as `label`, or conditions on a branch as `label_by`"
+                f"sample '{self.name}' has {number} label and label_by: give the class of all its "
+                f"events as `label`, or conditions on a branch as `label_by`"
             )
         if self.label_by and not self.labels:
             raise ValueError(f"sample '{self.name}': label_by gives no event a class")
@@ -127,28 +131,27 @@ class SampleSettings(SettingsSection):
     @property
     def labels(self) -> list[int]:
         """The classes of its events."""
-        return [
-            each
-            for each in sample_labels(self.name, self.label, self.label_by).values()
-            if each is not None
-        ]
+        labels = sample_labels(self.name, self.label, self.label_by).values()
+        return [label for label in labels if label is not None]
 
     def by_label(self) -> list[Self]:
-        """A sample for each class of its events, each with the whole cross-section and sum of weights."""
+        """A sample for each class, each with the whole cross-section and sum of weights."""
         return [
             self.model_copy(update={"name": name, "label": label})
             for name, label in sample_labels(self.name, self.label, self.label_by).items()
             if label is not None
         ]
 
-    _weights_are_branches = field_validator("weights")(_refuse_products_of_weights)
+    _weights_are_branches = field_validator("weights")(_check_weights)
 
     @field_validator("weight", mode="before")
     @classmethod
-    def _is_a_branch(cls, value: object) -> object:
-        if value is None or isinstance(value, str):
-            _refuse_products(value or "")
-            return NO_WEIGHT if value and value.lower() == NO_WEIGHT else value
+    def _check_weight(cls, value: object) -> object:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            _check_no_product(value)
+            return NO_WEIGHT if value.lower() == NO_WEIGHT else value
         raise ValueError(
             "it is a branch, a number of a list (LHEWeight[3]), or `none`: every event has weight 1"
         )
@@ -183,22 +186,24 @@ class IngestSettings(SettingsSection):
     layout: BranchLayout = BranchLayout.DELPHES
     """Whose names of tree, branches and weight the files have."""
     tree: str = ""
-    """Name of the tree in the ROOT files; of several cycles the highest is read. Empty for that of the layout."""
+    """Name of the tree in the ROOT files; of several cycles the highest is read. Empty for that of
+    the layout."""
     branch_map: BranchMap = Field(default={})
     """Branch names that differ from those of the layout: of a collection (`muons: Muon`) or a field
-    (`muons.pt: Muon_pt`). Of arrays of a fixed size, `jets.count` is the branch with the number of candidates,
-    `filled` or `all`."""
+    (`muons.pt: Muon_pt`). Of arrays of a fixed size, `jets.count` is the branch with the number of
+    candidates, `filled` or `all`."""
     min_btag: float | None = None
-    """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this threshold; null if the
-    branch holds bits, as in Delphes."""
+    """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this
+    threshold; null if the branch holds bits, as in Delphes."""
     pass_through: list[str] = Field(default=[])
-    """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
-    predictions."""
+    """Further branches with one number per event, such as `Event.Number`, kept as columns of this
+    name up to the predictions."""
     weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = Field(default={})
-    """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in the scale of the
-    sample's `weight`, of a list the number in brackets (from 0); with `weight * ` before it, a branch with a factor of
-    that weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what the metrics are
-    with each. Where a file lacks the branch, or the list of an event is empty, they are the sample's weight."""
+    """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in
+    the scale of the sample's `weight`, of a list the number in brackets (from 0); with `weight * `
+    before it, a branch with a factor of that weight. They are the columns `weight_<name>` up to the
+    predictions, and `evaluate` shows what the metrics are with each. Where a file lacks the branch,
+    or the list of an event is empty, they are the sample's weight."""
     min_track_pt: float = Field(default=0.5, ge=0)
     """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)
@@ -208,31 +213,35 @@ class IngestSettings(SettingsSection):
     min_lepton_pt: float = Field(default=23.0, ge=0)
     """Events with an electron or muon whose pT is above this threshold are kept [GeV]."""
     on_bad_file: OnBadFile = OnBadFile.FAIL
-    """What to do with a file that cannot be read: `fail`, or `skip` it and list it in manifest and report."""
+    """What to do with a file that cannot be read: `fail`, or `skip` it and list it in manifest and
+    report."""
     max_bad_files: int = Field(default=10, ge=0)
     """Highest number of files that `on_bad_file: skip` may skip; with more, the run fails."""
     on_duplicate: OnDuplicate = OnDuplicate.FAIL
-    """What to do with events whose content another file holds too, as after `hadd` or a skim: `fail`, or `drop` the
-    copies. Copies would be in the training and the test split at once. An event in two classes always fails."""
+    """What to do with events whose content another file holds too, as after `hadd` or a skim:
+    `fail`, or `drop` the copies. Copies would be in the training and the test split at once. An
+    event in two classes always fails."""
     settle_seconds: float = Field(default=0.0, ge=0)
-    """Age up to which an unreadable local file counts as still being written and is left for the next run [s]. The age
-    is the time since its last change; 0 means never."""
+    """Age up to which an unreadable local file counts as still being written and is left for the
+    next run [s]. The age is the time since its last change; 0 means never."""
     until: AwareDatetime | None = None
-    """Time from which on modified local files are left for a later run, with time zone; null for no limit."""
+    """Time from which on modified local files are left for a later run, with time zone; null for no
+    limit."""
     entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
-    """Approximate number of entries per Spark task: larger files are cut into pieces, with one output file each."""
+    """Approximate number of entries per Spark task: larger files are cut into pieces, with one
+    output file each."""
 
     @field_validator("pass_through")
     @classmethod
-    def _weights_have_a_key(cls, value: list[str]) -> list[str]:
-        for name in value:
+    def _check_pass_through(cls, columns: list[str]) -> list[str]:
+        for name in columns:
             if name.startswith(WEIGHT_PREFIX):
                 raise ValueError(
                     f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights"
                 )
-        return value
+        return columns
 
-    _weights_are_branches = field_validator("weights")(_refuse_products_of_weights)
+    _weights_are_branches = field_validator("weights")(_check_weights)
 
     @property
     def names(self) -> LayoutNames:
@@ -246,34 +255,40 @@ class IngestSettings(SettingsSection):
 
     @property
     def pass_through_columns(self) -> dict[str, ColumnSource]:
-        """What each column is read from that passes through to the predictions."""
-        weights = {
-            f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words)
-            for name, words in self.weights.items()
-        }
-        return {name: ColumnSource(name) for name in self.pass_through} | weights
+        """The sources of the columns that pass through to the predictions."""
+        columns = {name: ColumnSource(name) for name in self.pass_through}
+        for name, text in self.weights.items():
+            columns[f"{WEIGHT_PREFIX}{name}"] = ColumnSource.of_weight(text)
+        return columns
 
     def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
-        """Branch of every field and pass-through column, and of a sample's `weight` and `label_by` if given."""
+        """The branch of each field and pass-through column, and of `weight` and `label_by` if given."""
+        branches = self.names.branches(self.branch_map)
         columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
-        found = self.names.branches(self.branch_map)
-        found |= {
-            name: source.branch for name, source in columns.items() if source.branch != NO_WEIGHT
-        }
-        return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
+        for name, source in columns.items():
+            if source.branch != NO_WEIGHT:
+                branches[name] = source.branch
+        if weight:
+            branches["weight"] = ColumnSource.of_weight(weight).branch
+        return branches
 
     def for_sample(
         self, tree: str, branch_map: Mapping[str, str], weights: Mapping[str, str] = {}
     ) -> Self:
-        """The settings for a file, whose sample may have another tree (empty: none), and other names and weights."""
-        # What a sample says of a collection is more than what all say of its fields.
-        others = {
-            name: each
-            for name, each in self.branch_map.items()
+        """The settings for the files of a sample, which may have its own tree, names and weights.
+
+        An empty tree is that of `ingest.tree`.
+        """
+        # A collection that the sample maps replaces also the fields that all samples map.
+        common_map = {
+            name: branch
+            for name, branch in self.branch_map.items()
             if name.partition(".")[0] not in branch_map
         }
-        of_sample = {
-            "branch_map": others | dict(branch_map),
-            "weights": self.weights | dict(weights),
-        }
-        return self.model_copy(update={"tree": tree or self.tree_name, **of_sample})
+        return self.model_copy(
+            update={
+                "tree": tree or self.tree_name,
+                "branch_map": common_map | dict(branch_map),
+                "weights": self.weights | dict(weights),
+            }
+        )

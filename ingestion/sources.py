@@ -16,20 +16,21 @@ from ingestion.settings import SampleSettings
 
 
 class SourceFile(NamedTuple):
-    """A file that the config names, with the sample it belongs to."""
+    """A file that the config names, with its sample."""
 
     sample: SampleSettings
     path: str
     needs_weight: bool = True
-    """Whether the file must have the branch of `sample.weight`; else it may be one of collision data."""
+    """Whether the file must have the branch of `sample.weight`; else it may be of collision
+    data."""
     needs_particles: bool = True
     """Whether the file must have tracks, photons and neutral hadrons."""
 
     @property
     def sum_branch(self) -> str | None:
-        """The branch or bin of the sample's `sum_of_weights`, if it is none of the numbers."""
-        stated = self.sample.sum_of_weights
-        return stated if isinstance(stated, str) else None
+        """The branch or bin of the sample's `sum_of_weights`; None for a number."""
+        sum_of_weights = self.sample.sum_of_weights
+        return sum_of_weights if isinstance(sum_of_weights, str) else None
 
 
 def expand(
@@ -37,28 +38,29 @@ def expand(
 ) -> list[SourceFile]:
     """All files of all samples, sorted within each pattern.
 
-    A glob that matches nothing while its sample has other files may be of files to come, or mistyped: `on_unmatched` is
-    called with a warning. Without it, such a glob is an error.
+    A glob that matches nothing while its sample has other files may be of files to come, or
+    mistyped: `on_unmatched` is called with a warning. Without it, such a glob is an error.
 
     Raises:
-        NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they may come later.
+        NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they
+            may come later.
         UnreachableFileError: A server does not answer.
     """
     sources: list[SourceFile] = []
     problems: list[NoFilesError] = []
     for sample in samples:
         try:
-            sources += [SourceFile(sample, path) for path in _paths_of(sample, on_unmatched)]
+            sources += [SourceFile(sample, path) for path in _sample_paths(sample, on_unmatched)]
         except NoFilesError as problem:
             problems.append(problem)
     if problems:
         may_come = all(isinstance(problem, FilesToComeError) for problem in problems)
-        kind = FilesToComeError if may_come else NoFilesError
-        raise kind("\n".join(str(problem) for problem in problems))
+        error_class = FilesToComeError if may_come else NoFilesError
+        raise error_class("\n".join(str(problem) for problem in problems))
     return sources
 
 
-def _paths_of(sample: SampleSettings, on_unmatched: Callable[[str], None] | None) -> list[str]:
+def _sample_paths(sample: SampleSettings, on_unmatched: Callable[[str], None] | None) -> list[str]:
     """The files of one sample."""
     patterns = []
     for pattern in sample.files:
@@ -69,25 +71,29 @@ def _paths_of(sample: SampleSettings, on_unmatched: Callable[[str], None] | None
     if on_unmatched and len(unmatched) < len(patterns):
         missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
     if missing:
-        raise _no_files(sample, missing)
+        raise _no_files_error(sample, missing)
     if on_unmatched:
-        for name in map(_absolute, unmatched):
+        for pattern in unmatched:
             on_unmatched(
-                f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken"
+                f"sample '{sample.name}': no file matches '{_absolute(pattern)}' (yet?); its other "
+                f"files are taken"
             )
     return [path for pattern in patterns for path in matches[pattern]]
 
 
-def _no_files(sample: SampleSettings, missing: Sequence[str]) -> NoFilesError:
-    named = " or ".join(f"'{_absolute(pattern)}'" for pattern in missing)
-    kind = FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError
-    return kind(
-        f"sample '{sample.name}': no file matches {named}.{_nearest(_absolute(missing[0]))} Correct the path."
+def _no_files_error(sample: SampleSettings, missing: Sequence[str]) -> NoFilesError:
+    paths = [_absolute(pattern) for pattern in missing]
+    alternatives = " or ".join(f"'{path}'" for path in paths)
+    may_come = all(_awaits_files(pattern) for pattern in missing)
+    error_class = FilesToComeError if may_come else NoFilesError
+    return error_class(
+        f"sample '{sample.name}': no file matches {alternatives}.{_nearest(paths[0])} Correct the "
+        f"path."
     )
 
 
 def _absolute(pattern: str) -> str:
-    """A pattern for messages; the name of the current folder may have wildcards in it that are none."""
+    """A pattern for messages; `Path.absolute` reads no wildcards in the name of the folder."""
     return pattern if is_remote(pattern) else str(Path(pattern).absolute())
 
 
@@ -99,19 +105,19 @@ def _may_come_later(pattern: str) -> bool:
 
 
 def _awaits_files(pattern: str) -> bool:
-    """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
-    fixed = Path(*itertools.takewhile(lambda part: not has_magic(part), Path(pattern).parts))
-    return _may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
+    """Whether only the files of a pattern are missing: the folder before its wildcards exists."""
+    names = itertools.takewhile(lambda name: not has_magic(name), Path(pattern).parts)
+    return _may_come_later(pattern) and (is_remote(pattern) or Path(*names).is_dir())
 
 
 def _nearest(pattern: str) -> str:
-    """Words about what is in the folder of a local pattern, or in the nearest existing folder above it."""
+    """A sentence about the nearest names to a local pattern that does not match."""
     if is_remote(pattern):
         return ""
-    broken = [path for path in Path(pattern).parents if path.is_symlink() and not path.exists()]
-    if broken:
-        return f" '{broken[0]}' is a link to '{broken[0].readlink()}', which is not there."
-    folder = next(each for each in Path(pattern).parents if each.is_dir())
-    return nearest_names(
-        pattern, [str(path) for path in folder.iterdir() if not path.name.startswith(".")]
-    )
+    parents = Path(pattern).parents
+    for folder in parents:
+        if folder.is_symlink() and not folder.exists():
+            return f" '{folder}' is a link to '{folder.readlink()}', which is not there."
+    nearest_folder = next(folder for folder in parents if folder.is_dir())
+    paths = [str(path) for path in nearest_folder.iterdir() if not path.name.startswith(".")]
+    return nearest_names(pattern, paths)

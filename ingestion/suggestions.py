@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from ingestion.branches import config_key
@@ -30,20 +30,20 @@ _NEAR_ENOUGH: Final = 0.75
 def lines_to_paste(
     missing: Mapping[str, str], names: LayoutNames, available: Collection[str]
 ) -> str:
-    """The lines that name the branches of some missing fields, as far as `available` has any that are near.
+    """The lines of a config that name the nearest branches to some missing ones; empty without any.
 
-    `available` knows a branch by each of its names, as `ingestion.layout.BranchNames` does.
+    `missing` has the branches by field. `available` knows a branch by each of its names, as
+    `ingestion.layout.BranchNames` does.
     """
-    for layout, others in LAYOUTS.items():
-        if others != names and _has_all(others, available):
+    for layout, layout_names in LAYOUTS.items():
+        if layout_names != names and _has_all(layout_names, available):
             return f"Line to paste:\n  ingest: {{layout: {layout}}}"
     branch_map = _nearest_map(missing, names, available)
     if not branch_map:
         return ""
-    lines = [f"      {field}: {branch}" for field, branch in branch_map.items()]
-    return "\n".join(
-        ["Lines to paste, if these are the right branches:", "  ingest:", "    branch_map:", *lines]
-    )
+    lines = ["Lines to paste, if these are the right branches:", "  ingest:", "    branch_map:"]
+    lines += [f"      {field}: {branch}" for field, branch in branch_map.items()]
+    return "\n".join(lines)
 
 
 def _has_all(names: LayoutNames, available: Collection[str]) -> bool:
@@ -59,29 +59,30 @@ def _has_all(names: LayoutNames, available: Collection[str]) -> bool:
 def _nearest_map(
     missing: Mapping[str, str], names: LayoutNames, available: Collection[str]
 ) -> dict[str, str]:
+    """A branch map of collections, and of fields with other names than in their collection."""
     branch_map: dict[str, str] = {}
-    known = names.branches({})
+    layout_branches = names.branches({})
     for field, branch in missing.items():
-        if field not in known:
+        if field not in layout_branches:
             continue
         collection = field.partition(".")[0]
         if collection in COLLECTIONS and collection not in branch_map:
-            stem = _stem_of(collection, names, available)
+            stem = _nearest_stem(collection, names, available)
             if stem is not None:
                 branch_map[collection] = stem
         if names.branches(branch_map)[field] in available:
             continue
         if field == "jets.btag":
-            nearest = _tag_of(branch_map.get("jets", names.stems["jets"]), available)
+            nearest = _shortest_tag(branch_map.get("jets", names.stems["jets"]), available)
         else:
-            nearest = _branch_of(field, branch, available)
+            nearest = _nearest_branch(field, branch, available)
         if nearest is not None:
             branch_map[field] = nearest
     return branch_map
 
 
-def _stem_of(collection: str, names: LayoutNames, available: Collection[str]) -> str | None:
-    """What the branches of a collection begin with, but for b-tags, which have many names."""
+def _nearest_stem(collection: str, names: LayoutNames, available: Collection[str]) -> str | None:
+    """The start of the branches of a collection, whatever the names of b-tags, which vary."""
     stems = dict.fromkeys(
         _LAST_PART.sub("", branch) for branch in available if _LAST_PART.search(branch)
     )
@@ -93,34 +94,38 @@ def _stem_of(collection: str, names: LayoutNames, available: Collection[str]) ->
             if sign in stem.casefold() and all(branches[field] in available for field in fields):
                 fitting.append(stem)
         if fitting:
-            # Longer ones may be of counters.
+            # Longer stems may be those of counters.
             return min(fitting, key=len)
     return None
 
 
-def _tag_of(stem: str, available: Collection[str]) -> str | None:
+def _shortest_tag(stem: str, available: Collection[str]) -> str | None:
     tags = [
         branch for branch in available if branch.startswith(stem) and "btag" in branch.casefold()
     ]
     return min(tags, key=len, default=None)
 
 
-def _branch_of(field: str, branch: str, available: Collection[str]) -> str | None:
-    """The branch of a field in any layout, else the one whose name is nearest to that of the missing branch."""
-    usual: Iterable[str] = (names.branches({})[field] for names in LAYOUTS.values())
-    there = [name for name in usual if name in available]
-    if there:
-        return there[0].replace(".", "_")
-    plain = {name.casefold().replace("_", "."): name for name in available}
-    near = difflib.get_close_matches(
-        branch.casefold().replace("_", "."), plain, n=1, cutoff=_NEAR_ENOUGH
-    )
-    return plain[near[0]] if near else None
+def _nearest_branch(field: str, branch: str, available: Collection[str]) -> str | None:
+    """The branch of a field in any layout, else the branch with the nearest name."""
+    for names in LAYOUTS.values():
+        usual_name = names.branches({})[field]
+        if usual_name in available:
+            return usual_name.replace(".", "_")
+    by_plain_name = {_plain(name): name for name in available}
+    nearest = difflib.get_close_matches(_plain(branch), by_plain_name, n=1, cutoff=_NEAR_ENOUGH)
+    return by_plain_name[nearest[0]] if nearest else None
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("_", ".")
 
 
 def key_of_field(field: str, settings: IngestSettings) -> str:
-    """What the config calls a field, or the key that names its branch."""
+    """The name of a field in the config, or the key that names its branch."""
     if field in settings.pass_through_columns:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
-    return config_key(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field
+    if field == "weight" or field.startswith(LABEL_PREFIX):
+        return config_key(field)
+    return field

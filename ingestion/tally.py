@@ -1,9 +1,9 @@
-"""Numbers of events and sums of their weights by step of the cutflow; those of all parts of a sample add up."""
+"""Numbers of events and sums of their weights by step of the cutflow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +12,42 @@ from numpy.typing import NDArray
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
 #: Counter of the events that a condition of `label_by` leaves out.
 NO_CLASS: Final = "rejected_no_class"
-#: Counters of kept events: with a jet that has a b-tag, with one that has none, and with a charge of a lepton or
-#: track other than -1 and 1.
+#: Counters of kept events: with a tagged jet, with an untagged jet, and with a charge of a lepton
+#: or track other than -1 and 1.
 TAGGED_JETS: Final = "events_with_tagged_jets"
 UNTAGGED_JETS: Final = "events_with_untagged_jets"
 OTHER_CHARGES: Final = "events_with_other_charges"
-#: Begin of the counters of kept events with momenta as large as if they were in MeV, before the collection, and of
-#: those with any of it, in parts that have such momenta.
+#: Prefixes of the counters of kept events with momenta as large as if they were in MeV, and with
+#: any momenta, before the name of the collection. Only parts with large momenta have them.
 LARGE_MOMENTA: Final = "events_of_large_momenta "
 ANY_MOMENTA: Final = "events_of_any_momenta "
-#: Begin of the counters of kept events with an eta just below pi, before the collection, where none is above pi.
+#: Prefix of the counters of kept events with an eta just below pi, before the name of the
+#: collection, where no eta is above pi.
 LIKE_AZIMUTHS: Final = "eta_like_azimuth "
-#: Begin of the counters of kept events without one of `ingest.weights`, before its name.
+#: Prefix of the counters of kept events without one of `ingest.weights`, before its name.
 WITHOUT_WEIGHT: Final = "without_weight "
-#: Begin of the counters of events with a number that is not finite, before the branch.
+#: Prefix of the counters of events with a number that is not finite, before the branch.
 NOT_FINITE: Final = "not_finite "
+
+
+class Counted(Protocol):
+    """An object with numbers and weights of events by step."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of events by step."""
+
+    @property
+    def weights(self) -> dict[str, list[float]]:
+        """Sum of weights and of squared weights by step."""
+
+
+class CountedSample(Counted, Protocol):
+    """The same of events of one sample."""
+
+    @property
+    def sample(self) -> str:
+        """Name of the sample."""
 
 
 class StepCounts(NamedTuple):
@@ -38,41 +59,48 @@ class StepCounts(NamedTuple):
 
     @classmethod
     def from_steps(cls, steps: Mapping[str, Any], weights: NDArray[np.float64]) -> Self:
-        """The tally of some events; each step is the mask or slice of those that count in it."""
-        chosen = {step: weights[rows] for step, rows in steps.items()}
-        return cls(
-            {step: len(each) for step, each in chosen.items()},
-            {
-                step: [float(each.sum()), float(np.square(each).sum())]
-                for step, each in chosen.items()
-            },
-        )
+        """The tally of some events; each step is the mask or slice of its events."""
+        tally = cls({}, {})
+        for step, rows in steps.items():
+            step_weights = weights[rows]
+            tally.counts[step] = len(step_weights)
+            tally.weights[step] = [float(step_weights.sum()), float(np.square(step_weights).sum())]
+        return tally
 
 
-def sum_counts(parts: Iterable[Any]) -> StepCounts:
-    """The sum of some tallies, or of what has `counts` and `weights` like one.
+class SampleSums(TypedDict):
+    """Sums by sample, as manifests hold them."""
+
+    samples: dict[str, dict[str, int]]
+    """Numbers of events by sample and step."""
+    weights: dict[str, dict[str, list[float]]]
+    """Sums of weights and of squared weights by sample and step."""
+
+
+def sum_counts(parts: Iterable[Counted]) -> StepCounts:
+    """The sum of some tallies.
 
     Examples:
         >>> two = StepCounts({"events": 2}, {"events": [3.0, 5.0]})
         >>> sum_counts([StepCounts({"events": 1}, {"events": [2.0, 4.0]}), two])
         StepCounts(counts={'events': 3}, weights={'events': [5.0, 9.0]})
     """
-    found = StepCounts({}, {})
-    for each in parts:
-        for step, (weight, weight2) in each.weights.items():
-            before, before2 = found.weights.get(step, (0.0, 0.0))
-            found.counts[step] = found.counts.get(step, 0) + each.counts[step]
-            found.weights[step] = [before + weight, before2 + weight2]
-    return found
+    total = StepCounts({}, {})
+    for part in parts:
+        for step, (weight, weight2) in part.weights.items():
+            sum_weight, sum_weight2 = total.weights.get(step, (0.0, 0.0))
+            total.counts[step] = total.counts.get(step, 0) + part.counts[step]
+            total.weights[step] = [sum_weight + weight, sum_weight2 + weight2]
+    return total
 
 
-def sums_by_sample(parts: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """The sums over the parts of each `sample`, by its name: `samples` are the counts, `weights` the weights."""
-    totals = {
-        name: sum_counts(part for part in parts if part.sample == name)
-        for name in dict.fromkeys(each.sample for each in parts)
-    }
+def sums_by_sample(parts: Iterable[CountedSample]) -> SampleSums:
+    """The sums over the parts of each sample."""
+    by_sample: dict[str, list[CountedSample]] = {}
+    for part in parts:
+        by_sample.setdefault(part.sample, []).append(part)
+    totals = {name: sum_counts(sample_parts) for name, sample_parts in by_sample.items()}
     return {
-        "samples": {name: each.counts for name, each in totals.items()},
-        "weights": {name: each.weights for name, each in totals.items()},
+        "samples": {name: total.counts for name, total in totals.items()},
+        "weights": {name: total.weights for name, total in totals.items()},
     }

@@ -1,7 +1,7 @@
 """Pure array kernels on jagged collections: thresholds, finiteness, selection of events.
 
-A jagged collection is a flat array of all candidates of all events, and `offsets` (int64, number of events + 1):
-event i owns the candidates `offsets[i]:offsets[i + 1]`.
+A jagged collection is a flat array of all candidates of all events, and `offsets` (int64, number of
+events + 1): event i owns the candidates `offsets[i]:offsets[i + 1]`.
 """
 
 from __future__ import annotations
@@ -26,28 +26,34 @@ class Jagged(NamedTuple):
         """One list of records per event, which uproot writes."""
         return ak.unflatten(ak.zip(self.fields), np.diff(self.offsets))
 
+    @property
+    def size(self) -> NDArray[Any]:
+        """(num_candidates,) pT, or ET of a collection without it [GeV]."""
+        return self.fields["pt" if "pt" in self.fields else "et"]
 
-def offsets_after_mask(offsets: Offsets, kept: Mask) -> Offsets:
-    """Offsets (num_events + 1,) into the flat arrays after `array[kept]`; `kept` is (num_candidates,)."""
-    running = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
+
+def offsets_after_mask(offsets: Offsets, mask: Mask) -> Offsets:
+    """Offsets (num_events + 1,) into `array[mask]`; `mask` is (num_candidates,)."""
+    running = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
     return running[offsets]
 
 
-def any_per_event(offsets: Offsets, flags: Mask) -> Mask:
-    """True for events in which at least one candidate is flagged; (num_events,)."""
-    return np.diff(offsets_after_mask(offsets, flags)) > 0
+def any_per_event(offsets: Offsets, mask: Mask) -> Mask:
+    """(num_events,) whether the mask holds for any candidate of the event."""
+    return np.diff(offsets_after_mask(offsets, mask)) > 0
 
 
 def wrap_azimuths(phi: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Azimuths within [-pi, pi], to float32; those that are there already keep every bit, and NaN stays NaN.
+    """Azimuths within [-pi, pi], to float32; azimuths in this range keep every bit, NaN stays NaN.
 
     Examples:
         >>> wrap_azimuths(np.array([3.0, 4.0, 6.5], np.float32)).round(3).astype(str).tolist()
         ['3.0', '-2.283', '0.217']
     """
     outside = is_out_of_range(phi)
+    turns = np.round(phi[outside].astype(np.float64) / (2 * np.pi))
     wrapped = phi.copy()
-    wrapped[outside] -= 2 * np.pi * np.round(phi[outside].astype(np.float64) / (2 * np.pi))
+    wrapped[outside] -= 2 * np.pi * turns
     return wrapped
 
 
@@ -57,23 +63,21 @@ def is_out_of_range(phi: NDArray[np.float32]) -> Mask:
 
 
 def is_padding(candidates: Jagged) -> Mask:
-    """True for slots without a candidate: pT (or ET) is negative, or eta and phi are one number as padding has it.
+    """True for slots without a candidate; NaN and infinity are no padding.
 
-    Then pT is the same number or 0, or the number is beyond a full turn, such as 999. NaN and infinity are none.
+    In such slots pT (or ET) is negative, or eta and phi are one number. Then pT is the same number
+    or 0, or the number is beyond a full turn, such as 999.
     """
-    size, eta, phi = (
-        candidates.fields[name]
-        for name in ("pt" if "pt" in candidates.fields else "et", "eta", "phi")
-    )
-    found: Mask = (np.isfinite(size) & (size < 0)) | (
-        (eta == phi) & ((size == eta) | (size == 0) | (np.abs(phi) > 2 * np.pi))
-    )
-    return found
+    size = candidates.size
+    eta, phi = candidates.fields["eta"], candidates.fields["phi"]
+    is_negative = np.isfinite(size) & (size < 0)
+    is_one_number = (eta == phi) & ((size == eta) | (size == 0) | (np.abs(phi) > 2 * np.pi))
+    padding: Mask = is_negative | is_one_number
+    return padding
 
 
 def drop_padding(candidates: Jagged) -> Jagged:
     """The candidates with a positive pT (or ET) that are no padding."""
-    size = candidates.fields["pt" if "pt" in candidates.fields else "et"]
-    kept = (size > 0) & ~is_padding(candidates)
-    fields = {name: values[kept] for name, values in candidates.fields.items()}
-    return Jagged(offsets_after_mask(candidates.offsets, kept), fields)
+    mask = (candidates.size > 0) & ~is_padding(candidates)
+    fields = {name: values[mask] for name, values in candidates.fields.items()}
+    return Jagged(offsets_after_mask(candidates.offsets, mask), fields)

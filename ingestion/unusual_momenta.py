@@ -19,46 +19,49 @@ _LARGE_MEAN_PT: Final = 400.0
 
 
 def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
-    """The events with an eta within 3 % below pi, by collection, of those without any eta beyond: azimuths are so."""
-    found = {}
+    """The events with an eta within 3 % below pi, by collection, where no eta is above pi.
+
+    Azimuths are distributed like this.
+    """
+    events = {}
     for name, (offsets, fields) in collections.items():
-        size = np.abs(fields["eta"])
-        is_near_pi = size > 0.97 * np.pi
-        if is_near_pi.any() and size.max() <= np.float32(np.pi):
-            found[name] = any_per_event(offsets, is_near_pi)
-    return found
+        abs_eta = np.abs(fields["eta"])
+        is_near_pi = abs_eta > 0.97 * np.pi
+        if is_near_pi.any() and abs_eta.max() <= np.float32(np.pi):
+            events[name] = any_per_event(offsets, is_near_pi)
+    return events
 
 
 def large_momenta(
     scalars: Mapping[str, NDArray[Any]], collections: Mapping[str, Jagged]
 ) -> dict[str, Mask]:
     """The events with momenta as large as if they were in MeV, and those with any, by counter."""
-    is_large = {"MET": _is_above(scalars["met"])}
-    is_any = {"MET": scalars["met"] > 0}
+    has_large = {"MET": _is_large(scalars["met"])}
+    has_any = {"MET": scalars["met"] > 0}
     for name, candidates in collections.items():
-        is_any[name] = np.diff(candidates.offsets) > 0
+        has_any[name] = np.diff(candidates.offsets) > 0
         if name in PARTICLE_COLLECTIONS:
-            is_large[name] = _mean_momenta(candidates) > _LARGE_MEAN_PT
+            has_large[name] = _mean_momenta(candidates) > _LARGE_MEAN_PT
         else:
-            is_small = ~_is_above(candidates.fields["pt"])
-            is_large[name] = is_any[name] & ~any_per_event(candidates.offsets, is_small)
-    found = {}
-    for name, events in is_large.items():
+            is_small = ~_is_large(candidates.size)
+            has_large[name] = has_any[name] & ~any_per_event(candidates.offsets, is_small)
+    counters = {}
+    for name, events in has_large.items():
         if events.any():
-            found[f"{tally.LARGE_MOMENTA}{name}"] = events
-            found[f"{tally.ANY_MOMENTA}{name}"] = is_any[name]
-    return found
+            counters[f"{tally.LARGE_MOMENTA}{name}"] = events
+            counters[f"{tally.ANY_MOMENTA}{name}"] = has_any[name]
+    return counters
 
 
-def _is_above(momenta: NDArray[Any]) -> Mask:
-    is_above: Mask = np.isfinite(momenta) & (momenta > _LARGE_PT)
-    return is_above
+def _is_large(momenta: NDArray[Any]) -> Mask:
+    is_large: Mask = np.isfinite(momenta) & (momenta > _LARGE_PT)
+    return is_large
 
 
 def _mean_momenta(candidates: Jagged) -> NDArray[np.float64]:
-    """(num_events,) mean pT or ET of the candidates, 0 without any; those that are not finite count as 0."""
+    """(num_events,) mean pT or ET of the candidates, 0 without any; NaN and infinity count as 0."""
     counts = np.diff(candidates.offsets)
-    size = candidates.fields["pt" if "pt" in candidates.fields else "et"]
+    size = candidates.size
     finite_size = np.where(np.isfinite(size), size, 0)
     events = np.repeat(np.arange(len(counts)), counts)
     return np.bincount(events, finite_size, len(counts)) / np.maximum(counts, 1)

@@ -1,9 +1,9 @@
-"""Weights of events beyond their own branch: names like weights, sums over all generated events, signs of a skim."""
+"""Weights of samples: branches of weights, sums over all generated events, signs of a skim."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from hep_core.input_errors import (
 from ingestion.branches import BranchLocation, column_numbers, event_numbers, is_variation
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.expressions import ColumnSource
-from ingestion.layout import BranchNames
+from ingestion.layout import Branch, BranchNames
 from ingestion.packed_reals import read_branch
 from ingestion.root_format import TREES
 from ingestion.settings import NO_WEIGHT
@@ -45,136 +45,167 @@ _NUMBERS_OF_EVENTS: Final = (
 )
 #: Highest number of entries whose event numbers are read.
 _NUMBERS_READ: Final = 1_000_000
-#: Number of entries that are read for the length of their lists, if that of the first is empty, before all are.
+#: Number of entries that are read for the length of their lists, if that of the first is empty,
+#: before all are.
 _FIRST_ENTRIES: Final = 1000
-#: Share of the event numbers before a gap above which a file looks skimmed; some generators skip single events.
+#: Share of the event numbers before a gap above which a file looks skimmed; some generators skip
+#: single events.
 _GAPS: Final = 0.05
 
 
 def like_weights(branches: Iterable[str]) -> tuple[str, ...]:
-    """Branches whose names say that they may hold weights or cross-sections, the most common names first."""
-    named = filter(_LIKE_A_WEIGHT.match, branches)
-    return tuple(sorted(named, key=lambda name: (not _A_WEIGHT.fullmatch(name), len(name), name)))
+    """Branches that are named like weights or cross-sections, the most common names first."""
+    matches = [name for name in branches if _LIKE_A_WEIGHT.match(name)]
+    matches.sort(key=lambda name: (not _A_WEIGHT.fullmatch(name), len(name), name))
+    return tuple(matches)
 
 
-def generated_sum(file: Any, words: str, path: str) -> float:
-    """Sum of the weights of all generated events of an open file: of a branch of another tree, or a histogram's bin.
+def generated_sum(file: Any, key: str, path: str) -> float:
+    """Sum of the weights of all generated events, of a branch of another tree or a histogram's bin.
 
-    `words` is `Runs.genEventSumw`, or `CountWeighted[1]`: bins count from 1.
+    `file` is an open file. `key` is `Runs.genEventSumw`, or `CountWeighted[1]`: bins count from 1.
     """
-    kinds = file.classnames(cycle=False)
-    histogram = re.fullmatch(r"(.+)\[(\d+)\]", words)
+    classes = file.classnames(cycle=False)
+    bin_match = re.fullmatch(r"(.+)\[(\d+)\]", key)
     numbers: Floats | None = None
-    if histogram and kinds.get(histogram[1], "").startswith("TH1"):
-        bins = np.asarray(file[histogram[1]].values(flow=True), np.float64)
-        held = [f"{histogram[1]}[{place}]" for place in range(1, len(bins) - 1)]
-        numbers = bins[int(histogram[2]) :][:1] if words in held else None
-    else:
-        splits = [(words[: at.start()], words[at.end() :]) for at in re.finditer(r"\.", words)]
-        tree, branch = next(((tree, branch) for tree, branch in splits if tree in kinds), ("", ""))
-        held = [f"{tree}.{name}" for name in file[tree].keys()] if tree else sorted(kinds)  # noqa: SIM118 - no dict
-        if f"{tree}.{branch}" in held:
-            place = BranchLocation(
-                f"{path}: branch '{words}'", "State another one as sum_of_weights of the sample."
+    if bin_match and classes.get(bin_match[1], "").startswith("TH1"):
+        histogram, bin_number = bin_match[1], int(bin_match[2])
+        bins = np.asarray(file[histogram].values(), np.float64)
+        available = [f"{histogram}[{number}]" for number in range(1, len(bins) + 1)]
+        if key in available:
+            numbers = bins[bin_number - 1 : bin_number]
+    elif tree := _tree_in_key(key, classes):
+        available = [f"{tree}.{branch}" for branch in file[tree].keys()]  # noqa: SIM118 - no dict
+        if key in available:
+            branch = key.removeprefix(f"{tree}.")
+            location = BranchLocation(
+                f"{path}: branch '{key}'", "State another one as sum_of_weights of the sample."
             )
-            numbers = event_numbers(read_branch(file[tree][branch]), place, "float64", 0)
+            numbers = event_numbers(read_branch(file[tree][branch]), location, "float64", 0)
+    else:
+        available = sorted(classes)
     if numbers is None:
         raise MissingBranchError(
-            f"{path} lacks '{words}', the sum_of_weights of the sample. It holds: {shortened_list(held)}."
-            f"{nearest_names(words, held)} Correct the key, or take the file out of the sample's files."
+            f"{path} lacks '{key}', the sum_of_weights of the sample. It holds: "
+            f"{shortened_list(available)}.{nearest_names(key, available)} Correct the key, or take "
+            f"the file out of the sample's files."
         )
     if not np.isfinite(numbers).all():
         raise WrongBranchTypeError(
-            f"{path}: '{words}', the sum_of_weights of the sample, is not finite."
+            f"{path}: '{key}', the sum_of_weights of the sample, is not finite."
         )
     return float(numbers.sum())
+
+
+def _tree_in_key(key: str, names: Container[str]) -> str:
+    """The start of a key, up to a dot, that is a name in the file; empty without one."""
+    for dot in re.finditer(r"\.", key):
+        if key[: dot.start()] in names:
+            return key[: dot.start()]
+    return ""
 
 
 def list_lengths(
     names: BranchNames, columns: Mapping[str, ColumnSource], entries: int
 ) -> dict[str, int]:
-    """How many numbers an event has in the branches of weights that are there, by column; 0 if all lists are empty.
+    """Length of the lists in branches of weights, by column; 0 if all lists are empty.
 
-    The first number of the list of `weight` is that of the generator itself, whatever follows.
+    Columns without a branch are left out. The first number of the list of `weight` is that of the
+    generator itself, whatever follows.
 
     Raises:
         WrongBranchTypeError: A branch has no such number, or holds none.
     """
     lengths = {}
     for name, column in columns.items():
-        is_chosen = is_variation(name) or (name == "weight" and column.number)
-        if not is_chosen or column.branch not in names:
-            continue
-        lengths[name] = 0
-        for stop in (1, _FIRST_ENTRIES, entries):
-            array = names[column.branch].read(0, min(stop, entries))
-            is_there = (
-                np.asarray(ak.num(array)) > 0 if array.ndim > 1 else np.ones(len(array), np.bool_)
-            )
-            if is_there.any():
-                first = int(np.argmax(is_there))
-                column_numbers(array[first : first + 1], name, column, path=names.file, first=first)
-                lengths[name] = int(ak.num(array)[first]) if array.ndim > 1 else 1
-                break
+        is_in_list = name == "weight" and bool(column.position)
+        if (is_variation(name) or is_in_list) and column.branch in names:
+            lengths[name] = _list_length(names[column.branch], name, column, entries)
     return lengths
 
 
-def check_weight_scale(words: str, weight: str, path: str) -> None:
-    """Refuse a `sum_of_weights` that adds up other weights than the 1 of each event of a file without `weight`."""
-    if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(words):
+def _list_length(branch: Branch, name: str, column: ColumnSource, entries: int) -> int:
+    """Length of the first list that is not empty; 1 for a branch of numbers, 0 without numbers."""
+    for stop in (1, _FIRST_ENTRIES, entries):
+        array = branch.read(0, min(stop, entries))
+        lengths = np.asarray(ak.num(array)) if array.ndim > 1 else np.ones(len(array), np.int64)
+        if lengths.any():
+            entry = int(np.argmax(lengths > 0))
+            # Checks that the number is there.
+            column_numbers(array[entry : entry + 1], name, column, path=branch.file, first=entry)
+            return int(lengths[entry])
+    return 0
+
+
+def check_weight_scale(sum_of_weights: str, weight: str, path: str) -> None:
+    """Refuse a sum of weights of the generator where each event of a file counts 1."""
+    if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(sum_of_weights):
         raise WrongBranchTypeError(
-            f"{path}: '{words}', the sum_of_weights of the sample, adds up weights of the generator, but every event "
-            f"has weight 1. State their branch as `weight` of the sample, or a number of events as sum_of_weights "
-            f"(Runs.genEventCount)."
+            f"{path}: '{sum_of_weights}', the sum_of_weights of the sample, adds up weights of the "
+            f"generator, but every event has weight 1. State their branch as `weight` of the "
+            f"sample, or a number of events as sum_of_weights (Runs.genEventCount)."
         )
 
 
 def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
-    """What in a file says that it holds only a part of the generated events.
+    """The sign in a file that it holds only a part of the generated events, as a clause.
 
     Returns:
-        Words; empty if what the file has speaks for all generated events; None if it has nothing that tells.
+        The clause; empty if the file shows that it holds all generated events; None if it shows
+        neither.
     """
-    # What is not needed may be damaged.
+    # Objects that are not needed may be damaged.
     with suppress(DamagedFileError), translate_read_errors(path, "its counters of events"):
-        return _sign_of_a_skim(file, tree, entries)
+        sign = _sign_in_runs(file, entries)
+        if sign is None:
+            sign = _sign_in_histograms(file, entries)
+        if sign is None:
+            sign = _sign_in_event_numbers(tree)
+        return sign
     return None
 
 
-def _sign_of_a_skim(file: Any, tree: Any, entries: int) -> str | None:
-    counters: dict[str, float] = {}
-    for name, kind in file.classnames(cycle=False).items():
-        if name == "Runs" and kind in TREES:
-            for branch in file[name].keys(filter_name="genEventCount*"):
-                generated = int(np.sum(read_branch(file[name][branch])))
-                return (
-                    f"{name}.{branch} is {generated}, its tree has {entries} entries"
-                    if generated > entries
-                    else ""
-                )
-        if kind.startswith("TH1") and _LIKE_A_COUNTER.match(name):
-            counters[name] = float(np.max(file[name].values(), initial=0.0))
-    for name, count in counters.items():
-        if count > entries * (1 + 1e-6):
-            return f"the histogram '{name}' holds {count:g}, its tree has {entries} entries"
-    return "" if entries in counters.values() else _gaps(tree)
+def _sign_in_runs(file: Any, entries: int) -> str | None:
+    """The sign in the tree Runs of NanoAOD."""
+    if file.classnames(cycle=False).get("Runs") not in TREES:
+        return None
+    runs = file["Runs"]
+    for branch in runs.keys(filter_name="genEventCount*"):
+        generated = int(np.sum(read_branch(runs[branch])))
+        if generated > entries:
+            return f"Runs.{branch} is {generated}, its tree has {entries} entries"
+        return ""
+    return None
 
 
-def _gaps(tree: Any) -> str | None:
+def _sign_in_histograms(file: Any, entries: int) -> str | None:
+    """The sign in histograms that count events."""
+    counts = []
+    for name, class_name in file.classnames(cycle=False).items():
+        if class_name.startswith("TH1") and _LIKE_A_COUNTER.match(name):
+            count = float(np.max(file[name].values(), initial=0.0))
+            if count > entries * (1 + 1e-6):
+                return f"the histogram '{name}' holds {count:g}, its tree has {entries} entries"
+            counts.append(count)
+    return "" if entries in counts else None
+
+
+def _sign_in_event_numbers(tree: Any) -> str | None:
+    """The sign in gaps between the numbers of events."""
     branches = set(tree.keys(full_paths=False))
     for name in _NUMBERS_OF_EVENTS:
-        if name in branches:
-            array = read_branch(tree[name], 0, _NUMBERS_READ)
-            try:
-                numbers = np.unique(event_numbers(array, BranchLocation(name), None, 0))
-            except WrongBranchTypeError:
-                continue
-            # Some writers leave the numbers 0.
-            if len(numbers) > 1:
-                share = float(np.mean(np.diff(numbers) > 1))
-                return (
-                    f"the numbers '{name}' of its events have gaps: {100 * share:.0f} %"
-                    if share > _GAPS
-                    else ""
-                )
+        if name not in branches:
+            continue
+        array = read_branch(tree[name], 0, _NUMBERS_READ)
+        try:
+            numbers = np.unique(event_numbers(array, BranchLocation(name), None, 0))
+        except WrongBranchTypeError:
+            continue
+        # Some writers leave the numbers 0.
+        if len(numbers) < 2:
+            continue
+        gaps = float(np.mean(np.diff(numbers) > 1))
+        if gaps > _GAPS:
+            return f"the numbers '{name}' of its events have gaps: {100 * gaps:.0f} %"
+        return ""
     return None

@@ -20,9 +20,11 @@ from features.matrices import list_columns, model_inputs, particle_matrices, par
 from features.schema import stated_settings
 from features.settings import FeatureSettings
 from hep_core.plugins import load
-from ingestion.files import FileInfo, find_input_files
-from ingestion.reader import RawEvents, Selection, read_events, select_events
+from ingestion.file_info import FileInfo
+from ingestion.files import find_input_files
+from ingestion.reader import RawEvents, read_events
 from ingestion.schema import COLLECTIONS
+from ingestion.selection import Selection, select_events
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.errors import ModelError
 from models.prediction import Predictor

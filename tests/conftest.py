@@ -15,7 +15,8 @@ from delphes_files import source_of
 from hypothesis import settings
 from pyspark import SparkContext
 
-from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import SourceFile, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import JVM_VARIABLE, SparkProvider

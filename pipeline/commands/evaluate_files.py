@@ -15,8 +15,8 @@ from features.spark_job import Unsplit, make_unsplit, track_hint
 from hep_core.atomic_files import write_atomically
 from hep_core.paths import expand_path
 from ingestion.copies import UInt64s
+from ingestion.range_output import keys_folder
 from ingestion.settings import SampleSettings
-from ingestion.spark_job import keys_folder
 from ingestion.tally import sum_counts, sums_by_sample
 from models.evaluation.rates import Rates
 from pipeline.config import Config

@@ -23,7 +23,7 @@ from hep_core.paths import expand_path
 from hep_core.plugins import load_from_environment
 from ingestion.conflicts import tree_identity
 from ingestion.errors import BadFilesError
-from ingestion.files import FileInfo
+from ingestion.file_info import FileInfo
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import folder_of_option

@@ -66,8 +66,7 @@ def _find_files(
         yield from messages
     for message in group_messages((file.path, file.message) for file in files.bad):
         yield f"would be skipped: {message}"
-    infos = [info._asdict() for info in files.infos]
-    for note in notes(infos, [sample.model_dump() for sample in samples]):
+    for note in notes(files.infos, samples):
         yield f"note: {note}"
     return files
 

@@ -11,7 +11,9 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from ingestion.file_info import BadFile, FileInfo, WaitingFile
 from ingestion.notes import notes
+from ingestion.settings import SampleSettings
 from models.evaluation.intervals import Efficiency
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.rounding import inverse_with_interval, with_error
@@ -246,8 +248,15 @@ def _warnings_about_input(
         )
     if num_copies := sum(sample["rejected_copy"] for sample in samples):
         yield f"{num_copies} events are copies of others in the input files and were left out."
-    unread_files = [*counters.bad_files, *counters.waiting_files]
-    yield from notes(files, config["samples"], counters.samples, unread_files)
+    yield from notes(
+        [FileInfo(**file) for file in files],
+        [SampleSettings.model_construct(**sample) for sample in config["samples"]],
+        counters.samples,
+        [
+            *(BadFile(**file) for file in counters.bad_files),
+            *(WaitingFile(**file) for file in counters.waiting_files),
+        ],
+    )
     yield from uncertain_mixtures(config)
     if num_bad := len(counters.bad_files):
         yield f"Unreadable input files that were skipped: {num_bad}. The numbers do not include them."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from features.dataset import FeatureDataset
-    from ingestion.files import FileInfo
+    from ingestion.file_info import FileInfo
     from ingestion.settings import IngestSettings
     from models.evaluation.data_comparison import DataEvents
     from models.evaluation.measurements import EvaluationTask

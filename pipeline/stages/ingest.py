@@ -24,7 +24,7 @@ from pipeline.stages.input_files import files_read, files_skipped, identities
 from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
-    from ingestion.files import BadFile, FileInfo
+    from ingestion.file_info import BadFile, FileInfo
     from ingestion.spark_job import EarlierParts, IngestResult
 
 
@@ -139,13 +139,10 @@ class Ingest(Stage):
             context.say(
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
             )
-        files, left_out = (
-            [each._asdict() for each in those]
-            for those in (infos, (*result.bad, *context.inputs.details.waiting))
-        )
-        samples = [sample.model_dump() for sample in config.samples]
-        for words in notes(files, samples, sums_by_sample(result.parts)["samples"], left_out):
-            context.say(f"note: {words}")
+        counters = sums_by_sample(result.parts)["samples"]
+        unread_files = [*result.bad, *context.inputs.details.waiting]
+        for note in notes(infos, config.samples, counters, unread_files):
+            context.say(f"note: {note}")
         for words in group_messages((each.path, each.message) for each in result.bad):
             context.say(f"skipped: {words}")
         return _result(context, result)
@@ -153,7 +150,8 @@ class Ingest(Stage):
     def _earlier_parts(self, context: Context, infos: list[FileInfo]) -> EarlierParts | None:
         """Parts of unchanged files in the version in use, if the same code made them with the same settings."""
         from ingestion.changes import is_unchanged
-        from ingestion.spark_job import EarlierParts, EventsPart
+        from ingestion.range_output import EventsPart
+        from ingestion.spark_job import EarlierParts
 
         current = context.current
         if (

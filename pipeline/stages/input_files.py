@@ -15,12 +15,12 @@ from pipeline.runs.fingerprint import Input
 from pipeline.runs.version import Version
 
 if TYPE_CHECKING:
-    from ingestion.files import BadFile, FileInfo
+    from ingestion.file_info import BadFile, FileInfo
 
 
 def files_read(version: Version | None) -> list[FileInfo]:
     """The ROOT files that a version read."""
-    from ingestion.files import FileInfo
+    from ingestion.file_info import FileInfo
 
     if version is None:
         return []
@@ -33,7 +33,7 @@ def files_read(version: Version | None) -> list[FileInfo]:
 
 def files_skipped(version: Version | None) -> list[BadFile]:
     """The ROOT files that a version of `ingest` skipped."""
-    from ingestion.files import BadFile
+    from ingestion.file_info import BadFile
 
     if version is None:
         return []

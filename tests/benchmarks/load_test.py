@@ -23,7 +23,8 @@ import numpy as np
 import uproot
 from numpy.typing import NDArray
 
-from ingestion.files import FileInfo, expand, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import expand, inventory
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.reader import RawEvents, read_events
 from ingestion.schema import SCALARS

@@ -33,9 +33,11 @@ from features.mixing_pass import PickedRows, gather_rows, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import keep_freed_memory, make_features
-from ingestion.files import FileInfo, expand, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import expand, inventory
 from ingestion.known_layouts import LAYOUTS, BranchLayout
-from ingestion.reader import read_events, select_events
+from ingestion.reader import read_events
+from ingestion.selection import select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
 from pipeline.configuration.shell_sections import SparkSettings

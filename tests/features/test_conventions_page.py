@@ -12,7 +12,7 @@ from extracted_features import particles_of
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import LACKS_CANDIDATE_KIND, FeatureBlock, build_features
 from features.settings import Convention, FeatureSettings, Ordering
-from ingestion.files import FileInfo
+from ingestion.file_info import FileInfo
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
 LEPTON = [hlf_names().index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]

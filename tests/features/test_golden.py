@@ -14,7 +14,7 @@ from extracted_features import particles_of
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import build_features
 from features.settings import Convention, FeatureSettings, Ordering
-from ingestion.files import FileInfo
+from ingestion.file_info import FileInfo
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 EVENTS_PER_SAMPLE = 10

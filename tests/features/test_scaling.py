@@ -15,8 +15,9 @@ from features.columns import INPUT_COLUMNS
 from features.kernels import build_features
 from features.scaling import ColumnStatistics, scaler_json
 from features.settings import FeatureSettings
-from ingestion.files import FileInfo
-from ingestion.reader import read_events, select_events
+from ingestion.file_info import FileInfo
+from ingestion.reader import read_events
+from ingestion.selection import select_events
 from ingestion.settings import IngestSettings
 from models.networks.scaling_layer import Scaler, Standardize
 

@@ -14,9 +14,11 @@ import uproot
 from event_rows import Row
 
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.files import FileInfo, SourceFile, inventory
-from ingestion.reader import RawEvents, Selection, read_events, select_events
+from ingestion.file_info import FileInfo
+from ingestion.files import SourceFile, inventory
+from ingestion.reader import RawEvents, read_events
 from ingestion.schema import COLLECTIONS, SCALARS
+from ingestion.selection import Selection, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 
 

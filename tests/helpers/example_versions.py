@@ -129,7 +129,11 @@ def _manifest(
             {
                 "path": f"/data/{state_after}.root",
                 "sample": samples[0],
+                "label": 0,
                 "entries": 10,
+                "size": 1000,
+                "modified": "1.0",
+                "edges": [0, 10],
                 "uuid": f"u{state_after}",
                 "missing_optional": [],
             }

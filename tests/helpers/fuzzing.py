@@ -69,9 +69,11 @@ def prepare(file_bytes: bytes, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from hep_core.input_errors import InputFileError
     from hep_core.storage import size_and_time
-    from ingestion.files import FileInfo, SourceFile, inspect_file
+    from ingestion.file_info import FileInfo
+    from ingestion.files import SourceFile
+    from ingestion.inspection import inspect_file
+    from ingestion.range_output import ingest_range, split_entries
     from ingestion.settings import IngestSettings, SampleSettings
-    from ingestion.spark_job import ingest_range, split_entries
 
     path = folder / "spoiled.root"
     path.write_bytes(file_bytes)

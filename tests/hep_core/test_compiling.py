@@ -168,7 +168,8 @@ from hep_simulation.calorimeter import ECAL, HCAL, Hits, MeasuredTracks, measure
 from hep_simulation.particles import StableParticles
 from hep_simulation.propagation import propagate
 from hep_simulation.puppi import Flowing, puppi_weights
-from ingestion.reader import read_events, select_events
+from ingestion.selection import select_events
+from ingestion.reader import read_events
 from ingestion.settings import IngestSettings, SampleSettings
 
 @compiled

@@ -19,7 +19,8 @@ from features.functions import FUNCTIONS
 from features.columns import HIGH_LEVEL
 from hep_core import plugins
 from ingestion.files import find_input_files
-from ingestion.reader import read_events, select_events
+from ingestion.selection import select_events
+from ingestion.reader import read_events
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import NetworksSettings
 from training.settings import TrainSettings

@@ -24,9 +24,10 @@ from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from hep_core.input_errors import RefusedFileError, UnreachableFileError, UnreadableFileError
 from hep_core.storage import ATTEMPTS, limit_waiting, retry_remote
 from ingestion.errors import NoFilesError
-from ingestion.files import FileInfo, expand, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import expand, inventory
+from ingestion.range_output import EntryRange, EventsPart, ingest_range
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
-from ingestion.spark_job import EntryRange, EventsPart, ingest_range
 
 SETTINGS: Final = IngestSettings()
 FOR_EVER: Final = 1_000_000

@@ -26,8 +26,9 @@ from hep_core.input_errors import (
     read_error,
 )
 from hep_core.storage import ATTEMPTS, retry_remote, translate_fs_errors
+from ingestion.range_output import ingest_range, split_entries
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.spark_job import ingest, ingest_range, split_entries
+from ingestion.spark_job import ingest
 
 LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
 

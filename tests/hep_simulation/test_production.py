@@ -28,7 +28,8 @@ from hep_simulation.production import (
     pool_of,
 )
 from ingestion.files import expand, inventory
-from ingestion.reader import read_events, select_events
+from ingestion.reader import read_events
+from ingestion.selection import select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.simulate_section import (
     HeavyFlavourSettings,

@@ -21,7 +21,9 @@ from event_rows import distinct, event_row, lepton
 
 from hep_core.input_errors import DamagedFileError, InputFileError, UnreadableFileError
 from ingestion.errors import BadFilesError, EmptySampleError, TruncatedFileError
-from ingestion.files import FileInfo, SourceFile, inspect_file, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import SourceFile, inventory
+from ingestion.inspection import inspect_file
 from ingestion.root_format import open_root
 from ingestion.settings import IngestSettings
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from ingestion import baskets
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
+from ingestion.range_output import ingest_range, split_entries
 from ingestion.settings import IngestSettings
-from ingestion.spark_job import ingest_range, split_entries
 
 BASKETS = [7, 1, 12, 5, 5, 30, 2, 8]
 

@@ -17,7 +17,7 @@ from event_rows import Row, event_row, lepton
 
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError
 from ingestion.changes import carry_over_revisions, content_digest, is_unchanged
-from ingestion.files import FileInfo
+from ingestion.file_info import FileInfo
 
 MET, OTHER_MET = 123.4375, 125.5
 

@@ -56,7 +56,7 @@ LARGE: Final = [2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 6, 2**64 - 1]
 def test_conditions_on_large_integers_are_exact(condition: str, holds: list[int]) -> None:
     rule = LabelRule.of({condition: 1})
     values = {"n": np.array(LARGE, np.uint64), "small": np.ones(len(LARGE), np.uint8)}
-    columns = {name: exact(values[source.words]) for name, source in rule.sources.items()}
+    columns = {name: exact(values[source.text]) for name, source in rule.sources.items()}
     assert rule.labels(columns)[1].tolist() == holds
 
 
@@ -98,7 +98,7 @@ def test_each_branch_and_number_of_a_list_is_read_once() -> None:
     rule = LabelRule.of(
         {"Top.n[1] == 1": 1, "Top.n[1] == 0 and Event.n > 2": 0, "Top.n[1] < 0": None}
     )
-    assert [source.words for source in rule.sources.values()] == ["Top.n[1]", "Event.n"]
+    assert [source.text for source in rule.sources.values()] == ["Top.n[1]", "Event.n"]
     columns = {
         "_label_by_0": np.array([1.0, 0, 0, -1, np.nan]),
         "_label_by_1": np.array([3, 3, 2, 3, 3]),
@@ -117,7 +117,7 @@ def test_no_condition_holds_for_a_number_that_is_not_finite() -> None:
 def holds_for(condition: str, **columns: NDArray[np.generic]) -> list[bool]:
     """For which events a condition holds."""
     rule = LabelRule.of({condition: 1})
-    of_rule = {name: columns[source.words] for name, source in rule.sources.items()}
+    of_rule = {name: columns[source.text] for name, source in rule.sources.items()}
     return [bool(num) for num in rule.labels(of_rule)[1]]
 
 

@@ -20,8 +20,8 @@ from ingestion.errors import ConflictingFilesError, MissingBranchError, WrongBra
 from ingestion.files import Inventory, expand, inventory
 from ingestion.layout import BranchNames, field_sources
 from ingestion.notes import notes, unusual_content
-from ingestion.reader import Selection
 from ingestion.schema import COLLECTIONS
+from ingestion.selection import Selection
 from ingestion.settings import IngestSettings, SampleSettings
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
@@ -488,7 +488,7 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
     # After its last save, the job wrote further baskets.
     path.write_bytes(path.read_bytes() + bytes(1000))
     (info,) = found(path).infos
-    (message,) = notes([info._asdict()], [])
+    (message,) = notes([info], [])
     assert "never closed" in message
     assert "Its 2 entries up to the last save are read" in message
     (waiting,) = found(path, IngestSettings(settle_seconds=3600)).waiting

@@ -13,8 +13,9 @@ from spark_in_process import InProcessSpark
 
 from ingestion import spark_job as job
 from ingestion.files import Inventory, expand, inventory
+from ingestion.range_output import EntryRange, EventsPart, ingest_range
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
-from ingestion.spark_job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
+from ingestion.spark_job import IngestResult, ingest
 
 SKIP = IngestSettings(on_bad_file=OnBadFile.SKIP, entries_per_task=1)
 

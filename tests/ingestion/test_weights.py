@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from hep_core.input_errors import InputFileError
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
-from ingestion.files import FileInfo, expand, find_input_files, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import expand, find_input_files, inventory
 from ingestion.notes import notes
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.weights import generated_sum, sign_of_a_skim
@@ -29,7 +30,7 @@ def written(path: Path, weights: dict[str, Any]) -> Path:
 
 def notes_of(*files: FileInfo) -> list[str]:
     """Notes about samples without cross-sections."""
-    return notes([file._asdict() for file in files], [])
+    return notes(files, [])
 
 
 THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -280,16 +281,16 @@ def test_what_counts_the_generated_events_shows_a_skim(
 ) -> None:
     (info,) = checked_files(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
     assert info.skim == sign
-    expected: dict[str, Any] = {"name": "made", "cross_section_pb": 2.0, "sum_of_weights": None}
-    results = notes([info._asdict()], [expected])
+    sample = SampleSettings(name="made", label=0, files=["a.root"], cross_section_pb=2.0)
+    results = notes([info], [sample])
     assert len(results) == (sign != "")
     for note in results:
         assert (
             sign or "Nothing in the files of made shows whether they hold all generated events"
         ) in note
         assert "`sum_of_weights" in note
-    assert notes([info._asdict()], [{**expected, "cross_section_pb": None}]) == []
-    assert notes([info._asdict()], [{**expected, "sum_of_weights": 5.0}]) == []
+    assert notes([info], [sample.model_copy(update={"cross_section_pb": None})]) == []
+    assert notes([info], [sample.model_copy(update={"sum_of_weights": 5.0})]) == []
 
 
 @pytest.mark.parametrize("weight", [None, "none"])

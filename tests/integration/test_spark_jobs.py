@@ -29,7 +29,8 @@ from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
 from features.spark_job import FeaturesResult, Unsplit, make_features, make_unsplit
 from hep_core.input_errors import DamagedFileError
-from ingestion.files import FileInfo, expand, inventory
+from ingestion.file_info import FileInfo
+from ingestion.files import expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import IngestResult, ingest
 from ingestion.tally import sums_by_sample

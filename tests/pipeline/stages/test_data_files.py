@@ -16,7 +16,9 @@ from published_by_hand import example_version, publish
 from rich.console import Console
 from stages_in_process import run_stages, without_spark
 
-from ingestion.files import FileInfo, SourceFile, inspect_file
+from ingestion.file_info import FileInfo
+from ingestion.files import SourceFile
+from ingestion.inspection import inspect_file
 from pipeline.config import Config, load_config
 from pipeline.errors import MissingInputError
 from pipeline.planner import Planner

@@ -172,7 +172,7 @@ def test_what_a_file_without_entries_lacks_was_noted(night: Night) -> None:
 def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("ingestion.spark_job.file_digest")
+    monkeypatch.delattr("ingestion.range_output.file_digest")
     night.run()
     published = {file.path: file.digest for file in night.version("ingest").files}
     outputs = night.counters("features")["kernel_outputs"]

@@ -1,0 +1,98 @@
+"""Results of the checks of input files: readable files, bad files, and files that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ingestion.expressions import LabelBy, sample_labels
+from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS
+
+
+class FileInfo(NamedTuple):
+    """A checked ROOT file. Its identity is the UUID, never the path."""
+
+    sample: str
+    label: int | None
+    path: str
+    uuid: str
+    entries: int
+    size: int
+    modified: str
+    missing_optional: Sequence[str]
+    edges: Sequence[int]
+    """Entries at which the file is cut into pieces, one events part each: between baskets, from 0
+    to `entries`."""
+    pass_through: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    """Type of each pass-through column (`IngestSettings.pass_through_columns`): int64 or
+    float64."""
+    digest: str = ""
+    """Digest of the content of a local file; empty until the file is read."""
+    revision: str = ""
+    """Time of the last change in place; empty if the file never changed."""
+    weight: str = SCALARS["weight"].branch
+    """The branch of the weights, or a number of it; `none` if the sample states so, empty if the
+    file has none."""
+    like_weights: Sequence[str] = ()
+    """Branches that are named like weights, if `weight` is empty."""
+    generated: dict[str, float] = {}  # noqa: RUF012 - nobody changes it
+    """Sum of weights of all generated events, by its name in `sum_of_weights` of the sample."""
+    skim: str | None = ""
+    """The sign that the file holds a part of the generated events; empty if it holds all, None if
+    nothing shows it."""
+    is_unclosed: bool = False
+    """Whether the job that wrote the file ended before it closed it: the entries are those of its
+    last save."""
+    tree: str = ""
+    branch_map: Mapping[str, str] = {}
+    """Tree and branches that the sample states."""
+    label_by: LabelBy = {}  # noqa: RUF012 - nobody changes it
+    weights: Mapping[str, str] = {}
+    """The further weights that the sample states."""
+    list_lengths: Mapping[str, int] = {}
+    """How many numbers an event has in the branch of one of `ingest.weights`, by column; 0 if all
+    lists are empty."""
+    absent_weights: Mapping[str, str] = {}
+    """A sentence about the nearest branches for each of `ingest.weights` that the file lacks, by
+    column."""
+
+    @property
+    def samples(self) -> dict[str, int | None]:
+        """The names that its events get as their sample, each with the class."""
+        return sample_labels(self.sample, self.label, self.label_by)
+
+    @property
+    def lacks_particles(self) -> bool:
+        """Whether the file has no tracks, photons and neutral hadrons."""
+        return any(field.startswith(PARTICLE_COLLECTIONS) for field in self.missing_optional)
+
+    @property
+    def location(self) -> str:
+        """Sample and path, as messages name the file."""
+        return f"sample '{self.sample}': {self.path}"
+
+
+class BadFile(NamedTuple):
+    """A skipped file and the reason."""
+
+    sample: str
+    path: str
+    reason: str
+    """Name of the error."""
+    message: str
+    size: int = -1
+    modified: str = ""
+    found_while_reading: bool = False
+    """Whether only reading the content shows the damage; the checks of `inventory` pass."""
+
+
+class WaitingFile(NamedTuple):
+    """A file that waits for a later run, and the reason."""
+
+    sample: str
+    path: str
+    reason: str
+
+
+#: The result of an earlier check.
+Checked = FileInfo | BadFile

@@ -1,0 +1,190 @@
+"""Opens one ROOT file and checks that it holds everything that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from hep_core.input_errors import nearest_names, translate_read_errors
+from ingestion.baskets import basket_boundaries, chunk_edges
+from ingestion.branches import (
+    INTEGERS_REMEDY,
+    column_numbers,
+    convert_exactly,
+    is_variation,
+    list_numbers,
+)
+from ingestion.conflicts import content_identity, tree_identity
+from ingestion.errors import MissingBranchError, MissingTreeError, UnclosedFileError
+from ingestion.expressions import ColumnSource, LabelRule
+from ingestion.file_info import FileInfo
+from ingestion.layout import Branch, BranchNames, field_sources, is_fixed
+from ingestion.root_format import TREES, check_header, open_root
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
+from ingestion.settings import NO_WEIGHT, IngestSettings
+from ingestion.sources import SourceFile
+from ingestion.suggestions import key_of_field, lines_to_paste
+from ingestion.weights import (
+    check_weight_scale,
+    generated_sum,
+    like_weights,
+    list_lengths,
+    sign_of_a_skim,
+)
+
+#: Number of entries whose b-tags are read to see whether they are bits.
+_FIRST_ENTRIES: Final = 1000
+
+
+def inspect_file(
+    source: SourceFile, settings: IngestSettings, *, size: int, modified: str
+) -> FileInfo:
+    """Open one ROOT file and check that it holds everything needed.
+
+    Raises:
+        InputFileError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a
+            branch is missing.
+    """
+    is_unclosed = check_header(source.path, size)
+    sample = source.sample
+    file_settings = settings.for_sample(sample.tree, sample.branch_map, sample.weights)
+    with translate_read_errors(source.path, "its directory"), open_root(source.path) as file:
+        if is_unclosed and not file.classnames(cycle=False):
+            raise UnclosedFileError(
+                f"{source.path} was never closed: the job that wrote its {size} bytes ended before "
+                f"it saved a tree. Run the job again, or take the file out of the sample's files."
+            )
+        tree = _open_tree(file, file_settings.tree, source.path)
+        entries = int(tree.num_entries)
+        # ROOT's reproducible output has a UUID of zeros.
+        uuid = str(file.file.uuid) if file.file.uuid.int else content_identity(source.path)
+        if sample.tree not in {"", settings.tree_name}:
+            uuid = tree_identity(uuid, sample.tree)
+        generated = {}
+        if source.sum_branch:
+            generated[source.sum_branch] = generated_sum(file, source.sum_branch, source.path)
+        info = FileInfo(
+            sample=sample.name,
+            label=sample.label,
+            path=source.path,
+            uuid=uuid,
+            entries=entries,
+            size=size,
+            modified=modified,
+            missing_optional=(),
+            edges=(0,),
+            weight=sample.weight or settings.names.scalars["weight"],
+            generated=generated,
+            skim=sign_of_a_skim(file, tree, entries, source.path),
+            is_unclosed=is_unclosed,
+            tree=sample.tree,
+            branch_map=sample.branch_map,
+            label_by=sample.label_by,
+            weights=sample.weights,
+        )
+        if not entries:
+            # A Snapshot that no event passes may have no branches.
+            return info
+        return _check_branches(info, BranchNames(tree, source.path), source, file_settings)
+
+
+def _open_tree(file: Any, name: str, path: str) -> Any:
+    classes = file.classnames(cycle=False)
+    if classes.get(name) not in TREES:
+        raise MissingTreeError.at(path, name, classes)
+    return file[name]
+
+
+def _check_branches(
+    info: FileInfo, names: BranchNames, source: SourceFile, settings: IngestSettings
+) -> FileInfo:
+    """Complete the description of a file by that of its branches."""
+    weight = source.sample.weight
+    if not source.needs_weight and ColumnSource.of_weight(info.weight).branch not in names:
+        weight = NO_WEIGHT
+    missing = _missing_optional(source, weight, settings, names)
+    has_weight = "weight" not in missing
+    if weight is None:
+        weight = info.weight if has_weight else ""
+    check_weight_scale(source.sum_branch or "", weight, source.path)
+
+    branches = settings.names.branches(settings.branch_map)
+    branches = {field: branch for field, branch in branches.items() if field not in missing}
+    columns = settings.pass_through_columns | LabelRule.of(source.sample.label_by).sources
+    if has_weight:
+        columns["weight"] = ColumnSource.of_weight(weight)
+        branches["weight"] = columns["weight"].branch
+    sources = field_sources(names, branches, settings.branch_map)
+    if settings.min_btag is None and "jets.count" not in settings.branch_map:
+        _check_btags_are_bits(sources["jets.btag"], info.entries)
+
+    boundaries = basket_boundaries(field_source.branch for field_source in sources.values())
+    edges = chunk_edges(boundaries, 0, info.entries, settings.entries_per_task)
+    return info._replace(
+        missing_optional=missing,
+        edges=tuple(edges),
+        pass_through=_pass_through_types(columns, missing, names, settings),
+        weight=weight,
+        like_weights=() if weight else like_weights(names),
+        list_lengths=list_lengths(names, columns, info.entries),
+        absent_weights={
+            name: nearest_names(columns[name].branch, list(names))
+            for name in missing
+            if is_variation(name)
+        },
+    )
+
+
+def _missing_optional(
+    source: SourceFile, weight: str | None, settings: IngestSettings, names: BranchNames
+) -> tuple[str, ...]:
+    """The missing fields that the file may lack; further missing branches are an error."""
+    branches = settings.branches(weight or "", source.sample.label_by)
+    missing = {field: branch for field, branch in branches.items() if branch not in names}
+    optional = set()
+    if weight in {None, NO_WEIGHT} and "weight" in missing:
+        optional.add("weight")
+    particles = {field for field in branches if field.startswith(PARTICLE_COLLECTIONS)}
+    if not source.needs_particles and particles <= missing.keys():
+        # A branch that the user maps must exist.
+        optional |= particles - settings.branch_map.keys()
+    # Files of other samples may have these.
+    variations = {field for field in missing if is_variation(field)}
+    if missing.keys() - optional - variations:
+        needed = {field: branch for field, branch in missing.items() if field not in optional}
+        branch_by_key = {key_of_field(field, settings): needed[field] for field in needed}
+        to_paste = lines_to_paste(needed, settings.names, names)
+        raise MissingBranchError.at(source.path, settings.tree, branch_by_key, names, to_paste)
+    return tuple(sorted(optional | variations))
+
+
+def _check_btags_are_bits(btag: Branch, entries: int) -> None:
+    """Refuse b-tags that are no bits in the first entries; `min_btag` would make them bits."""
+    location = btag.location._replace(remedy=INTEGERS_REMEDY)
+    empty = btag.empty_array()
+    _, no_tags = list_numbers(empty, location, None)
+    # Slots of arrays without a candidate hold any number.
+    if no_tags.dtype.kind != "f" or is_fixed(empty):
+        return
+    _, tags = list_numbers(btag.read(0, min(entries, _FIRST_ENTRIES)), location, None)
+    convert_exactly(tags[np.isfinite(tags)], COLLECTIONS["jets"]["btag"].dtype, location)
+
+
+def _pass_through_types(
+    columns: Mapping[str, ColumnSource],
+    missing: Collection[str],
+    names: BranchNames,
+    settings: IngestSettings,
+) -> dict[str, str]:
+    """Check the first number of each column; returns the types of the pass-through columns."""
+    types = dict.fromkeys(settings.pass_through_columns, "float64")
+    for name, column in columns.items():
+        if is_variation(name) or name in missing:
+            continue
+        first_entry = names[column.branch].read(0, 1)
+        first_number = column_numbers(first_entry, name, column, path=names.file)
+        if name in settings.pass_through and first_number.dtype.kind != "f":
+            types[name] = "int64"
+    return types

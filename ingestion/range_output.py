@@ -1,0 +1,183 @@
+"""Reads one range of entries of a ROOT file and writes its events and keys, without Spark.
+
+A file appears whole, when it is complete. Its content depends only on the range, so a retried or
+speculative attempt of a task writes the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hep_core.atomic_files import new_file
+from hep_core.integrity import file_digest
+from hep_core.storage import as_path, is_remote, make_folder
+from ingestion.copies import event_keys, stored_keys
+from ingestion.file_info import FileInfo
+from ingestion.reader import read_events
+from ingestion.selection import select_events
+from ingestion.settings import IngestSettings
+from ingestion.tally import StepCounts, sum_counts
+
+#: Columns with few different values. For the others, an attempt at a dictionary costs more than it
+#: saves.
+_WITH_DICTIONARY: Final = ["file_uuid", "sample"]
+
+
+_WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
+
+
+class EntryRange(NamedTuple):
+    """The entries of one file that one task reads."""
+
+    info: FileInfo
+    start: int
+    stop: int
+    without: tuple[int, ...] = ()
+    """Entries to leave out: copies of other events."""
+
+
+class EventsPart(NamedTuple):
+    """The output of one range for one sample; `name` is empty if no event passes."""
+
+    sample: str
+    file_uuid: str
+    start: int
+    stop: int
+    name: str
+    digest: str
+    """Digest of the Parquet file on object storage; empty for a local file, which the stage
+    digests."""
+    counts: dict[str, int]
+    weights: dict[str, list[float]]
+    lies_in: str = ""
+    """On object storage, the URL of the folder of the version that read it; else empty."""
+
+    def file(self, events: Path) -> Path:
+        """The Parquet file; `events` is the events folder of the version that names the part."""
+        return self._folder(events) / self.name
+
+    def keys_file(self, events: Path) -> Path:
+        """The file of the keys of all entries (`ingestion.copies`)."""
+        return keys_folder(self._folder(events)) / self.keys_name
+
+    def _folder(self, events: Path) -> Path:
+        return as_path(self.lies_in) / events.name if self.lies_in else events
+
+    @property
+    def keys_name(self) -> str:
+        """Name of the file of the keys."""
+        return f"{self.file_uuid}-{self.start:09d}.npy"
+
+
+def keys_folder(out_dir: Path) -> Path:
+    """Folder of the keys of all entries, beside that of the events."""
+    return out_dir.with_name("keys")
+
+
+def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
+    """The ranges of all files; an empty file has none."""
+    for info in infos:
+        for start, stop in pairwise(info.edges):
+            yield EntryRange(info, start, stop)
+
+
+def ingest_range(
+    entry_range: EntryRange, settings: IngestSettings, out_dir: Path
+) -> list[EventsPart]:
+    """Read, select and write one range of entries, a row group at a time to bound the memory.
+
+    There is a part for each class of the sample.
+    """
+    info, start = entry_range.info, entry_range.start
+    stem = f"{info.uuid}-{start:09d}"
+    keys: list[NDArray[Any]] = []
+    with ExitStack() as stack:
+        outputs = {}
+        for sample, label in info.samples.items():
+            suffix = f"-{label}" if info.label_by else ""
+            outputs[sample] = _PartWriter(out_dir / f"{stem}{suffix}.parquet", stack)
+        for raw in read_events(info, settings, start=start, stop=entry_range.stop):
+            content = event_keys(raw.scalars, raw.collections)
+            keys.append(stored_keys(content, raw.numbers, raw.collections))
+            selection = select_events(raw, info, settings, without=entry_range.without)
+            for sample, label in info.samples.items():
+                class_number = -1 if label is None else label
+                table = selection.table
+                if info.label_by:
+                    table = table.filter(pc.field("label") == class_number)
+                tally = selection.tally(raw.labels == class_number)
+                outputs[sample].add(table, tally)
+    make_folder(keys_folder(out_dir))
+    with new_file(keys_folder(out_dir) / f"{stem}.npy") as path, path.open("wb") as file:
+        np.save(file, np.concatenate(keys))
+    lies_in = str(out_dir.parent) if is_remote(out_dir) else ""
+    parts = []
+    for sample, output in outputs.items():
+        name, digest = output.finish()
+        parts.append(
+            EventsPart(
+                sample,
+                info.uuid,
+                start,
+                entry_range.stop,
+                name,
+                digest,
+                output.tally.counts,
+                output.tally.weights,
+                lies_in,
+            )
+        )
+    return parts
+
+
+class _PartWriter:
+    """Writes the events of a part; the file appears when `stack` is closed."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path = path
+        self._stack = stack
+        self._writer: pq.ParquetWriter | None = None
+        self._digest = ""
+        self.tally = StepCounts({}, {})
+
+    def add(self, table: pa.Table, tally: StepCounts) -> None:
+        """Add events and their tally."""
+        self.tally = sum_counts((self.tally, tally))
+        if not table.num_rows:
+            return
+        if self._writer is None:
+            self._writer = self._stack.enter_context(self._open(table.schema))
+        self._writer.write_table(table)
+
+    @contextmanager
+    def _open(self, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+        with new_file(self._path) as unfinished:
+            with pq.ParquetWriter(
+                unfinished,
+                schema,
+                compression="lz4",
+                use_dictionary=_WITH_DICTIONARY,
+                write_statistics=_WITH_STATISTICS,
+                write_page_checksum=True,
+            ) as writer:
+                yield writer
+            if is_remote(self._path):
+                self._digest = file_digest(unfinished)
+
+    def finish(self) -> tuple[str, str]:
+        """The name of the file, empty without events, and its digest if it is on object storage."""
+        if self._writer is None:
+            # An earlier read, which did not leave out copies, may have written it.
+            self._path.unlink(missing_ok=True)
+            return "", ""
+        return self._path.name, self._digest

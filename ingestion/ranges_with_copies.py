@@ -1,0 +1,100 @@
+"""Finds the ranges of entries that hold copies of other events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hep_core.checked_parquet import read_parquet
+from ingestion.copies import Copies, KeysFile, find_copies
+from ingestion.errors import ConflictingFilesError
+from ingestion.file_info import FileInfo
+from ingestion.range_output import EntryRange, EventsPart
+from ingestion.settings import IngestSettings, OnDuplicate
+
+
+def ranges_with_copies(
+    parts: Sequence[EventsPart], infos: Sequence[FileInfo], settings: IngestSettings, out_dir: Path
+) -> list[EntryRange]:
+    """The ranges to read again without their copies; the first event in the config stays."""
+    file_numbers = {info.uuid: number for number, info in enumerate(infos)}
+    parts_by_range: dict[tuple[int, int], list[EventsPart]] = {}
+    for part in parts:
+        key = (file_numbers[part.file_uuid], part.start)
+        parts_by_range.setdefault(key, []).append(part)
+    ranges, range_parts, keys_files = [], [], []
+    for file_number, start in sorted(parts_by_range):
+        same_range = parts_by_range[file_number, start]
+        range_parts.append(same_range)
+        ranges.append(EntryRange(infos[file_number], start, same_range[0].stop))
+        keys_files.append(KeysFile(same_range[0].keys_file(out_dir), start, file_number))
+    copies = find_copies(keys_files)
+    num_copies = len(copies.parts)
+    if num_copies:
+        copy_classes = _classes(copies.parts, copies.entries, ranges, range_parts, out_dir)
+        original_classes = _classes(
+            copies.original_parts, copies.original_entries, ranges, range_parts, out_dir
+        )
+        is_in_two_classes = copy_classes != original_classes
+        if is_in_two_classes.any() or settings.on_duplicate is OnDuplicate.FAIL:
+            raise _copies_error(copies, ranges, is_in_two_classes)
+    ranges_to_read = []
+    for number in np.unique(copies.parts).tolist():
+        entries = copies.entries[copies.parts == number]
+        ranges_to_read.append(ranges[number]._replace(without=tuple(entries.tolist())))
+    return ranges_to_read
+
+
+def _classes(
+    range_numbers: NDArray[np.int64],
+    entries: NDArray[np.int64],
+    ranges: Sequence[EntryRange],
+    range_parts: Sequence[Sequence[EventsPart]],
+    events: Path,
+) -> NDArray[np.int64]:
+    """The class of each of some entries of ranges; -1 for an entry that `label_by` leaves out."""
+    classes = np.zeros(len(entries), np.int64)
+    for number in np.unique(range_numbers).tolist():
+        is_in_range = range_numbers == number
+        classes_of_range = _classes_of_range(ranges[number], range_parts[number], events)
+        classes[is_in_range] = classes_of_range[entries[is_in_range] - ranges[number].start]
+    return classes
+
+
+def _copies_error(
+    copies: Copies, ranges: Sequence[EntryRange], is_in_two_classes: NDArray[np.bool_]
+) -> ConflictingFilesError:
+    """The error about the first copy, preferably one in another class than its original."""
+    num_copies = len(is_in_two_classes)
+    first = int(is_in_two_classes.argmax())
+    copy_file = ranges[copies.parts[first]].info
+    original_file = ranges[copies.original_parts[first]].info
+    remedy = ", or set ingest.on_duplicate: drop to keep the first of each"
+    if is_in_two_classes.any():
+        remedy = ": these are in two classes, and the order of the samples would choose one"
+    events_are = "events are" if num_copies > 1 else "event is"
+    return ConflictingFilesError(
+        f"{num_copies} {events_are} there twice: entry {copies.entries[first]} of "
+        f"{copy_file.location} equals entry {copies.original_entries[first]} of "
+        f"{original_file.location}. Copies of an event cross the splits and count twice. Take one "
+        f"of the files out (after hadd or a skim){remedy}."
+    )
+
+
+def _classes_of_range(
+    entry_range: EntryRange, parts: Sequence[EventsPart], events: Path
+) -> NDArray[np.int64]:
+    """The class of each entry of a range; -1 for an entry of `label_by` that is not kept."""
+    info, start = entry_range.info, entry_range.start
+    num_entries = entry_range.stop - start
+    if not info.label_by:
+        return np.full(num_entries, info.label, np.int64)
+    classes = np.full(num_entries, -1, np.int64)
+    for part in parts:
+        if part.name:
+            table = read_parquet(part.file(events), ["entry", "label"])
+            classes[table["entry"].to_numpy() - start] = table["label"].to_numpy()
+    return classes
