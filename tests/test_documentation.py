@@ -144,6 +144,9 @@ def test_the_english_is_plain() -> None:
     folders = (
         "docs",
         "features",
+        "hep_core",
+        "hep_simulation",
+        "hep_studies",
         "ingestion",
         "models",
         "pipeline",
@@ -170,7 +173,7 @@ def test_examples_import_only_what_is_public() -> None:
         *(CHECKOUT / "docs").glob("**/*.md"),
         *(CHECKOUT / "docs" / "examples").glob("**/*.py"),
     ]
-    pattern = r"^\s*from (pipeline|ingestion|features|models|training)\.(\w+)"
+    pattern = r"^\s*from (hep_core|pipeline|ingestion|features|models|training)\.(\w+)"
     used = {
         actual for path in examples for actual in re.findall(pattern, text_of(path), re.MULTILINE)
     }
