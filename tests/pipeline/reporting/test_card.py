@@ -1,4 +1,4 @@
-"""The dataset card: what is on its axes."""
+"""The figures of the dataset card."""
 
 from __future__ import annotations
 
@@ -14,77 +14,80 @@ from features.distributions import histogrammed_features
 from models.evaluation.style import WIDTH, PlotLabels
 from pipeline.reporting.card import plot_card, plot_distributions
 
+CLASSES = ["QCD", "ttbar"]
+LABELS = PlotLabels("", "technical sample", 13)
 
-def made_histograms(kind_name: str, *, events: int = 500) -> dict[str, hist.Hist[Any]]:
-    """Histograms of a kind of features, of two classes."""
+
+def example_histograms(prefix: str, *, num_events: int = 500) -> dict[str, hist.Hist[Any]]:
+    """Histograms of the features of a prefix, of two classes."""
     rng = np.random.default_rng(1)
-    created: dict[str, hist.Hist[Any]] = {}
+    histograms: dict[str, hist.Hist[Any]] = {}
     for name, (_, binning) in histogrammed_features().items():
-        if not name.startswith(f"{kind_name}."):
+        if not name.startswith(f"{prefix}."):
             continue
-        classes = hist.axis.Integer(0, 2, flow=False)
-        created[name] = hist.Hist(
+        width = binning.high - binning.low
+        values = rng.normal(binning.low + 0.3 * width, 0.2 * width, num_events)
+        histograms[name] = hist.Hist(
             hist.axis.Regular(binning.bins, binning.low, binning.high),
-            classes,
+            hist.axis.Integer(0, 2, flow=False),
             hist.storage.Weight(),
         )
-        width = binning.high - binning.low
-        created[name].fill(
-            rng.normal(binning.low + 0.3 * width, 0.2 * width, events), rng.integers(0, 2, events)
-        )
-    return created
+        histograms[name].fill(values, rng.integers(0, 2, num_events))
+    return histograms
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind_name", ["hlf", "particles"])
-def test_distributions_lie_inside_axes_with_physicists_names(kind_name: str) -> None:
-    created = made_histograms(kind_name)
-    labelled = PlotLabels("", "technical sample", 13)
-    figure = plot_distributions(created, ["QCD", "ttbar"], labelled)
+@pytest.mark.parametrize(
+    ("prefix", "first_label"), [("hlf", "$H_T$ [GeV]"), ("particles", "Energy [GeV]")]
+)
+def test_distributions_lie_inside_axes_with_physicists_names(prefix: str, first_label: str) -> None:
+    histograms = example_histograms(prefix)
+
+    figure = plot_distributions(histograms, CLASSES, LABELS)
+
     assert data_outside_axes(figure) == []
-    assert style_faults(lambda: plot_distributions(created, ["QCD", "ttbar"], labelled)) == []
+    assert style_faults(lambda: plot_distributions(histograms, CLASSES, LABELS)) == []
     assert figure.get_size_inches()[0] == WIDTH
-    labels = [axes.get_xlabel() for axes in figure.axes if axes.axison]
-    assert labels[0] == ("$H_T$ [GeV]" if kind_name == "hlf" else "Energy [GeV]")
-    scales = ["log" if histogrammed_features()[name][1].log else "linear" for name in created]
-    assert [axes.get_yscale() for axes in figure.axes if axes.axison] == scales
-    assert not any("_" in label.replace("$", "").replace("_T", "") for label in labels)
+    panels = [axes for axes in figure.axes if axes.axison]
+    assert panels[0].get_xlabel() == first_label
+    for axes, name in zip(panels, histograms, strict=True):
+        label = axes.get_xlabel()
+        _, binning = histogrammed_features()[name]
+        assert "_" not in label.replace("$", "").replace("_T", "")
+        assert axes.get_yscale() == ("log" if binning.log else "linear")
+        if label.startswith(("Number", "Lepton is an", "Lepton charge")):
+            assert all(tick % 1 == 0 for tick in axes.get_xticks())
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
-    # Axes of jets and charges had ticks between whole numbers.
-    ticks = {axis.get_xlabel(): axis.get_xticks() for axis in figure.axes if axis.axison}
-    assert all(
-        tick % 1 == 0
-        for label in ticks
-        for tick in ticks[label]
-        if label.startswith(("Number", "Lepton is an", "Lepton charge"))
-    )
+    assert [text.get_text() for text in legend.get_texts()] == CLASSES
 
 
 def test_features_without_a_distribution_have_no_panel(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    created = made_histograms("hlf")
-    isolations = [name for name in created if "_iso_" in name]
-    for name in isolations:
-        created[name].reset()
-        created[name].fill(np.zeros(50), np.zeros(50, np.int64))
-    created["hlf.ht"].reset()
-    created["hlf.ht"].fill(np.full(50, 1e9), np.zeros(50, np.int64))
-    displayed: list[str] = []
-
-    def note(histograms: dict[str, hist.Hist[Any]], *_: object) -> None:
-        displayed.extend(histograms)
-
-    monkeypatch.setattr("pipeline.reporting.card.plot_distributions", note)
+    histograms = example_histograms("hlf")
+    isolations = [name for name in histograms if "_iso_" in name]
+    for name, value in (*dict.fromkeys(isolations, 0.0).items(), ("hlf.ht", 1e9)):
+        # All events lie in one bin, or outside the axis.
+        histograms[name].reset()
+        histograms[name].fill(np.full(50, value), np.zeros(50, np.int64))
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        "pipeline.reporting.card.plot_distributions", lambda panels, *_: drawn.extend(panels)
+    )
     monkeypatch.setattr("pipeline.reporting.card.save_figure", lambda *_: None)
-    plot_card(created, ["QCD", "ttbar"], PlotLabels("", "", None), tmp_path / "card")
+
+    plot_card(histograms, CLASSES, LABELS, tmp_path / "card")
+
     assert len(isolations) == 3
-    assert set(displayed) == created.keys() - {*isolations, "hlf.ht"}
+    assert set(drawn) == histograms.keys() - {*isolations, "hlf.ht"}
 
 
 @pytest.mark.slow
-def test_a_dataset_without_particles_ended_the_report_as_a_bug(tmp_path: Path) -> None:
-    created = made_histograms("hlf") | made_histograms("particles", events=0)
-    plot_card(created, ["QCD", "ttbar"], PlotLabels("", "technical sample", 13), tmp_path / "card")
+def test_a_dataset_without_particles_has_the_figure_of_high_level_features_alone(
+    tmp_path: Path,
+) -> None:
+    histograms = example_histograms("hlf") | example_histograms("particles", num_events=0)
+
+    plot_card(histograms, CLASSES, LABELS, tmp_path / "card")
+
     assert {path.name for path in (tmp_path / "card").iterdir()} == {"hlf.png", "hlf.pdf"}

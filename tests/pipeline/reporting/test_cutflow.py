@@ -33,51 +33,62 @@ CONFIG: dict[str, Any] = {
 }
 
 
+INGEST_STEPS = ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton")
+
+
 def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Counters of ingest and features of three equal samples, from the weights of the events by outcome."""
+    weights = {step: weights.get(step, []) for step in (*INGEST_STEPS, *OUTCOMES)}
+    weights["events"] = [weight for step in OUTCOMES for weight in weights[step]]
+    rejected_by_ingest = [weight for step in INGEST_STEPS for weight in weights[step]]
+    weights["entries"] = [*rejected_by_ingest, *weights["events"]]
 
-    def summed(*steps: str) -> tuple[int, list[float]]:
-        selected = [weight for step in steps for weight in weights.get(step, [])]
-        return len(selected), [math.fsum(selected), math.fsum(weight**2 for weight in selected)]
-
-    late = OUTCOMES
-    early = ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton")
-    created = {step: summed(step) for step in (*early, *late)}
-    created |= {"entries": summed(*early, *late), "events": summed(*late)}
-    return tuple(  # type: ignore[return-value]
-        {
-            "samples": {name: {step: created[step][0] for step in steps} for name in "abc"},
-            "weights": {name: {step: created[step][1] for step in steps} for name in "abc"},
-            "normalisation": {name: {"factor": 1.0} for name in "abc"},
+    def counters_of(*steps: str) -> dict[str, Any]:
+        numbers = {step: len(weights[step]) for step in steps}
+        sums = {
+            step: [math.fsum(weights[step]), math.fsum(np.square(weights[step]))] for step in steps
         }
-        for steps in (("entries", *early, "events"), ("events", *late))
-    )
+        return {
+            "samples": {sample: dict(numbers) for sample in "abc"},
+            "weights": {sample: dict(sums) for sample in "abc"},
+            "normalisation": {sample: {"factor": 1.0} for sample in "abc"},
+        }
+
+    return counters_of("entries", *INGEST_STEPS, "events"), counters_of("events", *OUTCOMES)
 
 
-def test_every_selection_was_called_one_isolated_electron_or_muon() -> None:
+def test_the_selection_names_all_cuts() -> None:
     cuts: dict[str, Any] = {
         "lepton_flavours": ["electron"],
         "max_leptons": 2,
         "min_jets": 3,
         "min_jet_pt": 40,
     }
+
     assert selection({**CONFIG, "features": cuts}) == (
         "an e or mu with pT > 23 GeV, e with pT > 23 GeV, with isolation < 0.45, 1 to 2 of these leptons, 3 or more "
         "jets with pT > 40 GeV, |eta| < 2.6"
     )
-    # Files without particles have no isolation.
+
+
+def test_files_without_particles_have_no_cut_on_isolation() -> None:
+    cuts = {"max_leptons": 2}
     lacking = applied_cuts(cuts, [{"missing_optional": ["tracks.pt"]}])
-    assert "isolation" not in selection({**CONFIG, "features": lacking})
-    assert applied_cuts(cuts, [{"missing_optional": ["weight"]}]) == cuts
-    ingested, selected = counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]})
-    steps = cutflow(ingested, selected, {**CONFIG, "features": lacking})
+    config = {**CONFIG, "features": lacking}
+
+    steps = cutflow(*counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]}), config)
+
+    assert "isolation" not in selection(config)
     assert not any("isolation" in step.name for step in steps)
-    assert [step.yields["a"].events for step in steps][-1] == 2
+    assert steps[-1].yields["a"].events == 2
+    assert applied_cuts(cuts, [{"missing_optional": ["weight"]}]) == cuts
 
 
 def test_classes_add_up_their_samples() -> None:
     ingested, selected = counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]})
+
     steps = cutflow(ingested, selected, CONFIG, by_class=True)
+
     assert [step.yields["QCD"].events for step in steps] == [6, 6, 4, 4, 4]
     assert [step.yields["ttbar"].weight for step in steps] == [2.0, 2.0, 1.0, 1.0, 1.0]
 
@@ -86,21 +97,20 @@ def test_samples_of_a_class_add_up_in_physics_weights() -> None:
     ingested, selected = counters({"rejected_no_lepton": [1.0] * 3, "selected": [1.0]})
     selected["normalisation"] = {"a": {"factor": 1e6}, "b": {"factor": 1.0}, "c": {"factor": 1.0}}
     # Everything of b passes, a quarter of a: the class' efficiency is that of a.
-    for step in ("rejected_no_lepton", "entries"):
-        ingested["weights"]["b"][step] = [0.0, 0.0] if step == "rejected_no_lepton" else [1.0, 1.0]
-    last = cutflow(ingested, selected, CONFIG, by_class=True)[-1]
-    assert last.yields["QCD"] == Yield(2, 1e6 + 1, 1e12 + 1)
-    share = last.weighted["QCD"]
+    ingested["weights"]["b"] |= {"rejected_no_lepton": [0.0, 0.0], "entries": [1.0, 1.0]}
+
+    last_step = cutflow(ingested, selected, CONFIG, by_class=True)[-1]
+
+    assert last_step.yields["QCD"] == Yield(2, 1e6 + 1, 1e12 + 1)
+    share = last_step.weighted["QCD"]
     assert share is not None
     assert share.value == pytest.approx(0.25, rel=1e-5)
 
 
 def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
-    expected = {
-        **CONFIG,
-        "samples": [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]],
-    }
-    assert uncertain_mixtures(expected) == []
+    samples = [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]]
+
+    assert uncertain_mixtures({**CONFIG, "samples": samples}) == []
     assert uncertain_mixtures(CONFIG) == [
         "Class QCD: a, b do not all have a cross_section_pb and count by their numbers of events."
     ]
@@ -108,6 +118,7 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
 
 def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_measurable() -> None:
     steps = cutflow(*counters({"rejected_no_lepton": [1.0], "selected": [-1.0]}), CONFIG)
+
     assert steps[-1].weighted["a"] is None
     assert "not measurable" in str(cutflow_table(steps))
     assert as_json(steps)[-1]["columns"]["a"]["weighted_efficiency"] is None
@@ -120,32 +131,34 @@ def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_measurable() -> 
 def test_weights_of_very_different_sizes_keep_their_figures(
     rejected: list[float], selected: list[float]
 ) -> None:
-    # Differences of sums lost them, and the root of a negative variance ended the stage after all its work.
-    steps = cutflow(
-        *counters({"rejected_no_isolated_lepton": rejected, "selected": selected}), CONFIG
-    )
-    last = steps[-1].yields["a"]
-    assert last.weight == pytest.approx(math.fsum(selected), rel=1e-12)
-    assert last.weight2 == pytest.approx(math.fsum(weight**2 for weight in selected), rel=1e-12)
-    share = steps[-1].weighted["a"]
+    weights = {"rejected_no_isolated_lepton": rejected, "selected": selected}
+
+    last_step = cutflow(*counters(weights), CONFIG)[-1]
+
+    passed, share = last_step.yields["a"], last_step.weighted["a"]
+    assert passed.weight == pytest.approx(math.fsum(selected), rel=1e-12)
+    assert passed.weight2 == pytest.approx(math.fsum(np.square(selected)), rel=1e-12)
     assert share is not None
     assert 0 <= share.low <= share.high <= 1
 
 
-def test_intervals_of_weighted_samples_cover_what_they_promise() -> None:
+def test_intervals_of_weighted_samples_have_their_coverage() -> None:
     rng = np.random.default_rng(3)
-    covered = []
+    true_efficiency = 0.9 / 1.6
+    num_covered = 0
     for _ in range(3000):
-        passed = rng.random(300) < 0.3
+        is_passing = rng.random(300) < 0.3
         # Weights that differ between those that pass and those that fail, some of them negative.
-        weight = rng.choice([0.5, 2.0, -0.5], 300) * np.where(passed, 3.0, 1.0)
+        weights = rng.choice([0.5, 2.0, -0.5], 300) * np.where(is_passing, 3.0, 1.0)
+        passing = weights[is_passing]
         share = efficiency(
-            Yield(int(passed.sum()), weight[passed].sum(), np.square(weight[passed]).sum()),
-            Yield(300, weight.sum(), np.square(weight).sum()),
+            Yield(len(passing), passing.sum(), np.square(passing).sum()),
+            Yield(len(weights), weights.sum(), np.square(weights).sum()),
         )
         assert share is not None
-        covered.append(share.low <= 0.9 / 1.6 <= share.high)
-    assert np.mean(covered) == pytest.approx(0.683, abs=0.02)
+        num_covered += share.low <= true_efficiency <= share.high
+
+    assert num_covered / 3000 == pytest.approx(0.683, abs=0.02)
 
 
 def test_every_cut_that_is_set_is_a_line_and_no_other() -> None:
@@ -158,8 +171,11 @@ def test_every_cut_that_is_set_is_a_line_and_no_other() -> None:
         "convention": "sparkdltrigger",
         "ordering": "file",
     }
-    weights = {outcome: [1.0] * (2**position) for position, outcome in enumerate(OUTCOMES)}
+    weights = {outcome: [1.0] * 2**index for index, outcome in enumerate(OUTCOMES)}
+
     steps = cutflow(*counters(weights), CONFIG | {"features": features})
+    default_steps = cutflow(*counters(weights), CONFIG)
+
     assert {step.name: step.yields["a"].events for step in steps} == {
         "in the files": 255,
         "all kinematics finite": 255,
@@ -172,7 +188,7 @@ def test_every_cut_that_is_set_is_a_line_and_no_other() -> None:
         "1 or more of them b-jets": 129,
         "all features finite: selected": 1,
     }
-    assert [step.name for step in cutflow(*counters(weights), CONFIG)][3:] == [
+    assert [step.name for step in default_steps][3:] == [
         "... with isolation < 0.45",
         "all features finite: selected",
     ]
