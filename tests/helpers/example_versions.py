@@ -36,7 +36,7 @@ def counters(created: dict[str, Version], stage: str) -> dict[str, Any]:
 def example_versions(
     folder: Path,
     *,
-    state_after: str = "",
+    suffix: str = "",
     rates: bool = True,
     optional: tuple[str, ...] = ("gridsearch", "export"),
     picture: bytes = b"not really a picture",
@@ -51,18 +51,18 @@ def example_versions(
         picture: Content of the figures.
     """
     samples, classes = (
-        (f"qcd{state_after}", f"tt&bar{state_after}"),
-        (f"QCD{state_after}", f"top{state_after}"),
+        (f"qcd{suffix}", f"tt&bar{suffix}"),
+        (f"QCD{suffix}", f"top{suffix}"),
     )
     counters = {
-        "ingest": _ingested(samples, state_after),
+        "ingest": _ingested(samples, suffix),
         "features": _selected(samples),
-        "gridsearch": _searched(state_after),
-        "train": {"networks": {f"hlf{state_after}": _trained(state_after)}, "further": {}},
+        "gridsearch": _searched(suffix),
+        "train": {"networks": {f"hlf{suffix}": _trained(suffix)}, "further": {}},
         "evaluate": _evaluated(
-            classes, (f"hlf{state_after}", f"boosted-trees{state_after}"), rates=rates
+            classes, (f"hlf{suffix}", f"boosted-trees{suffix}"), rates=rates
         ),
-        "export": {"networks": {f"hlf{state_after}": _exported()}},
+        "export": {"networks": {f"hlf{suffix}": _exported()}},
     }
     retained = [
         name for name in counters if name in optional or name not in {"gridsearch", "export"}
@@ -72,7 +72,7 @@ def example_versions(
             example_version(
                 name,
                 folder / name,
-                **_manifest(samples, classes, state_after),
+                **_manifest(samples, classes, suffix),
                 counters=counters[name],
             ),
             name=f"0001-{name}",
@@ -96,13 +96,13 @@ def example_versions(
 
 
 def _manifest(
-    samples: tuple[str, str], classes: tuple[str, str], state_after: str
+    samples: tuple[str, str], classes: tuple[str, str], suffix: str
 ) -> dict[str, Any]:
     """What every stage says of itself."""
     return {
         "created": "2026-01-01T00:00:00+00:00",
         "seconds": 1.5,
-        "checks": [{"name": f"sum{state_after}", "passed": True, "detail": f"1 = 1{state_after}"}],
+        "checks": [{"name": f"sum{suffix}", "passed": True, "detail": f"1 = 1{suffix}"}],
         "config": {
             "samples": [
                 {"name": name, "label": label, "cross_section_pb": None}
@@ -123,25 +123,25 @@ def _manifest(
             "gridsearch": {"folds": 4},
             "evaluate": {"luminosity": 2e34},
         },
-        "code_version": f"commit abc{state_after}",
-        "packages": {"numpy": f"1.26.4{state_after}"},
+        "code_version": f"commit abc{suffix}",
+        "packages": {"numpy": f"1.26.4{suffix}"},
         "inputs": [
             {
-                "path": f"/data/{state_after}.root",
+                "path": f"/data/{suffix}.root",
                 "sample": samples[0],
                 "label": 0,
                 "entries": 10,
                 "size": 1000,
                 "modified": "1.0",
                 "edges": [0, 10],
-                "uuid": f"u{state_after}",
+                "uuid": f"u{suffix}",
                 "missing_optional": [],
             }
         ],
     }
 
 
-def _ingested(samples: tuple[str, str], state_after: str) -> dict[str, Any]:
+def _ingested(samples: tuple[str, str], suffix: str) -> dict[str, Any]:
     counts = {
         "entries": 10,
         "rejected_copy": 0,
@@ -153,11 +153,11 @@ def _ingested(samples: tuple[str, str], state_after: str) -> dict[str, Any]:
     }
     bad = {
         "sample": samples[0],
-        "path": f"/data/bad{state_after}",
-        "reason": f"DamagedFileError{state_after}",
-        "message": state_after,
+        "path": f"/data/bad{suffix}",
+        "reason": f"DamagedFileError{suffix}",
+        "message": suffix,
     }
-    return {**_counted(samples, counts), "bad_files": [bad] if state_after else []}
+    return {**_counted(samples, counts), "bad_files": [bad] if suffix else []}
 
 
 def _selected(samples: tuple[str, str]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _counted(samples: tuple[str, str], counts: Mapping[str, int]) -> dict[str, A
     }
 
 
-def _searched(state_after: str) -> dict[str, Any]:
+def _searched(suffix: str) -> dict[str, Any]:
     trial = {"hidden": [50, 20], "batch_size": 64, "learning_rate": 0.001, "epochs": 20}
     score = {
         "trial": trial,
@@ -209,22 +209,22 @@ def _searched(state_after: str) -> dict[str, Any]:
         "latency": {"value": 7.8, "error": 0.2},
     }
     return {
-        "search": f"grid{state_after}",
+        "search": f"grid{suffix}",
         "folds": 4,
         "scores": [score] * 12,
         "chosen": 0,
-        "failed": [{"trial": trial, "reason": f"the loss is not finite{state_after}"}],
+        "failed": [{"trial": trial, "reason": f"the loss is not finite{suffix}"}],
         "train_events": 419,
         "seconds": 14.2,
         "slots": 2,
     }
 
 
-def _trained(state_after: str) -> dict[str, Any]:
+def _trained(suffix: str) -> dict[str, Any]:
     return {
         "num_parameters": 2013,
-        "algorithm": f"ar-sgd{state_after}",
-        "optimizer": f"adam{state_after}",
+        "algorithm": f"ar-sgd{suffix}",
+        "optimizer": f"adam{suffix}",
         "workers": 2,
         "best_epoch": 3,
         "epochs": 10,

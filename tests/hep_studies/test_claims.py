@@ -49,7 +49,10 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(
         name = f"{path.parent.name}.md"
         assert (folder / name).read_text() == (STUDIES / name).read_text(), name
     # No page said what was set.
-    assert "<summary>What was set</summary>\n\nAll: hlf; " in (folder / "thesis-hlf-full.md").read_text()
+    assert (
+        "<summary>What was set</summary>\n\nAll: hlf; "
+        in (folder / "thesis-hlf-full.md").read_text()
+    )
     # It is for reading: what a researcher takes home, and a line for each claim.
     assert [line[:3] for line in page.splitlines() if re.match(r"\d\. ", line)] == [
         "1. ",

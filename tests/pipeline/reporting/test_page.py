@@ -37,7 +37,7 @@ def study_table(text: str) -> dict[str, Any]:
 
 def page_with_texts(folder: Path, text: str) -> Page:
     """The page of a run in which every text from inputs and config ends with the same text."""
-    versions = example_versions(folder, after=text)
+    versions = example_versions(folder, suffix=text)
     versions["features"].manifest.accepted = Acceptance.model_validate(
         {"when": "2026-01-01T00:00:00+00:00", "reasons": [text]}
     )
@@ -63,7 +63,7 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
 def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_tables(
     tmp_path: Path, optional: tuple[str, ...], num_figures: int, num_tables: int, rates: bool
 ) -> None:
-    versions = example_versions(tmp_path, optional=optional, rates=rates, after="x")
+    versions = example_versions(tmp_path, optional=optional, rates=rates, suffix="x")
 
     html = render(versions, REPORT, tmp_path / "card")
 
@@ -81,7 +81,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_t
 
 
 def test_the_interactive_curves_have_the_order_of_the_figures(tmp_path: Path) -> None:
-    versions = example_versions(tmp_path, after="x")
+    versions = example_versions(tmp_path, suffix="x")
 
     html = render(versions, REPORT, tmp_path / "card")
 
