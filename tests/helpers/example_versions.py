@@ -59,9 +59,7 @@ def example_versions(
         "features": _selected(samples),
         "gridsearch": _searched(suffix),
         "train": {"networks": {f"hlf{suffix}": _trained(suffix)}, "further": {}},
-        "evaluate": _evaluated(
-            classes, (f"hlf{suffix}", f"boosted-trees{suffix}"), rates=rates
-        ),
+        "evaluate": _evaluated(classes, (f"hlf{suffix}", f"boosted-trees{suffix}"), rates=rates),
         "export": {"networks": {f"hlf{suffix}": _exported()}},
     }
     retained = [
@@ -95,9 +93,7 @@ def example_versions(
     return versions
 
 
-def _manifest(
-    samples: tuple[str, str], classes: tuple[str, str], suffix: str
-) -> dict[str, Any]:
+def _manifest(samples: tuple[str, str], classes: tuple[str, str], suffix: str) -> dict[str, Any]:
     """What every stage says of itself."""
     return {
         "created": "2026-01-01T00:00:00+00:00",

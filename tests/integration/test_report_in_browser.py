@@ -150,7 +150,7 @@ def picture(width: float) -> bytes:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with all its sections, figures of the usual width, and a script that measures."""
     folder = tmp_path_factory.mktemp("report")
-    versions = example_versions(folder, state_after=LONG, picture=picture(12))
+    versions = example_versions(folder, suffix=LONG, picture=picture(12))
     html = render(versions, REPORT, folder / "card")
     (folder / "report.html").write_text(html, encoding="utf-8")
     (folder / "measured.html").write_text(html + MEASURE, encoding="utf-8")

@@ -95,7 +95,7 @@ class Driver:
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     created = Driver()
-    wait_until(lambda: all(port for _, port in created.ports), what="all agents are there")
+    wait_until(lambda: all(port for _, port in created.ports), label="all agents are there")
     yield created
     for connection in created.connections:
         with suppress(OSError):
@@ -180,7 +180,7 @@ def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Dri
         await agent.all_reduce_sum(vectors[agent.rank])
 
     driver.together(add_up)
-    wait_until(lambda: not driver.agents[0]._sums, what="the sum is there")
+    wait_until(lambda: not driver.agents[0]._sums, label="the sum is there")
     deliver_sum(driver.ports[0], TOKEN, 1, np.full(2, 9.0))
     assert vectors[0].tolist() == [3, 3]
     with pytest.raises(ConnectionError):
@@ -190,7 +190,7 @@ def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Dri
 def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Driver) -> None:
     driver.agents[1].send({"progress": {"step": 3}})
     driver.agents[1].send({"done": True})
-    wait_until(lambda: len(driver.said) == 2, what="the driver has heard it")
+    wait_until(lambda: len(driver.said) == 2, label="the driver has heard it")
     assert driver.said == [{"progress": {"step": 3}}, {"done": True}]
     driver.connections[2].shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: driver.ended == {2: 1}, what="the agent notices it")
+    wait_until(lambda: driver.ended == {2: 1}, label="the agent notices it")
