@@ -258,7 +258,7 @@ def _table_of_keys(rows: Iterable[Row]) -> str:
 def _rows(key: str, field: Schema, schema: Schema) -> Iterator[Row]:
     """A row for each key below this one, and one for itself unless it is only a section."""
     inner = _model_in(field, schema)
-    if inner is None or "$ref" not in field:
+    if inner is None or not _is_section(field):
         default = json.dumps(field["default"], ensure_ascii=False) if "default" in field else ""
         yield Row(
             key,
@@ -288,7 +288,7 @@ def _keys(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
         inner = _model_in(field, schema)
         if not indent:
             yield ""
-        if inner is not None and "$ref" in field:
+        if inner is not None and _is_section(field):
             yield from _comment(field.get("description") or inner["description"], indent)
             yield f"{indent}{name}:"
             yield from _keys(inner["properties"], schema, indent + "  ")
@@ -342,6 +342,11 @@ def _model_in(field: Schema, schema: Schema) -> Schema | None:
         if "properties" in found:
             return found
     return None
+
+
+def _is_section(field: Schema) -> bool:
+    """Whether a field is a section, and not an option or a list of sections."""
+    return "$ref" in field or "properties" in field
 
 
 def _named(field: Schema, schema: Schema) -> Schema:

@@ -16,7 +16,7 @@ from hep_core.paths import expand_path
 from hep_core.secrets import register_secrets
 from hep_core.settings_section import SettingsSection
 from ingestion.settings import IngestSettings, SampleSettings
-from models.networks.registry import ModelName, NetworksSettings
+from models.networks.registry import AllNetworks, ModelName
 from pipeline.configuration.contradictions import check_consistency, plain
 from pipeline.configuration.keys import ConfigSource, Keys, apply_override, source_of
 from pipeline.configuration.mistakes import explain
@@ -86,7 +86,7 @@ class Config(SettingsSection):
     ingest: IngestSettings = IngestSettings()
     features: FeatureSettings = FeatureSettings()
     gridsearch: GridSearchSettings = GridSearchSettings()
-    model: NetworksSettings = NetworksSettings()
+    model: AllNetworks = Field(default={}, validate_default=True)
     train: TrainSettings = TrainSettings()
     train_by_network: dict[ModelName, dict[str, Any]] = Field(default={})
     """Values of `train` that differ for one network, for example `{particles: {epochs: 10}}`."""
@@ -161,14 +161,6 @@ class Config(SettingsSection):
         common_settings = self.train.model_dump(exclude_unset=True)
         own_settings = self.train_by_network.get(network, {})
         return TrainSettings.model_validate({**common_settings, **own_settings})
-
-
-def _add_sections_of_plugins() -> None:
-    """Rebuild the model of the config: networks and methods of plugins are sections of it."""
-    Config.model_rebuild(force=True)
-
-
-plugins.after_loading(_add_sections_of_plugins)
 
 
 class LoadedConfig(NamedTuple):

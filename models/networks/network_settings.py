@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from hep_core.registry import PluginRegistry
+
 
 class ReadFrom(StrEnum):
     """The end of the particle list at which a recurrent network starts."""
@@ -20,7 +22,7 @@ class ReadFrom(StrEnum):
 
 
 class Frame(StrEnum):
-    """The directions in which a network sees an event."""
+    """The frame in which a network sees an event."""
 
     LEPTON = "lepton"
     """Turned around the beam and mirrored along it, so that the lepton has the azimuth 0 and a positive η."""
@@ -71,8 +73,8 @@ class NetworkSettings(BaseModel):
         return {"name": self.name, **self.model_dump(mode="json", exclude=set(self.not_built))}
 
 
-#: Settings class of every network by name; `models.networks.registry` imports ours.
-NETWORKS: Final[dict[str, type[NetworkSettings]]] = {}
+#: Settings class of every network by name; an import of `models.networks.registry` adds those of the package.
+NETWORKS: Final = PluginRegistry[type[NetworkSettings]]("network")
 S = TypeVar("S", bound=type[Any])
 
 
@@ -80,19 +82,22 @@ def network(name: str) -> Callable[[S], S]:
     """Register settings as the network of this name: a section of `model` in the config.
 
     Raises:
-        ValueError: There is such a network, the name cannot be that of a section, or a setting has no default.
+        ValueError: There is such a network, the name cannot be that of a section, or a setting has
+            no default.
     """
 
-    def register(kind: S) -> S:
-        if name in {*NETWORKS, "names"} or not name.isidentifier():
+    def register(settings: S) -> S:
+        if name == "names" or not name.isidentifier():
             raise ValueError(
-                f"there is a network '{name}' already, or it is no name of letters, digits and _"
+                f"'{name}' cannot be the name of a network: "
+                "give another one, of letters, digits and _"
             )
-        if required := [key for key, field in kind.model_fields.items() if field.is_required()]:
+        required = [key for key, field in settings.model_fields.items() if field.is_required()]
+        if required:
             raise ValueError(f"the settings of '{name}' need defaults: {', '.join(required)}")
-        kind.name = name
-        NETWORKS[name] = kind
-        return kind
+        settings.name = name
+        NETWORKS.register(name, settings)
+        return settings
 
     return register
 

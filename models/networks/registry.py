@@ -8,13 +8,26 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    TypeAdapter,
+    create_model,
+    field_validator,
+)
+from pydantic_core import CoreSchema
+from typing_extensions import override
 
 import models.networks
-from hep_core.plugins import after_loading, name_validator
+from hep_core.plugins import name_validator
+from hep_core.settings_section import SettingsSection
 from models.errors import MissingPluginError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 
@@ -34,11 +47,11 @@ def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
         MissingPluginError: There is no network of that name.
         ValueError: A value is invalid, or there is no such setting.
     """
-    own = dict(content)
-    name = own.pop("name")
+    settings = dict(content)
+    name = settings.pop("name")
     if name not in NETWORKS:
         raise MissingPluginError(f"it has the network '{name}', which this code does not have")
-    return NETWORKS[name].model_validate(own)
+    return NETWORKS[name].model_validate(settings)
 
 
 def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
@@ -46,30 +59,36 @@ def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
 
     Raises:
         KeyError: The name is missing.
-        ValueError: A value is invalid, or other code wrote them: what it did without a key is no default of this code.
+        ValueError: A value is invalid or missing. Other code wrote the settings: what it did
+            without a key need not be the default of this code.
     """
-    found = settings_of(content)
-    if missing := found.to_json().keys() - content.keys():
+    settings = settings_of(content)
+    if missing := settings.to_json().keys() - content.keys():
         raise ValueError(
-            f"the settings of {found.name} lack {', '.join(sorted(missing))}: other code wrote them"
+            f"the settings of {settings.name} lack {', '.join(sorted(missing))}: "
+            "other code wrote them"
         )
-    return found
+    return settings
 
 
-class NetworksSettings(BaseModel):
+class NetworksSettings(SettingsSection):
     """The networks of a run folder: trained one after the other, evaluated on the same events."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     names: list[ModelName] = Field(default=["hlf"], min_length=1)
 
+    @classmethod
+    @override
+    def variants(cls) -> list[type[BaseModel]]:
+        """Return the section with the settings of all networks."""
+        return [networks_settings()] if cls is NetworksSettings else [cls]
+
     @field_validator("names")
     @classmethod
-    def _names_differ(cls, value: list[ModelName]) -> list[ModelName]:
-        for name in value:
-            if value.count(name) > 1:
+    def _names_differ(cls, names: list[ModelName]) -> list[ModelName]:
+        for name in names:
+            if names.count(name) > 1:
                 raise ValueError(f"'{name}' is given twice; each network is trained once")
-        return value
+        return names
 
     def of(self, name: ModelName) -> NetworkSettings:
         """Settings of one network."""
@@ -87,15 +106,42 @@ class NetworksSettings(BaseModel):
         return any(self.of(name).is_searched for name in self.names)
 
 
-def _add_sections() -> None:
-    """A section for each network."""
-    fields = NetworksSettings.__pydantic_fields__
-    for name, kind in sorted(NETWORKS.items()):
-        fields[name] = FieldInfo.from_annotated_attribute(kind, kind())
-    words = " ".join(f"`{name}`: {kind.summary()}" for name, kind in sorted(NETWORKS.items()))
-    fields["names"].description = f"Networks to train. {words}"
-    NetworksSettings.model_rebuild(force=True)
+def networks_settings() -> type[NetworksSettings]:
+    """The section `model` of the config, with the settings of each network, also of plugins."""
+    return _section_of_networks(tuple(sorted(NETWORKS)))
 
 
-_add_sections()
-after_loading(_add_sections)
+# Plugins add networks, and each class takes long to build.
+@lru_cache(maxsize=1)
+def _section_of_networks(names: tuple[str, ...]) -> type[NetworksSettings]:
+    summaries = " ".join(f"`{name}`: {NETWORKS[name].summary()}" for name in names)
+    names_field = Field(
+        default=["hlf"], min_length=1, description=f"Networks to train. {summaries}"
+    )
+    sections: dict[str, Any] = {name: (NETWORKS[name], NETWORKS[name]()) for name in names}
+    return create_model(
+        NetworksSettings.__name__,
+        __base__=NetworksSettings,
+        __doc__=NetworksSettings.__doc__,
+        names=(list[ModelName], names_field),
+        **sections,
+    )
+
+
+def _validate_networks(section: Any) -> NetworksSettings:
+    return networks_settings().model_validate(section)
+
+
+class _NetworksSchema:
+    """Gives the field the JSON schema of all networks, with those of plugins."""
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(TypeAdapter(networks_settings()).core_schema)
+
+
+AllNetworks = Annotated[
+    SerializeAsAny[NetworksSettings], BeforeValidator(_validate_networks), _NetworksSchema()
+]
+"""The type of the section `model` of the config."""

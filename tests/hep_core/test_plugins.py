@@ -22,7 +22,7 @@ from ingestion.files import find_input_files
 from ingestion.selection import select_events
 from ingestion.reader import read_events
 from ingestion.settings import IngestSettings, SampleSettings
-from models.networks.registry import NetworksSettings
+from models.networks.registry import networks_settings
 from training.settings import TrainSettings
 import features.columns
 

@@ -145,7 +145,7 @@ def test_a_saved_network_has_its_frozen_layer(
     optimizer: dict[str, Any],
 ) -> None:
     """The sum of its weights fell from 31.3 to 21.7 in four epochs."""
-    monkeypatch.setitem(NETWORKS, FrozenMiddleSettings.name, FrozenMiddleSettings)
+    monkeypatch.setitem(NETWORKS._entries, FrozenMiddleSettings.name, FrozenMiddleSettings)
     workload = HepSettings(folder=dataset.folder, network=FrozenMiddleSettings())
     start = make_model(
         workload.open(), TrainSettings(), Transport(), torch.device("cpu")
