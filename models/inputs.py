@@ -17,23 +17,31 @@ def inputs_json(inputs: Sequence[str]) -> dict[str, Any]:
     return {name: INPUT_COLUMNS[name].to_json() for name in inputs}
 
 
-def check_inputs_match(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse a model whose inputs, from `inputs_json` at its training, are others than this process computes.
+def check_inputs_match(saved_inputs: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Check that a model takes the features that this process computes.
 
-    The `ModelInputError` names the features.
+    `saved_inputs` come from `inputs_json` at its training. If they differ, it is a
+    `ModelInputError` that names the features.
     """
-    now = inputs_json(names)
-    if inputs == now:
+    current_inputs = inputs_json(names)
+    if saved_inputs == current_inputs:
         return
-    theirs, ours = (
-        {name for each in found.values() for name in each["names"]} for found in (inputs, now)
-    )
-    missing, more = ", ".join(sorted(theirs - ours)), ", ".join(sorted(ours - theirs))
-    if missing:
-        raise MissingPluginError(f"it takes other features than this code computes: {missing}")
-    raise ModelInputError(
-        f"it takes other features than this code computes{f': it lacks {more}' if more else ''}"
-    )
+    saved_features = _feature_names(saved_inputs)
+    current_features = _feature_names(current_inputs)
+    if missing := saved_features - current_features:
+        raise MissingPluginError(
+            f"it takes other features than this code computes: {', '.join(sorted(missing))}"
+        )
+    lacking = ", ".join(sorted(current_features - saved_features))
+    detail = f": it lacks {lacking}" if lacking else ""
+    raise ModelInputError(f"it takes other features than this code computes{detail}")
+
+
+def _feature_names(inputs: Mapping[str, Any]) -> set[str]:
+    names: set[str] = set()
+    for content in inputs.values():
+        names.update(content["names"])
+    return names
 
 
 def input_arrays(
@@ -41,42 +49,48 @@ def input_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Arrays for the `forward` of a network, as `features.matrices.model_inputs` makes them.
 
-    Columns of B events are `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles` (B,); those that are not
-    in `names` are ignored. Particle lists are cut to the longest event, since the time of a recurrent network grows
-    with the list. They have at least one row. A column of another shape, or a wrong number of particles, is an
-    `ModelInputError`.
+    Columns of B events are `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles` (B,);
+    columns that are not in `names` are ignored. Particle lists are cut to the longest event, since
+    the time of a recurrent network grows with the list. They have at least one row. A column of
+    another shape, or a wrong number of particles, is a `ModelInputError`.
     """
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name in names:
-        values, shape = columns[name], INPUT_COLUMNS[name].shape
-        # Lists of particles have any number of rows.
-        if values.ndim != 1 + len(shape) or values.shape[1:][-1:] != shape[-1:]:
-            raise ModelInputError(
-                f"column {name} has events of shape {values.shape[1:]}; networks take {shape}. Make the features again."
-            )
+        values = columns[name]
+        _check_shape(name, values)
         if name == "particles":
-            values = values[:, : _longest(columns["num_particles"], values.shape[1])]
-            values = (
-                values
-                if values.shape[1]
-                else np.zeros((len(values), 1, values.shape[2]), values.dtype)
-            )
+            values = _cut_particles(values, columns["num_particles"])
         # A copy, since arrays from Arrow are read-only, which torch does not support.
-        found[name] = np.array(values, np.int64 if name == "num_particles" else np.float32)
-    if len({len(values) for values in found.values()}) > 1:
-        counts = ", ".join(f"{name} {len(values)}" for name, values in found.items())
+        arrays[name] = np.array(values, np.int64 if name == "num_particles" else np.float32)
+    num_events = {name: len(values) for name, values in arrays.items()}
+    if len(set(num_events.values())) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in num_events.items())
         raise ModelInputError(
             f"the columns have different numbers of events: {counts}. Make the features again."
         )
-    return found
+    return arrays
 
 
-def _longest(num_particles: NDArray[Any], rows: int) -> int:
-    """Number of rows for the longest event, at least 1."""
-    fewest, most = num_particles.min(initial=0), int(num_particles.max(initial=1))
-    if fewest < 0 or most > max(rows, 1):
+def _check_shape(name: str, values: NDArray[Any]) -> None:
+    shape = INPUT_COLUMNS[name].shape
+    event_shape = values.shape[1:]
+    # Lists of particles have any number of rows.
+    if len(event_shape) != len(shape) or event_shape[-1:] != shape[-1:]:
         raise ModelInputError(
-            f"column num_particles goes from {fewest} to {most}, but a particle list has 0 to {rows} rows. "
-            f"Make the features again."
+            f"column {name} has events of shape {event_shape}; networks take {shape}. "
+            "Make the features again."
         )
-    return most
+
+
+def _cut_particles(particles: NDArray[Any], num_particles: NDArray[Any]) -> NDArray[Any]:
+    """Particle lists (B, rows, 19) with the rows of the longest event, at least 1."""
+    num_events, num_rows, num_features = particles.shape
+    fewest, most = num_particles.min(initial=0), int(num_particles.max(initial=1))
+    if fewest < 0 or most > max(num_rows, 1):
+        raise ModelInputError(
+            f"column num_particles goes from {fewest} to {most}, "
+            f"but a particle list has 0 to {num_rows} rows. Make the features again."
+        )
+    if num_rows == 0:
+        return np.zeros((num_events, 1, num_features), particles.dtype)
+    return particles[:, :most]

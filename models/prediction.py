@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,11 @@ from features.matrices import as_numpy, model_inputs, required_columns
 from features.schema import IDENTITY_COLUMNS
 from hep_core.checked_parquet import open_parquet
 from models.errors import ModelInputError
+
+#: Columns of the features Parquet that predictions have too.
+_EVENT_COLUMNS: Final = (*IDENTITY_COLUMNS, "sample", "label", "weight")
+#: Rows to read and predict at once; 256 rows with particle lists take half a GB.
+BATCH_SIZE: Final = 256
 
 
 class Predictor(Protocol):
@@ -44,7 +49,7 @@ def predict(
     model: Predictor,
     files: Sequence[Path],
     *,
-    batch_size: int = 256,
+    batch_size: int = BATCH_SIZE,
     also: Sequence[str] = (),
     at_most: int | None = None,
     on_events: Callable[[int], None] | None = None,
@@ -55,109 +60,111 @@ def predict(
     Args:
         model: The model.
         files: Features Parquet files.
-        batch_size: Number of rows to read and predict at once; 256 rows with particle lists take half a GB.
+        batch_size: Number of rows to read and predict at once.
         also: Inputs to keep, such as `hlf`.
         at_most: Highest number of events; the first events are a random sample, since rows are mixed.
-        on_events: Called with the number of each batch.
+        on_events: Called with the number of events of each batch.
         instead: Inputs that replace those of the files, one row for each row of all files.
 
     Returns:
-        Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
-        passed through, and `probability` (a list with one number per class). Events without finite probabilities are
-        an `ModelInputError`: no class may be read from them.
+        Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of
+        `also`, those passed through, and `probability` (a list with one number per class). Events
+        without finite probabilities are a `ModelInputError`: no class may be read from them.
     """
-    kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
-    parts: list[pa.Table] = []
+    tables: list[pa.Table] = []
     start = 0
-    for file in files:
-        if start == at_most:
+    for file, full_batch in _batches(files, [*model.inputs, *also], batch_size):
+        batch = full_batch if at_most is None else full_batch.slice(0, at_most - start)
+        if batch.num_rows == 0:
             break
-        with open_parquet(file) as parquet:
-            names = parquet.schema.names
-            needed = {*kept, *required_columns([*model.inputs, *also])}
-            missing = needed - set(names)
-            if missing:
-                raise ModelInputError(
-                    f"{file} has no column {sorted(missing)}. Make the features again."
-                )
-            passed_through = [name for name in names if name not in COLUMNS]
-            for batch in parquet.iter_batches(
-                batch_size, columns=sorted({*needed, *passed_through})
-            ):
-                chosen = batch if at_most is None else batch.slice(0, at_most - start)
-                if chosen.num_rows == 0:
-                    break
-                inputs = model_inputs(chosen, {*model.inputs, *also}, max_particles=None)
-                replaced = {
-                    name: rows[start : start + chosen.num_rows]
-                    for name, rows in (instead or {}).items()
-                }
-                start += chosen.num_rows
-                taken = {name: inputs[name] for name in model.inputs} | replaced
-                scores = model.probabilities(taken)
-                _refuse_unscored(file, chosen, taken, scores)
-                part = pa.Table.from_batches([chosen.select([*kept, *passed_through])])
-                for name, rows in {
-                    **{name: inputs[name] for name in also},
-                    "probability": scores,
-                }.items():
-                    part = part.append_column(name, pa.array(list(rows)))
-                parts.append(part)
-                if on_events:
-                    on_events(chosen.num_rows)
-    if not parts:
+        stop = start + batch.num_rows
+        columns = model_inputs(batch, {*model.inputs, *also}, max_particles=None)
+        inputs = {name: columns[name] for name in model.inputs}
+        if instead is not None:
+            inputs |= {name: rows[start:stop] for name, rows in instead.items()}
+        probabilities = model.probabilities(inputs)
+        _check_finite(file, batch, inputs, probabilities)
+        table = pa.Table.from_batches([batch.select([*_EVENT_COLUMNS, *_passed_through(batch)])])
+        for name in also:
+            table = table.append_column(name, pa.array(list(columns[name])))
+        table = table.append_column("probability", pa.array(list(probabilities)))
+        tables.append(table)
+        start = stop
+        if on_events:
+            on_events(batch.num_rows)
+    if not tables:
         raise ModelInputError(
             "there are no events to predict. Add files, or enlarge the split in features.split."
         )
-    return pa.concat_tables(parts)
+    return pa.concat_tables(tables)
 
 
-def _refuse_unscored(
+def _batches(
+    files: Sequence[Path], inputs: Sequence[str], batch_size: int
+) -> Iterator[tuple[Path, pa.RecordBatch]]:
+    """Batches of the columns of predictions, of inputs, and of columns that are passed through."""
+    for file in files:
+        with open_parquet(file) as parquet:
+            names = set(parquet.schema.names)
+            needed = {*_EVENT_COLUMNS, *required_columns(inputs)}
+            if missing := needed - names:
+                raise ModelInputError(
+                    f"{file} has no column {sorted(missing)}. Make the features again."
+                )
+            columns = sorted(needed | (names - set(COLUMNS)))
+            for batch in parquet.iter_batches(batch_size, columns=columns):
+                yield file, batch
+
+
+def _passed_through(batch: pa.RecordBatch) -> list[str]:
+    """Columns of the user, which no feature has, in the order of the file."""
+    return [name for name in batch.schema.names if name not in COLUMNS]
+
+
+def _check_finite(
     file: Path,
     events: pa.RecordBatch,
     inputs: Mapping[str, NDArray[Any]],
-    scores: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
 ) -> None:
-    """Refuse events without finite probabilities, and name the first."""
-    is_unscored = ~np.isfinite(scores).all(axis=1)
-    if not is_unscored.any():
+    """Check that all events have finite probabilities; the error names the first without."""
+    is_undefined = ~np.isfinite(probabilities).all(axis=1)
+    if not is_undefined.any():
         return
-    first = int(is_unscored.argmax())
-    place = f"entry {events['entry'][first]} of the input file {events['file_uuid'][first]}"
+    first = int(is_undefined.argmax())
     damaged = [name for name, rows in inputs.items() if not np.isfinite(rows[first]).all()]
-    cause = (
-        f"its {' and '.join(damaged)} are not finite. Make the features again."
-        if damaged
-        else "its features are finite, so the model is damaged. Train it again."
-    )
+    cause = "its features are finite, so the model is damaged. Train it again."
+    if damaged:
+        cause = f"its {' and '.join(damaged)} are not finite. Make the features again."
     raise ModelInputError(
-        f"{file}: the model gives {is_unscored.sum()} of {len(scores)} events no finite probabilities, the first is "
-        f"{place}: {cause}"
+        f"{file}: the model gives {is_undefined.sum()} of {len(probabilities)} events no finite "
+        f"probabilities, the first is entry {events['entry'][first]} of the input file "
+        f"{events['file_uuid'][first]}: {cause}"
     )
 
 
-def inputs_of(
-    model: Predictor, files: Sequence[Path], rows: NDArray[np.int64], *, batch_size: int = 256
+def inputs_of_rows(
+    model: Predictor, files: Sequence[Path], rows: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
     """Inputs of a model, of some rows of features files.
 
     `rows` are numbers of rows, counted through all files, rising.
     """
-    chosen: list[pa.RecordBatch] = []
-    first = 0
+    selected: list[pa.RecordBatch] = []
+    first_row = 0
     for file in files:
         with open_parquet(file) as parquet:
-            for batch in parquet.iter_batches(batch_size, columns=required_columns(model.inputs)):
-                inside = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
-                if len(inside):
-                    chosen.append(batch.take(pa.array(inside)))
-                first += batch.num_rows
-    return model_inputs(pa.Table.from_batches(chosen), model.inputs, max_particles=None)
+            for batch in parquet.iter_batches(BATCH_SIZE, columns=required_columns(model.inputs)):
+                in_batch = (rows >= first_row) & (rows < first_row + batch.num_rows)
+                if in_batch.any():
+                    selected.append(batch.take(pa.array(rows[in_batch] - first_row)))
+                first_row += batch.num_rows
+    return model_inputs(pa.Table.from_batches(selected), model.inputs, max_particles=None)
 
 
-def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
+def column_array(table: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
     """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers."""
-    column = batch.column(name)
+    column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
         combined = column.combine_chunks()
         column = combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
@@ -169,4 +176,4 @@ def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
             f"column {name} has lists of different lengths. Make the features again."
         )
     width = lengths[0].as_py() if len(lengths) else 0
-    return as_numpy(column.flatten()).reshape(batch.num_rows, width)
+    return as_numpy(column.flatten()).reshape(table.num_rows, width)

@@ -38,23 +38,22 @@ class ModelSpec(NamedTuple):
     """Plugins of its training, files without their folders."""
 
     def described(self) -> dict[str, Any]:
-        """What every form of the network on disk says of it."""
-        own = {name: value for name, value in self._asdict().items() if name != "scalers"}
-        return {
-            **own,
-            "settings": self.settings.to_json(),
-            "inputs": inputs_json(self.settings.inputs),
-        }
+        """The description that every form of the network on disk contains."""
+        content = self._asdict()
+        del content["scalers"]
+        content["settings"] = self.settings.to_json()
+        content["inputs"] = inputs_json(self.settings.inputs)
+        return content
 
 
 def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
     """Specification of a network for a `features.dataset.FeatureDataset`."""
-    content = dataset.scaler()
-    scaled = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
-    missing = [name for name in scaled if name not in content]
+    dataset_scalers = dataset.scaler()
+    scaled_inputs = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
+    missing = [name for name in scaled_inputs if name not in dataset_scalers]
     if missing:
         raise ModelInputError(f"the dataset has no scaler for {missing}. Make the features again.")
-    scalers = {name: Scaler.of(content[name]) for name in scaled}
+    scalers = {name: Scaler.from_json(dataset_scalers[name]) for name in scaled_inputs}
     return ModelSpec(
         settings,
         list(dataset.classes),
@@ -66,9 +65,9 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
 
 
 def build(spec: ModelSpec) -> Classifier:
-    """A network with fresh weights from torch's current random state, in torch's current default type."""
-    made: Classifier = spec.settings.build(spec.scalers, len(spec.classes))
-    return made
+    """Build a network with fresh weights from torch's current random state, in torch's current default type."""
+    network: Classifier = spec.settings.build(spec.scalers, len(spec.classes))
+    return network
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
@@ -83,7 +82,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     }
     digest = file_digest(unfinished)
     if weights.exists():
-        # A kill between the two replacements leaves old weights, which then belong to it too.
+        # A kill between the two replacements leaves old weights, so the description names them too.
         _write_description(folder, {**content, "weights": [digest, file_digest(weights)]})
     unfinished.replace(weights)
     _write_description(folder, {**content, "weights": [digest]})
@@ -105,7 +104,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     try:
         content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         if isinstance(content, dict):
-            _refuse_damage(folder, content)
+            _check_digests(folder, content)
         state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")
     except DamagedModelError:
         raise
@@ -138,17 +137,17 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     return model, spec
 
 
-def _refuse_damage(folder: Path, content: dict[str, Any]) -> None:
-    """Refuse a model whose files are not what was written; models of earlier releases say nothing about it."""
+def _check_digests(folder: Path, content: dict[str, Any]) -> None:
+    """Check that the files of a model are as they were written; models of earlier releases have no digests."""
     digests = content.get("weights")
     if SEAL in content and not has_seal(content):
-        name = "model.json"
+        damaged = "model.json"
     elif digests is not None and file_digest(folder / "weights.pt") not in digests:
-        name = "weights.pt"
+        damaged = "weights.pt"
     else:
         return
     raise DamagedModelError(
-        folder / name, "it does not belong to the other file of this model", "train"
+        folder / damaged, "it does not belong to the other file of this model", "train"
     )
 
 

@@ -33,14 +33,15 @@ class BoostedTrees(NamedTuple):
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF).
 
-        Those of an event with a number that is not finite are NaN, as those of networks: trees take NaN for a value.
+        An event with a number that is not finite gets NaN, as from networks: trees take NaN for a
+        value.
         """
         hlf = columns["hlf"]
-        found = np.full((len(hlf), len(self.trees.classes_)), np.nan, dtype=np.float32)
+        probabilities = np.full((len(hlf), len(self.trees.classes_)), np.nan, dtype=np.float32)
         is_finite = np.isfinite(hlf).all(axis=1)
         if is_finite.any():
-            found[is_finite] = self.trees.predict_proba(hlf[is_finite])
-        return found
+            probabilities[is_finite] = self.trees.predict_proba(hlf[is_finite])
+        return probabilities
 
 
 def fitted_trees(
@@ -53,15 +54,17 @@ def fitted_trees(
 ) -> BoostedTrees:
     """Train on (num_events, NUM_HLF) raw features; the same seed and events give the same trees.
 
-    Parameters are scikit-learn's defaults, except for a small penalty on leaves. With fewer than 1000 events of a class
-    the training has 100 rounds. With more it has up to 1000 rounds, and stops when the loss on a tenth of the events,
-    drawn by the seed, has not improved for 10 rounds. Negative weights count as none; only ratios of weights matter. A
-    class without events of positive weight is an `UndefinedMetricError`.
+    Parameters are scikit-learn's defaults, except for a small penalty on leaves. With fewer than
+    1000 events of a class the training has 100 rounds. With more it has up to 1000 rounds, and
+    stops when the loss on a tenth of the events, drawn by the seed, has not improved for 10 rounds.
+    Negative weights count as none; only ratios of weights matter. A class without events of
+    positive weight is an `UndefinedMetricError`.
     """
     # With a negative weight a leaf could have no finite value.
     positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
     counts = np.bincount(labels[positive > 0], minlength=len(classes))
-    if missing := [name for name, count in zip(classes, counts, strict=True) if not count]:
+    missing = [name for name, count in zip(classes, counts, strict=True) if count == 0]
+    if missing:
         raise UndefinedMetricError(
             f"trees cannot learn {missing}: no events of positive weight. Add files."
         )
@@ -83,26 +86,28 @@ def boosted_trees(
     class_weights: Sequence[float],
     *,
     seed: int,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Candidate:
-    """The reference: gradient-boosted trees on the high-level features, fitted to the training split.
+    """Fit the reference, gradient-boosted trees on the high-level features, to the training split.
 
-    `say` is called with a sentence about each kind of event to which they are not fitted.
+    `report` is called with a sentence about each type of event to which they are not fitted.
     """
-    table = pa.concat_tables(
-        [read_parquet(file, required_columns(["hlf", "label", "weight"])) for file in files]
-    )
+    columns = required_columns(["hlf", "label", "weight"])
+    table = pa.concat_tables([read_parquet(file, columns) for file in files])
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
-    trees = fitted_trees(hlf, labels, weights, classes=classes, seed=seed)
-    if negative := int((weights < 0).sum()):
-        say(
-            f"boosted trees: {negative:,} of {len(labels):,} training events have negative weights and count as none"
+    model = fitted_trees(hlf, labels, weights, classes=classes, seed=seed)
+    num_events, num_negative = len(labels), int((weights < 0).sum())
+    if num_negative:
+        report(
+            f"boosted trees: {num_negative:,} of {num_events:,} training events have negative "
+            "weights and count as none"
         )
-    if trees.trees.do_early_stopping_:
-        share = trees.trees.validation_fraction
-        say(
-            f"boosted trees: {share:.0%} of the {len(labels):,} training events only decide when the training stops"
+    if model.trees.do_early_stopping_:
+        share = model.trees.validation_fraction
+        report(
+            f"boosted trees: {share:.0%} of the {num_events:,} training events only decide when "
+            "the training stops"
         )
-    return Candidate("boosted-trees", trees)
+    return Candidate("boosted-trees", model)

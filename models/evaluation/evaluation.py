@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,48 +15,48 @@ from numpy.typing import NDArray
 from features.schema import OTHER_WEIGHTS
 from hep_core.checked_parquet import num_rows, read_parquet
 from models.errors import UndefinedMetricError
-from models.evaluation import figures as plots
-from models.evaluation.bootstrap import estimate
+from models.evaluation.bootstrap import Replicas, estimate
 from models.evaluation.curves import EfficiencyCurve
-from models.evaluation.data_comparison import (
-    DataEvents,
-    ScoreAxis,
-    data_labels,
-    overlays,
-    plot_overlays,
-)
-from models.evaluation.importance import chosen_events, importance, num_predicted
-from models.evaluation.intervals import Floats
+from models.evaluation.data_comparison import DataEvents, ScoreAxis, overlays
+from models.evaluation.drawing import plot_data, plot_model, plot_models
+from models.evaluation.evaluated_model import EvaluatedModel
+from models.evaluation.evaluation_task import EvaluationTask
+from models.evaluation.importance import importance, num_predicted, sampled_events
 from models.evaluation.measurements import (
-    ALL_BACKGROUNDS,
-    EvaluationTask,
-    expected_events,
-    measurable,
+    measurable_events,
     measure,
     only_finite,
     replicas_of,
 )
-from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
-from models.evaluation.variations import Varied, envelope, variations, with_weights
-from models.prediction import Candidate, inputs_of, predict, rows_of
+from models.evaluation.variations import EventVariation, envelope, variations, with_weights
+from models.prediction import Candidate, column_array, inputs_of_rows, predict
 from models.prediction_files import write_parquet, write_root
 
+#: Numbers of a curve in `curves.json`.
+_CURVE_FIELDS: Final = ("signal_efficiency", "background_efficiency", "low", "high")
 
-class Predicted(NamedTuple):
-    """Predictions of one model."""
 
-    candidate: Candidate
-    test: ScoredEvents
-    """All test events."""
-    counted: ScoredEvents
-    """Those of the classes that can be measured."""
-    numbers: dict[str, Any]
-    curves: dict[str, EfficiencyCurve]
-    """Background efficiencies by name of the background."""
-    area: Floats
-    """(1 + num_replicas,) area under the curve against the mixture."""
+class Progress:
+    """Counts the events that an evaluation has predicted."""
+
+    def __init__(
+        self, num_events: int, on_progress: Callable[[int, int, str], None] | None
+    ) -> None:
+        self._num_events = num_events
+        self._num_done = 0
+        self._on_progress = on_progress
+
+    def show(self, activity: str, num_events: int = 0) -> None:
+        """Count some events, and show what is done at the moment."""
+        self._num_done += num_events
+        if self._on_progress:
+            self._on_progress(self._num_done, self._num_events, activity)
+
+    def counter(self, activity: str) -> Callable[[int], None]:
+        """A function that counts the events of an activity."""
+        return partial(self.show, activity)
 
 
 def evaluate(
@@ -73,8 +73,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate models side by side; returns the content of `metrics.json`.
 
-    Writes `metrics.json`, `curves.json`, `working_points.json`, `plots/*.png, *.pdf`, and in a folder of each model's
-    name `predictions.parquet`, `predictions.root` and `plots/`.
+    Writes `metrics.json`, `curves.json`, `working_points.json`, `plots/*.png, *.pdf`, and in a
+    folder of each model's name `predictions.parquet`, `predictions.root` and `plots/`.
 
     Args:
         candidates: The models, in the order of the report.
@@ -84,342 +84,303 @@ def evaluate(
         out_dir: An existing folder.
         train_events: Highest number of training events to predict.
         on_progress: Called with the events predicted so far, their total, and what is predicted.
-        shifted: By name of a systematic uncertainty, the shifted high-level features of all test events, (num_events,
-            NUM_HLF), NaN for an event that the selection then rejects.
+        shifted: By name of a systematic uncertainty, the shifted high-level features of all test
+            events, (num_events, NUM_HLF), NaN for an event that the selection then rejects.
         data: By name of a model, the selected events of data without labels, with its probabilities.
     """
-    predicted: list[Predicted] = []
-    labels = np.concatenate(
-        [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
-    )
-    num_train = sum(map(num_rows, train_files))
-    num_each = len(labels) + min(train_events, num_train)
-    num_all = sum(
-        num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels)
-        for each in candidates
-    )
-    num_done = 0
-
-    def show(words: str, events: int = 0) -> None:
-        nonlocal num_done
-        num_done += events
-        if on_progress:
-            on_progress(num_done, num_all, words)
-
+    num_events = _num_predictions(candidates, test_files, train_files, train_events)
+    progress = Progress(num_events, on_progress)
+    models: list[EvaluatedModel] = []
     replicas = None
     unmeasured: list[str] = []
     with saving_in_processes() as save:
         for candidate in candidates:
             folder = out_dir / candidate.name
             folder.mkdir()
-            count = partial(show, f"predicting with {candidate.name}")
-            predictions = predict(candidate.model, test_files, also=["hlf"], on_events=count)
-            for write, name in (
-                (write_parquet, "predictions.parquet"),
-                (write_root, "predictions.root"),
-            ):
-                write(predictions.drop_columns(["hlf"]), task.classes, folder / name)
+            predictions = _predict_test(candidate, test_files, task, folder, progress)
             train = None
             if train_files:
-                table = predict(
-                    candidate.model,
-                    train_files,
-                    also=["hlf"],
-                    at_most=train_events,
-                    on_events=count,
-                )
-                train = task.scored(table)
-            show(f"measuring {candidate.name}")
+                train = _predict_train(candidate, train_files, task, train_events, progress)
+            progress.show(f"measuring {candidate.name}")
             test = task.scored(predictions)
-            counted, task, sentences = measurable(test, task)
-            replicas = replicas or replicas_of(counted, task)
-            found = Predicted(candidate, test, counted, *measure(counted, train, replicas, task))
-            found.numbers["num_events"] = len(test.labels)
+            measured, task, sentences = measurable_events(test, task)
+            replicas = replicas or replicas_of(measured, task)
+            model = EvaluatedModel(
+                candidate, test, measured, *measure(measured, train, replicas, task)
+            )
             unmeasured += [sentence for sentence in sentences if sentence not in unmeasured]
-            found.numbers["not_measurable"] = [*unmeasured, *found.numbers["not_measurable"]]
-            count = partial(show, f"shuffling inputs of {candidate.name}")
-            found.numbers.update(_importance(found, test_files, task, count))
-            count = partial(show, f"predicting with other trainings of {candidate.name}")
-            found.numbers.update(_trainings(found, test_files, task, count))
-            found.numbers.update(_variations(found, predictions, shifted or {}, test_files, task))
-            show(f"drawing {candidate.name}")
-            _plot(found, train, task, folder / "plots", save)
-            predicted.append(found)
+            model.numbers["num_events"] = len(test.labels)
+            model.numbers["not_measurable"] = [*unmeasured, *model.numbers["not_measurable"]]
+            model.numbers.update(_importance(model, test_files, task, progress))
+            model.numbers.update(_trainings(model, test_files, task, progress))
+            model.numbers.update(_variations(model, predictions, shifted or {}, test_files, task))
+            progress.show(f"drawing {candidate.name}")
+            plot_model(model, train, task, folder / "plots", save)
+            models.append(model)
         if data:
-            _add_data(predicted, data, task, out_dir, save)
-        metrics = only_finite(_metrics(predicted, task))
-        (out_dir / "metrics.json").write_text(
-            json.dumps(metrics, indent=1, allow_nan=False), encoding="utf-8"
-        )
-        (out_dir / "curves.json").write_text(
-            json.dumps(only_finite(_curves(predicted)), allow_nan=False), encoding="utf-8"
-        )
-        (out_dir / "working_points.json").write_text(
-            json.dumps(_decisions(metrics), indent=1), encoding="utf-8"
-        )
-        show("drawing all")
-        _plot_side_by_side(predicted, metrics, task, out_dir / "plots", save)
+            _add_data(models, data, task, out_dir, save)
+        metrics = only_finite(_metrics(models, task))
+        _write_json(out_dir / "metrics.json", metrics, indent=1)
+        _write_json(out_dir / "curves.json", only_finite(_curves(models)))
+        _write_json(out_dir / "working_points.json", _decisions(metrics), indent=1)
+        progress.show("drawing all")
+        plot_models(models, metrics, task, out_dir / "plots", save)
     return metrics
 
 
-def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
-    best = max(predicted, key=lambda each: each.area[0])
-    rates = task.rates_of_measured
-    before = rates.of_classes(task.classes) if rates else None
+def _num_predictions(
+    candidates: Sequence[Candidate],
+    test_files: Sequence[Path],
+    train_files: Sequence[Path],
+    train_events: int,
+) -> int:
+    """Number of events that all models predict, counting each prediction."""
+    label_columns = [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
+    labels = np.concatenate(label_columns)
+    num_train = min(train_events, sum(num_rows(file) for file in train_files))
+    total = 0
+    for candidate in candidates:
+        num_trainings = 1 + len(candidate.further)
+        total += num_trainings * len(labels) + num_train
+        total += num_predicted(candidate.model.inputs, labels)
+    return total
+
+
+def _predict_test(
+    candidate: Candidate,
+    files: Sequence[Path],
+    task: EvaluationTask,
+    folder: Path,
+    progress: Progress,
+) -> pa.Table:
+    """Predict the test events, and write the predictions."""
+    on_events = progress.counter(f"predicting with {candidate.name}")
+    predictions = predict(candidate.model, files, also=["hlf"], on_events=on_events)
+    written = predictions.drop_columns(["hlf"])
+    write_parquet(written, task.classes, folder / "predictions.parquet")
+    write_root(written, task.classes, folder / "predictions.root")
+    return predictions
+
+
+def _predict_train(
+    candidate: Candidate,
+    files: Sequence[Path],
+    task: EvaluationTask,
+    train_events: int,
+    progress: Progress,
+) -> ScoredEvents:
+    on_events = progress.counter(f"predicting with {candidate.name}")
+    predictions = predict(
+        candidate.model, files, also=["hlf"], at_most=train_events, on_events=on_events
+    )
+    return task.scored(predictions)
+
+
+def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
+    path.write_text(json.dumps(content, indent=indent, allow_nan=False), encoding="utf-8")
+
+
+def _metrics(models: Sequence[EvaluatedModel], task: EvaluationTask) -> dict[str, Any]:
+    """The content of `metrics.json`."""
+    best = max(models, key=lambda model: model.area[0])
+    behind_best = {model.name: estimate(best.area - model.area)._asdict() for model in models}
+    luminosity = task.labels_of_expected.luminosity
+    rates_before, events_before = None, None
+    if rates := task.rates_of_measured:
+        before = rates.of_classes(task.classes)
+        if rates.are_events:
+            events_before = before
+        else:
+            rates_before = before
     return {
         "classes": list(task.classes),
-        "signal": task.signal.words,
-        "signals": {task.classes[label]: each for label, each in task.signal.fractions.items()},
+        "signal": task.signal.description,
+        "signals": _by_class(task.signal.fractions, task),
         "mixture": {
-            "fractions": {
-                task.classes[label]: each for label, each in task.mixture.fractions.items()
-            },
-            "words": task.mixture.words,
+            "fractions": _by_class(task.mixture.fractions, task),
+            "words": task.mixture.description,
         },
-        "num_events": predicted[0].numbers["num_events"],
-        "rates_before": before if rates and not rates.are_events else None,
-        "events_before": before if rates and rates.are_events else None,
-        "luminosity": None
-        if task.labels_of_expected.luminosity == ""
-        else task.labels_of_expected.luminosity,
-        "best": best.candidate.name,
-        "behind_best": {
-            each.candidate.name: estimate(best.area - each.area)._asdict() for each in predicted
-        },
-        "runs": {each.candidate.name: each.numbers for each in predicted},
+        "num_events": models[0].numbers["num_events"],
+        "rates_before": rates_before,
+        "events_before": events_before,
+        "luminosity": luminosity or None,
+        "best": best.name,
+        "behind_best": behind_best,
+        "runs": {model.name: model.numbers for model in models},
     }
 
 
-def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
+def _by_class(fractions: Mapping[int, float], task: EvaluationTask) -> dict[str, float]:
+    return {task.classes[label]: fraction for label, fraction in fractions.items()}
+
+
+def _curves(models: Sequence[EvaluatedModel]) -> dict[str, Any]:
     """Background efficiencies by background and model, for JSON."""
-    fields = ("signal_efficiency", "background_efficiency", "low", "high")
-    return {
-        background: {
-            each.candidate.name: {
-                name: np.round(getattr(each.curves[background], name), 6).tolist()
-                for name in fields
-            }
-            for each in predicted
+    content: dict[str, Any] = {}
+    for background in models[0].curves:
+        content[background] = {
+            model.name: _curve_json(model.curves[background]) for model in models
         }
-        for background in predicted[0].curves
-    }
+    return content
+
+
+def _curve_json(curve: EfficiencyCurve) -> dict[str, list[float]]:
+    return {name: np.round(getattr(curve, name), 6).tolist() for name in _CURVE_FIELDS}
 
 
 def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """By model: how a trigger decides at each working point, with the score of `models.evaluation.discriminant`."""
-    of_all = {
-        "signal": metrics["signal"],
-        "signals": metrics["signals"],
-        "fractions": metrics["mixture"]["fractions"],
-    }
-    return {
-        name: {
-            **of_all,
+    """How a trigger decides at each working point, by model.
+
+    Thresholds are those of the score of `models.evaluation.discriminant`.
+    """
+    decisions = {}
+    for name, numbers in metrics["runs"].items():
+        decisions[name] = {
+            "signal": metrics["signal"],
+            "signals": metrics["signals"],
+            "fractions": metrics["mixture"]["fractions"],
             "points": [
-                {
-                    "signal_efficiency": each["wanted"],
-                    "threshold": each["threshold"],
-                    "measurable": each["measurable"],
-                }
-                for each in numbers["working_points"]
+                _decision("signal_efficiency", point) for point in numbers["working_points"]
             ],
             "background_points": [
-                {"background_efficiency": each["wanted"]}
-                | {key: each[key] for key in ("threshold", "measurable")}
-                for each in numbers["background_points"]
+                _decision("background_efficiency", point) for point in numbers["background_points"]
             ],
         }
-        for name, numbers in metrics["runs"].items()
+    return decisions
+
+
+def _decision(efficiency_name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        efficiency_name: point["wanted"],
+        "threshold": point["threshold"],
+        "measurable": point["measurable"],
     }
 
 
 def _variations(
-    found: Predicted,
+    model: EvaluatedModel,
     predictions: pa.Table,
     shifted: Mapping[str, NDArray[np.float32]],
     files: Sequence[Path],
     task: EvaluationTask,
 ) -> dict[str, Any]:
-    test, model = found.test, found.candidate.model
-    thresholds = [point["threshold"] for point in found.numbers["working_points"]]
-    mixed = mixing_factors(
-        test.labels,
-        test.samples,
-        predictions["weight"].to_numpy(),
-        task.rates and task.rates.values,
+    """Numbers with other weights of the generator, and with shifted inputs."""
+    test = model.test
+    thresholds = [point["threshold"] for point in model.numbers["working_points"]]
+    factors = mixing_factors(
+        test.labels, test.samples, predictions["weight"].to_numpy(), task.sample_rates
     )
-    weights = {
-        name.removeprefix(OTHER_WEIGHTS): with_weights(
-            test, mixed * predictions[name].to_numpy().astype(np.float64)
-        )
-        for name in predictions.column_names
-        if name.startswith(OTHER_WEIGHTS)
-    }
-    scores = {}
+    reweighted = {}
+    for column in predictions.column_names:
+        if column.startswith(OTHER_WEIGHTS):
+            weights = predictions[column].to_numpy().astype(np.float64)
+            name = column.removeprefix(OTHER_WEIGHTS)
+            reweighted[name] = with_weights(test, factors * weights)
     # Particles are not shifted, so a model that takes them would seem to depend on the scale too little.
-    for name, hlf in shifted.items() if tuple(model.inputs) == ("hlf",) else ():
-        is_selected = ~np.isnan(hlf[:, 0])
-        table = predict(
-            model, files, instead={"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
-        )
-        scores[name] = Varied(
-            test.weights, rows_of(table, "probability").astype(np.float64), is_selected
-        )
-    of_weights = variations(test, weights, task, thresholds)
-    several = {"weights_envelope": envelope(list(of_weights.values()))} if len(weights) > 1 else {}
-    return {
-        "weights": of_weights,
-        **several,
-        "systematics": variations(test, scores, task, thresholds),
-    }
+    rescored = {}
+    if tuple(model.candidate.model.inputs) == ("hlf",):
+        for name, hlf in shifted.items():
+            rescored[name] = _with_shifted_inputs(model, hlf, files)
+    numbers: dict[str, Any] = {"weights": variations(test, reweighted, task, thresholds)}
+    if len(reweighted) > 1:
+        numbers["weights_envelope"] = envelope(list(numbers["weights"].values()))
+    numbers["systematics"] = variations(test, rescored, task, thresholds)
+    return numbers
+
+
+def _with_shifted_inputs(
+    model: EvaluatedModel, hlf: NDArray[np.float32], files: Sequence[Path]
+) -> EventVariation:
+    """The test events with shifted high-level features; rejected events keep theirs, and do not count."""
+    is_selected = ~np.isnan(hlf[:, 0])
+    inputs = np.where(is_selected[:, None], hlf, model.test.hlf)
+    table = predict(model.candidate.model, files, instead={"hlf": inputs})
+    probabilities = column_array(table, "probability").astype(np.float64)
+    return EventVariation(model.test.weights, probabilities, is_selected)
 
 
 def _importance(
-    found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
+    model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: Progress
 ) -> dict[str, Any]:
-    model = found.candidate.model
-    rows = chosen_events(model.inputs, found.test.labels)
-    rows = rows[np.isin(found.test.labels[rows], task.measured)]
+    """Importance of the inputs of a model; without it, a sentence that says why."""
+    predictor, labels = model.candidate.model, model.test.labels
+    rows = sampled_events(predictor.inputs, labels)
+    rows = rows[np.isin(labels[rows], task.measured_labels)]
     if not len(rows):
         return {}
-    columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
     try:
         losses = importance(
-            model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events
+            predictor,
+            inputs_of_rows(predictor, files, rows),
+            model.test.select(rows),
+            signal=task.signals,
+            seed=task.seed,
+            on_events=progress.counter(f"shuffling inputs of {model.name}"),
         )
     except UndefinedMetricError as error:
         sentence = (
             f"the importance of the inputs, of a part of the events, is not measured: {error}"
         )
-        return {"not_measurable": [*found.numbers["not_measurable"], sentence]}
-    name = "importance_of_kinds" if "particles" in model.inputs else "importance"
-    return {name: {part: loss._asdict() for part, loss in losses.items()}}
+        return {"not_measurable": [*model.numbers["not_measurable"], sentence]}
+    key = "importance_of_kinds" if "particles" in predictor.inputs else "importance"
+    return {key: {name: loss._asdict() for name, loss in losses.items()}}
 
 
 def _trainings(
-    found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
+    model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: Progress
 ) -> dict[str, Any]:
     """Mean and spread over the trainings of a network, if there are several.
 
-    The spread is the standard deviation over the trainings. All of them are measured on the same events, so the
-    statistical error of these events comes on top, and is common to all.
+    The spread is the standard deviation over the trainings. All of them are measured on the same
+    events, so the statistical error of these events comes on top, and is common to all.
     """
-    runs = [first := found.numbers]
-    for model in found.candidate.further:
-        events, _, _ = measurable(
-            task.scored(predict(model, files, also=["hlf"], on_events=on_events)), task
-        )
-        # Only the values count: the fewest replicas that give errors at all.
-        runs.append(measure(events, None, replicas_of(events, task, num=2), task).numbers)
-    if len(runs) == 1:
+    if not model.candidate.further:
         return {}
-    areas = {
-        name: {key: _spread(run[name][key] for run in runs) for key in first[name]}
-        for name in ("auc", "auc_against")
-    }
-    points = [
-        {
-            "wanted": point["wanted"],
-            **_spread(run["working_points"][place]["all_backgrounds"] for run in runs),
-        }
-        for place, point in enumerate(first["working_points"])
-    ]
-    accuracy = _spread(run["accuracy"] for run in runs)
+    on_events = progress.counter(f"predicting with other trainings of {model.name}")
+    trainings = [model.numbers]
+    for predictor in model.candidate.further:
+        predictions = predict(predictor, files, also=["hlf"], on_events=on_events)
+        events, _, _ = measurable_events(task.scored(predictions), task)
+        # Only the values count: the fewest replicas that give errors at all.
+        replicas: Replicas = replicas_of(events, task, num=2)
+        trainings.append(measure(events, None, replicas, task).numbers)
+
+    def spreads_by_name(key: str) -> dict[str, Any]:
+        return {name: _spread([run[key][name] for run in trainings]) for name in model.numbers[key]}
+
+    points = []
+    for index, point in enumerate(model.numbers["working_points"]):
+        shares = [run["working_points"][index]["all_backgrounds"] for run in trainings]
+        points.append({"wanted": point["wanted"], **_spread(shares)})
     return {
-        "trainings": {"count": len(runs), "accuracy": accuracy, **areas, "working_points": points}
+        "trainings": {
+            "count": len(trainings),
+            "accuracy": _spread([run["accuracy"] for run in trainings]),
+            "auc": spreads_by_name("auc"),
+            "auc_against": spreads_by_name("auc_against"),
+            "working_points": points,
+        }
     }
 
 
-def _spread(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    values = np.array([each["value"] for each in numbers])
+def _spread(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    values = np.array([number["value"] for number in numbers])
     return {"mean": float(values.mean()), "spread": float(values.std(ddof=1))}
 
 
-def _measurable(found: Predicted) -> list[float]:
-    """Signal efficiencies of the working points that can be measured."""
-    return [point["wanted"] for point in found.numbers["working_points"] if point["measurable"]]
-
-
-def _plot(
-    found: Predicted, train: ScoredEvents | None, task: EvaluationTask, folder: Path, save: Save
-) -> None:
-    test, numbers, classes = found.counted, found.numbers, task.classes
-    labels = task.labels._replace(model=found.candidate.name)
-    folder.mkdir()
-    figures = {
-        "confusion": plots.plot_confusion(numbers["confusion"], labels),
-        "scores": plots.plot_scores(
-            test, train, numbers["train_against_test"], classes, task.outputs, labels
-        ),
-        "discriminant": plots.plot_discriminant(
-            test,
-            task.score(test.probabilities),
-            expected_events(test, task),
-            list(task.signals),
-            classes,
-            numbers["significance"],
-            task.labels_of_expected._replace(model=found.candidate.name),
-        ),
-        "calibration": plots.plot_calibration(numbers["calibration"], labels),
-    }
-    if points := _measurable(found):
-        against = numbers["efficiency_against"]
-        figures["efficiencies"] = plots.plot_efficiencies(
-            against, task.signal.words, points[0], labels
-        )
-    if found.candidate.history:
-        figures["learning_curve"] = plots.plot_learning_curve(found.candidate.history, labels)
-    figures |= {name: own.draw(test, classes) for name, own in OWN_FIGURES.items()}
-    for name, figure in figures.items():
-        save(figure, folder / name)
-
-
 def _add_data(
-    predicted: Sequence[Predicted],
+    models: Sequence[EvaluatedModel],
     data: Mapping[str, DataEvents],
     task: EvaluationTask,
     out_dir: Path,
     save: Save,
 ) -> None:
+    """Compare data and simulation for each model, and draw them."""
     scores = {
-        each.candidate.name: ScoreAxis.of(each.counted, data[each.candidate.name], task)
-        for each in predicted
+        model.name: ScoreAxis.for_events(model.measured, data[model.name], task) for model in models
     }
-    for found in predicted:
-        model = found.candidate.name
-        others = [each for name, each in scores.items() if name != model]
-        drawn, numbers = overlays(found.counted, data[model], task, others)
-        found.numbers["data"] = numbers
-        labels = data_labels(task.labels_of_expected._replace(model=model), numbers)
-        inputs = {name: each for name, each in drawn.items() if name != "score"}
-        for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
-            # If all events are blinded, no input is left to show.
-            if some:
-                save(plot_overlays(some, numbers, task, labels), out_dir / model / "plots" / name)
-
-
-def _plot_side_by_side(
-    predicted: Sequence[Predicted],
-    metrics: Mapping[str, Any],
-    task: EvaluationTask,
-    folder: Path,
-    save: Save,
-) -> None:
-    folder.mkdir()
-    signal = task.signal.words
-    curves = {
-        name: {each.candidate.name: each.curves[name] for each in predicted}
-        for name in predicted[0].curves
-    }
-    words = {ALL_BACKGROUNDS: task.mixture.words}
-    points, end = _measurable(predicted[0]), predicted[0].numbers["measurable_to"]
-    for name, rejection in (("background_efficiency", False), ("rejection", True)):
-        figure = plots.plot_curves(
-            curves, signal, words, points, end, task.labels, rejection=rejection
-        )
-        save(figure, folder / name)
-    important = {
-        name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each
-    }
-    if important:
-        save(plots.plot_importance(important, signal, task.labels), folder / "importance")
+    for model in models:
+        blinding_axes = [score for name, score in scores.items() if name != model.name]
+        drawn, numbers = overlays(model.measured, data[model.name], task, blinding_axes)
+        model.numbers["data"] = numbers
+        plot_data(model, drawn, task, out_dir / model.name / "plots", save)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.evaluation.bootstrap import Replicas
+from models.evaluation.bootstrap import Estimate, Replicas
+from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.improvement import improvement
 from models.evaluation.measurements import (
-    EvaluationTask,
     accuracy,
-    measurable,
+    measurable_events,
     points_at_signal,
     replicas_of,
 )
@@ -18,33 +18,39 @@ from models.evaluation.scored_events import ScoredEvents
 
 
 def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None) -> str:
-    """Why a model on test events does not reach the floor, in words; empty if it does.
+    """Explain why a model on test events does not reach the floor; empty if it does.
 
-    The floor is an accuracy in which the classes count alike. Without one the model must be better than the best
-    constant answer by more than its error, in accuracy and in mean cross-entropy, and have a measurable working point.
+    The floor `at_least` is an accuracy in which the classes count alike. Without it the model must
+    be better than the best constant answer by more than its error, in accuracy and in mean
+    cross-entropy, and have a measurable working point.
     """
-    events, task, _ = measurable(events, task)
+    events, task, _ = measurable_events(events, task)
     replicas = replicas_of(events, task)
     measured = accuracy(events, replicas)
-    text = with_error(measured.value, measured.error, " +- ")
-    if at_least is not None:
+    if at_least is None:
         return (
-            ""
-            if measured.value >= at_least
-            else f"its accuracy {text} is below promote.at_least: {at_least:g}"
+            _no_accuracy(measured, 1 / len(task.measured_labels))
+            or _no_gain(events)
+            or _no_working_point(events, replicas, task)
         )
-    best_constant = 1 / len(task.measured)
-    # An error that is not a number is no proof either.
-    if not measured.value - best_constant > measured.error:
-        return (
-            f"its accuracy {text} is not above {best_constant:.3g}, that of the best constant answer, by more than its "
-            f"error"
-        )
-    return _no_gain(events) or _no_working_point(events, replicas, task)
+    if measured.value >= at_least:
+        return ""
+    return f"its accuracy {_text(measured)} is below promote.at_least: {at_least:g}"
+
+
+def _no_accuracy(measured: Estimate, best_constant: float) -> str:
+    """Explain why the accuracy is no better than that of a constant answer."""
+    if measured.value - best_constant > measured.error:
+        return ""
+    # An error that is NaN is no proof either.
+    return (
+        f"its accuracy {_text(measured)} is not above {best_constant:.3g}, "
+        "that of the best constant answer, by more than its error"
+    )
 
 
 def _no_gain(events: ScoredEvents) -> str:
-    """Why the cross-entropy is no better than that of a constant answer."""
+    """Explain why the cross-entropy is no better than that of a constant answer."""
     num_classes = len(np.unique(events.labels))
     # The classes count alike, so the best constant answer gives all of them the same probability.
     constant = events._replace(probabilities=np.full_like(events.probabilities, 1 / num_classes))
@@ -52,8 +58,8 @@ def _no_gain(events: ScoredEvents) -> str:
     if gain.value > gain.error:
         return ""
     return (
-        f"its mean cross-entropy is not below that of the best constant answer by more than the error: the decrease is "
-        f"{with_error(gain.value, gain.error, ' +- ')}"
+        "its mean cross-entropy is not below that of the best constant answer by more than the error: "
+        f"the decrease is {_text(gain)}"
     )
 
 
@@ -61,10 +67,14 @@ def _no_working_point(events: ScoredEvents, replicas: Replicas, task: Evaluation
     points = points_at_signal(events, replicas, task)
     if any(point["measurable"] for point in points):
         return ""
-    wanted = ", ".join(f"{point['wanted']:g}" for point in points)
-    failing = max(point["num_failing"] for point in points)
+    efficiencies = ", ".join(f"{point['wanted']:g}" for point in points)
+    num_failing = max(point["num_failing"] for point in points)
     return (
-        f"none of its working points ({wanted}) can be measured: on {len(events.labels)} test events effectively "
-        f"{failing:.1f} signal events fail where 10 are needed. Add files, or a lower signal efficiency to "
-        f"evaluate.working_points"
+        f"none of its working points ({efficiencies}) can be measured: on {len(events.labels)} test "
+        f"events effectively {num_failing:.1f} signal events fail where 10 are needed. "
+        "Add files, or a lower signal efficiency to evaluate.working_points"
     )
+
+
+def _text(number: Estimate) -> str:
+    return with_error(number.value, number.error, " +- ")

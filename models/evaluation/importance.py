@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from models.evaluation.bootstrap import Estimate, Replicas
-from models.evaluation.discriminant import Scored
-from models.evaluation.intervals import Floats
+from models.evaluation.discriminant import ReplicatedScore
+from models.evaluation.intervals import Floats, Labels
 from models.evaluation.scored_events import ScoredEvents
 from models.prediction import Predictor
 
 #: Inputs of some events by name, as a model takes them (`features.matrices.model_inputs`).
 Columns = Mapping[str, NDArray[Any]]
-#: The columns of some events with a part of those of as many others.
+#: Makes the inputs of some events (first) with a part of the inputs of as many donors (second).
 Permutation = Callable[[Columns, Columns], Columns]
 
-#: Kinds of particles, with the flags of which one is 1.
-_KINDS: Final = {
+#: Types of particles, with the flags of which one is 1.
+_PARTICLE_TYPES: Final = {
     "lepton": ("is_electron", "is_muon"),
     "tracks": ("is_charged_hadron",),
     "photons": ("is_photon",),
@@ -34,26 +34,27 @@ REPEATS: Final = 5
 #: Highest number of events of each class; particle lists take a thousand times as long to predict.
 _MOST_EVENTS: Final = 7000
 _MOST_WITH_PARTICLES: Final = 500
-#: They only give the errors, so that fewer do than for intervals.
+#: They only give the errors, so fewer are enough than for intervals.
 _NUM_REPLICAS: Final = 200
-_AT_ONCE: Final = 256
+_BATCH_SIZE: Final = 256
 
 
-def chosen_events(inputs: Sequence[str], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of the events on which the importance is measured: the first of each class, a random sample.
+def sampled_events(inputs: Sequence[str], labels: Labels) -> NDArray[np.int64]:
+    """Rows of the events on which the importance is measured: the first of each class, a random sample.
 
-    None are chosen if nothing of the inputs can be permuted.
+    There are none if nothing of the inputs can be permuted.
     """
     if not permutations_of(inputs):
         return np.array([], dtype=np.int64)
     most = _MOST_WITH_PARTICLES if "particles" in inputs else _MOST_EVENTS
-    of_classes = [np.flatnonzero(labels == label)[:most] for label in np.unique(labels)]
-    return np.sort(np.concatenate(of_classes))
+    rows_by_class = [np.flatnonzero(labels == label)[:most] for label in np.unique(labels)]
+    return np.sort(np.concatenate(rows_by_class))
 
 
-def num_predicted(inputs: Sequence[str], labels: NDArray[np.int64]) -> int:
-    """Number of events that `importance` predicts, each shuffle anew."""
-    return (1 + REPEATS * len(permutations_of(inputs))) * len(chosen_events(inputs, labels))
+def num_predicted(inputs: Sequence[str], labels: Labels) -> int:
+    """Number of events that `importance` predicts, counting each shuffle."""
+    num_predictions = 1 + REPEATS * len(permutations_of(inputs))
+    return num_predictions * len(sampled_events(inputs, labels))
 
 
 def importance(
@@ -65,100 +66,123 @@ def importance(
     seed: int,
     on_events: Callable[[int], None] | None = None,
 ) -> dict[str, Estimate]:
-    """Loss of area under the signal's ROC curve, against the other classes in equal parts, of each part of the inputs.
+    """Loss of area under the ROC curve of the signal, by the part of the inputs that is permuted.
 
-    It is the mean drop when a part of the inputs is permuted among the events: Breiman (2001) for forests, Fisher,
-    Rudin and Dominici (2019) for any model. Parts that say the same seem unimportant. The error has two parts: that of
-    the events, from the replicas, and that of the mean over the shuffles.
+    The background are the other classes in equal parts. The loss is the mean over some shuffles:
+    Breiman (2001) for forests, Fisher, Rudin and Dominici (2019) for any model. Parts with the same
+    information seem unimportant. The error combines that of the events, from the replicas, and that
+    of the mean over the shuffles.
 
-    Own code: scikit-learn's function of this name needs an estimator with a `fit`, and permutes single features only.
+    This is our own code, since scikit-learn's function of this name needs an estimator with a
+    `fit`, and permutes single features only.
 
-    `columns` are the inputs of the `events`, (num_events, ...) each, and stay unchanged. The `signal` classes count in
-    equal parts. `on_events` is called with the number of events of each prediction.
+    Args:
+        model: The model.
+        columns: The inputs of the `events`, (num_events, ...) each; they stay unchanged.
+        events: The events.
+        signal: The classes of the signal, which count in equal parts.
+        seed: Seed of shuffles and replicas.
+        on_events: Called with the number of events of each prediction.
     """
     replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
-    others = [label for label in np.unique(events.labels).tolist() if label not in signal]
-    num_events, generator = len(events.labels), np.random.default_rng(seed)
+    signal_fractions = dict.fromkeys(signal, 1 / len(signal))
+    backgrounds = [label for label in np.unique(events.labels).tolist() if label not in signal]
+    background_fractions = dict.fromkeys(backgrounds, 1 / len(backgrounds))
+    num_events = len(events.labels)
+    rng = np.random.default_rng(seed)
 
-    def area(permutation: Permutation, order: NDArray[np.int64]) -> Floats:
-        found = []
-        for first in range(0, num_events, _AT_ONCE):
-            rows = np.arange(first, min(first + _AT_ONCE, num_events))
-            own, given = (
-                {name: each[chosen] for name, each in columns.items()}
-                for chosen in (rows, order[rows])
-            )
-            found.append(
-                model.probabilities(permutation(own, given))[:, list(signal)]
-                .astype(np.float64)
-                .sum(axis=1)
-            )
+    def area(permutation: Permutation, donors: NDArray[np.int64]) -> Floats:
+        """Area in each replica, if a part of the inputs comes from the donor of each event."""
+        scores = []
+        for first in range(0, num_events, _BATCH_SIZE):
+            rows = np.arange(first, min(first + _BATCH_SIZE, num_events))
+            permuted = permutation(_select(columns, rows), _select(columns, donors[rows]))
+            probabilities = model.probabilities(permuted)[:, list(signal)]
+            scores.append(probabilities.astype(np.float64).sum(axis=1))
             if on_events:
                 on_events(len(rows))
-        scored = Scored(
-            replicas, np.concatenate(found), dict.fromkeys(signal, 1 / len(signal)), np.array([])
-        )
-        return scored.area(dict.fromkeys(others, 1 / len(others)))
+        score = ReplicatedScore(replicas, np.concatenate(scores), signal_fractions, np.array([]))
+        return score.area(background_fractions)
 
-    whole = area(lambda own, _: own, np.arange(num_events))
+    unshuffled_area = area(_unchanged, np.arange(num_events))
     importances = {}
     for name, permutation in permutations_of(model.inputs).items():
-        drops = whole - np.array(
-            [area(permutation, generator.permutation(num_events)) for _ in range(REPEATS)]
-        )
-        mean = drops.mean(axis=0)
-        of_events, of_shuffles = mean[1:].std(ddof=1), drops[:, 0].std(ddof=1) / math.sqrt(REPEATS)
-        importances[name] = Estimate(float(mean[0]), float(math.hypot(of_events, of_shuffles)))
+        areas = [area(permutation, rng.permutation(num_events)) for _ in range(REPEATS)]
+        losses = unshuffled_area - np.array(areas)
+        mean_loss = losses.mean(axis=0)
+        event_error = mean_loss[1:].std(ddof=1)
+        shuffle_error = losses[:, 0].std(ddof=1) / math.sqrt(REPEATS)
+        error = float(math.hypot(event_error, shuffle_error))
+        importances[name] = Estimate(float(mean_loss[0]), error)
     return importances
 
 
 def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
-    """What can be permuted of a model's inputs, by name.
+    """Permutations of the inputs of a model, by name.
 
-    Each feature of a model on high-level features alone; each kind of particle of one on particles, and all of its
-    high-level features together if it takes these too.
+    They permute each feature of a model on high-level features alone, or each type of particle of a
+    model on particles, and all of its high-level features together if it takes these too.
     """
     if tuple(inputs) == ("hlf",):
         return {
-            name: partial(_with_features, places=[place]) for place, name in enumerate(hlf_names())
+            name: partial(_permute_features, features=[index])
+            for index, name in enumerate(hlf_names())
         }
     if "particles" not in inputs:
         return {}
-    found: dict[str, Permutation] = {
-        kind: partial(_with_kind, flags=[PARTICLE_FEATURE_NAMES.index(flag) for flag in flags])
-        for kind, flags in _KINDS.items()
-    }
-    every = list(range(len(hlf_names())))
-    return found | (
-        {"high-level features": partial(_with_features, places=every)} if "hlf" in inputs else {}
-    )
+    permutations: dict[str, Permutation] = {}
+    for name, flags in _PARTICLE_TYPES.items():
+        flag_columns = [PARTICLE_FEATURE_NAMES.index(flag) for flag in flags]
+        permutations[name] = partial(_permute_particles, flag_columns=flag_columns)
+    if "hlf" in inputs:
+        all_features = list(range(len(hlf_names())))
+        permutations["high-level features"] = partial(_permute_features, features=all_features)
+    return permutations
 
 
-def _with_features(own: Columns, others: Columns, *, places: Sequence[int]) -> Columns:
-    hlf = own["hlf"].copy()
-    hlf[:, places] = others["hlf"][:, places]
-    return {**own, "hlf": hlf}
+def _select(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    return {name: values[rows] for name, values in columns.items()}
 
 
-def _with_kind(own: Columns, others: Columns, *, flags: Sequence[int]) -> Columns:
-    """Events with the particles of one kind of other events.
+def _unchanged(events: Columns, _: Columns) -> Columns:
+    return events
 
-    A particle keeps its relative place in its list, whatever the list is ordered by; the lepton stays first.
+
+def _permute_features(events: Columns, donors: Columns, *, features: Sequence[int]) -> Columns:
+    hlf = events["hlf"].copy()
+    hlf[:, features] = donors["hlf"][:, features]
+    return {**events, "hlf": hlf}
+
+
+def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequence[int]) -> Columns:
+    """Replace the particles of one type by those of the donors.
+
+    A particle keeps its relative position in its list, whatever the list is ordered by. The lepton
+    stays first.
     """
-    lists, places = [], []
-    for columns, takes_kind in ((own, False), (others, True)):
-        particles, lengths = columns["particles"], columns["num_particles"][:, None]
-        numbers = np.arange(particles.shape[1])
-        is_taken = (numbers < lengths) & (particles[..., flags].any(axis=2) == takes_kind)
-        lists.append(particles)
-        places.append(np.where(is_taken, numbers / np.maximum(lengths, 1), np.inf))
-    place = np.concatenate(places, axis=1)
-    counts = np.isfinite(place).sum(axis=1)
-    order = np.argsort(place, axis=1, kind="stable")[:, : counts.max(initial=0)]
-    particles = np.take_along_axis(np.concatenate(lists, axis=1), order[..., None], axis=1)
-    particles[np.arange(particles.shape[1]) >= counts[:, None]] = 0.0
-    return {
-        **own,
-        "particles": particles,
-        "num_particles": counts.astype(own["num_particles"].dtype),
-    }
+    event_positions = _relative_positions(events)
+    event_positions[_has_flag(events, flag_columns)] = np.inf
+    donor_positions = _relative_positions(donors)
+    donor_positions[~_has_flag(donors, flag_columns)] = np.inf
+
+    positions = np.concatenate([event_positions, donor_positions], axis=1)
+    particles = np.concatenate([events["particles"], donors["particles"]], axis=1)
+    counts = np.isfinite(positions).sum(axis=1)
+    order = np.argsort(positions, axis=1, kind="stable")[:, : counts.max(initial=0)]
+    particles = np.take_along_axis(particles, order[..., None], axis=1)
+    is_padding = np.arange(particles.shape[1]) >= counts[:, None]
+    particles[is_padding] = 0.0
+    num_particles = counts.astype(events["num_particles"].dtype)
+    return {**events, "particles": particles, "num_particles": num_particles}
+
+
+def _has_flag(columns: Columns, flag_columns: Sequence[int]) -> NDArray[np.bool_]:
+    """(num_events, num_rows) whether a particle has one of some flags."""
+    return np.asarray(columns["particles"][..., flag_columns].any(axis=2))
+
+
+def _relative_positions(columns: Columns) -> Floats:
+    """(num_events, num_rows) position of each particle in its list, from 0 to 1; infinite for padding."""
+    rows = np.arange(columns["particles"].shape[1])
+    lengths = columns["num_particles"][:, None]
+    return np.where(rows < lengths, rows / np.maximum(lengths, 1), np.inf)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -36,23 +35,29 @@ class Efficiency(NamedTuple):
     high: float
 
     def as_json(self, *, most: float = 1.0) -> dict[str, Any]:
-        """For JSON, with `limit` if one end is a limit; `most` is the highest possible value, infinite for a rate."""
-        # No number is near an infinite end.
-        ends = (0.0, most)
-        content: dict[str, Any] = {
-            name: _without_rounding(number, ends) for name, number in self._asdict().items()
-        }
+        """Return the interval for JSON, with `limit` if one end is a limit.
+
+        `most` is the highest possible value: 1 for a share, infinite for a rate.
+        """
+        content: dict[str, Any] = {}
+        for name, number in self._asdict().items():
+            content[name] = _snap_to_ends(number, most)
         limit = limit_of(content, most)
-        return content if limit is None else {**content, "limit": limit}
+        if limit is not None:
+            content["limit"] = limit
+        return content
 
 
-def _without_rounding(number: float, ends: Iterable[float]) -> float:
-    """A number, or the end of its range that it is but for rounding."""
-    return next((end for end in ends if abs(number - end) <= ROUNDING), number)
+def _snap_to_ends(number: float, most: float) -> float:
+    """Replace a number that differs only by rounding from an end of its range, 0 or `most`."""
+    for end in (0.0, most):
+        if abs(number - end) <= ROUNDING:
+            return end
+    return number
 
 
 class WeightSums(NamedTuple):
-    """Sums over some events."""
+    """Sums of the weights of some events, and of their squares."""
 
     weight: float
     weight2: float
@@ -60,16 +65,19 @@ class WeightSums(NamedTuple):
 
     @classmethod
     def of(cls, weights: Floats) -> Self:
-        """Sums of (num_events,) weights."""
+        """Sum (num_events,) weights."""
         return cls(float(weights.sum()), float(np.square(weights).sum()))
 
     @property
     def is_positive(self) -> bool:
-        """Whether the weights add up to more than 0; weights that cancel may leave a rounding error."""
+        """Whether the weights add up to more than 0, beyond the rounding error of weights that cancel."""
         return self.weight > ROUNDING * math.sqrt(self.weight2)
 
-    def counted(self, typical: float) -> tuple[float, float]:
-        """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""
+    def effective_events(self, typical: float) -> tuple[float, float]:
+        """Return the effective number of events, and their weight.
+
+        These are 0 and the `typical` weight if the sum of weights is 0 or less.
+        """
         # Differences of large sums may leave a weight without a square.
         if not self.is_positive or self.weight2 <= 0:
             return 0.0, typical
@@ -77,7 +85,7 @@ class WeightSums(NamedTuple):
 
 
 def typical_weight(weights: Floats) -> float:
-    """Weight of an event that was not seen: mean of the sizes, weighted with these.
+    """Weight of an event that was not seen: the mean of the absolute weights, weighted with themselves.
 
     Weights that cancel each other make the events neither fewer nor heavier.
 
@@ -100,36 +108,38 @@ def efficiency_of_sums(
 ) -> Efficiency:
     """Weighted share that passes, with its interval; the weights of both sums add up to more than 0.
 
-    `typical` is the weight of an event where none was seen; None for that of weights that are all positive.
+    `typical` is the weight of an event where none was seen. Without it all weights must be positive.
 
-    The weights of those that pass and of those that fail count separately, so that the interval is right where weights
-    and passing are correlated. With weights of 1 and fewer than 10 events on one side it is Clopper and Pearson's
-    (1934), which covers at least what it promises. With more events it is Jeffreys' (Brown, Cai, DasGupta 2001), which
-    covers what it promises on average. A sum of weights counts as a number of equal weights with the same sum and
-    variance (Bohm and Zech 2014).
+    The weights of events that pass and of events that fail count separately, so that the interval
+    is right where weights and passing are correlated. With weights of 1 and fewer than 10 events on
+    one side it is that of Clopper and Pearson (1934), which covers at least what it promises. With
+    more events it is that of Jeffreys (Brown, Cai, DasGupta 2001), which covers what it promises on
+    average. A sum of weights counts as a number of equal weights with the same sum and variance
+    (Bohm and Zech 2014).
     """
     total = passing.weight + failing.weight
     if typical is None:
         typical = (passing.weight2 + failing.weight2) / total
-    (num_passing, of_passing), (num_failing, of_failing) = (
-        passing.counted(typical),
-        failing.counted(typical),
-    )
+    num_passing, weight_passing = passing.effective_events(typical)
+    num_failing, weight_failing = failing.effective_events(typical)
 
-    def end(quantile: float, more_passing: float, more_failing: float) -> float:
-        if num_passing + more_passing == 0 or num_failing + more_failing == 0:
-            return float(num_failing + more_failing == 0)
-        place = scipy.special.betaincinv(
-            num_passing + more_passing, num_failing + more_failing, quantile
-        )
-        return float(of_passing * place / (of_passing * place + of_failing * (1 - place)))
+    def quantile_of_share(level: float, extra_passing: float, extra_failing: float) -> float:
+        """Quantile of the share, with some more events than were seen."""
+        passes, fails = num_passing + extra_passing, num_failing + extra_failing
+        if fails == 0:
+            return 1.0
+        if passes == 0:
+            return 0.0
+        quantile = scipy.special.betaincinv(passes, fails, level)
+        passing_weight = weight_passing * quantile
+        return float(passing_weight / (passing_weight + weight_failing * (1 - quantile)))
 
-    added = (
-        ((0.0, 1.0), (1.0, 0.0))
-        if min(num_passing, num_failing) < FEW
-        else ((0.5, 0.5), (0.5, 0.5))
-    )
-    low, high = end(ONE_SIGMA / 2, *added[0]), end(1 - ONE_SIGMA / 2, *added[1])
+    if min(num_passing, num_failing) < FEW:
+        low = quantile_of_share(ONE_SIGMA / 2, 0.0, 1.0)
+        high = quantile_of_share(1 - ONE_SIGMA / 2, 1.0, 0.0)
+    else:
+        low = quantile_of_share(ONE_SIGMA / 2, 0.5, 0.5)
+        high = quantile_of_share(1 - ONE_SIGMA / 2, 0.5, 0.5)
     return Efficiency(passing.weight / total, low, high)
 
 
@@ -142,26 +152,31 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
     return efficiency_of_sums(sums_passing, sums_failing, typical=typical_weight(weights))
 
 
-def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
-    """The highest threshold for each wanted share: at least this share of the weight has scores at or above it.
+def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
+    """The highest threshold for each share: at least this share of the weight lies at or above it.
 
-    With negative weights, several thresholds may give the same share; the highest one counts. Scores and weights are
-    (num_events,), the weights of a sum above 0; the wanted shares are above 0 and at most 1.
+    With negative weights, several thresholds may give the same share; the highest one counts.
+
+    Args:
+        scores: (num_events,).
+        weights: (num_events,), of a sum above 0.
+        shares: (num_points,), above 0 and at most 1.
     """
-    total = weights.sum()
-    values, place = np.unique(scores, return_inverse=True)
     # Events with the same score pass or fail together.
-    kept = np.cumsum(np.bincount(place, weights, minlength=len(values))[::-1]) / total
-    # The highest share of any threshold down to this one always rises, unlike the share itself with negative weights.
-    return np.asarray(
-        values[::-1][first_kept(np.maximum.accumulate(kept), wanted)], dtype=np.float64
-    )
+    values, value_index = np.unique(scores, return_inverse=True)
+    weight_of_value = np.bincount(value_index, weights, minlength=len(values))
+    share_above = np.cumsum(weight_of_value[::-1]) / weights.sum()
+    # With negative weights the share may fall; the highest share so far always rises.
+    highest_share = np.maximum.accumulate(share_above)
+    falling_values = values[::-1]
+    return np.asarray(falling_values[first_reaching(highest_share, shares)], dtype=np.float64)
 
 
-def first_kept(kept: Floats, wanted: Floats) -> NDArray[np.int64]:
-    """Index of the highest threshold that keeps each wanted share.
+def first_reaching(highest_share: Floats, shares: Floats) -> NDArray[np.int64]:
+    """Index of the highest threshold that reaches each of some shares.
 
-    `kept` is the highest share kept at this threshold or a higher one, from the highest threshold down.
+    `highest_share` is the highest share at this threshold or above it, from the highest threshold down.
     """
-    # The lowest score keeps all events, but rounding may make the sum of many weights a little less than 1.
-    return np.minimum(np.searchsorted(kept, wanted - 1e-12), len(kept) - 1)
+    # The lowest score keeps all events, but rounding may make the sum of many weights less than 1.
+    index = np.searchsorted(highest_share, shares - 1e-12)
+    return np.minimum(index, len(highest_share) - 1)

@@ -9,13 +9,13 @@ from hep_core.plugin_functions import callable_name, remember_plugin
 
 
 class OwnFigure(NamedTuple):
-    """A figure of a plugin."""
+    """A figure of a plugin, and the sentence below it."""
 
     caption: str
     draw: Callable[..., Any]
 
 
-#: By the name of the file: that of the function, with `own_` before it.
+#: Figures of plugins by the name of their file, which is that of the function after `own_`.
 OWN_FIGURES: Final[dict[str, OwnFigure]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,8 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def figure(caption: str) -> Callable[[F], F]:
     """Register a function that draws a figure of a model, with a sentence below it.
 
-    It takes the `models.evaluation.scored_events.ScoredEvents` of the test split and the names of the classes, and
-    returns a matplotlib figure. Two figures of one name are a `ValueError`.
+    The function takes the `models.evaluation.scored_events.ScoredEvents` of the test split and the
+    names of the classes, and returns a matplotlib figure. A second figure of the same name is a
+    `ValueError`.
     """
 
     def register(draw: F) -> F:

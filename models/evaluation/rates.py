@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.evaluation.bootstrap import Ends, Estimate, added
-from models.evaluation.discriminant import Scored
+from models.evaluation.bootstrap import Estimate, ReplicatedInterval, sum_intervals
+from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.intervals import Floats
 
 
 class Rates(NamedTuple):
-    """Rates before the classifier [1/s], or events of an integrated luminosity; with their errors.
+    """Rates before the classifier [1/s], or events of an integrated luminosity.
 
-    The errors are those of selection and cross-section.
+    Their errors are those of selection and cross-section.
     """
 
     of_samples: Mapping[str, Estimate]
@@ -37,77 +37,88 @@ class Rates(NamedTuple):
         )
 
     def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
-        """Rates by name of the class, of those that have samples."""
-        known = {self.labels[name] for name in self.of_samples}
-        return {name: self.of_class(label) for label, name in enumerate(classes) if label in known}
+        """Rates by name of the class, of classes that have samples."""
+        with_samples = {self.labels[name] for name in self.of_samples}
+        return {
+            name: self.of_class(label)
+            for label, name in enumerate(classes)
+            if label in with_samples
+        }
 
 
 def rates_behind(
-    scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int
+    score: ReplicatedScore, rates: Rates, classes: Sequence[str], *, seed: int
 ) -> list[dict[str, Any]]:
-    """Rates or events of each class and of all together, and the purity, behind each point, with intervals.
+    """Rates or events of each class and of all together, and the purity, behind each cut, with intervals.
 
-    That of a class is the sum over its samples of rate before the classifier x efficiency of the sample. The purity
-    is None if the total is 0 or less.
+    The rate of a class is the sum over its samples of rate before the classifier x efficiency of
+    the sample. The purity is None if the total is 0 or less.
     """
-    of_class = _behind_by_class(scored, rates, seed=seed)
-    total = added(of_class.values())
-    signal = added(of_class[label] for label in scored.signal)
-    background = added(behind for label, behind in of_class.items() if label not in scored.signal)
-    purity = Ends(
+    rate_of_class = _rates_of_classes(score, rates, seed=seed)
+    total = sum_intervals(rate_of_class.values())
+    signal = sum_intervals(rate_of_class[label] for label in score.signal)
+    background = sum_intervals(
+        rate for label, rate in rate_of_class.items() if label not in score.signal
+    )
+    purity = ReplicatedInterval(
         _purity(signal.value, background.value),
         _purity(signal.low, background.high),
         _purity(signal.high, background.low),
     )
     points = []
-    for point in range(len(scored.wanted)):
-        # Of a class that cannot be measured there is none.
+    for point in range(len(score.shares)):
+        # A class that cannot be measured has no rate.
         by_class: dict[str, Any] = dict.fromkeys(classes)
-        for label, behind in of_class.items():
-            by_class[classes[label]] = _rate_as_json(behind, point)
+        for label, rate in rate_of_class.items():
+            by_class[classes[label]] = _rate_json(rate, point)
         if rates.are_events:
             numbers: dict[str, Any] = {
                 "events": by_class,
-                "signal_events": _rate_as_json(signal, point),
-                "background_events": _rate_as_json(background, point),
+                "signal_events": _rate_json(signal, point),
+                "background_events": _rate_json(background, point),
             }
         else:
-            numbers = {"rates": by_class, "total_rate": _rate_as_json(total, point)}
+            numbers = {"rates": by_class, "total_rate": _rate_json(total, point)}
         # Negative weights may make the total 0 or less.
-        is_defined = total.value[point] > 0
-        numbers["purity"] = purity.interval(point).as_json() if is_defined else None
+        has_purity = total.value[point] > 0
+        numbers["purity"] = purity.interval(point).as_json() if has_purity else None
         points.append(numbers)
     return points
 
 
-def _behind_by_class(scored: Scored, rates: Rates, *, seed: int) -> dict[int, Ends]:
-    """Rate of each class behind the points, in all replicas."""
+def _rates_of_classes(
+    score: ReplicatedScore, rates: Rates, *, seed: int
+) -> dict[int, ReplicatedInterval]:
+    """Rate of each class behind the cuts, in all replicas."""
     rng = np.random.default_rng([seed, 1])
-    samples_of_class: dict[int, list[Ends]] = {}
-    for sample, before in rates.of_samples.items():
+    rates_by_class: dict[int, list[ReplicatedInterval]] = {}
+    for sample, rate in rates.of_samples.items():
         label = rates.labels[sample]
-        # A sample without test events passes with the efficiency of its class.
-        passing = scored.passing.get((label, sample)) or scored.of_class(label)
-        factors = before.value * np.concatenate(
-            [[1.0], _factors(before, passing.low.shape[1], rng)]
+        share = score.sample_share(label, sample)
+        if share is None:
+            # A sample without test events passes with the efficiency of its class.
+            share = score.class_share(label)
+        random_rates = rate.value * _random_factors(rate, share.low.shape[1], rng)
+        rate_behind = ReplicatedInterval(
+            share.value * rate.value, share.low * random_rates, share.high * random_rates
         )
-        samples_of_class.setdefault(label, []).append(passing.times(factors))
-    return {label: added(samples) for label, samples in sorted(samples_of_class.items())}
+        rates_by_class.setdefault(label, []).append(rate_behind)
+    return {label: sum_intervals(rates_by_class[label]) for label in sorted(rates_by_class)}
 
 
-def _rate_as_json(rate: Ends, point: int) -> dict[str, Any]:
+def _rate_json(rate: ReplicatedInterval, point: int) -> dict[str, Any]:
     return rate.interval(point).as_json(most=math.inf)
 
 
-def _purity(ours: Floats, background: Floats) -> Floats:
+def _purity(signal: Floats, background: Floats) -> Floats:
     """Share of the signal; 0 where the total is 0 or less."""
-    total = ours + background
-    return np.divide(ours, total, out=np.zeros_like(total), where=total > 0)
+    total = signal + background
+    return np.divide(signal, total, out=np.zeros_like(total), where=total > 0)
 
 
-def _factors(before: Estimate, num: int, rng: np.random.Generator) -> Floats:
+def _random_factors(rate: Estimate, num: int, rng: np.random.Generator) -> Floats:
     """Positive random factors with the relative error of a rate."""
-    if before.error <= 0 or before.value <= 0:
+    if rate.error <= 0 or rate.value <= 0:
         return np.ones(num)
-    size = (before.value / before.error) ** 2
-    return np.asarray(rng.standard_gamma(size, num) / size)
+    shape = (rate.value / rate.error) ** 2
+    return np.asarray(rng.standard_gamma(shape, num) / shape)

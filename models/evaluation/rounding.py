@@ -64,9 +64,9 @@ def with_error(value: float | None, error: float | None, sign: str = " ± ") -> 
 
 
 def limit_of(interval: Interval, most: float = math.inf) -> Literal["upper", "lower"] | None:
-    """Which end of an interval is a limit: `upper` where nothing passes, `lower` where a share is `most` or above it.
+    """The end of an interval that is a limit: `upper` where nothing passes, `lower` where a share is `most` or more.
 
-    What grows without a bound where no background passes has no value, and says itself that it has a lower limit.
+    A significance has no value where no background passes; then its own `limit` says that `low` is one.
 
     Examples:
         >>> limit_of({"value": 0.0, "low": 0.0, "high": 0.1}), limit_of({"value": 1.0, "low": 0.9, "high": 1.0}, 1.0)
@@ -105,26 +105,19 @@ def with_interval(
     if interval is None:
         return NOT_MEASURABLE
     limit = limit_of(interval, most)
+    if limit is not None:
+        return _limit_with_sign(interval, limit, scale, symbol, most)
     if not is_measured(interval):
-        low = scale * interval["low"] if limit else 0.0
-        return f"> {_limit_text(low, low)}{symbol}" if low > 0 else NOT_MEASURABLE
+        return NOT_MEASURABLE
     low, value, high = (scale * interval[name] for name in ("low", "value", "high"))
-    if limit == "upper":
-        return f"< {_limit_text(high, high)}{symbol}" if high > 0 else NOT_MEASURABLE
-    if limit == "lower":
-        return f"> {_limit_text(low, scale * most - low)}{symbol}" if low > 0 else NOT_MEASURABLE
     up, down = max(0.0, high - value), max(0.0, value - low)
     if max(up, down) == 0:
         return f"{value:.{_WITHOUT_ERROR}g}{symbol}"
     places = _places_of_interval(up, down)
-    texts = {
-        "value": rounded(value, places),
-        "up": rounded(up, places),
-        "down": rounded(down, places),
-    }
-    if texts["up"] == texts["down"]:
+    up_text, down_text = rounded(up, places), rounded(down, places)
+    if up_text == down_text:
         form = _EVEN[form]
-    return form.format(**texts, symbol=symbol)
+    return form.format(value=rounded(value, places), up=up_text, down=down_text, symbol=symbol)
 
 
 def inverse_with_interval(share: Interval | None) -> str:
@@ -140,7 +133,7 @@ def inverse_with_interval(share: Interval | None) -> str:
         return NOT_MEASURABLE
     low = 1 / share["high"]
     if share["value"] <= 0:
-        return f"> {_limit_text(low, low)}"
+        return f"> {_rounded_limit(low, low)}"
     value = 1 / share["value"]
     if share["low"] <= 0:
         places = decimal_places(value - low) if value > low else _two_digits(value)
@@ -168,7 +161,21 @@ def _places_of_interval(up: float, down: float) -> int:
     return decimal_places(max(shorter, longer / 10))
 
 
-def _limit_text(limit: float, distance: float) -> str:
+def _limit_with_sign(
+    interval: Interval, limit: Literal["upper", "lower"], scale: float, symbol: str, most: float
+) -> str:
+    """The end of an interval that is a limit, such as `< 0.058`."""
+    end = scale * (interval["high"] if limit == "upper" else interval["low"])
+    if end <= 0:
+        return NOT_MEASURABLE
+    if limit == "upper":
+        return f"< {_rounded_limit(end, end)}{symbol}"
+    # A share has a distance to its highest value; a significance has no such value.
+    distance = scale * most - end if is_measured(interval) else end
+    return f"> {_rounded_limit(end, distance)}{symbol}"
+
+
+def _rounded_limit(limit: float, distance: float) -> str:
     """A limit with two digits, of itself and of its distance to the other end of the range."""
     return rounded(limit, max(_two_digits(limit), _two_digits(distance)))
 

@@ -1,7 +1,8 @@
 """Two samples of the same process, such as events of our own and of a full simulation: do they look alike?
 
-Boosted trees that learn to tell them apart give an area under the curve of 0.5 if they do. A network that is trained
-on one and tested on the other says whether the differences matter for the classification.
+Boosted trees that learn to tell them apart give an area under the curve of 0.5 if they do. A network
+that is trained on one and tested on the other shows whether the differences matter for the
+classification.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class WeightedEvents(NamedTuple):
 
 
 def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> Estimate:
-    """Area under the curve of boosted trees that tell two samples apart, by cross-validation; 0.5: they cannot.
+    """Area under the curve of boosted trees that tell two samples apart, by cross-validation.
 
-    Each sample counts alike in the training.
+    It is 0.5 if they cannot. Each sample counts alike in the training.
     """
     features = np.concatenate([first.features, second.features])
-    label = np.repeat([0, 1], [len(first.features), len(second.features)])
-    weights = np.concatenate([each.weights / each.weights.mean() for each in (first, second)])
-    weights *= np.where(label == 0, 0.5 / (label == 0).mean(), 0.5 / (label == 1).mean())
-    scores = np.zeros(len(label))
-    for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=seed).split(
-        features, label
-    ):
+    is_second = np.repeat([0, 1], [len(first.features), len(second.features)])
+    first_weights = first.weights / first.weights.mean() * (0.5 / (is_second == 0).mean())
+    second_weights = second.weights / second.weights.mean() * (0.5 / (is_second == 1).mean())
+    weights = np.concatenate([first_weights, second_weights])
+    scores = np.zeros(len(is_second))
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(features, is_second):
         trees = HistGradientBoostingClassifier(
             max_iter=60,
             learning_rate=0.05,
@@ -64,84 +65,78 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
             l2_regularization=1.0,
             random_state=seed,
         )
-        trees.fit(features[train], label[train], sample_weight=weights[train])
+        trees.fit(features[train], is_second[train], sample_weight=weights[train])
         scores[test] = trees.predict_proba(features[test])[:, 1]
     rng = np.random.default_rng(seed)
-    areas = [
-        roc_auc_score(label, scores, sample_weight=weights * rng.exponential(size=len(label)))
-        for _ in range(_REPLICAS)
-    ]
-    return Estimate(
-        float(roc_auc_score(label, scores, sample_weight=weights)), float(np.std(areas))
-    )
+    areas = []
+    for _ in range(_REPLICAS):
+        replica = weights * rng.exponential(size=len(is_second))
+        areas.append(roc_auc_score(is_second, scores, sample_weight=replica))
+    area = roc_auc_score(is_second, scores, sample_weight=weights)
+    return Estimate(float(area), float(np.std(areas)))
 
 
 def transfer(
     tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int
 ) -> dict[str, Estimate]:
-    """Train perceptrons of the high-level features on half of a sample, and on as many events of another.
+    """Train perceptrons on half of a sample, and on as many events of another; test both on the other half.
 
-    Tested on the other half, they give accuracies, classes counted alike: of the `own` sample, of the `other`, and the
-    `loss`, the difference of the two. Samples are lists of the events of each class.
+    They take the high-level features. Samples are lists of the events of each class.
+
+    Returns:
+        Accuracies, in which classes count alike, after a training on the `own` sample and on the
+        `other`, and the `loss`, the difference of the two.
     """
     rng = np.random.default_rng(seed)
-    halves = [rng.permutation(len(each.features)) for each in tested]
-    sizes = [
-        min(len(half) - len(half) // 2, len(other.features))
-        for half, other in zip(halves, others, strict=True)
-    ]
-    own = [
-        _chosen(each, half[len(half) // 2 :][:n])
-        for each, half, n in zip(tested, halves, sizes, strict=True)
-    ]
-    strange = [
-        _chosen(each, rng.permutation(len(each.features))[:n])
-        for each, n in zip(others, sizes, strict=True)
-    ]
-    test = [
-        _chosen(each, half[: len(half) // 2]) for each, half in zip(tested, halves, strict=True)
-    ]
-    label = np.repeat(np.arange(len(test)), [len(each.features) for each in test])
-    features = np.concatenate([each.features for each in test])
-    weights = np.concatenate([each.weights / each.weights.sum() for each in test])
-    right = np.array(
-        [
-            [
-                _perceptron(train, seed + number).predict(features) == label
-                for number in range(_NETWORKS)
-            ]
-            for train in (own, strange)
-        ]
-    )
-    replicas = weights * rng.exponential(size=(_REPLICAS, len(label)))
-    of_events = (right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
-    of_networks = right @ weights / weights.sum()
+    orders = [rng.permutation(len(events.features)) for events in tested]
+    test, own_train, other_train = [], [], []
+    for events, other_events, order in zip(tested, others, orders, strict=True):
+        num_test = len(order) // 2
+        num_train = min(len(order) - num_test, len(other_events.features))
+        test.append(_select(events, order[:num_test]))
+        own_train.append(_select(events, order[num_test:][:num_train]))
+        other_order = rng.permutation(len(other_events.features))
+        other_train.append(_select(other_events, other_order[:num_train]))
+    features = np.concatenate([events.features for events in test])
+    labels = np.repeat(np.arange(len(test)), [len(events.features) for events in test])
+    weights = np.concatenate([events.weights / events.weights.sum() for events in test])
+    replicas = weights * rng.exponential(size=(_REPLICAS, len(labels)))
+
+    is_right = np.zeros((2, _NETWORKS, len(labels)), dtype=np.bool_)
+    for index, train in enumerate((own_train, other_train)):
+        for network in range(_NETWORKS):
+            predicted = _perceptron(train, seed + network).predict(features)
+            is_right[index, network] = predicted == labels
+    # (2, num_networks) accuracies on the events, and (2, num_replicas) means over the networks.
+    by_network = is_right @ weights / weights.sum()
+    by_replica = (is_right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
     return {
-        "own": _estimate(of_networks[0], of_events[0]),
-        "other": _estimate(of_networks[1], of_events[1]),
-        "loss": _estimate(of_networks[0] - of_networks[1], of_events[0] - of_events[1]),
+        "own": _estimate(by_network[0], by_replica[0]),
+        "other": _estimate(by_network[1], by_replica[1]),
+        "loss": _estimate(by_network[0] - by_network[1], by_replica[0] - by_replica[1]),
     }
 
 
-def _estimate(of_networks: Floats, of_events: Floats) -> Estimate:
+def _estimate(by_network: Floats, by_replica: Floats) -> Estimate:
     """The mean over networks; its error from both, networks and replicas of the events."""
-    trained = of_networks.std(ddof=1) / np.sqrt(len(of_networks))
-    return Estimate(float(of_networks.mean()), float(np.hypot(trained, of_events.std())))
+    network_error = by_network.std(ddof=1) / np.sqrt(len(by_network))
+    return Estimate(float(by_network.mean()), float(np.hypot(network_error, by_replica.std())))
 
 
-def _chosen(events: WeightedEvents, rows: NDArray[np.int64]) -> WeightedEvents:
+def _select(events: WeightedEvents, rows: NDArray[np.int64]) -> WeightedEvents:
     return WeightedEvents(events.features[rows], events.weights[rows])
 
 
 def _perceptron(classes: Sequence[WeightedEvents], seed: int) -> Any:
-    """A network; events are drawn by their weights, equally many of each class."""
+    """A trained network; events are drawn by their weights, equally many of each class."""
     rng = np.random.default_rng(seed)
-    size = max(len(each.features) for each in classes)
+    num_drawn = max(len(events.features) for events in classes)
     features, labels = [], []
-    for label, each in enumerate(classes):
-        drawn = rng.choice(len(each.features), size, p=each.weights / each.weights.sum())
-        features.append(each.features[drawn])
-        labels.append(np.full(size, label))
+    for label, events in enumerate(classes):
+        probabilities = events.weights / events.weights.sum()
+        rows = rng.choice(len(events.features), num_drawn, p=probabilities)
+        features.append(events.features[rows])
+        labels.append(np.full(num_drawn, label))
     network = make_pipeline(
         QuantileTransformer(n_quantiles=100, output_distribution="normal", random_state=seed),
         MLPClassifier(_HIDDEN, alpha=1e-2, max_iter=60, early_stopping=True, random_state=seed),
@@ -158,35 +153,28 @@ def plot_comparison(
     names: tuple[str, str],
     labels: PlotLabels,
 ) -> Figure:
-    """Densities of both samples, the reference second; a panel for each quantity with their values and weights."""
+    """Densities of two samples, the reference second; one panel for each quantity.
+
+    A quantity has the values and the weights of each sample.
+    """
     figure, panels = new_grid(labels, panels=len(quantities), columns=_COLUMNS)
-    for axes, (quantity, (first, second)) in zip(panels, quantities.items(), strict=True):
-        both = np.concatenate([first[0], second[0]])
-        low, high = np.quantile(both, [0.001, 0.995])
+    for axes, (quantity, (sample, reference)) in zip(panels, quantities.items(), strict=True):
+        low, high = np.quantile(np.concatenate([sample[0], reference[0]]), [0.001, 0.995])
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        for (values, weights), colour, name, filled in (
-            (second, GREY, names[1], True),
-            (first, COLOURS[1], names[0], False),
-        ):
-            counts, errors = weighted_histogram(
-                np.clip(values, edges[0], edges[-1]), edges, weights
-            )
-            density, errors = counts / counts.sum(), errors / counts.sum()
-            axes.stairs(
-                density, edges, fill=filled, alpha=0.35 if filled else 1.0, color=colour, label=name
-            )
-            axes.errorbar(
-                (edges[1:] + edges[:-1]) / 2,
-                density,
-                errors,
-                fmt="none",
-                ecolor=colour,
-                elinewidth=1,
-            )
-        axes.set_xlabel(
-            f"{quantity}   (D = {cumulative_distance(*first, *second):.3f})", fontsize="small"
-        )
+        _draw_density(axes, edges, *reference, color=GREY, label=names[1], fill=True, alpha=0.35)
+        _draw_density(axes, edges, *sample, color=COLOURS[1], label=names[0])
+        distance = cumulative_distance(*sample, *reference)
+        axes.set_xlabel(f"{quantity}   (D = {distance:.3f})", fontsize="small")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.tick_params(labelsize="small")
     legend_below(figure, panels[0])
     return figure
+
+
+def _draw_density(axes: Any, edges: Floats, values: Floats, weights: Floats, **look: Any) -> None:
+    """Draw the share of the weight in each bin; the outer bins hold what lies outside."""
+    counts, errors = weighted_histogram(np.clip(values, edges[0], edges[-1]), edges, weights)
+    density, errors = counts / counts.sum(), errors / counts.sum()
+    axes.stairs(density, edges, **look)
+    centres = (edges[1:] + edges[:-1]) / 2
+    axes.errorbar(centres, density, errors, fmt="none", ecolor=look["color"], elinewidth=1)

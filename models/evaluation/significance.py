@@ -5,88 +5,106 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from models.evaluation.bootstrap import added, lower_end, upper_end
-from models.evaluation.discriminant import Scored
+from models.evaluation.bootstrap import ReplicatedInterval, lower_end, sum_intervals, upper_end
+from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.intervals import Floats, effective_numbers, typical_weight
 
 
 def significance(
-    scored: Scored, expected: Mapping[int, float], uncertainty: float
+    score: ReplicatedScore, expected: Mapping[int, float], uncertainty: float
 ) -> dict[str, Floats]:
-    """Events and significances behind the points of a score, (num_points,) each; NaN without background.
+    """Events and significances behind the cuts of a score, (num_points,) each; NaN without background.
 
-    `expected` events of each class stand before the cut; the relative `uncertainty` is that of the background.
+    Args:
+        score: The score and its cuts.
+        expected: Number of events of each class before the cut.
+        uncertainty: Relative uncertainty of the background.
 
     Returns:
-        `threshold`; expected `signal` and `background`; the `effective` number of test events of the background;
-        `simple`, S / sqrt(B); `asimov`, and `low` and `high`, the ends of its one-sigma interval at this threshold from
-        the statistics of the test events; the higher one is infinite where too many replicas have no background.
+        `threshold`; expected `signal` and `background`; the `effective` number of test events of the
+        background; `simple`, S / sqrt(B); `asimov`, and `low` and `high`, the ends of its one-sigma
+        interval at this threshold from the statistics of the test events. The higher end is infinite
+        where too many replicas have no background.
     """
-    place = scored.points[:, 0]
-    # The cut is the same in all replicas, so that the signal behind it has an error too.
-    passing = scored.passing_at(np.repeat(place[:, None], scored.points.shape[1], axis=1))
-    ours, others = (
-        added(
-            passing[each.label, each.sample].times(each.fraction * expected[each.label])
-            for each in scored.replicas.strata
-            if (each.label in scored.signal) is is_signal
-        )
-        for is_signal in (True, False)
-    )
+    cuts = score.cuts[:, 0]
+    signal, background = _expected_behind(score, cuts, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
-        simple = np.where(others.value > 0, ours.value / np.sqrt(others.value), np.nan)
+        simple = signal.value / np.sqrt(background.value)
     return {
-        "threshold": scored.thresholds[place],
-        "signal": ours.value,
-        "background": others.value,
-        "effective": _effective(scored, expected),
-        "simple": simple,
-        "asimov": asimov_significance(ours.value, others.value, uncertainty),
-        "low": lower_end(_in_replicas(ours.low, others.high, uncertainty)),
-        "high": upper_end(_in_replicas(ours.high, others.low, uncertainty)),
+        "threshold": score.thresholds[cuts],
+        "signal": signal.value,
+        "background": background.value,
+        "effective": _effective_background(score, cuts, expected),
+        "simple": np.where(background.value > 0, simple, np.nan),
+        "asimov": asimov_significance(signal.value, background.value, uncertainty),
+        "low": lower_end(_significance_in_replicas(signal.low, background.high, uncertainty)),
+        "high": upper_end(_significance_in_replicas(signal.high, background.low, uncertainty)),
     }
 
 
-def _in_replicas(signal: Floats, background: Floats, uncertainty: float) -> Floats:
-    """Significances, of which a signal without background has an infinite one: no background bounds it."""
+def _expected_behind(
+    score: ReplicatedScore, cuts: NDArray[np.int64], expected: Mapping[int, float]
+) -> tuple[ReplicatedInterval, ReplicatedInterval]:
+    """Expected events of signal and background behind cuts that are the same in all replicas."""
+    # A fixed cut gives the signal behind it an error too.
+    same_cuts = np.repeat(cuts[:, None], score.cuts.shape[1], axis=1)
+    shares = score.sample_shares_at(same_cuts)
+    signal, background = [], []
+    for stratum in score.replicas.strata:
+        num_expected = stratum.fraction * expected[stratum.label]
+        behind = shares[stratum.label, stratum.sample].scaled(num_expected)
+        if stratum.label in score.signal:
+            signal.append(behind)
+        else:
+            background.append(behind)
+    return sum_intervals(signal), sum_intervals(background)
+
+
+def _significance_in_replicas(signal: Floats, background: Floats, uncertainty: float) -> Floats:
+    """Significances, infinite for a signal without background: no background bounds it."""
     without_background = np.where(signal > 0, np.inf, 0.0)
-    return np.where(
-        background > 0, asimov_significance(signal, background, uncertainty), without_background
-    )
+    with_background = asimov_significance(signal, background, uncertainty)
+    return np.where(background > 0, with_background, without_background)
 
 
-def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
-    """Effective number of background events behind the points; 0 where their weights add up to 0 or less.
+def _effective_background(
+    score: ReplicatedScore, cuts: NDArray[np.int64], expected: Mapping[int, float]
+) -> Floats:
+    """Effective number of background events behind cuts; 0 where their weights add up to 0 or less.
 
-    Of a sample without any, one of its events counts in the error.
+    If no event of a sample passes, one of its events counts in the error.
     """
-    place, weights = scored.points[:, 0], scored.replicas.weights
-    sums, squares = np.zeros((2, len(place)))
-    for each in (each for each in scored.replicas.strata if each.label not in scored.signal):
-        scaled = weights[each.rows] * expected[each.label] * each.fraction / each.totals[0]
-        kept, kept2 = (
-            np.cumsum(np.bincount(scored.place[each.rows], of, len(scored.thresholds)))[place]
-            for of in (scaled, np.square(scaled))
+    num_thresholds = len(score.thresholds)
+    sums, squares = np.zeros((2, len(cuts)))
+    for stratum in score.replicas.strata:
+        if stratum.label in score.signal:
+            continue
+        weights = score.replicas.weights[stratum.rows] * expected[stratum.label]
+        weights = weights * stratum.fraction / stratum.totals[0]
+        bins = score.bins[stratum.rows]
+        sums_above = np.cumsum(np.bincount(bins, weights, num_thresholds))
+        squares_above = np.cumsum(np.bincount(bins, np.square(weights), num_thresholds))
+        sums += sums_above[cuts]
+        squares += np.where(
+            squares_above[cuts] > 0, squares_above[cuts], typical_weight(weights) ** 2
         )
-        sums += kept
-        squares += np.where(kept2 > 0, kept2, typical_weight(scaled) ** 2)
     return effective_numbers(sums, squares)
 
 
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
-    """Median significance of a discovery by counting, with an uncertain background; NaN where there is none.
+    """Median significance of a discovery by counting, with an uncertain background.
 
-    Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025
-    recommends.
+    It is NaN without background. Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty
+    Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
     """
-    s, b = np.maximum(signal, 0.0), np.where(background > 0, background, np.nan)
+    s = np.maximum(signal, 0.0)
+    b = np.where(background > 0, background, np.nan)
     variance = np.square(uncertainty * b)
-    # The published form would subtract numbers as large as b.
-    both = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * variance))
-    alone = (
-        np.square(b) / variance * np.log1p(variance * s / (b * (b + variance)))
-        if uncertainty
-        else s
-    )
-    return np.asarray(np.sqrt(np.maximum(2 * (both - alone), 0.0)))
+    # With log1p, since the published form would subtract numbers as large as b.
+    gain = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * variance))
+    loss = s
+    if uncertainty:
+        loss = np.square(b) / variance * np.log1p(variance * s / (b * (b + variance)))
+    return np.asarray(np.sqrt(np.maximum(2 * (gain - loss), 0.0)))

@@ -1,10 +1,11 @@
-"""The common style of all figures: mplhep's CMS style around the whole drawing, and words on axes and above them.
+"""The common style of all figures: mplhep's CMS style around the whole drawing, and labels of axes and figures.
 
 The colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes too.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -58,19 +59,24 @@ _SYMBOLS: Final = {
 }
 
 
-def line_look(number: int) -> dict[str, Any]:
-    """How the line of a model or class is drawn, by its number."""
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+def line_look(index: int) -> dict[str, Any]:
+    """Colour and dashes of the line of a model or class, by its index."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
 
 
-def point_look(number: int) -> dict[str, Any]:
-    """How the points of a model or class are drawn with their error bars."""
-    look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-    return {**look, "markersize": 4, "linestyle": "", "elinewidth": 1}
+def point_look(index: int) -> dict[str, Any]:
+    """Colour and marker of the points of a model or class, with error bars."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markersize": 4,
+        "linestyle": "",
+        "elinewidth": 1,
+    }
 
 
 class PlotLabels(NamedTuple):
-    """Words on every plot."""
+    """Labels of a plot."""
 
     experiment: str
     sample_note: str
@@ -106,7 +112,10 @@ _R = TypeVar("_R")
 
 
 def styled(draw: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The style around a whole drawing function: labels, legends and ticks take it when they are made."""
+    """Apply the style around a whole drawing function.
+
+    Labels, legends and ticks take the style when they are made.
+    """
 
     @wraps(draw)
     def drawn(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -121,10 +130,10 @@ def styled(draw: Callable[_P, _R]) -> Callable[_P, _R]:
 def new_figure(
     labels: PlotLabels, *, panels: int = 1, height: float = 6.2, ratios: tuple[int, ...] = (1,)
 ) -> tuple[Figure, Axes]:
-    """A figure of panels side by side with a common y axis, and its first panel.
+    """Make a figure of panels side by side with a common y axis; returns it with its first panel.
 
-    The height is in inches. `ratios` are the heights of the rows of each panel, which have a common x axis; the axes of
-    the figure are in order of rows.
+    The height is in inches. `ratios` are the heights of the rows of each panel, which have a common
+    x axis. The axes of the figure are in order of rows.
     """
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=0.04))
     FigureCanvasAgg(figure)
@@ -136,7 +145,7 @@ def new_figure(
         squeeze=False,
         height_ratios=ratios,
     )
-    put_labels(axes[0][0], axes[0][-1], labels)
+    write_labels(axes[0][0], axes[0][-1], labels)
     return figure, axes[0][0]
 
 
@@ -149,26 +158,27 @@ def new_grid(
     height: float = 2.9,
     ratios: tuple[int, ...] = (1,),
 ) -> tuple[Figure, list[Any]]:
-    """A figure of small panels in rows, each with its own axes; with several `ratios` a list of axes for each panel.
+    """Make a figure of small panels in rows, each with its own axes; returns it with the panels.
 
-    The height is that of a row in inches; `ratios` are as in `new_figure`.
+    The height is that of a row in inches; `ratios` are as in `new_figure`. With several ratios a
+    panel is a list of axes.
     """
-    rows = -(-panels // columns)
+    rows = math.ceil(panels / columns)
+    axes_of_panel = len(ratios)
     with mpl.rc_context({"font.size": 13, "lines.linewidth": 1.4}):
         figure = Figure(figsize=(WIDTH, height * rows + 0.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(
-            rows * len(ratios), columns, squeeze=False, height_ratios=ratios * rows
+            rows * axes_of_panel, columns, squeeze=False, height_ratios=ratios * rows
         )
-    grid = (
-        axes.reshape(rows, len(ratios), columns)
-        .transpose(0, 2, 1)
-        .reshape(rows * columns, len(ratios))
-    )
+    by_panel = axes.reshape(rows, axes_of_panel, columns).transpose(0, 2, 1)
+    grid = by_panel.reshape(rows * columns, axes_of_panel)
     for unused in grid[panels:].ravel():
         unused.set_axis_off()
-    put_labels(axes[0][0], axes[0][-1], labels)
-    return figure, list(grid[:panels, 0] if len(ratios) == 1 else grid[:panels])
+    write_labels(axes[0][0], axes[0][-1], labels)
+    if axes_of_panel == 1:
+        return figure, list(grid[:panels, 0])
+    return figure, list(grid[:panels])
 
 
 def luminosity_text(per_pb: float) -> str:
@@ -182,12 +192,15 @@ def luminosity_text(per_pb: float) -> str:
 
 
 @styled
-def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
+def write_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
     """Write experiment and sample above the left axes, model and energy above the right axes."""
-    bold, *others = [each for each in (labels.experiment, labels.sample_note) if each] or [""]
+    # The first of these texts is bold, the other one stands beside it.
+    bold, italic = labels.experiment, labels.sample_note
+    if not bold:
+        bold, italic = labels.sample_note, ""
     title = left.set_title(bold, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
-    beside = left.annotate(
-        " ".join(others),
+    note = left.annotate(
+        italic,
         (1, 0.45),
         (6, 0),
         xycoords=title,
@@ -199,29 +212,38 @@ def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
         parse_math=False,
     )
     # It may be wider than its panel.
-    beside.set_in_layout(False)
+    note.set_in_layout(False)
     energy = "" if labels.energy_tev is None else f"{labels.energy_tev:g} TeV"
-    if labels.luminosity:
-        energy = f"{labels.luminosity} ({energy})" if energy else labels.luminosity
-    about = ", ".join(words for words in (labels.model, energy) if words)
-    right.set_title(about, loc="right", fontsize="small", parse_math=False)
+    if labels.luminosity and energy:
+        energy = f"{labels.luminosity} ({energy})"
+    elif labels.luminosity:
+        energy = labels.luminosity
+    texts = [text for text in (labels.model, energy) if text]
+    right.set_title(", ".join(texts), loc="right", fontsize="small", parse_math=False)
 
 
 def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """A legend of some axes below all panels, where it covers no data; its entries are in order row by row."""
-    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
-    columns = min(columns, len(entries))
+    """Draw the legend of some axes below all panels, where it covers no data.
+
+    Its entries are in order row by row.
+    """
+    handles, texts = axes.get_legend_handles_labels()
+    columns = min(columns, len(handles))
     # matplotlib fills column by column.
-    handles, words = zip(
-        *(each for column in range(columns) for each in entries[column::columns]), strict=True
+    order = [index for column in range(columns) for index in range(column, len(handles), columns)]
+    figure.legend(
+        [handles[index] for index in order],
+        [texts[index] for index in order],
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
     )
-    figure.legend(handles, words, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
-    """A logarithmic y axis that holds all positive values, with room at the top as a factor."""
-    positive = np.concatenate([np.ravel(each) for each in values])
-    positive = positive[np.isfinite(positive) & (positive > 0)]
+    """Give axes a logarithmic y axis that holds all positive values, with room at the top as a factor."""
+    flat = np.concatenate([np.ravel(array) for array in values])
+    positive = flat[np.isfinite(flat) & (flat > 0)]
     low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
     axes.set_yscale("log")
     axes.set_ylim(low / 1.5, high * room)
@@ -230,7 +252,7 @@ def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
 @styled
 def save_figure(figure: Figure, stem: Path) -> None:
     """Write `stem.png` and `stem.pdf` without a creation time, so that the same figure gives the same bytes."""
-    # `savefig` would draw the figure once more to lay it out, and lay it out for each file.
+    # `savefig` would draw the figure once more to lay it out, and again for each file.
     figure.dpi = DPI
     for axes in figure.axes:
         # They end where their axes do; a layout with them takes a fifth longer.
@@ -249,7 +271,7 @@ Save = Callable[[Figure, Path], None]
 
 @contextmanager
 def saving_in_processes() -> Iterator[Save]:
-    """`save_figure` in a few other processes beside this one; at the end all figures are written.
+    """Run `save_figure` in a few other processes beside this one; at the end all figures are written.
 
     Drawing takes most of the time of an evaluation.
     """
@@ -260,37 +282,38 @@ def saving_in_processes() -> Iterator[Save]:
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
-    saved: list[Future[None]] = []
+    writes: list[Future[None]] = []
     try:
-        yield lambda figure, stem: saved.append(pool.submit(save_figure, figure, stem))
-        for each in saved:
-            each.result()
+        yield lambda figure, stem: writes.append(pool.submit(save_figure, figure, stem))
+        for write in writes:
+            write.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def plain(words: str) -> str:
-    """Words that matplotlib draws as they are: `$` starts no formula, and a leading `_` hides no label."""
+def literal_text(text: str) -> str:
+    """Text that matplotlib draws as it is: `$` starts no formula, and a leading `_` hides no label."""
     # A zero-width space, since legends leave out labels that begin with an underscore.
-    hidden = "\u200b" if words.startswith("_") else ""
-    return hidden + words.replace("$", r"\$")
+    prefix = "\u200b" if text.startswith("_") else ""
+    return prefix + text.replace("$", r"\$")
 
 
 def symbol_of(name: str) -> str:
-    """How physicists write a feature; one of a plugin has the label that it gives.
+    """How physicists write a feature; a feature of a plugin has the label that it gives.
 
     Examples:
         >>> symbol_of("ht"), symbol_of("lepton_charge")
         ('$H_T$', 'Lepton charge')
     """
-    own_label = next((feature.label for feature in HIGH_LEVEL if feature.name == name), "")
-    return own_label or _SYMBOLS.get(name) or name[:1].upper() + name[1:].replace("_", " ")
+    for feature in HIGH_LEVEL:
+        if feature.name == name and feature.label:
+            return feature.label
+    if name in _SYMBOLS:
+        return _SYMBOLS[name]
+    return name[:1].upper() + name[1:].replace("_", " ")
 
 
 def axis_label(feature: Feature) -> str:
     """Symbol and unit of a feature."""
-    return (
-        symbol_of(feature.name)
-        if feature.unit == "1"
-        else f"{symbol_of(feature.name)} [{feature.unit}]"
-    )
+    symbol = symbol_of(feature.name)
+    return symbol if feature.unit == "1" else f"{symbol} [{feature.unit}]"

@@ -1,7 +1,8 @@
-"""What other weights of the generator and shifted inputs change in the numbers of a model.
+"""How other weights of the generator and shifted inputs change the numbers of a model.
 
-Thresholds stay those of the working points: a trigger is set once. Events, and so most of their chance, are common; the
-error of a shift is that of the difference, from each event's share in it.
+Thresholds stay those of the working points: a trigger is set once. Events, and so most of their
+statistical fluctuations, are common. So the error of a shift follows from the difference that each
+event makes to it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.intervals import Floats, WeightSums
-from models.evaluation.measurements import EvaluationTask
+from models.evaluation.evaluation_task import EvaluationTask
+from models.evaluation.intervals import Floats, Labels, WeightSums
 from models.evaluation.scored_events import ScoredEvents, within_classes
 
 
-class Varied(NamedTuple):
+class EventVariation(NamedTuple):
     """The test events with other weights or other scores."""
 
     weights: Floats
@@ -28,63 +29,77 @@ class Varied(NamedTuple):
     is_selected: NDArray[np.bool_]
     """(num_events,) whether the event still passes the selection; if not, it passes no threshold."""
 
-    def chosen(self, rows: NDArray[np.int64]) -> Varied:
-        """The events of some numbers."""
-        return Varied._make(column[rows] for column in self)
+    def select(self, rows: NDArray[np.int64]) -> EventVariation:
+        """The events in some rows."""
+        return EventVariation._make(column[rows] for column in self)
 
 
-def with_weights(events: ScoredEvents, weights: Floats) -> Varied:
+class Statistic(NamedTuple):
+    """A number of a sample of events, and how it follows from them."""
+
+    value: float
+    contributions: Floats
+    """(num_events,) influence of each event on the number; the sum of their squares is its variance."""
+
+
+def with_weights(events: ScoredEvents, weights: Floats) -> EventVariation:
     """The events with other weights, of any scale."""
-    scaled = within_classes(events.labels, weights)
-    return Varied(scaled, events.probabilities, np.ones(len(events.labels), dtype=np.bool_))
+    is_selected = np.ones(len(events.labels), dtype=np.bool_)
+    return EventVariation(within_classes(events.labels, weights), events.probabilities, is_selected)
 
 
 def variations(
     events: ScoredEvents,
-    varied: Mapping[str, Varied],
+    varied: Mapping[str, EventVariation],
     task: EvaluationTask,
     thresholds: Sequence[float],
 ) -> dict[str, Any]:
-    """Accuracy, area under the ROC curve, and efficiencies at each working point, of each variation, and their shifts.
+    """Numbers of each variation, and their shifts.
 
-    Each point has the given threshold.
+    Args:
+        events: The events as they are.
+        varied: The same events in each variation, by its name.
+        task: The classes, and the signal efficiencies of the working points.
+        thresholds: The threshold of each working point.
 
     Returns:
-        By variation: `accuracy`, `auc` against all backgrounds and, at each of `working_points`, `efficiencies` by
-        class, each with `value`, `shift` from the events as they are, and `error` of the shift. Null where a class that
-        counts has no weight.
+        By variation: `accuracy`, `auc` against all backgrounds and, at each of `working_points`,
+        `efficiencies` by class, each with `value`, `shift` from the events as they are, and `error`
+        of the shift. Null where a class that counts has no weight.
     """
-    rows = np.flatnonzero(np.isin(events.labels, task.measured))
-    labels, nominal = events.labels[rows], with_weights(events, events.weights).chosen(rows)
+    rows = np.flatnonzero(np.isin(events.labels, task.measured_labels))
+    labels = events.labels[rows]
+    nominal = with_weights(events, events.weights).select(rows)
     return {
-        name: _one(labels, (nominal, each.chosen(rows)), task, thresholds)
-        for name, each in varied.items()
+        name: _shifts_of_model(labels, nominal, variation.select(rows), task, thresholds)
+        for name, variation in varied.items()
     }
 
 
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How far several variations, at least one, spread, in the form of one of them.
+    """The spread of several variations, at least one, in the form of one of them.
 
-    Each number has the largest shift `down` and `up`, 0 if there is none, and the root mean square `rms` of all; it is
-    null if one of the variations has no such number.
+    Each number has the largest shift `down` and `up`, 0 if there is none, and the root mean square
+    `rms` of all. It is null if one of the variations has no such number.
     """
-    points = [
-        {
-            "wanted": same[0]["wanted"],
-            "efficiencies": {
-                name: _extent([point["efficiencies"][name] for point in same])
-                for name in same[0]["efficiencies"]
-            },
-        }
-        for same in zip(*(each["working_points"] for each in varied), strict=True)
-    ]
-    overall = {name: _extent([each[name] for each in varied]) for name in ("accuracy", "auc")}
-    return {**overall, "working_points": points}
+    points = []
+    for index, first_point in enumerate(varied[0]["working_points"]):
+        efficiencies = {}
+        for name in first_point["efficiencies"]:
+            efficiencies[name] = _spread(
+                [variation["working_points"][index]["efficiencies"][name] for variation in varied]
+            )
+        points.append({"wanted": first_point["wanted"], "efficiencies": efficiencies})
+    return {
+        "accuracy": _spread([variation["accuracy"] for variation in varied]),
+        "auc": _spread([variation["auc"] for variation in varied]),
+        "working_points": points,
+    }
 
 
-def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
-    shifts = [each["shift"] for each in found if each is not None]
-    if len(shifts) < len(found):
+def _spread(numbers: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
+    shifts = [number["shift"] for number in numbers if number is not None]
+    if len(shifts) < len(numbers):
         return None
     return {
         "down": min(0.0, *shifts),
@@ -93,87 +108,127 @@ def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | N
     }
 
 
-def _one(
-    labels: NDArray[np.int64],
-    both: tuple[Varied, Varied],
+def _shifts_of_model(
+    labels: Labels,
+    nominal: EventVariation,
+    varied: EventVariation,
     task: EvaluationTask,
     thresholds: Sequence[float],
 ) -> dict[str, Any]:
-    chosen = [labels == label for label in task.measured]
-    names = [task.classes[label] for label in task.measured]
-
-    def shifts(passing: Sequence[NDArray[np.bool_]]) -> list[dict[str, float]]:
-        """Of the share of each class that passes before and after."""
-        kept = [each & of.is_selected for each, of in zip(passing, both, strict=True)]
-        return [
-            _difference(
-                *(_share(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True))
-            )
-            for rows in chosen
-        ]
-
-    scores = [task.score(each.probabilities) for each in both]
+    """How one variation moves the numbers of a model."""
     points = []
-    for wanted, threshold in zip(task.working_points, thresholds, strict=True):
-        found = map(_known, shifts([score >= threshold for score in scores]))
-        efficiencies = dict.fromkeys(task.classes) | dict(zip(names, found, strict=True))
-        points.append({"wanted": wanted, "efficiencies": efficiencies})
-    of_classes = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
-    # The mean over the classes, which count alike.
-    accuracy = {
-        key: float(np.mean([each[key] for each in of_classes])) for key in ("value", "shift")
+    for efficiency, threshold in zip(task.working_points, thresholds, strict=True):
+        shifts = _efficiency_shifts(labels, nominal, varied, task, threshold)
+        points.append({"wanted": efficiency, "efficiencies": shifts})
+    area_shift = _shift(_area(labels, nominal, task), _area(labels, varied, task))
+    return {
+        "accuracy": _null_if_undefined(_accuracy_shift(labels, nominal, varied, task)),
+        "auc": _null_if_undefined(area_shift),
+        "working_points": points,
     }
-    accuracy["error"] = math.hypot(*(each["error"] for each in of_classes)) / len(of_classes)
-    area = _difference(
-        *(_area(labels, of, score, task) for of, score in zip(both, scores, strict=True))
+
+
+def _efficiency_shifts(
+    labels: Labels,
+    nominal: EventVariation,
+    varied: EventVariation,
+    task: EvaluationTask,
+    threshold: float,
+) -> dict[str, dict[str, float] | None]:
+    """Shift of the share of each class at or above a threshold; null for classes that do not count."""
+    nominal_passes = task.score(nominal.probabilities) >= threshold
+    varied_passes = task.score(varied.probabilities) >= threshold
+    shifts: dict[str, dict[str, float] | None] = dict.fromkeys(task.classes)
+    for label in task.measured_labels:
+        in_class = labels == label
+        shift = _share_shift(nominal, nominal_passes, varied, varied_passes, in_class)
+        shifts[task.classes[label]] = _null_if_undefined(shift)
+    return shifts
+
+
+def _accuracy_shift(
+    labels: Labels, nominal: EventVariation, varied: EventVariation, task: EvaluationTask
+) -> dict[str, float]:
+    """Shift of the mean accuracy of the classes, which count alike."""
+    nominal_is_right = nominal.probabilities.argmax(axis=1) == labels
+    varied_is_right = varied.probabilities.argmax(axis=1) == labels
+    shifts = []
+    for label in task.measured_labels:
+        in_class = labels == label
+        shifts.append(_share_shift(nominal, nominal_is_right, varied, varied_is_right, in_class))
+    errors = [shift["error"] for shift in shifts]
+    return {
+        "value": float(np.mean([shift["value"] for shift in shifts])),
+        "shift": float(np.mean([shift["shift"] for shift in shifts])),
+        "error": math.hypot(*errors) / len(errors),
+    }
+
+
+def _share_shift(
+    nominal: EventVariation,
+    nominal_passes: NDArray[np.bool_],
+    varied: EventVariation,
+    varied_passes: NDArray[np.bool_],
+    in_class: NDArray[np.bool_],
+) -> dict[str, float]:
+    """Shift of the weighted share of a class that passes and is selected."""
+    nominal_share = _share(
+        nominal.weights[in_class], (nominal_passes & nominal.is_selected)[in_class]
     )
-    return {"accuracy": _known(accuracy), "auc": _known(area), "working_points": points}
+    varied_share = _share(varied.weights[in_class], (varied_passes & varied.is_selected)[in_class])
+    return _shift(nominal_share, varied_share)
 
 
-def _known(found: dict[str, float]) -> dict[str, float] | None:
-    return None if math.isnan(found["shift"]) else found
+def _shift(nominal: Statistic, varied: Statistic) -> dict[str, float]:
+    """A number after a variation, its shift, and the error of the shift."""
+    # Both are of the same events, so their common fluctuations cancel.
+    error = float(np.sqrt(np.square(varied.contributions - nominal.contributions).sum()))
+    return {"value": varied.value, "shift": varied.value - nominal.value, "error": error}
 
 
-def _share(weights: Floats, passing: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """A share, and what each event adds to it; not a number if the weights add up to 0 or less."""
+def _null_if_undefined(shift: dict[str, float]) -> dict[str, float] | None:
+    return None if math.isnan(shift["shift"]) else shift
+
+
+def _share(weights: Floats, passing: NDArray[np.bool_]) -> Statistic:
+    """Weighted share that passes; NaN if the weights add up to 0 or less."""
     total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
     share = float(weights @ passing / total)
-    return share, weights * (passing - share) / total
+    return Statistic(share, weights * (passing - share) / total)
 
 
-def _area(
-    labels: NDArray[np.int64], of: Varied, score: Floats, task: EvaluationTask
-) -> tuple[float, Floats]:
-    """Area under the ROC curve against all backgrounds, and what each event adds to it; as `_share`.
+def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Statistic:
+    """Area under the ROC curve against all backgrounds; NaN if a class has no positive weight.
 
-    Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights).
+    Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights). Events that
+    are not selected have the lowest score.
     """
-    sums, totals = (
-        np.bincount(labels, of.weights, len(task.classes)),
-        np.full(len(task.classes), np.nan),
-    )
-    if (sums[task.measured] > 0).all():
-        totals[task.measured] = sums[task.measured]
-    fractions = {**task.signal.fractions, **task.mixture.fractions}
-    counts = np.array([fractions.get(label, 0.0) for label in range(len(task.classes))])
-    portions = (counts / totals)[labels] * of.weights
-    _, place = np.unique(np.where(of.is_selected, score, -np.inf), return_inverse=True)
+    num_classes = len(task.classes)
+    weight_of_class = np.bincount(labels, events.weights, num_classes)
+    if not (weight_of_class[task.measured_labels] > 0).all():
+        return Statistic(np.nan, np.full(len(labels), np.nan))
+    # Classes that do not count have no events here.
+    weight_of_class[weight_of_class == 0] = np.nan
+    fractions = np.zeros(num_classes)
+    for mixture in (task.signal, task.mixture):
+        for label, fraction in mixture.fractions.items():
+            fractions[label] = fraction
+    event_fractions = (fractions / weight_of_class)[labels] * events.weights
+
+    scores = np.where(events.is_selected, task.score(events.probabilities), -np.inf)
+    values, rank = np.unique(scores, return_inverse=True)
     is_signal = np.isin(labels, list(task.signal.fractions))
-    signal, background = (
-        np.bincount(place[rows], portions[rows], place.max() + 1)
-        for rows in (is_signal, ~is_signal)
+    signal = np.bincount(rank[is_signal], event_fractions[is_signal], len(values))
+    background = np.bincount(rank[~is_signal], event_fractions[~is_signal], len(values))
+
+    # The share of the other side that an event is ordered correctly against.
+    background_below = np.cumsum(background) - background / 2
+    signal_above = signal.sum() - np.cumsum(signal) + signal / 2
+    share_in_order = np.where(is_signal, background_below[rank], signal_above[rank])
+    mean_of_class = (
+        np.bincount(labels, events.weights * share_in_order, num_classes) / weight_of_class
     )
-    # The share of the other kind that an event is on the right side of.
-    below = np.cumsum(background) - background / 2
-    above = signal.sum() - np.cumsum(signal) + signal / 2
-    beaten = np.where(is_signal, below[place], above[place])
-    means = np.bincount(labels, of.weights * beaten, len(task.classes)) / totals
-    area = sum(fraction * means[label] for label, fraction in task.signal.fractions.items())
-    return float(area), portions * (beaten - means[labels])
-
-
-def _difference(before: tuple[float, Floats], after: tuple[float, Floats]) -> dict[str, float]:
-    """A number after a variation, from the number and what each event adds to it before and after."""
-    # Both are of the same events, so their common chance cancels.
-    error = float(np.sqrt(np.square(after[1] - before[1]).sum()))
-    return {"value": after[0], "shift": after[0] - before[0], "error": error}
+    area = 0.0
+    for label, fraction in task.signal.fractions.items():
+        area += fraction * mean_of_class[label]
+    return Statistic(float(area), event_fractions * (share_in_order - mean_of_class[labels]))

@@ -1,4 +1,4 @@
-"""Working points: thresholds at wanted shares of the signal or of all backgrounds, and what passes them."""
+"""Working points: thresholds at given shares of the signal or of all backgrounds, and what passes them."""
 
 from __future__ import annotations
 
@@ -7,68 +7,77 @@ from typing import Any, Final
 
 import numpy as np
 
-from models.evaluation.discriminant import Mixture, Scored
+from models.evaluation.discriminant import Mixture, ReplicatedScore
 from models.evaluation.intervals import efficiency
 from models.evaluation.rates import Rates, rates_behind
 
-#: Least effective number of events that fail, or that pass; with fewer, the place of a threshold is mostly chance.
+#: Least effective number of events that fail, or that pass. With fewer, a threshold is mostly chance.
 FEWEST_EVENTS: Final = 10.0
 _ROUNDING: Final = 1e-9
 
 
 def working_points(
-    scored: Scored, classes: Sequence[str], mixture: Mixture, rates: Rates | None, *, seed: int
+    score: ReplicatedScore,
+    classes: Sequence[str],
+    mixture: Mixture,
+    rates: Rates | None,
+    *,
+    seed: int,
 ) -> list[dict[str, Any]]:
-    """Each wanted point of a score, for JSON.
+    """Numbers at each cut of a score, for JSON.
 
-    A point is measurable if enough events decide about its threshold: those of the signal that fail it, or, for a
-    wanted share of a background, those of the background that pass it. Events on its other side do not count,
-    whatever their weights.
+    A point is measurable if enough events decide about its threshold: signal events that fail it,
+    or, for a share of a background, background events that pass it. Events on its other side do not
+    count, whatever their weights.
     """
-    if scored.background is None:
-        counted, numbers = "num_failing", scored.effective_failing(scored.signal)
+    if score.background is None:
+        count_name, counts = "num_failing", score.effective_failing(score.signal)
     else:
-        counted, numbers = "num_passing", scored.effective_passing(scored.background)
-    thresholds = scored.points[:, 0]
-    share_of_class = {classes[label]: scored.of_class(label) for label in mixture.fractions}
-    share_of_mixture = scored.of_mixture(mixture.fractions)
-    behind = rates_behind(scored, rates, classes, seed=seed) if rates else [{}] * len(thresholds)
+        count_name, counts = "num_passing", score.effective_passing(score.background)
+    share_of_class = {classes[label]: score.class_share(label) for label in mixture.fractions}
+    share_of_mixture = score.mixture_share(mixture.fractions)
+    rates_at_points: list[dict[str, Any]] = [{}] * len(score.shares)
+    if rates:
+        rates_at_points = rates_behind(score, rates, classes, seed=seed)
     points = []
-    for point, (wanted, threshold) in enumerate(
-        zip(scored.wanted.tolist(), thresholds.tolist(), strict=True)
-    ):
-        number = float(numbers[threshold])
-        is_reached = scored.background is None or share_of_mixture.value[point] <= wanted * (
-            1 + _ROUNDING
-        )
-        shares = {name: share.interval(point).as_json() for name, share in share_of_class.items()}
+    for point, share in enumerate(score.shares.tolist()):
+        cut = score.cuts[point, 0]
+        has_events = counts[cut] >= FEWEST_EVENTS * (1 - _ROUNDING)
+        # Even the highest threshold may let more background pass than the share.
+        is_too_high = share_of_mixture.value[point] > share * (1 + _ROUNDING)
+        is_reached = score.background is None or not is_too_high
+        backgrounds = {
+            name: class_share.interval(point).as_json()
+            for name, class_share in share_of_class.items()
+        }
         points.append(
             {
-                "wanted": wanted,
-                "threshold": float(scored.thresholds[threshold]),
-                "measurable": bool(is_reached and number >= FEWEST_EVENTS * (1 - _ROUNDING)),
-                counted: number,
-                "signal": _share_of_signal(scored, point),
-                "backgrounds": shares,
+                "wanted": share,
+                "threshold": float(score.thresholds[cut]),
+                "measurable": bool(is_reached and has_events),
+                count_name: float(counts[cut]),
+                "signal": _signal_share(score, point),
+                "backgrounds": backgrounds,
                 "all_backgrounds": share_of_mixture.interval(point).as_json(),
-                **behind[point],
+                **rates_at_points[point],
             }
         )
     return points
 
 
-def measurable_to(scored: Scored) -> float:
+def highest_measurable_efficiency(score: ReplicatedScore) -> float:
     """Highest signal efficiency at which enough events of the signal fail; 0 if there is none."""
-    fails_enough = scored.effective_failing(scored.signal) >= FEWEST_EVENTS * (1 - _ROUNDING)
-    kept = scored.share_passing(scored.signal)[fails_enough]
-    return float(np.clip(kept.max(initial=0.0), 0.0, 1.0))
+    num_failing = score.effective_failing(score.signal)
+    is_measurable = num_failing >= FEWEST_EVENTS * (1 - _ROUNDING)
+    efficiencies = score.measured_share(score.signal)[is_measurable]
+    return float(np.clip(efficiencies.max(initial=0.0), 0.0, 1.0))
 
 
-def _share_of_signal(scored: Scored, point: int) -> dict[str, Any]:
-    if scored.background is not None:
-        return scored.of_mixture(scored.signal).interval(point).as_json()
-    # Replicas keep the same share of the signal; how far it may be another is the interval of a count.
-    weights = scored.mixed(scored.signal)
+def _signal_share(score: ReplicatedScore, point: int) -> dict[str, Any]:
+    if score.background is not None:
+        return score.mixture_share(score.signal).interval(point).as_json()
+    # Replicas have the same share of the signal by construction; its interval is that of a count.
+    weights = score.mixture_weights(score.signal)
     is_signal = weights != 0
-    passes = scored.place <= scored.points[point, 0]
+    passes = score.bins <= score.cuts[point, 0]
     return efficiency(passes[is_signal], weights[is_signal]).as_json()

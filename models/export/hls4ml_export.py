@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -41,9 +41,10 @@ def export_firmware(
 ) -> list[dict[str, float]]:
     """Write firmware of several widths, compile its simulation, and compare that with the network.
 
-    Writes `scaling.onnx`, from raw features `hlf` (batch, NUM_HLF) to `scaled`, and for each width a project of hls4ml
-    in the folder `<bits>-bits`. All numbers between the layers, and all weights, have that many bits; as many of them
-    are before the point as the largest number of the layer needs, so that nothing overflows. The result are logits.
+    Writes `scaling.onnx`, from raw features `hlf` (batch, NUM_HLF) to `scaled`, and for each width a
+    project of hls4ml in the folder `<bits>-bits`. All numbers between the layers, and all weights,
+    have that many bits. As many of them are before the point as the largest number of the layer
+    needs, so that nothing overflows. The result are logits.
 
     Args:
         model: A network that is `is_convertible`; it stays unchanged.
@@ -53,35 +54,40 @@ def export_firmware(
         bits: Widths.
 
     Returns:
-        For each width its `bits`, the `largest_difference` of a probability, `same_class`: the share of the events that
-        have the same most probable class, and estimates for a circuit of adders from the scaled features to the logits:
-        `latency_ns` [ns] and `lookup_tables`. A simulation that cannot be compiled is a `FirmwareError`.
+        For each width its `bits`, the `largest_difference` of a probability, `same_class`, the share
+        of events with the same most probable class, and estimates for a circuit of adders from the
+        scaled features to the logits: `latency_ns` [ns] and `lookup_tables`. A simulation that
+        cannot be compiled is a `FirmwareError`.
     """
     form = single_precision(model).standard_form()
     if form is None or form.scaling is None:
         raise ValueError(f"{type(model).__name__} is no perceptron; ask `is_convertible` first")
     layers = nn.Sequential(*form.layers)
-    scaling = _Scaling(nn.Sequential(*([form.frame] if form.frame else []), form.scaling))
+    frame = form.frame or nn.Identity()
+    scaling = _Scaling(nn.Sequential(frame, form.scaling))
     example = torch.zeros(2, calibration.shape[1])
     axes = {name: {0: "batch"} for name in ("hlf", "scaled")}
     write_onnx(scaling, {"hlf": example}, axes, {}, folder / "scaling.onnx", output="scaled")
     with torch.inference_mode():
-        ranges = _ranges(layers, scaling(torch.tensor(calibration)))
+        ranges = _largest_numbers(layers, scaling(torch.tensor(calibration)))
         scaled = scaling(torch.tensor(events))
         expected = torch.softmax(layers(scaled), dim=1).numpy()
-    found: list[dict[str, float]] = []
+    comparisons: list[dict[str, float]] = []
     for width in bits:
         logits = _simulate(layers, ranges, scaled.numpy(), folder / f"{width}-bits", width)
         probabilities = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
-        same = probabilities.argmax(axis=1) == expected.argmax(axis=1)
-        difference = float(np.abs(probabilities - expected).max())
-        row = {"bits": width, "largest_difference": difference, "same_class": float(same.mean())}
-        found.append(row | _estimate(layers, ranges, width))
-    return found
+        is_same = probabilities.argmax(axis=1) == expected.argmax(axis=1)
+        comparison = {
+            "bits": width,
+            "largest_difference": float(np.abs(probabilities - expected).max()),
+            "same_class": float(is_same.mean()),
+        }
+        comparisons.append(comparison | _estimate(layers, ranges, width))
+    return comparisons
 
 
 class _Scaling(nn.Module):
-    """Raw features to scaled ones, all of them NaN for an event with a number that is not finite."""
+    """Scales raw features; all are NaN for an event with a number that is not finite."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
@@ -92,29 +98,51 @@ class _Scaling(nn.Module):
         return scaled
 
 
-def _ranges(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, float]]:
+def _largest_numbers(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, float]]:
     """Largest absolute number of the input, then of each layer's result, weight and bias."""
-    found = [{"result": float(scaled.abs().max())}]
+    largest = [{"result": float(scaled.abs().max())}]
     for layer in layers:
         scaled = layer(scaled)
         tensors = {"result": scaled, **dict(layer.named_parameters())}
-        found.append({name: float(tensor.abs().max()) for name, tensor in tensors.items()})
-    return found
+        largest.append({name: float(tensor.abs().max()) for name, tensor in tensors.items()})
+    return largest
 
 
-def _before_point(largest: float) -> int:
-    """Number of bits before the point, with that of the sign, of numbers that hold the largest one."""
-    return max(1, math.floor(math.log2(largest)) + 2) if largest > 0 else 1
+class _FixedPoint(NamedTuple):
+    """Rounded, saturating numbers with a sign, and enough bits before the point for the largest one."""
 
+    bits: int
+    integer_bits: int
+    """Before the point, with that of the sign."""
 
-def _fixed(width: int, largest: float) -> str:
-    """hls4ml's word for rounded, saturating numbers of some bits with a sign that hold the largest one.
+    @classmethod
+    def holding(cls, largest: float, bits: int) -> Self:
+        """Numbers of some bits that hold the largest one."""
+        if largest <= 0:
+            return cls(bits, 1)
+        return cls(bits, max(1, math.floor(math.log2(largest)) + 2))
 
-    Examples:
-        >>> _fixed(16, 5.5)
-        'fixed<16,4,RND,SAT>'
-    """
-    return f"fixed<{width},{_before_point(largest)},RND,SAT>"
+    @property
+    def fraction_bits(self) -> int:
+        """Bits behind the point."""
+        return self.bits - self.integer_bits
+
+    @property
+    def hls4ml_type(self) -> str:
+        """The name of these numbers in hls4ml.
+
+        Examples:
+            >>> _FixedPoint.holding(5.5, 16).hls4ml_type
+            'fixed<16,4,RND,SAT>'
+        """
+        return f"fixed<{self.bits},{self.integer_bits},RND,SAT>"
+
+    def round(self, values: Floats) -> NDArray[np.float64]:
+        """Round values to these numbers."""
+        step = 2.0**-self.fraction_bits
+        most = 2 ** (self.bits - 1)
+        multiples = np.floor(values.astype(np.float64) / step + 0.5)
+        return np.clip(multiples, -most, most - 1) * step
 
 
 def _estimate(
@@ -126,38 +154,34 @@ def _estimate(
     """
     from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - an optional package
 
-    first = ranges[0]["result"]
-    ones = np.ones(next(layers.parameters()).shape[1], dtype=np.int64)
-    start = values = FixedVariableArray.from_kif(
-        ones, *(ones * bits for bits in _bits(width, first))
+    num_inputs = next(layers.parameters()).shape[1]
+    ones = np.ones(num_inputs, dtype=np.int64)
+    numbers = _FixedPoint.holding(ranges[0]["result"], width)
+    # da4ml counts the bit of the sign apart.
+    inputs = FixedVariableArray.from_kif(
+        ones, ones * (numbers.integer_bits - 1), ones * numbers.fraction_bits
     )
+    values = inputs
     for layer, largest in zip(layers, ranges[1:], strict=True):
         if isinstance(layer, nn.Linear):
-            weight, bias = (
-                _rounded(tensor.detach().numpy(), width, largest[name])
-                for name, tensor in layer.named_parameters()
-            )
-            values = values @ weight.T + bias
+            weight = layer.weight.detach().numpy()
+            bias = layer.bias.detach().numpy()
+            weight_numbers = _FixedPoint.holding(largest["weight"], width)
+            bias_numbers = _FixedPoint.holding(largest["bias"], width)
+            values = values @ weight_numbers.round(weight).T + bias_numbers.round(bias)
         else:
             values = values.relu()
-        before, behind = _bits(width, largest["result"])
-        values = values.quantize(k=1, i=before, f=behind, overflow_mode="SAT", round_mode="RND")
-    circuit = comb_trace(start, values)
-    clocks = math.ceil(max(circuit.latency) / _ADDITIONS_PER_CLOCK)
-    return {"latency_ns": clocks * _CLOCK, "lookup_tables": math.ceil(circuit.cost)}
-
-
-def _bits(width: int, largest: float) -> tuple[int, int]:
-    """Bits before the point, without that of the sign, and behind it."""
-    before = _before_point(largest)
-    return before - 1, width - before
-
-
-def _rounded(values: Floats, width: int, largest: float) -> NDArray[np.float64]:
-    """The numbers as `_fixed` holds them."""
-    step = 2.0 ** -_bits(width, largest)[1]
-    most = 2 ** (width - 1)
-    return np.clip(np.floor(values.astype(np.float64) / step + 0.5), -most, most - 1) * step
+        numbers = _FixedPoint.holding(largest["result"], width)
+        values = values.quantize(
+            k=1,
+            i=numbers.integer_bits - 1,
+            f=numbers.fraction_bits,
+            overflow_mode="SAT",
+            round_mode="RND",
+        )
+    circuit = comb_trace(inputs, values)
+    num_clocks = math.ceil(max(circuit.latency) / _ADDITIONS_PER_CLOCK)
+    return {"latency_ns": num_clocks * _CLOCK, "lookup_tables": math.ceil(circuit.cost)}
 
 
 def _simulate(
@@ -166,18 +190,19 @@ def _simulate(
     """Logits of the simulated firmware, (num_events, num_classes)."""
     import hls4ml  # noqa: PLC0415 - an optional package
 
-    # It prints about each layer.
+    # hls4ml prints about each layer.
     with contextlib.redirect_stdout(io.StringIO()):
         options = hls4ml.utils.config_from_pytorch_model(
             layers,
             (scaled.shape[1],),
             granularity="name",
             backend=BACKEND,
-            default_precision=_fixed(width, 1.0),
+            default_precision=_FixedPoint.holding(1.0, width).hls4ml_type,
         )
         # One entry for the input and for each layer, in order.
         for layer, largest in zip(options["LayerName"].values(), ranges, strict=True):
-            layer["Precision"].update({name: _fixed(width, each) for name, each in largest.items()})
+            for name, number in largest.items():
+                layer["Precision"][name] = _FixedPoint.holding(number, width).hls4ml_type
         firmware: Any = hls4ml.converters.convert_from_pytorch_model(
             layers,
             hls_config=options,

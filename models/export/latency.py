@@ -45,13 +45,22 @@ def measure_latency(
         start = perf_counter_ns()
         exported.run(feeds)
         times[call] = perf_counter_ns() - start
-    p90, p99, p99_9 = (
-        float(np.percentile(times, percent)) / 1000
-        if calls * (100 - percent) >= 100 * _FEWEST_SLOWER - 1e-6
-        else None
-        for percent in (90, 99, 99.9)
+    times /= 1000
+    return Latency(
+        p50=float(np.median(times)),
+        p90=_percentile(times, 90),
+        p99=_percentile(times, 99),
+        p99_9=_percentile(times, 99.9),
+        calls=calls,
     )
-    return Latency(float(np.median(times)) / 1000, p90, p99, p99_9, calls)
+
+
+def _percentile(times: NDArray[np.float64], percent: float) -> float | None:
+    """A percentile of the times; None where too few calls are slower."""
+    num_slower = len(times) * (100 - percent) / 100
+    if num_slower < _FEWEST_SLOWER - 1e-8:
+        return None
+    return float(np.percentile(times, percent))
 
 
 def measure_throughput(

@@ -14,7 +14,7 @@ from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Standardize
 
 #: Exactly one of these features of a particle is 1; all of them are 0 in a row of padding.
-_KINDS: Final = slice(
+_PARTICLE_TYPES: Final = slice(
     PARTICLE_FEATURE_NAMES.index("is_charged_hadron"), PARTICLE_FEATURE_NAMES.index("is_muon") + 1
 )
 #: Input of an update gate that a state survives unchanged: its sigmoid is 1 in single precision.
@@ -34,32 +34,33 @@ class PlainScaling(nn.Module):
     def __init__(self, scaling: Standardize) -> None:
         super().__init__()
         self.limit = scaling.limit
-        numbers = {
-            "mean": scaling.mean,
-            "inverse_std": scaling.inverse_std,
-            "inverse_unit": 1.0 / scaling.unit,
-        }
-        for name, values in numbers.items():
-            self.register_buffer(name, values.clone())
+        self.register_buffer("mean", scaling.mean.clone())
+        self.register_buffer("inverse_std", scaling.inverse_std.clone())
+        self.register_buffer("inverse_unit", 1.0 / scaling.unit)
         self._runs = runs_of(scaling.is_logarithmic.tolist())
 
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""
-        parts = []
+        scaled_runs = []
         for is_logarithmic, start, stop in self._runs:
-            part = columns[..., start:stop]
+            values = columns[..., start:stop]
             if is_logarithmic:
-                part = part * self.inverse_unit[start:stop]
-                part = _log_of_size(torch.relu(part)) - _log_of_size(torch.relu(-part))
-            parts.append(part)
-        columns = torch.cat(parts, dim=-1) if parts else columns
-        found = (columns - self.mean) * self.inverse_std
+                values = _asinh(values * self.inverse_unit[start:stop])
+            scaled_runs.append(values)
+        if scaled_runs:
+            columns = torch.cat(scaled_runs, dim=-1)
+        scaled = (columns - self.mean) * self.inverse_std
         if self.limit is None:
-            return found
-        return self.limit - torch.relu(2.0 * self.limit - torch.relu(found + self.limit))
+            return scaled
+        return self.limit - torch.relu(2.0 * self.limit - torch.relu(scaled + self.limit))
 
 
-def _log_of_size(size: Tensor) -> Tensor:
+def _asinh(values: Tensor) -> Tensor:
+    # One of the two terms is 0.
+    return _asinh_of_size(torch.relu(values)) - _asinh_of_size(torch.relu(-values))
+
+
+def _asinh_of_size(size: Tensor) -> Tensor:
     return torch.log(size + torch.sqrt(size * size + 1.0))
 
 
@@ -74,42 +75,41 @@ class HoldingEncoder(nn.Module):
     and the number of particles is not needed.
     """
 
-    kinds: Tensor
+    flag_sum: Tensor
     start: Tensor
 
     def __init__(self, encoder: ParticleEncoder) -> None:
         super().__init__()
-        old = encoder.gru
-        width, num_features = old.hidden_size, old.input_size
-        self.frame, self.scaling = encoder.frame, _plain(encoder.scaling)
+        width, num_features = encoder.gru.hidden_size, encoder.gru.input_size
+        self.frame = encoder.frame
+        self.scaling = _plain(encoder.scaling)
         self.reads_from_end = encoder.reads_from_end
         self.gru = nn.GRU(num_features + 1, width, batch_first=True)
-        holds = torch.zeros(3 * width, 1)
-        holds[width : 2 * width] = _HOLD  # torch keeps the gates in the order reset, update, new.
-        state = {
-            **old.state_dict(),
-            "weight_ih_l0": torch.cat([old.get_parameter("weight_ih_l0"), holds], dim=1),
-        }
+        padding_weights = torch.zeros(3 * width, 1)
+        # torch keeps the gates in the order reset, update, new.
+        padding_weights[width : 2 * width] = _HOLD
+        state = encoder.gru.state_dict()
+        state["weight_ih_l0"] = torch.cat([state["weight_ih_l0"], padding_weights], dim=1)
         self.gru.load_state_dict(state)
-        self.register_buffer("kinds", torch.ones(_KINDS.stop - _KINDS.start, 1))
-        # Given, since torch's own start has the batch size of the input, which takes six operators.
+        num_flags = _PARTICLE_TYPES.stop - _PARTICLE_TYPES.start
+        self.register_buffer("flag_sum", torch.ones(num_flags, 1))
+        # torch's own start has the batch size of the input, which takes six operators.
         self.register_buffer("start", torch.zeros(1, 1, width))
 
     def forward(self, particles: Tensor) -> Tensor:
         """State (1, width) of raw particles (1, rows, 19); the rows behind the last particle are 0."""
-        is_valid = particles[..., _KINDS] @ self.kinds
+        is_valid = particles[..., _PARTICLE_TYPES] @ self.flag_sum
         is_padding = 1.0 - is_valid
-        # Scaling may have no value at 0, such as a logarithm: it gets rows of 1 instead.
+        # Scaling may have no value at 0, such as a logarithm: padding becomes rows of 1 instead.
         scaled = self.scaling(self.frame(particles) + is_padding) * is_valid
         # The GRU reads the first row also of an event without particles, as the network does.
-        rows = torch.cat(
-            [scaled, torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)], dim=2
-        )
+        holds = torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)
+        rows = torch.cat([scaled, holds], dim=2)
         if self.reads_from_end:
             rows = rows.flip(1)
-        _, last = self.gru(rows, self.start)
-        found: Tensor = last.squeeze(0)
-        return found
+        _, last_state = self.gru(rows, self.start)
+        state: Tensor = last_state.squeeze(0)
+        return state
 
 
 class OneEventNetwork(nn.Module):
@@ -128,14 +128,13 @@ class OneEventNetwork(nn.Module):
 
     def forward(self, *columns: Tensor) -> Tensor:
         """Probabilities of the classes, for the columns `inputs`."""
-        given = dict(zip(self.inputs, columns, strict=True))
-        joined = []
+        inputs = dict(zip(self.inputs, columns, strict=True))
+        features = []
         if self.encoder is not None:
-            joined.append(self.encoder(given["particles"]))
+            features.append(self.encoder(inputs["particles"]))
         if self.scaling is not None:
-            joined.append(self.scaling(self.frame(given["hlf"])))
-        found = torch.cat(joined, dim=1) if len(joined) > 1 else joined[0]
+            features.append(self.scaling(self.frame(inputs["hlf"])))
+        joined = torch.cat(features, dim=1) if len(features) > 1 else features[0]
+        probabilities = torch.softmax(self.layers(joined), dim=1)
         # A sum of one, since SOFIE would take a product and the addition after it for a linear layer.
-        return torch.softmax(self.layers(found), dim=1) + nan_where_invalid(**given).sum(
-            dim=1, keepdim=True
-        )
+        return probabilities + nan_where_invalid(**inputs).sum(dim=1, keepdim=True)

@@ -53,36 +53,23 @@ class OnnxClassifier:
     def load(cls, path: Path) -> OnnxClassifier:
         """Read a file that `models.export.onnx_export.export_onnx` wrote.
 
-        One that is missing, damaged, of another version or project, or whose network takes other features than this
-        code computes, is a `SavedModelError`.
+        A file that is missing, damaged, of another version or project, or whose network takes other
+        features than this code computes, is a `SavedModelError`.
         """
         session = open_session(path)
-        found = session.get_modelmeta().custom_metadata_map
-        version = found.get("format_version")
-        if version is None:
-            raise SavedModelError(
-                f"{path} is an ONNX file of another project. Give a file that this project exported."
-            )
-        if version != str(FORMAT_VERSION):
-            raise SavedModelError(
-                f"{path}: export format version {version}; this code reads {FORMAT_VERSION}. Export the model again."
-            )
-        if any(isinstance(axis, int) for each in session.get_inputs() for axis in each.shape[:1]):
-            raise SavedModelError(
-                f"{path} takes one event a call. Give `model.onnx` beside it, which takes any number."
-            )
+        metadata = session.get_modelmeta().custom_metadata_map
+        _check_format(path, session, metadata)
+        plugins: list[str] = []
         try:
-            classes, inputs, definitions = (
-                json.loads(found[key]) for key in ("classes", "inputs", "definitions")
-            )
-            reading, had = (
-                json.loads(found.get("reading", "{}")),
-                json.loads(found.get("plugins", "[]")),
-            )
-            settings = settings_from_json(json.loads(found["settings"]))
+            classes = json.loads(metadata["classes"])
+            inputs = json.loads(metadata["inputs"])
+            definitions = json.loads(metadata["definitions"])
+            reading = json.loads(metadata.get("reading", "{}"))
+            plugins = json.loads(metadata.get("plugins", "[]"))
+            settings = settings_from_json(json.loads(metadata["settings"]))
             check_inputs_match(inputs, settings.inputs)
         except MissingPluginError as cause:
-            raise cause.for_model(path, had) from cause
+            raise cause.for_model(path, plugins) from cause
         except ModelInputError as cause:
             raise SavedModelError(f"{path}: {cause}.") from cause
         except (KeyError, TypeError, ValueError) as cause:
@@ -109,44 +96,63 @@ class OneEventClassifier:
 
     def __init__(self, path: Path) -> None:
         self._session = open_session(path)
-        self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
+        self._shapes = {column.name: tuple(column.shape) for column in self._session.get_inputs()}
         self.inputs = tuple(self._shapes)
         self._num_classes = self._session.get_outputs()[0].shape[1]
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`.
 
-        An event with more particles than the file has rows is an `ModelInputError`.
+        An event with more particles than the file has rows is a `ModelInputError`.
         """
-        names = [*self.inputs, *(["num_particles"] if "particles" in self.inputs else [])]
-        given = input_arrays(columns, names)
-        if "particles" in given:
-            rows = self._shapes["particles"][1]
-            given["particles"] = _only_particles(
-                given["particles"], given.pop("num_particles"), rows
-            )
-        events = range(len(given[self.inputs[0]]))
-        found = [
-            self._session.run([OUTPUT], {name: each[[event]] for name, each in given.items()})
-            for event in events
-        ]
-        return np.concatenate(
-            [np.empty((0, self._num_classes), np.float32), *(each for (each,) in found)]
-        )
+        names = list(self.inputs)
+        if "particles" in names:
+            names.append("num_particles")
+        arrays = input_arrays(columns, names)
+        if "particles" in arrays:
+            num_rows = self._shapes["particles"][1]
+            num_particles = arrays.pop("num_particles")
+            arrays["particles"] = _fit_rows(arrays["particles"], num_particles, num_rows)
+        num_events = len(arrays[self.inputs[0]])
+        probabilities = np.empty((num_events, self._num_classes), np.float32)
+        for event in range(num_events):
+            feeds = {name: values[[event]] for name, values in arrays.items()}
+            probabilities[event] = self._session.run([OUTPUT], feeds)[0][0]
+        return probabilities
 
 
-def _only_particles(
-    lists: NDArray[np.float32], counts: NDArray[np.int64], rows: int
+def _fit_rows(
+    particles: NDArray[np.float32], num_particles: NDArray[np.int64], num_rows: int
 ) -> NDArray[np.float32]:
-    """Lists (B, any number of rows, 19) with the rows of a file, (B, rows, 19), which are 0 behind the particles."""
-    if lists.shape[1] > rows:
+    """Lists (B, any number of rows, 19) with the rows of a file, (B, num_rows, 19), and zeros as padding."""
+    num_events, length, num_features = particles.shape
+    if length > num_rows:
         raise ModelInputError(
-            f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number."
+            f"an event has more than {num_rows} particles. "
+            "Give it to `model.onnx`, which takes any number."
         )
-    found = np.zeros((len(lists), rows, lists.shape[2]), np.float32)
-    is_particle = np.arange(lists.shape[1]) < counts[:, None]
-    found[:, : lists.shape[1]][is_particle] = lists[is_particle]
-    return found
+    fitted = np.zeros((num_events, num_rows, num_features), np.float32)
+    is_particle = np.arange(length) < num_particles[:, None]
+    fitted[:, :length][is_particle] = particles[is_particle]
+    return fitted
+
+
+def _check_format(path: Path, session: Any, metadata: Mapping[str, str]) -> None:
+    """Check that a file is of this project and version, and takes any number of events a call."""
+    version = metadata.get("format_version")
+    if version is None:
+        raise SavedModelError(
+            f"{path} is an ONNX file of another project. Give a file that this project exported."
+        )
+    if version != str(FORMAT_VERSION):
+        raise SavedModelError(
+            f"{path}: export format version {version}; this code reads {FORMAT_VERSION}. "
+            "Export the model again."
+        )
+    if any(isinstance(column.shape[0], int) for column in session.get_inputs()):
+        raise SavedModelError(
+            f"{path} takes one event a call. Give `model.onnx` beside it, which takes any number."
+        )
 
 
 def seal_onnx(content: bytes) -> bytes:
@@ -154,8 +160,8 @@ def seal_onnx(content: bytes) -> bytes:
     return content + _SEAL_BEGIN + xxhash.xxh3_128_hexdigest(content).encode()
 
 
-def _refuse_broken_seal(path: Path, content: bytes) -> None:
-    """Refuse a file that changed after it was sealed; files of earlier releases and other projects have no seal."""
+def _check_seal(path: Path, content: bytes) -> None:
+    """Check that a file is as it was sealed; files of earlier releases and other projects have no seal."""
     body, begin, seal = content.rpartition(_SEAL_BEGIN)
     if begin and seal != xxhash.xxh3_128_hexdigest(body).encode():
         raise DamagedModelError(path, "something changed it since the export", "export")
@@ -175,7 +181,7 @@ def open_session(path: Path) -> Any:
         raise SavedModelError(
             f"{path} cannot be read ({cause}). Give a model that was exported to ONNX."
         ) from cause
-    _refuse_broken_seal(path, content)
+    _check_seal(path, content)
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime's errors have no common class.

@@ -38,7 +38,7 @@ class Provenance(NamedTuple):
     """Thresholds from an evaluation, as `models.evaluation.evaluation` writes them; None if there is none."""
 
 
-#: Of a network of which nothing is known.
+#: The provenance of a network of which nothing is known.
 UNKNOWN: Final = Provenance()
 
 
@@ -58,18 +58,21 @@ def export_onnx(
     exported in single precision.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
-    made = {
+    examples = {
         "hlf": torch.zeros(2, len(hlf_names())),
         "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES),
+        "num_particles": torch.tensor([3, 2]),
     }
-    examples = {name: made.get(name, torch.tensor([3, 2])) for name in model.inputs}
-    rows = {1: "num_rows"}
-    axes = {
-        name: {0: "batch"} | (rows if name == "particles" else {})
-        for name in (*model.inputs, OUTPUT)
-    }
-    network = ProbabilityNetwork(single_precision(model))
-    write_onnx(network, examples, axes, metadata(spec, model.inputs, provenance), path)
+    axes = {name: {0: "batch"} for name in (*model.inputs, OUTPUT)}
+    if "particles" in axes:
+        axes["particles"][1] = "num_rows"
+    write_onnx(
+        ProbabilityNetwork(single_precision(model)),
+        {name: examples[name] for name in model.inputs},
+        axes,
+        metadata(spec, model.inputs, provenance),
+        path,
+    )
 
 
 def export_one_event(
@@ -104,7 +107,7 @@ def write_onnx(
     """
     temporary = path.with_name(f".{path.name}")
     try:
-        # They are about the exporter itself, which is pinned with torch, and about shapes, which parity checks.
+        # The warnings are about the exporter, which is pinned with torch, and shapes, which parity checks.
         with warnings.catch_warnings(action="ignore"):
             # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
             torch.onnx.export(
@@ -128,11 +131,14 @@ def write_onnx(
 
 def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
     """Metadata of an exported file; lists and dictionaries are JSON."""
-    origin = provenance._asdict()
-    run_id = origin.pop("run_id")
-    content = {**spec.described(), "inputs": inputs_json(inputs), **origin}
-    return {
-        "format_version": str(FORMAT_VERSION),
-        "run_id": run_id,
-        **{key: json.dumps(value) for key, value in content.items()},
+    content = {
+        **spec.described(),
+        "inputs": inputs_json(inputs),
+        "code": provenance.code,
+        "digests": provenance.digests,
+        "working_points": provenance.working_points,
     }
+    properties = {"format_version": str(FORMAT_VERSION), "run_id": provenance.run_id}
+    for key, value in content.items():
+        properties[key] = json.dumps(value)
+    return properties

@@ -28,56 +28,71 @@ def largest_difference(
 ) -> float:
     """Largest absolute difference of a probability, over all batch sizes and numbers of particles.
 
-    Events are repeated to fill a batch. To reach a number of particles, an event's list is cut or repeated. Networks
-    without particle lists are compared once per batch size. No events are compared too, and the events with a number
-    each that is not finite, with NaN for padding as well: where the network gives NaN, the file must.
+    Events are repeated to fill a batch. To reach a number of particles, an event's list is cut or
+    repeated. Networks without particle lists are compared once per batch size. Also compared are
+    an empty batch, and events with one number each that is not finite, with NaN as padding: where
+    the network gives NaN, the file must.
 
     Returns:
-        The difference; NaN if only one of two probabilities is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
+        The difference; NaN if only one of two probabilities is NaN. Differences up to
+        `PARITY_TOLERANCE` are rounding.
     """
-    needed = np.arange(min(len(columns[model.inputs[0]]), max(batch_sizes)))
-    chosen = {name: columns[name][needed] for name in model.inputs}
-    with_lists = "particles" in model.inputs
-    variants = (
-        [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]
-    )
-    found = [
-        _difference(model, exported, events, size) for events in variants for size in batch_sizes
-    ]
-    spoiled = [_spoiled(chosen, name) for name in ("hlf", "particles") if name in model.inputs]
-    found += [_difference(model, exported, events, len(needed)) for events in spoiled]
+    rows = np.arange(min(len(columns[model.inputs[0]]), max(batch_sizes)))
+    events = {name: columns[name][rows] for name in model.inputs}
+    variants = [events]
+    if "particles" in model.inputs:
+        variants = [_with_particles(events, count) for count in particle_counts]
+    differences = [_difference(model, exported, events, 0)]
+    for variant in variants:
+        differences += [_difference(model, exported, variant, size) for size in batch_sizes]
+    if "hlf" in model.inputs:
+        differences.append(_difference(model, exported, _invalid_features(events), len(rows)))
+    if "particles" in model.inputs:
+        differences.append(_difference(model, exported, _invalid_particles(events), len(rows)))
     # numpy's maximum is NaN if one of the values is; Python's may not be.
-    return float(np.max([*found, _difference(model, exported, chosen, 0)]))
+    return float(np.max(differences))
 
 
 def _difference(model: Classifier, exported: Predictor, columns: Columns, batch_size: int) -> float:
     """The largest difference of a probability in one batch; two NaN are equal."""
-    order = np.arange(batch_size) % len(columns[model.inputs[0]])
-    batch = {name: values[order] for name, values in columns.items()}
-    expected, found = model.probabilities(batch), exported.probabilities(batch)
-    return float(np.abs(expected - found)[~(np.isnan(expected) & np.isnan(found))].max(initial=0.0))
+    rows = np.arange(batch_size) % len(columns[model.inputs[0]])
+    batch = {name: values[rows] for name, values in columns.items()}
+    expected, computed = model.probabilities(batch), exported.probabilities(batch)
+    both_nan = np.isnan(expected) & np.isnan(computed)
+    return float(np.abs(expected - computed)[~both_nan].max(initial=0.0))
 
 
-def _spoiled(columns: Columns, name: str) -> dict[str, NDArray[Any]]:
-    """The events, each with one number of an input that is not finite, in turn of all features and many particles."""
-    events = np.arange(len(columns[name]))
-    values = np.array(columns[name], dtype=np.float32)
-    given = np.array([np.nan, np.inf, -np.inf])[events % 3]
-    if name == "hlf":
-        values[events, events % values.shape[1]] = given
-        return {**columns, name: values}
+def _invalid_numbers(count: int) -> NDArray[np.float64]:
+    """Numbers that are not finite, of each type in turn."""
+    return np.resize([np.nan, np.inf, -np.inf], count)
+
+
+def _invalid_features(columns: Columns) -> dict[str, NDArray[Any]]:
+    """The events, each with one high-level feature that is not finite, of all features in turn."""
+    hlf = np.array(columns["hlf"], dtype=np.float32)
+    num_events, num_features = hlf.shape
+    events = np.arange(num_events)
+    hlf[events, events % num_features] = _invalid_numbers(num_events)
+    return {**columns, "hlf": hlf}
+
+
+def _invalid_particles(columns: Columns) -> dict[str, NDArray[Any]]:
+    """The events, each with one number of a particle that is not finite, of many particles and all features."""
+    particles = np.array(columns["particles"], dtype=np.float32)
     counts = columns["num_particles"]
-    values[events, events * 7 % np.maximum(counts, 1), events % NUM_PARTICLE_FEATURES] = given
-    values[np.arange(values.shape[1]) >= counts[:, None]] = np.nan
-    return {**columns, name: values}
+    events = np.arange(len(particles))
+    rows = events * 7 % np.maximum(counts, 1)
+    particles[events, rows, events % NUM_PARTICLE_FEATURES] = _invalid_numbers(len(particles))
+    is_padding = np.arange(particles.shape[1]) >= counts[:, None]
+    particles[is_padding] = np.nan
+    return {**columns, "particles": particles}
 
 
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
     """The events with `count` particles each, cut or repeated from their own; events without any get zeros."""
-    particles, available = columns["particles"], np.maximum(columns["num_particles"], 1)
-    rows = np.arange(count) % available[:, None]
-    padded = np.zeros(
-        (len(particles), max(count, particles.shape[1]), NUM_PARTICLE_FEATURES), particles.dtype
-    )
+    particles = columns["particles"]
+    num_events, num_rows, num_features = particles.shape
+    rows = np.arange(count) % np.maximum(columns["num_particles"], 1)[:, None]
+    padded = np.zeros((num_events, max(count, num_rows), num_features), particles.dtype)
     padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)
-    return {**columns, "particles": padded, "num_particles": np.full(len(particles), count)}
+    return {**columns, "particles": padded, "num_particles": np.full(num_events, count)}

@@ -23,17 +23,24 @@ def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
     for name in settings.inputs:
         column = INPUT_COLUMNS[name]
-        shape = ", ".join(map(str, [*(-1 for _ in column.shape[:-1]), *column.shape[-1:]]))
-        dims = f"dims: [ {shape} ]" if shape else "dims: [ 1 ] reshape { shape: [ ] }"
-        lines.append(f'input {{ name: "{name}" data_type: {_TYPES[column.dtype]} {dims} }}')
-    return "\n".join(
-        [
-            *lines,
-            f'output {{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ {len(classes)} ] }}',
-            "instance_group { count: 1 kind: KIND_CPU }",
-            "dynamic_batching { }",
-            f'parameters {{ key: "classes" value {{ string_value: {json.dumps(json.dumps(list(classes)))} }} }}',
-            'parameters { key: "intra_op_thread_count" value { string_value: "1" } }',
-            "",
-        ]
-    )
+        data_type, dims = _TYPES[column.dtype], _dims(column.shape)
+        lines.append(f'input {{ name: "{name}" data_type: {data_type} {dims} }}')
+    # A parameter is text, so JSON inside of it is quoted once more.
+    class_names = json.dumps(json.dumps(list(classes)))
+    lines += [
+        f'output {{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ {len(classes)} ] }}',
+        "instance_group { count: 1 kind: KIND_CPU }",
+        "dynamic_batching { }",
+        f'parameters {{ key: "classes" value {{ string_value: {class_names} }} }}',
+        'parameters { key: "intra_op_thread_count" value { string_value: "1" } }',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _dims(shape: Sequence[int]) -> str:
+    """The shape of an event's input; all axes but the last have any length."""
+    if not shape:
+        return "dims: [ 1 ] reshape { shape: [ ] }"
+    lengths = ["-1"] * (len(shape) - 1) + [str(shape[-1])]
+    return f"dims: [ {', '.join(lengths)} ]"

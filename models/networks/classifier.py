@@ -17,12 +17,15 @@ from models.networks.network_settings import NetworkSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
 if TYPE_CHECKING:
-    # A type alone: other networks do not depend on its code.
+    # Only a type: other networks do not depend on its code.
     from models.networks.particle_encoder import ParticleEncoder
 
 
 class StandardForm(NamedTuple):
-    """A network of a common form: a list encoder or none, then linear layers with biases and ReLU between them."""
+    """The layers of a network of the form that compiled code can train.
+
+    It has an encoder of particle lists or none, then linear layers with biases and ReLU between them.
+    """
 
     encoder: ParticleEncoder | None
     scaling: Standardize | None
@@ -55,9 +58,9 @@ class Classifier(nn.Module):
         """Columns of the features Parquet that `forward` takes, in this order."""
 
     def standard_form(self) -> StandardForm | None:
-        """The parts of a network of this common form, which compiled code can train; None for others.
+        """The layers of a network of this form, which compiled code can train; None for other networks.
 
-        A class that overrides `forward` overrides this too, or compiled code does not take it.
+        A class that overrides `forward` overrides this too. Else compiled code does not train it.
         """
         return None
 
@@ -65,22 +68,22 @@ class Classifier(nn.Module):
         """`ProbabilityNetwork` of columns as for `models.inputs.input_arrays`, (num_events, num_classes)."""
         self.eval()
         weights = next(self.parameters())
-        tensors = [
-            torch.from_numpy(values) for values in input_arrays(columns, self.inputs).values()
-        ]
-        inputs = [
-            tensor.to(weights) if tensor.is_floating_point() else tensor.to(weights.device)
-            for tensor in tensors
-        ]
+        inputs = []
+        for values in input_arrays(columns, self.inputs).values():
+            tensor = torch.from_numpy(values).to(weights.device)
+            if tensor.is_floating_point():
+                tensor = tensor.to(weights.dtype)
+            inputs.append(tensor)
         with torch.inference_mode():
-            return np.asarray(ProbabilityNetwork(self)(*inputs).cpu().numpy(), dtype=np.float32)
+            probabilities = ProbabilityNetwork(self)(*inputs).cpu().numpy()
+        return np.asarray(probabilities, dtype=np.float32)
 
 
 class ProbabilityNetwork(nn.Module):
     """A network with the softmax of its logits: what a prediction is, in torch and in all exported forms.
 
-    An event with a number that is not finite has no probabilities: all are NaN. A network alone may give plausible
-    ones: its scaling cuts off infinite numbers, and onnxruntime's GRU drops NaN.
+    An event with a number that is not finite has no probabilities: all are NaN. A network alone may
+    give plausible ones: its scaling cuts off infinite numbers, and onnxruntime's GRU drops NaN.
     """
 
     def __init__(self, network: Classifier) -> None:
@@ -93,8 +96,8 @@ class ProbabilityNetwork(nn.Module):
         Raises:
             RuntimeError: The columns have different numbers of events, or an event has more particles than rows.
         """
-        given = dict(zip(self.network.inputs, columns, strict=True))
-        return torch.softmax(self.network(*columns), dim=1) + nan_where_invalid(**given)
+        inputs = dict(zip(self.network.inputs, columns, strict=True))
+        return torch.softmax(self.network(*columns), dim=1) + nan_where_invalid(**inputs)
 
 
 def nan_where_invalid(
@@ -103,30 +106,40 @@ def nan_where_invalid(
     particles: Tensor | None = None,
     num_particles: Tensor | None = None,
 ) -> Tensor:
-    """What spoils the probabilities of events, (B, 1): NaN if a number is not finite or a count is negative, else 0.
+    """NaN for events with a number that is not finite or with a negative count, else 0, (B, 1).
 
-    Padding has no effect. A product with 0 is NaN for such numbers in all runtimes; few of them have a test for it.
+    Padding has no effect. A product with 0 is NaN for such numbers in all runtimes; few of them
+    have a test for it.
 
     Args:
         hlf: (B, NUM_HLF).
         particles: (B, L, 19).
         num_particles: (B,); without it all rows of `particles` count.
     """
-    found = [] if hlf is None else [hlf @ hlf.new_zeros(len(hlf_names()), 1)]
+    zeros: list[Tensor] = []
+    if hlf is not None:
+        zeros.append(hlf @ hlf.new_zeros(len(hlf_names()), 1))
     if particles is not None:
-        rows = particles @ particles.new_zeros(NUM_PARTICLE_FEATURES, 1)
+        row_zeros = particles @ particles.new_zeros(NUM_PARTICLE_FEATURES, 1)
         if num_particles is not None:
-            counts = num_particles[:, None, None]
-            # Joined, since columns of different numbers of events are an error only here; the root of -1 is NaN.
-            rows = torch.cat([torch.sqrt(counts.to(rows.dtype)) * 0.0, rows], dim=1)
-            is_padding = torch.arange(rows.shape[1], device=rows.device)[:, None] > counts.clamp(
-                min=0
-            )
-            rows = rows.masked_fill(is_padding, 0.0)
-        found.append(rows.sum(dim=1))
-    return found[0] + found[1] if len(found) > 1 else found[0]
+            row_zeros = _without_padding(row_zeros, num_particles[:, None, None])
+        zeros.append(row_zeros.sum(dim=1))
+    return zeros[0] + zeros[1] if len(zeros) > 1 else zeros[0]
+
+
+def _without_padding(rows: Tensor, counts: Tensor) -> Tensor:
+    """Rows (B, L, 1) with zeros as padding, after one row that is NaN if the count (B, 1, 1) is negative."""
+    # The root of -1 is NaN.
+    count_zeros = torch.sqrt(counts.to(rows.dtype)) * 0.0
+    # Columns of different numbers of events are an error only if they are concatenated.
+    rows = torch.cat([count_zeros, rows], dim=1)
+    row_numbers = torch.arange(rows.shape[1], device=rows.device)[:, None]
+    return rows.masked_fill(row_numbers > counts.clamp(min=0), 0.0)
 
 
 def dense(*widths: int) -> list[nn.Module]:
     """Linear layers between these widths, each with ReLU."""
-    return [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
+    layers: list[nn.Module] = []
+    for width, next_width in pairwise(widths):
+        layers += [nn.Linear(width, next_width), nn.ReLU()]
+    return layers

@@ -1,4 +1,4 @@
-"""The first layer of networks on particles: every event is turned so that its lepton points the same way."""
+"""The first layer of networks on particles: every event is rotated so that its lepton points the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.networks.network_settings import Frame
 
 #: Names of the lepton's azimuth and pseudorapidity in the first row of an input.
 _LEPTON: Final = {"particles": ("phi", "eta"), "hlf": ("lepton_phi", "lepton_eta")}
-#: Of the differences of numbers around pi in single precision the smallest becomes more than 1.
+#: It makes the smallest difference of numbers around pi in single precision larger than 1.
 _STEEP: Final = 2.0**24
 
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class RotatedColumns(NamedTuple):
-    """Numbers of the columns that turn with an event."""
+    """Indices of the columns that rotate with an event."""
 
     azimuths: NDArray[np.int64]
     xs: NDArray[np.int64]
@@ -40,30 +40,35 @@ class RotatedColumns(NamedTuple):
 
 
 def rotated_columns(name: str) -> RotatedColumns:
-    """The columns of an input, from the table of columns.
+    """The columns of an input that rotate, from the table of columns.
 
     Examples:
         >>> rotated_columns("hlf").azimuths
         array([2, 8])
     """
-    features, names = INPUT_COLUMNS[name].features, INPUT_COLUMNS[name].names
-    azimuths, xs, ys, beams = (
-        np.flatnonzero([feature.rotation is turning for feature in features])
-        for turning in (
-            RotationBehaviour.AZIMUTH,
-            RotationBehaviour.X,
-            RotationBehaviour.Y,
-            RotationBehaviour.BEAM,
-        )
+    names = INPUT_COLUMNS[name].names
+    rotations = [feature.rotation for feature in INPUT_COLUMNS[name].features]
+
+    def columns_with(rotation: RotationBehaviour) -> NDArray[np.int64]:
+        return np.flatnonzero([behaviour is rotation for behaviour in rotations])
+
+    azimuth, eta = _LEPTON[name]
+    return RotatedColumns(
+        azimuths=columns_with(RotationBehaviour.AZIMUTH),
+        xs=columns_with(RotationBehaviour.X),
+        ys=columns_with(RotationBehaviour.Y),
+        beams=columns_with(RotationBehaviour.BEAM),
+        azimuth=names.index(azimuth),
+        eta=names.index(eta),
     )
-    return RotatedColumns(azimuths, xs, ys, beams, *map(names.index, _LEPTON[name]))
 
 
 class LeptonFrame(nn.Module):
-    """Turns events around the beam, and mirrors them along it, so that the lepton has azimuth 0 and eta >= 0.
+    """Rotates events around the beam, and mirrors them along it, so that the lepton has azimuth 0 and eta >= 0.
 
-    Both leave the physics unchanged, so a network need not learn that from its events. Each number follows from those
-    that turn with it alone, as in compiled code. The operators are those that small runtimes have.
+    Both leave the physics unchanged, so a network need not learn that from its events. Each number
+    follows only from those that rotate with it, as in compiled code. The operators are those that
+    small runtimes have.
     """
 
     def __init__(self, name: str) -> None:
@@ -72,45 +77,49 @@ class LeptonFrame(nn.Module):
         self._runs = runs_of([feature.rotation for feature in INPUT_COLUMNS[name].features])
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
+        """Rotate raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
         lepton = rows[:, :1] if rows.dim() == 3 else rows
-        azimuth, eta = (
-            lepton[..., place : place + 1] for place in (self.columns.azimuth, self.columns.eta)
-        )
-        cos, sin, sign = azimuth.cos(), azimuth.sin(), 1.0 - 2.0 * _step(-eta)
-        turned = []
-        for turning, start, stop in self._runs:
+        azimuth = lepton[..., self.columns.azimuth : self.columns.azimuth + 1]
+        eta = lepton[..., self.columns.eta : self.columns.eta + 1]
+        cos, sin = azimuth.cos(), azimuth.sin()
+        beam_sign = 1.0 - 2.0 * _step(-eta)
+        rotated = []
+        for rotation, start, stop in self._runs:
             values = rows[..., start:stop]
-            if turning is RotationBehaviour.X:
-                values = values * cos + rows[..., stop : stop + 1] * sin
-            elif turning is RotationBehaviour.Y:
-                values = values * cos - rows[..., start - 1 : start] * sin
-            elif turning is RotationBehaviour.BEAM:
-                values = values * sign
-            elif turning is RotationBehaviour.AZIMUTH:
-                angles = values - azimuth
-                values = angles - 2.0 * math.pi * (
-                    _step(angles - math.pi) - _step(-angles - math.pi)
-                )
-            turned.append(values)
-        return torch.cat(turned, dim=-1)
+            if rotation is RotationBehaviour.X:
+                y = rows[..., stop : stop + 1]
+                values = values * cos + y * sin
+            elif rotation is RotationBehaviour.Y:
+                x = rows[..., start - 1 : start]
+                values = values * cos - x * sin
+            elif rotation is RotationBehaviour.BEAM:
+                values = values * beam_sign
+            elif rotation is RotationBehaviour.AZIMUTH:
+                values = _wrap(values - azimuth)
+            rotated.append(values)
+        return torch.cat(rotated, dim=-1)
 
 
 def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
-    """Each value that stands in some places in a row, with the first of these places and the one behind the last.
+    """Runs of equal values: the value, the index of the first, and the index behind the last.
 
     Examples:
         >>> runs_of("aab")
         [('a', 0, 2), ('b', 2, 3)]
     """
-    starts = [
-        place for place, value in enumerate(values) if place == 0 or value != values[place - 1]
-    ]
-    return [(values[start], start, stop) for start, stop in pairwise([*starts, len(values)])]
+    changes = [index for index in range(1, len(values)) if values[index] != values[index - 1]]
+    borders = [0, *changes, len(values)]
+    return [(values[start], start, stop) for start, stop in pairwise(borders) if start < stop]
+
+
+def _wrap(angles: Tensor) -> Tensor:
+    """Differences of two azimuths, brought into -pi to pi."""
+    num_turns = _step(angles - math.pi) - _step(-angles - math.pi)
+    return angles - 2.0 * math.pi * num_turns
 
 
 def _step(values: Tensor) -> Tensor:
-    """1 above 0, else 0; differently only within single precision of 0."""
+    """1 above 0, else 0, except within single precision of 0."""
     return 1.0 - torch.relu(1.0 - torch.relu(values * _STEEP))
 
 

@@ -1,4 +1,4 @@
-"""What particle lists hold beyond their particles, and lists without any."""
+"""Padding of particle lists, and lists without particles."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from models.networks.scaling_layer import Standardize
 def scaled_rows(
     scaling: Standardize, particles: Tensor, num_particles: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scaled rows of raw particles (B, L, 19), of which `num_particles` (B,) are valid, and which rows count, (B, L).
+    """Scale the rows of raw particles (B, L, 19); returns them with a mask (B, L) of the rows that count.
 
-    Rows of padding are 0. An event without particles counts as one particle with the mean of every feature.
+    `num_particles` (B,) rows of each event are valid. Rows of padding are 0. An event without
+    particles counts as one particle with the mean of every feature.
 
     Raises:
         RuntimeError: An event has more particles than the list has rows; an exported network fails in the same way.
@@ -30,26 +31,30 @@ def scaled_rows(
                 [0., 0., 0.]]), tensor([[ True,  True, False],
                 [ True, False, False]]))
     """
-    numbers = torch.arange(particles.shape[1] + 1, device=particles.device)
-    # The number of each number is itself: only `gather` checks that none is too large.
-    valid = numbers.gather(0, num_particles.clamp(min=0))[:, None]
-    rows = scaling(particles).masked_fill((numbers[:-1] >= valid)[..., None], 0.0)
-    return rows, numbers[:-1] < valid.clamp(min=1)
+    row_numbers = torch.arange(particles.shape[1] + 1, device=particles.device)
+    # It gives the counts themselves: only `gather` checks that none is too large.
+    counts = row_numbers.gather(0, num_particles.clamp(min=0))[:, None]
+    row_numbers = row_numbers[:-1]
+    is_padding = row_numbers >= counts
+    rows = scaling(particles).masked_fill(is_padding[..., None], 0.0)
+    return rows, row_numbers < counts.clamp(min=1)
 
 
 def pad_to_one(column: Tensor) -> Tensor:
-    """In an export to ONNX a column with at least one event and one row, of zeros; else the column itself.
+    """In an export to ONNX, fill a column with zeros to at least one event and one row; else return it.
 
     onnxruntime ends the process if a GRU gets no events or no rows, and cannot reshape an empty array.
 
     Args:
         column: (B,) numbers of particles, or (B, L, num_columns) rows.
     """
-    fill: Callable[[Tensor], Tensor] = _Filled.apply
-    return fill(column) if torch.onnx.is_in_onnx_export() else column
+    if not torch.onnx.is_in_onnx_export():
+        return column
+    pad: Callable[[Tensor], Tensor] = _PadToOne.apply
+    return pad(column)
 
 
-class _Filled(torch.autograd.Function):
+class _PadToOne(torch.autograd.Function):
     """Written out for ONNX, since torch's exporter makes 30 operators of a padding of unknown width."""
 
     @staticmethod
@@ -58,11 +63,11 @@ class _Filled(torch.autograd.Function):
 
     @staticmethod
     def symbolic(graph: Any, column: Any) -> Any:
-        least = torch.tensor([1, 1, 0] if column.type().dim() > 1 else [1])
+        least_shape = torch.tensor([1, 1, 0] if column.type().dim() > 1 else [1])
         shape = graph.op("Shape", column)
-        missing = graph.op(
-            "Sub", graph.op("Max", shape, graph.op("Constant", value_t=least)), shape
-        )
-        before = graph.op("Constant", value_t=torch.zeros_like(least))
-        filled = graph.op("Pad", column, graph.op("Concat", before, missing, axis_i=0))
-        return filled.setType(column.type().with_sizes([None] * len(least)))
+        padded_shape = graph.op("Max", shape, graph.op("Constant", value_t=least_shape))
+        missing = graph.op("Sub", padded_shape, shape)
+        no_padding = graph.op("Constant", value_t=torch.zeros_like(least_shape))
+        widths = graph.op("Concat", no_padding, missing, axis_i=0)
+        padded = graph.op("Pad", column, widths)
+        return padded.setType(column.type().with_sizes([None] * len(least_shape)))

@@ -17,11 +17,10 @@ from models.networks.scaling_layer import Scaler, Standardize
 class ParticleEncoder(nn.Module):
     """Particle lists to one vector per event: the state of a GRU (Cho et al. 2014) after all valid particles.
 
-    The GRU runs over all L rows, and each event takes the state after its number of valid rows. This is 70 times faster
-    on the CPU, forward and backward, than packed sequences. The length and the content of the padding do not change the
-    result. An event without particles counts as one particle with the mean of every feature.
-
-    What the GRU reads last counts most in its state.
+    The GRU runs over all L rows, and each event gets the state after its number of valid rows. This
+    is 70 times faster on the CPU, forward and backward, than packed sequences. The length and the
+    content of the padding do not change the result. An event without particles counts as one
+    particle with the mean of every feature. The particles that the GRU reads last count most.
     """
 
     def __init__(self, settings: RecurrentSettings, scaler: Scaler) -> None:
@@ -37,30 +36,37 @@ class ParticleEncoder(nn.Module):
         """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
         num_events = particles.shape[0]
         particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
-        steps = torch.arange(particles.shape[1], device=particles.device)
-        is_padding = steps >= num_particles[:, None]
+        row_numbers = torch.arange(particles.shape[1], device=particles.device)
+        is_padding = row_numbers >= num_particles[:, None]
         particles = self.frame(particles)
         if self.reads_from_end:
-            rows = (num_particles[:, None] - 1 - steps).clamp(min=0)
-            firsts = (
-                torch.arange(particles.shape[0], device=particles.device)[:, None]
-                * particles.shape[1]
-            )
-            particles = particles.flatten(0, 1)[rows + firsts]
-        states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
+            particles = _reversed(particles, num_particles)
+        rows = self.scaling(particles).masked_fill(is_padding[..., None], 0.0)
+        states, _ = self.gru(rows)
         # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
-        last = (num_particles.clamp(min=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
-        found: Tensor = states.gather(1, last)[:num_events, 0]
-        return found
+        last_row = num_particles.clamp(min=1) - 1
+        index = last_row[:, None, None].expand(-1, 1, states.shape[2])
+        last_states: Tensor = states.gather(1, index)[:num_events, 0]
+        return last_states
+
+
+def _reversed(particles: Tensor, num_particles: Tensor) -> Tensor:
+    """Particles (B, L, 19) with the valid rows in reverse order, from the first row."""
+    num_events, length = particles.shape[:2]
+    row_numbers = torch.arange(length, device=particles.device)
+    rows = (num_particles[:, None] - 1 - row_numbers).clamp(min=0)
+    first_rows = torch.arange(num_events, device=particles.device)[:, None] * length
+    return particles.flatten(0, 1)[rows + first_rows]
 
 
 def remember_long(gru: nn.GRU, longest: int) -> None:
     """Initialise the units of a GRU with memories of 1 to `longest` steps, spread evenly on a logarithmic scale.
 
-    A unit whose update gate has the bias b remembers about exp(b) steps. Tallec and Ollivier (2018) spread them evenly
-    on a linear scale, which suits short lists less. With torch's default the gradient shrinks by 10^12 within 60
-    particles of about 700: the network only uses the particles that it reads last, and memorises its training events.
-    Such small gradients are also denormal numbers, which make a CPU several times slower.
+    A unit whose update gate has the bias b remembers about exp(b) steps. Tallec and Ollivier (2018)
+    spread them evenly on a linear scale, which suits short lists less. With torch's default the
+    gradient shrinks by 10^12 within 60 particles of about 700: the network only uses the particles
+    that it reads last, and memorises its training events. Such small gradients are also denormal
+    numbers, which make a CPU several times slower.
     """
     width = gru.hidden_size
     update_gate = slice(width, 2 * width)  # torch keeps the gates in the order reset, update, new.

@@ -16,14 +16,14 @@ class Scaler(NamedTuple):
     std: list[float]
     """Standard deviations, greater than 0; 1 for constant columns."""
     log_above: list[float] = []  # noqa: RUF012 - never changed
-    """Sizes in the column's unit above which it is scaled as its logarithm, 0 for a linear column; empty if all are
-    linear."""
+    """Sizes in the column's unit above which it is scaled as its logarithm, 0 for a linear column;
+    empty if all are linear."""
     limit: float | None = None
     """Largest size of a scaled value."""
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Self:
-        """From JSON, such as a column of `scaler.json` (`features.scaling.scaler_json`)."""
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read the scaler of a column of `scaler.json` (`features.scaling.scaler_json`)."""
         return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
@@ -41,21 +41,19 @@ class Standardize(nn.Module):
 
     def __init__(self, scaler: Scaler) -> None:
         super().__init__()
-        mean, std, log_above, self.limit = scaler
+        self.limit = scaler.limit
+        self.has_units = len(scaler.log_above) > 0
         # Double precision first, so that float32 and float64 models scale by the same numbers.
-        self.register_buffer(
-            "mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype())
-        )
-        inverse = 1.0 / torch.tensor(std, dtype=torch.float64)
-        self.register_buffer("inverse_std", inverse.to(torch.get_default_dtype()))
+        dtype = torch.get_default_dtype()
+        mean = torch.tensor(scaler.mean, dtype=torch.float64)
+        std = torch.tensor(scaler.std, dtype=torch.float64)
+        self.register_buffer("mean", mean.to(dtype))
+        self.register_buffer("inverse_std", (1.0 / std).to(dtype))
         # Not among the weights on disk: the specification of the network has them.
-        self.register_buffer(
-            "unit", torch.tensor([each or 1.0 for each in log_above]), persistent=False
-        )
-        self.register_buffer(
-            "is_logarithmic", torch.tensor([each > 0 for each in log_above]), persistent=False
-        )
-        self.has_units = len(log_above) > 0
+        unit = torch.tensor([size if size > 0 else 1.0 for size in scaler.log_above])
+        is_logarithmic = torch.tensor([size > 0 for size in scaler.log_above])
+        self.register_buffer("unit", unit, persistent=False)
+        self.register_buffer("is_logarithmic", is_logarithmic, persistent=False)
 
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""

@@ -1,9 +1,10 @@
 """The transformer on the particle list: a set transformer (Lee et al. 2019) with a class token.
 
-The particles of an event attend to each other through a few inducing points, so that the time grows with their number
-and not with its square. The pairwise features of the Particle Transformer (Qu, Li and Qian 2022) are left out: an event
-has about 700 particles, not the hundred of a jet, so four numbers of each of the 490,000 pairs are 8 MB an event, and
-each layer on them again. Its class token (after Touvron et al. 2021) is here: a learnt query collects the particles.
+The particles of an event attend to each other through a few inducing points, so that the time grows
+with their number and not with its square. The pairwise features of the Particle Transformer (Qu, Li
+and Qian 2022) are left out. An event has about 700 particles, not the hundred of a jet. So four
+numbers of each of the 490,000 pairs take 8 MB an event, and each layer on them takes as much again.
+Its class token (after Touvron et al. 2021) is here: a learnt query collects the particles.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from models.networks.transformer_settings import TransformerSettings
 
 
 class AttentionBlock(nn.Module):
-    """Multihead attention and two dense layers, each added to its input and after a layer norm (MAB of the paper).
+    """Multihead attention and two dense layers, each after a layer norm and added to its input (MAB of the paper).
 
     torch's own module is not used: its exported form holds the number of events as a constant.
     """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.width = heads, width // heads
-        self.norm_query, self.norm_seen, self.norm_dense = (nn.LayerNorm(width) for _ in range(3))
+        self.heads = heads
+        self.head_width = width // heads
+        self.norm_query = nn.LayerNorm(width)
+        self.norm_seen = nn.LayerNorm(width)
+        self.norm_dense = nn.LayerNorm(width)
         self.query = nn.Linear(width, width)
         self.key_and_value = nn.Linear(width, 2 * width)
         self.joined = nn.Linear(width, width)
@@ -39,18 +43,20 @@ class AttentionBlock(nn.Module):
             nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
         )
 
-    def forward(self, asking: Tensor, seen: Tensor, is_seen: Tensor | None = None) -> Tensor:
-        """Vectors (B, N, width) attend to others (B, M, width), of which `is_seen` (B, 1, 1, M) masks some."""
-        query = self._in_heads(self.query(self.norm_query(asking)))
-        key, value = map(self._in_heads, self.key_and_value(self.norm_seen(seen)).chunk(2, dim=2))
-        found = scaled_dot_product_attention(query, key, value, attn_mask=is_seen)
-        asking = asking + self.joined(found.transpose(1, 2).flatten(2))
-        added: Tensor = asking + self.dense(self.norm_dense(asking))
-        return added
+    def forward(self, queries: Tensor, seen: Tensor, is_seen: Tensor | None = None) -> Tensor:
+        """Queries (B, N, width) attend to vectors (B, M, width), of which `is_seen` (B, 1, 1, M) masks some."""
+        query = self._split_heads(self.query(self.norm_query(queries)))
+        keys, values = self.key_and_value(self.norm_seen(seen)).chunk(2, dim=2)
+        attended = scaled_dot_product_attention(
+            query, self._split_heads(keys), self._split_heads(values), attn_mask=is_seen
+        )
+        queries = queries + self.joined(attended.transpose(1, 2).flatten(2))
+        output: Tensor = queries + self.dense(self.norm_dense(queries))
+        return output
 
-    def _in_heads(self, vectors: Tensor) -> Tensor:
+    def _split_heads(self, vectors: Tensor) -> Tensor:
         """(B, N, width) to (B, heads, N, width / heads)."""
-        return vectors.view(*vectors.shape[:2], self.heads, self.width).transpose(1, 2)
+        return vectors.view(*vectors.shape[:2], self.heads, self.head_width).transpose(1, 2)
 
 
 class InducedBlock(nn.Module):
@@ -59,12 +65,14 @@ class InducedBlock(nn.Module):
     def __init__(self, width: int, heads: int, points: int) -> None:
         super().__init__()
         self.points = learnt(points, width)
-        self.collect, self.spread = AttentionBlock(width, heads), AttentionBlock(width, heads)
+        self.collect = AttentionBlock(width, heads)
+        self.spread = AttentionBlock(width, heads)
 
     def forward(self, particles: Tensor, is_seen: Tensor) -> Tensor:
         """New vectors (B, L, width) of particles (B, L, width), of which `is_seen` (B, 1, 1, L) masks some."""
-        seen = self.collect(self.points.expand(particles.shape[0], -1, -1), particles, is_seen)
-        spread: Tensor = self.spread(particles, seen)
+        points = self.points.expand(particles.shape[0], -1, -1)
+        collected = self.collect(points, particles, is_seen)
+        spread: Tensor = self.spread(particles, collected)
         return spread
 
 
@@ -93,14 +101,16 @@ class TransformerClassifier(Classifier):
         num_events = particles.shape[0]
         particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
         rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
-        is_seen, vectors = is_valid[:, None, None], self.embedding(rows)
+        is_seen = is_valid[:, None, None]
+        vectors = self.embedding(rows)
         for block in self.blocks:
             vectors = block(vectors, is_seen)
-        collected = self.pool(self.token.expand(particles.shape[0], -1, -1), vectors, is_seen)
+        tokens = self.token.expand(particles.shape[0], -1, -1)
+        collected = self.pool(tokens, vectors, is_seen)
         logits: Tensor = self.output(collected[:num_events, 0])
         return logits
 
 
 def learnt(count: int, width: int) -> nn.Parameter:
-    """Vectors (1, count, width) to learn, with unit spread at first."""
+    """Initialise vectors (1, count, width) to learn, with unit spread."""
     return nn.Parameter(torch.randn(1, count, width))

@@ -12,9 +12,10 @@ from features.errors import FeatureError
 from hep_core.integrity import DamagedOutputError
 from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
+from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.floor import shortfall
 from models.evaluation.improvement import improvement
-from models.evaluation.measurements import EvaluationTask, measurable
+from models.evaluation.measurements import measurable_events
 from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 from models.networks.registry import NETWORKS
@@ -184,8 +185,8 @@ class _Promotion:
             return _Verdict(is_better=True, reason="there was none in use")
         try:
             events_in_use = self._score_in_use(current, task, bar)
-            measurable_in_use, _, _ = measurable(events_in_use, task)
-            measurable_new, _, _ = measurable(events, task)
+            measurable_in_use, _, _ = measurable_events(events_in_use, task)
+            measurable_new, _, _ = measurable_events(events, task)
             gain = improvement(measurable_in_use, measurable_new)
         except (ModelError, FeatureError) as error:
             return _Verdict(

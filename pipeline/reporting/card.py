@@ -22,8 +22,8 @@ from models.evaluation.style import (
     axis_label,
     legend_below,
     line_look,
+    literal_text,
     new_grid,
-    plain,
     save_figure,
     show_positive,
     styled,
@@ -116,7 +116,7 @@ def _draw_classes(
             yerr=[lower_errors, errors],
             ax=axes,
             linewidth=1.4,
-            label=plain(class_name),
+            label=literal_text(class_name),
             flow="none",
             **line_look(index),
         )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ingestion.file_info import FileInfo
     from ingestion.settings import IngestSettings
     from models.evaluation.data_comparison import DataEvents
-    from models.evaluation.measurements import EvaluationTask
+    from models.evaluation.evaluation_task import EvaluationTask
     from models.evaluation.rates import Rates
     from models.prediction import Candidate
     from pipeline.reporting.origin import Files
@@ -184,7 +184,7 @@ def evaluated(
         console.print(f"  {words}", highlight=False, markup=False)
 
     implied = "" if config.evaluate.signal else " (by its name; evaluate.signal is not set)"
-    say(f"signal: {task.signal.words}{implied}, against {task.mixture.words}")
+    say(f"signal: {task.signal.description}{implied}, against {task.mixture.description}")
     with Bar(console, "evaluate", "events") as bar:
         if reference is not None:
             from models.evaluation.boosted_trees import boosted_trees
@@ -193,7 +193,7 @@ def evaluated(
             files, weights = reference.files("train"), reference.class_weights
             try:
                 trees = boosted_trees(
-                    files, reference.classes, weights, seed=config.train.seed, say=say
+                    files, reference.classes, weights, seed=config.train.seed, report=say
                 )
             except UndefinedMetricError as error:
                 say(f"note: no boosted trees as a reference: {error}")
@@ -366,7 +366,7 @@ def make_task(
     `rates` are those before the classifier; `files` are the input files, as the manifest of ingest holds them.
     """
     from models.evaluation.curves import kinematic_edges
-    from models.evaluation.measurements import EvaluationTask
+    from models.evaluation.evaluation_task import EvaluationTask
     from pipeline.reporting.origin import plot_labels
 
     if classes != config.classes:

@@ -22,7 +22,8 @@ from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.spark_job import make_features
 from models.evaluation.bootstrap import Estimate, Replicas
-from models.evaluation.measurements import EvaluationTask, measure
+from models.evaluation.evaluation_task import EvaluationTask
+from models.evaluation.measurements import measure
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
@@ -109,7 +110,9 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     table = table.append_column(
         "probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))
     )
-    events = ScoredEvents.of(table.append_column("hlf", pa.array(list(hlf_array(table)))))
+    events = ScoredEvents.from_predictions(
+        table.append_column("hlf", pa.array(list(hlf_array(table))))
+    )
     state_before = {
         "low": Estimate(5000.0, 0.0),
         "high": Estimate(0.25, 0.0),

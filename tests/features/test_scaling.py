@@ -80,7 +80,9 @@ def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(
         )
     particles = np.concatenate(rows)
     layer = Standardize(
-        Scaler.of(scaler_json(ColumnStatistics.from_rows(particles, column.log_above), column))
+        Scaler.from_json(
+            scaler_json(ColumnStatistics.from_rows(particles, column.log_above), column)
+        )
     )
     vertex = column.names.index("vertex_x")
     assert ColumnStatistics.from_rows(particles).std[vertex] > 15

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from models.evaluation.bootstrap import Replicas
+from models.evaluation.curve_figures import Curves
 from models.evaluation.curves import EfficiencyCurve, background_curve
-from models.evaluation.discriminant import Scored
-from models.evaluation.figures import Curves
+from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.measurements import GRID
 
 POINTS = [0.75, 0.9]
@@ -23,7 +23,7 @@ def example_curve(
     weights = np.where(rng.random(len(labels)) < 0.1, lightest, 1.0)
     replicas = Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=60)
     return background_curve(
-        Scored(replicas, rng.normal(separation * labels, 1.0), {1: 1.0}, GRID), {0: 1.0}
+        ReplicatedScore(replicas, rng.normal(separation * labels, 1.0), {1: 1.0}, GRID), {0: 1.0}
     )
 
 

@@ -336,7 +336,7 @@ def test_lists_of_particles_have_the_same_scores_from_files_and_from_features(
     """A network of particles with any weights: what counts is that it gets the same lists."""
     trained = json.loads((finished.model / "model" / "model.json").read_text())
     document = json.loads((finished.current("features") / "scaler.json").read_text())
-    scalers = {name: Scaler.of(document[name]) for name in ("hlf", "particles")}
+    scalers = {name: Scaler.from_json(document[name]) for name in ("hlf", "particles")}
     spec = ModelSpec(
         settings_of({"name": "inclusive"}),
         trained["classes"],

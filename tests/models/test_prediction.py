@@ -17,9 +17,10 @@ from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import model_inputs
+from models import prediction
 from models.errors import ModelInputError
 from models.networks.registry import ModelName
-from models.prediction import inputs_of, predict
+from models.prediction import inputs_of_rows, predict
 
 every_network = pytest.mark.parametrize("name", NAMES)
 
@@ -71,13 +72,18 @@ def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
     assert shapes == [8, 8, 8, 6, 8, 8, 1]
 
 
-def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: FeatureDataset) -> None:
+def test_inputs_of_rows_are_read_across_batches_and_files(
+    dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "BATCH_SIZE", 8)
     model, rows = small_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
-    actual = inputs_of(model, dataset.files("test"), rows, batch_size=8)
-    complete = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
-    expected = model_inputs(complete.take(pa.array(rows)), model.inputs, max_particles=None)
-    assert tuple(actual) == model.inputs
-    for name, values in actual.items():
+
+    inputs = inputs_of_rows(model, dataset.files("test"), rows)
+
+    events = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
+    expected = model_inputs(events.take(pa.array(rows)), model.inputs, max_particles=None)
+    assert tuple(inputs) == model.inputs
+    for name, values in inputs.items():
         np.testing.assert_array_equal(values, expected[name])
 
 

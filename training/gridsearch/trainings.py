@@ -265,7 +265,7 @@ def fit_scaler(rows: Rows, fold: Fold) -> Scaler:
     """Means and standard deviations of the high-level features over the fold's training rows."""
     column = INPUT_COLUMNS["hlf"]
     statistics = ColumnStatistics.from_rows(rows.inputs[0].numpy()[fold.train], column.log_above)
-    return Scaler.of(scaler_json(statistics, column))
+    return Scaler.from_json(scaler_json(statistics, column))
 
 
 def balance_classes(rows: Rows, fold: Fold, classes: list[str]) -> Rows:

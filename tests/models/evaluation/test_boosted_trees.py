@@ -130,12 +130,12 @@ def test_events_to_which_the_trees_are_not_fitted_were_not_said(
         path,
     )
     arguments = (dataset.files("train"), dataset.classes, dataset.class_weights)
-    boosted_trees(*arguments, seed=1, say=output.append)
+    boosted_trees(*arguments, seed=1, report=output.append)
     assert output == [
         "boosted trees: 4 of 120 training events have negative weights and count as none"
     ]
     monkeypatch.setattr("models.evaluation.boosted_trees.FEWEST_TO_STOP_EARLY", 5)
-    boosted_trees(*arguments, seed=1, say=output.append)
+    boosted_trees(*arguments, seed=1, report=output.append)
     assert output[2:] == [
         "boosted trees: 10% of the 120 training events only decide when the training stops"
     ]

@@ -28,16 +28,17 @@ from models.evaluation.bootstrap import Estimate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
 from models.evaluation.evaluation import evaluate
+from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.importance import num_predicted
 from models.evaluation.intervals import thresholds
-from models.evaluation.measurements import GRID, EvaluationTask
+from models.evaluation.measurements import GRID
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import balanced, within_classes
 from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.networks.registry import NETWORKS
-from models.prediction import Candidate, predict, rows_of
+from models.prediction import Candidate, column_array, predict
 from models.prediction_files import probability_branches
 from models.saved_model import model_spec
 
@@ -305,7 +306,7 @@ def test_scores_are_compared_with_those_of_the_first_training_events(done: Done)
     for candidate in done.candidates:
         train = predict(candidate.model, done.dataset.files("train"))[:TRAIN_EVENTS]
         astype_before, of_train = (
-            rows_of(train, "probability").astype(float),
+            column_array(train, "probability").astype(float),
             train["label"].to_numpy(),
         )
         train_weights = train["weight"].to_numpy().astype(float)
@@ -476,7 +477,7 @@ def test_further_trainings_are_measured_on_the_same_events(
     accuracies, areas = [], []
     for model in models:
         table = predict(model, done.dataset.files("test"))
-        labels, scores = table["label"].to_numpy(), rows_of(table, "probability").astype(float)
+        labels, scores = table["label"].to_numpy(), column_array(table, "probability").astype(float)
         weights = balanced(labels, table["weight"].to_numpy(), 3)
         accuracies.append(accuracy_score(labels, scores.argmax(axis=1), sample_weight=weights))
         areas.append(roc_auc_score(labels == 0, scores[:, 0], sample_weight=weights))

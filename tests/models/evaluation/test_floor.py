@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from features.columns import hlf_names
+from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.floor import shortfall
-from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
 

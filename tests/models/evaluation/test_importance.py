@@ -15,10 +15,10 @@ from sklearn.metrics import roc_auc_score
 from features.columns import NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
 from models.evaluation.importance import (
     Columns,
-    chosen_events,
     importance,
     num_predicted,
     permutations_of,
+    sampled_events,
 )
 from models.evaluation.scored_events import ScoredEvents
 
@@ -93,10 +93,10 @@ def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
 
 def test_the_first_events_of_each_class_are_chosen() -> None:
     labels = np.array([0] * 8000 + [1] * 3 + [0] * 5 + [2] * 600)
-    assert np.bincount(labels[chosen_events(("hlf",), labels)]).tolist() == [7000, 3, 600]
-    rows = chosen_events(("particles", "num_particles"), labels)
+    assert np.bincount(labels[sampled_events(("hlf",), labels)]).tolist() == [7000, 3, 600]
+    rows = sampled_events(("particles", "num_particles"), labels)
     assert rows.tolist() == [*range(500), 8000, 8001, 8002, *range(8008, 8508)]
-    assert len(chosen_events(("images",), labels)) == num_predicted(("images",), labels) == 0
+    assert len(sampled_events(("images",), labels)) == num_predicted(("images",), labels) == 0
 
 
 FLAGS = {

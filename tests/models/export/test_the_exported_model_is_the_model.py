@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from networks import NAMES, ROBUST_SCALERS, random_events, small_network, small_spec
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
-from models.export.one_event_network import _KINDS
+from models.export.one_event_network import _PARTICLE_TYPES
 from models.export.onnx_export import export_one_event, export_onnx
 from models.export.parity import PARITY_TOLERANCE
 from models.networks.classifier import ProbabilityNetwork
@@ -105,9 +105,9 @@ def made_events(lengths: list[int], seed: int = 1) -> Events:
         name: values.numpy()
         for name, values in random_events(lengths, dtype=torch.float32, seed=seed).items()
     }
-    particles, kinds = events["particles"], _KINDS.stop - _KINDS.start
+    particles, kinds = events["particles"], _PARTICLE_TYPES.stop - _PARTICLE_TYPES.start
     places = np.arange(particles.shape[1]) % kinds
-    particles[..., _KINDS] = np.eye(kinds)[places]
+    particles[..., _PARTICLE_TYPES] = np.eye(kinds)[places]
     return events
 
 

@@ -18,7 +18,7 @@ from stages_in_process import without_spark
 from trained_nights import TrainedNights
 
 from models.evaluation.bootstrap import Estimate
-from models.evaluation.measurements import EvaluationTask
+from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
 from pipeline.commands.evaluate_files import (
     _Events,

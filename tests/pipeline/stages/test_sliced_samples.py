@@ -90,7 +90,7 @@ def scored_by_ht(events: pa.Table) -> ScoredEvents:
     columns = {"probability": pa.array(list(probability)), "hlf": pa.array(list(hlf))}
     for name, column in columns.items():
         events = events.append_column(name, column)
-    return ScoredEvents.of(events)
+    return ScoredEvents.from_predictions(events)
 
 
 def replicas(scored: ScoredEvents) -> Replicas:

@@ -1,0 +1,143 @@
+"""Figures of data on the stacked simulation, with the ratio of both below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import mplhep
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from models.evaluation.data_comparison import Overlay
+from models.evaluation.evaluation_task import EvaluationTask
+from models.evaluation.style import (
+    COLOURS,
+    GREY,
+    PlotLabels,
+    legend_below,
+    literal_text,
+    new_grid,
+    styled,
+)
+
+_COLUMNS: Final = 3
+
+
+@styled
+def plot_overlays(
+    overlays: Mapping[str, Overlay],
+    numbers: Mapping[str, Any],
+    task: EvaluationTask,
+    labels: PlotLabels,
+) -> Figure:
+    """Data on the stacked simulation, with the ratio of both below; one panel for each histogram."""
+    columns = min(_COLUMNS, len(overlays))
+    height = 6.4 if columns == 1 else 4.2
+    figure, panels = new_grid(
+        labels, panels=len(overlays), columns=columns, height=height, ratios=(3, 1)
+    )
+    for (main, below), (name, overlay) in zip(panels, overlays.items(), strict=True):
+        _plot_stack(main, overlay, task)
+        _plot_data(main, overlay)
+        _write_chi_square(main, numbers["chi_square"][name])
+        main.set_ylim(0, 1.35 * main.get_ylim()[1])
+        if not overlay.is_visible.all():
+            _mark_blinded(main, overlay)
+        _plot_ratio(below, overlay)
+    legend_below(figure, panels[0][0], columns=5)
+    return figure
+
+
+def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
+    """The labels on figures of data: how the simulation is scaled, and whether some data are blinded."""
+    note = "Data and simulation"
+    if numbers["scale"] is not None:
+        note += f" \N{MULTIPLICATION SIGN} {numbers['scale']:.3g}"
+    if numbers["blind_above"] is not None:
+        note += f", blinded above a score of {numbers['blind_above']:g}"
+    return labels._replace(sample_note=note)
+
+
+def _plot_stack(axes: Axes, overlay: Overlay, task: EvaluationTask) -> None:
+    """The simulated classes on each other, the signal on top, and their statistical uncertainty."""
+    order = [*task.mixture.fractions, *task.signal.fractions]
+    mplhep.histplot(
+        [overlay.classes[label] for label in order],
+        ax=axes,
+        stack=True,
+        histtype="fill",
+        flow="none",
+        label=[literal_text(task.classes[label]) for label in order],
+        color=[COLOURS[label % len(COLOURS)] for label in order],
+        edgecolor="black",
+        linewidth=0.5,
+    )
+    mplhep.histplot(
+        overlay.simulation, ax=axes, histtype="band", flow="none", label="MC stat. unc."
+    )
+
+
+def _plot_data(axes: Axes, overlay: Overlay) -> None:
+    data, simulation = overlay.data.copy(), overlay.simulation.values()
+    # A bin with neither data nor simulation has no point.
+    is_empty = (simulation <= 0) & (data.values() == 0)
+    data.view()[~overlay.is_visible | is_empty] = np.nan
+    mplhep.histplot(
+        data,
+        ax=axes,
+        flow="none",
+        histtype="errorbar",
+        w2method="poisson",
+        color="black",
+        label="Data",
+    )
+    axes.set(xlabel="", xticklabels=[], ylabel="Events", xlim=data.axes[0].edges[[0, -1]])
+
+
+def _write_chi_square(axes: Axes, chi_square: Mapping[str, float]) -> None:
+    text = "χ² = {value:.1f} / {degrees}, p = {p_value:.2g}".format_map(chi_square)
+    axes.text(0.96, 0.96, text, transform=axes.transAxes, ha="right", va="top", fontsize="x-small")
+
+
+def _mark_blinded(axes: Axes, overlay: Overlay) -> None:
+    """Draw a grey region without data, and write what it is."""
+    end = overlay.data.axes[0].edges[-1]
+    axes.axvspan(overlay.blind_from, end, color=GREY, alpha=0.15, linewidth=0)
+    axes.text(
+        (overlay.blind_from + end) / 2,
+        0.8,
+        "blinded",
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        fontsize="small",
+        fontstyle="italic",
+    )
+
+
+def _plot_ratio(axes: Axes, overlay: Overlay) -> None:
+    """Data over simulation; triangles at the upper edge of the panel stand for ratios above it."""
+    data, simulation = overlay.data.copy(), overlay.simulation
+    expected = simulation.values()
+    # Negative weights may leave a bin without a ratio.
+    data.view()[~overlay.is_visible | (expected <= 0)] = np.nan
+    counts = data.values()
+    ratios = np.divide(counts, expected, out=np.full(len(expected), np.nan), where=counts > 0)
+    top = 2.0
+    if (ratios > 0).any():
+        top = max(top, 1.5 * float(np.median(ratios[ratios > 0])))
+    mplhep.comp.comparison(
+        data,
+        simulation,
+        axes,
+        xlabel=overlay.label,
+        comparison="split_ratio",
+        h1_w2method="poisson",
+        comparison_ylim=(0, top),
+        flow="none",
+    )
+    axes.set_ylabel("Data / MC", fontsize="x-small")
+    is_above = ratios > top
+    positions = data.axes[0].centers[is_above]
+    axes.plot(positions, np.full(len(positions), 0.93 * top), "k^", markersize=4)

@@ -1,0 +1,107 @@
+"""Draws the figures of an evaluation, and hands them over to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from models.evaluation import figures
+from models.evaluation.curve_figures import plot_curves
+from models.evaluation.data_comparison import Overlay
+from models.evaluation.data_figures import data_labels, plot_overlays
+from models.evaluation.evaluated_model import EvaluatedModel
+from models.evaluation.evaluation_task import ALL_BACKGROUNDS, EvaluationTask
+from models.evaluation.own_figures import OWN_FIGURES
+from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import Save
+
+
+def plot_model(
+    model: EvaluatedModel,
+    train: ScoredEvents | None,
+    task: EvaluationTask,
+    folder: Path,
+    save: Save,
+) -> None:
+    """Draw the figures of one model into a new folder."""
+    events, numbers, classes = model.measured, model.numbers, task.classes
+    labels = task.labels._replace(model=model.name)
+    folder.mkdir()
+    drawn = {
+        "confusion": figures.plot_confusion(numbers["confusion"], labels),
+        "scores": figures.plot_scores(
+            events, train, numbers["train_against_test"], classes, task.outputs, labels
+        ),
+        "discriminant": figures.plot_discriminant(
+            events,
+            task.score(events.probabilities),
+            task.expected_events(events),
+            list(task.signals),
+            classes,
+            numbers["significance"],
+            task.labels_of_expected._replace(model=model.name),
+        ),
+        "calibration": figures.plot_calibration(numbers["calibration"], labels),
+    }
+    if points := model.measurable_points:
+        drawn["efficiencies"] = figures.plot_efficiencies(
+            numbers["efficiency_against"], task.signal.description, points[0], labels
+        )
+    if history := model.candidate.history:
+        drawn["learning_curve"] = figures.plot_learning_curve(history, labels)
+    for name, own_figure in OWN_FIGURES.items():
+        drawn[name] = own_figure.draw(events, classes)
+    for name, figure in drawn.items():
+        save(figure, folder / name)
+
+
+def plot_data(
+    model: EvaluatedModel,
+    drawn: Mapping[str, Overlay],
+    task: EvaluationTask,
+    folder: Path,
+    save: Save,
+) -> None:
+    """Draw data on simulation: the score of a model, and its inputs."""
+    numbers = model.numbers["data"]
+    labels = data_labels(task.labels_of_expected._replace(model=model.name), numbers)
+    inputs = dict(drawn)
+    score = {"score": inputs.pop("score")}
+    save(plot_overlays(score, numbers, task, labels), folder / "data_score")
+    # If all events are blinded, there is no input to draw.
+    if inputs:
+        save(plot_overlays(inputs, numbers, task, labels), folder / "data_inputs")
+
+
+def plot_models(
+    models: Sequence[EvaluatedModel],
+    metrics: Mapping[str, Any],
+    task: EvaluationTask,
+    folder: Path,
+    save: Save,
+) -> None:
+    """Draw the figures that show all models side by side into a new folder."""
+    folder.mkdir()
+    first, signal = models[0], task.signal.description
+    curves = {}
+    for background in first.curves:
+        curves[background] = {model.name: model.curves[background] for model in models}
+    for name, rejection in (("background_efficiency", False), ("rejection", True)):
+        figure = plot_curves(
+            curves,
+            signal,
+            {ALL_BACKGROUNDS: task.mixture.description},
+            first.measurable_points,
+            first.numbers["measurable_to"],
+            task.labels,
+            rejection=rejection,
+        )
+        save(figure, folder / name)
+    importances = {}
+    for name, numbers in metrics["runs"].items():
+        if "importance" in numbers:
+            importances[name] = numbers["importance"]
+    if importances:
+        figure = figures.plot_importance(importances, signal, task.labels)
+        save(figure, folder / "importance")

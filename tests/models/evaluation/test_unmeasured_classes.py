@@ -1,0 +1,138 @@
+"""Classes whose test or training events measure nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scored_examples import (
+    CLASSES,
+    certain_rates,
+    events_with,
+    example_task,
+    numbers_of,
+    random_events,
+)
+
+from models.errors import UndefinedMetricError
+from models.evaluation.bootstrap import Estimate
+from models.evaluation.evaluation_task import mixture_of
+from models.evaluation.measurements import measurable_events
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents
+
+
+def without_class(events: ScoredEvents, label: int, cause: str) -> ScoredEvents:
+    """Events without a class, or with a class whose weights cancel."""
+    in_class = events.labels == label
+    if cause == "no events":
+        return events.select(np.flatnonzero(~in_class))
+    weights = np.ones(len(events.labels))
+    weights[np.flatnonzero(in_class)[0]] = 1 - in_class.sum()
+    return events._replace(weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        ("no events", "there are no W+jets test events. No number counts this class."),
+        (
+            "cancelling weights",
+            "there are no W+jets test events that count: 21 events with weights of -20, 1, which",
+        ),
+    ],
+)
+@pytest.mark.parametrize("has_rates", [False, True])
+def test_a_class_without_test_events_is_named_and_not_counted(
+    cause: str, expected: str, has_rates: bool
+) -> None:
+    rates = certain_rates({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}) if has_rates else None
+    task = example_task(rates=rates)
+    events = random_events(60)
+    incomplete = without_class(events, 2, cause)
+
+    measured, restricted, (sentence,) = measurable_events(incomplete, task)
+    numbers = numbers_of(measured, events, rates=rates, unmeasured=restricted.unmeasured)
+
+    assert sentence.startswith(expected)
+    assert restricted.mixture == mixture_of(CLASSES, [0], None)
+    assert numbers["events_per_class"]["W+jets"] == 0
+    # One area describes both of two classes, and an accuracy is the mean over two.
+    assert list(numbers["auc"]) == ["ttbar"]
+    confusion = np.array(numbers["confusion"]["by_truth"])
+    assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal()[:2].mean())
+    if has_rates:
+        (point,) = numbers["working_points"]
+        assert point["rates"]["W+jets"] is None
+        total = point["rates"]["QCD"]["value"] + point["rates"]["ttbar"]["value"]
+        assert point["total_rate"]["value"] == pytest.approx(total)
+    # A second model is measured on the same classes.
+    measured_again, _, _ = measurable_events(incomplete, restricted)
+    assert measured_again.labels.tolist() == measured.labels.tolist()
+
+
+def test_events_of_an_unmeasured_class_have_the_weights_of_its_rates() -> None:
+    """Training events, and those of a second model, of a class of two samples."""
+    events = random_events(60)
+    events.samples[np.flatnonzero(events.labels == 2)[::2]] = "hard"
+    labels = {"QCD": 0, "ttbar": 1, "W+jets": 2, "hard": 2}
+    task = example_task(rates=Rates({name: Estimate(10.0, 0.0) for name in labels}, labels))
+    predictions = pa.table(
+        {
+            "label": events.labels,
+            "weight": events.weights,
+            "sample": events.samples,
+            "probability": list(events.probabilities),
+            "hlf": list(events.hlf),
+        }
+    )
+
+    _, restricted, _ = measurable_events(without_class(events, 2, "no events"), task)
+
+    weights = task.scored(predictions).weights
+    assert restricted.scored(predictions).weights.tolist() == weights.tolist()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_without_signal_or_background_nothing_can_be_measured(label: int) -> None:
+    task = example_task(classes=CLASSES[:2])
+    events = random_events(60)
+    events = events.select(np.flatnonzero(events.labels < 2))
+
+    expected = f"there are no {CLASSES[label]} test events that count: .*Add files"
+    with pytest.raises(UndefinedMetricError, match=expected):
+        measurable_events(without_class(events, label, "cancelling weights"), task)
+
+
+@pytest.mark.parametrize("cause", ["no events", "cancelling weights"])
+def test_a_class_without_training_events_is_not_compared(cause: str) -> None:
+    events = random_events(60)
+
+    numbers = numbers_of(events, without_class(events, 2, cause))
+
+    comparison = numbers["train_against_test"]["ttbar"]
+    assert comparison["W+jets"] == {"distance": None, "p_value": None}
+    assert comparison["QCD"]["p_value"] > 0.5
+    (sentence,) = numbers["not_measurable"]
+    assert "of W+jets cannot be compared" in sentence
+    compared_only = {"train_against_test": {}, "not_measurable": []}
+    assert {**numbers, **compared_only} == numbers_of(events)
+
+
+def test_a_class_of_weights_that_nearly_cancel_is_named_with_its_weights() -> None:
+    """156 events of weights +1, -1 and 3 add up to 10."""
+    rng = np.random.default_rng(5)
+    signed = rng.permutation(np.repeat([1.0, -1.0, 3.0], [53, 88, 15]))
+    labels = np.repeat([0, 1, 2], [400, 400, len(signed)])
+    weights = np.concatenate([np.ones(800), signed * len(signed) / signed.sum()])
+    events = events_with(labels, random_events(len(labels)).probabilities, weights)
+
+    numbers = numbers_of(events, events)
+
+    comparison = numbers["train_against_test"]["ttbar"]
+    assert (comparison["W+jets"]["p_value"], comparison["QCD"]["p_value"]) == (None, 1.0)
+    (sentence,) = numbers["not_measurable"]
+    assert "of W+jets cannot be compared" in sentence
+    described = "156 events with weights of -1, 1, 3, which add up to 10: effectively 0.4 events"
+    assert described in sentence
+    assert numbers["accuracy"]["error"] > 0
