@@ -20,72 +20,96 @@ STORED = sorted(STUDIES.glob(f"*/{PACKED_FILE}"))
 CLAIM = {"says": "It is better.", "better": "ad-psgd", "control": "ar-sgd"}
 
 
-def stored(folder: Path, correct: int = 900) -> Path:
-    """A folder with a packed result."""
-    runs = [
-        example_run(name, seed, correct=correct) for seed in (1, 2, 3) for name in ("ar-sgd", "sgd")
-    ]
-    runs += [example_run("ad-psgd", seed, correct=950) for seed in (1, 2, 3)]
-    (folder / "example").mkdir(parents=True, exist_ok=True)
-    (folder / "example" / PACKED_FILE).write_bytes(
-        pack(example_result(example_study(claims=[CLAIM]), runs))
-    )
-    return folder
+@pytest.fixture(scope="module")
+def written_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the pages that the stored results of docs give."""
+    root = tmp_path_factory.mktemp("checkout")
+    for path in (*STORED, *STUDIES.glob("*/metrics.json")):
+        folder = root / "docs" / "studies" / path.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / path.name).symlink_to(path)
+    with pytest.MonkeyPatch.context() as patch:
+        # The page has the command, with these folders.
+        patch.chdir(root)
+        write_claims(Path("docs/studies"), Path("docs"))
+    return root / "docs"
 
 
 @pytest.mark.slow
-def test_the_pages_in_docs_are_those_of_the_stored_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert {path.parent.name for path in STORED} >= {"thesis-hlf-full", "thesis-scaling"}
-    folder = tmp_path / "docs" / "studies"
-    for path in (*STORED, *STUDIES.glob("*/metrics.json")):
-        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
-        (folder / path.parent.name / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    page = write_claims(Path("docs/studies"), Path("docs")).read_text()
-    assert page == (CHECKOUT / "docs" / "claims.md").read_text()
-    for path in STORED:
-        name = f"{path.parent.name}.md"
-        assert (folder / name).read_text() == (STUDIES / name).read_text(), name
-    # No page said what was set.
-    assert (
-        "<summary>What was set</summary>\n\nAll: hlf; "
-        in (folder / "thesis-hlf-full.md").read_text()
-    )
-    # It is for reading: what a researcher takes home, and a line for each claim.
-    assert [line[:3] for line in page.splitlines() if re.match(r"\d\. ", line)] == [
-        "1. ",
-        "2. ",
-        "3. ",
-        "4. ",
-    ]
+def test_the_pages_in_docs_are_those_of_the_stored_results(written_pages: Path) -> None:
+    names = [path.parent.name for path in STORED]
+
+    assert {"thesis-hlf-full", "thesis-scaling"} <= set(names)
+    written = (written_pages / "claims.md").read_text()
+    assert written == (CHECKOUT / "docs" / "claims.md").read_text()
+    for name in names:
+        page = (written_pages / "studies" / f"{name}.md").read_text()
+        assert page == (STUDIES / f"{name}.md").read_text(), name
+
+
+def test_the_page_of_claims_begins_with_four_sentences_to_take_home() -> None:
+    page = (CHECKOUT / "docs" / "claims.md").read_text()
+
+    numbers = re.findall(r"^(\d)\. ", page, re.MULTILINE)
+
+    assert numbers == ["1", "2", "3", "4"]
     assert len(page.split()) <= 3000
-    assert int(page.split("Of ")[1].split()[0]) >= 104
-    # The central claim of the thesis, which no page decided.
-    claims = [line.split("|") for line in page.splitlines() if line.startswith("|At the ")]
-    actual = {
-        (line[1].split()[2], line[1].rstrip(".").split()[-1]): (
-            float(line[3].split()[0]),
-            line[5].strip("*"),
-        )
-        for line in claims
-    }
-    assert actual["default", "AD-PSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
-    assert actual["default", "SwarmSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
-    assert actual["best", "AD-PSGD"] == (pytest.approx(0.0008, abs=1e-4), "undecided")
 
 
-def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None:
-    folder, out = stored(tmp_path / "studies"), tmp_path / "site"
-    result = CliRunner().invoke(app, ["compare", "--claims", str(folder), "--publish", str(out)])
-    assert result.exit_code == 0, result.output
+@pytest.mark.parametrize(
+    ("rate", "method", "effect", "verdict"),
+    [
+        ("default", "AD-PSGD", 0.0103, "confirmed"),
+        ("default", "SwarmSGD", 0.0103, "confirmed"),
+        ("best", "AD-PSGD", 0.0008, "undecided"),
+    ],
+)
+def test_the_central_claim_of_the_thesis_has_a_verdict(
+    rate: str, method: str, effect: float, verdict: str
+) -> None:
+    page = (CHECKOUT / "docs" / "claims.md").read_text()
+
+    row = re.search(rf"^\|At the {rate}.*{method}\.\|.*$", page, re.MULTILINE)
+
+    assert row is not None
+    cells = row[0].split("|")
+    assert float(cells[3].split()[0]) == pytest.approx(effect, abs=1e-4)
+    assert cells[5].strip("*") == verdict
+
+
+@pytest.fixture
+def stored_study(tmp_path: Path) -> Path:
+    """A folder with a packed result."""
+    correct = {"ar-sgd": 900, "sgd": 900, "ad-psgd": 950}
+    runs = [
+        example_run(method, seed, correct=num_correct)
+        for seed in (1, 2, 3)
+        for method, num_correct in correct.items()
+    ]
+    folder = tmp_path / "studies" / "example"
+    folder.mkdir(parents=True)
+    result = example_result(example_study(claims=[CLAIM]), runs)
+    (folder / PACKED_FILE).write_bytes(pack(result))
+    return folder.parent
+
+
+def test_the_command_writes_the_page_and_needs_no_config(
+    stored_study: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "site"
+
+    done = CliRunner().invoke(
+        app, ["compare", "--claims", str(stored_study), "--publish", str(out)]
+    )
+
+    assert done.exit_code == 0, done.output
     page = (out / "claims.md").read_text()
-    assert f"`python -m pipeline compare --claims {folder} --publish {out}`" in page
+    assert f"`python -m pipeline compare --claims {stored_study} --publish {out}`" in page
     assert "[A study](../studies/example.md)" in page
-    # Sentences to take home are of the shipped studies; they stand only where their claims are judged so.
+    # The sentences to take home stand only where their claims are judged so.
     assert "\n1. " not in page
-    # In a run folder the page of a study stands beside its result.
-    (folder / "example" / PACKED_FILE).rename(folder / "example" / f"{PACKED_FILE}.old")
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"there is no \*/result\.json"):
-        write_claims(folder, out)
+        write_claims(tmp_path, tmp_path)
