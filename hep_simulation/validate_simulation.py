@@ -130,13 +130,13 @@ def _read(
     from features.columns import hlf_names
     from ingestion.files import find_input_files
     from models.evaluation.sample_comparison import WeightedEvents
-    from pipeline.scoring import blocks_of
+    from pipeline.scoring import read_blocks
 
     hlf, weights, tables = [], [], []
     found = find_input_files([sample], config.ingest, say, strict=True)
     for bad in found.bad:
         say(f"skipped: {bad.message}")
-    for _, kept, block in blocks_of(found.infos, config.ingest, config.features):
+    for _, kept, block in read_blocks(found.infos, config.ingest, config.features):
         hlf.append(block.hlf)
         chosen = kept.table.take(pa.array(block.selected))
         weights.append(chosen["weight"].to_numpy())

@@ -46,7 +46,7 @@ from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.state_files import read_state
-from pipeline.stages.train import Train, modules_of_method
+from pipeline.stages.train import Train, method_modules
 from pipeline.terminal.progress import Bar
 from training.errors import IdleSettingError, StudyError
 from training.settings import TrainSettings
@@ -154,7 +154,7 @@ def code_digest(subject: Subject, train: TrainSettings, is_simulated: bool) -> s
         modules = ["hep_studies.run_in_simulator"]
     else:
         modules = ["hep_studies.run_on_ranks", "training.launching.rank_process"]
-    modules += modules_of_method(train)
+    modules += method_modules(train)
     modules.append(type(subject.settings).__module__)
     if isinstance(subject.settings, HepSettings):
         modules.append(subject.settings.network.module)

@@ -32,10 +32,10 @@ from models.prediction_files import probability_branches
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.trained_models import FoundModel, check_same_settings
 
-#: Why an entry has no score, by the number of its flag; 0 is an entry with scores.
+#: Reasons for which an entry has no score, by the number of its flag; 0 is an entry with scores.
 FLAGS: Final = ("scored", "rejected_nonfinite", "rejected_no_lepton", *OUTCOMES[SELECTED + 1 :])
-#: Events that a network takes at once: 256 with particle lists take half a GB.
-_AT_ONCE: Final = 256
+#: Events that a network takes at a time: 256 with particle lists take half a GB.
+_BATCH_SIZE: Final = 256
 
 
 class ScoredEntries(NamedTuple):
@@ -59,54 +59,65 @@ class EventClassifier(NamedTuple):
     """The features of its training; None if they are unknown or gone."""
 
     @classmethod
-    def of(cls, found: FoundModel) -> EventClassifier:
-        """The classifier of a model.
+    def from_model(cls, found: FoundModel) -> EventClassifier:
+        """Make the classifier of a model.
 
         Raises:
             ModelError: The model does not say how its events were read.
         """
+        name = found.candidate.name
         if not found.reading:
             raise ModelError(
-                f"{found.candidate.name} does not say how the events of its training were read: an earlier release "
+                f"{name} does not say how the events of its training were read: an earlier release "
                 f"made its features. Make features and train again."
             )
-        reading, selection = IngestSettings(**found.reading), FeatureSettings(**found.definitions)
         return cls(
-            found.candidate.name,
+            name,
             found.candidate.model,
             found.classes,
-            reading,
-            selection,
+            IngestSettings(**found.reading),
+            FeatureSettings(**found.definitions),
             found.dataset,
         )
 
     def scores(self, events: Any) -> NDArray[np.float32]:
-        """Probabilities of the classes, (num_events, num_classes); NaN for events that the selection rejects.
+        """Probabilities of the classes.
 
         Args:
-            events: An awkward array, pandas DataFrame or Arrow table with the columns of the features Parquet, or with
-                those of the events Parquet, from which the features are computed.
+            events: An awkward array, pandas DataFrame or Arrow table with the columns of the
+                features Parquet, or with those of the events Parquet, from which the features are
+                computed.
+
+        Returns:
+            (num_events, num_classes); NaN for events that the selection rejects.
 
         Raises:
             features.errors.DatasetError: A column is missing.
-            ModelError: The features say that they were made with other settings than those of the training, or the
-                model is damaged: selected events get probabilities that are not finite.
+            ModelError: The features say that they were made with other settings than those of the
+                training, or the model is damaged: selected events get probabilities that are not
+                finite.
         """
         table = as_table(events)
         if not COLLECTIONS.keys() <= set(table.schema.names):
-            given = stated_settings(table.schema)
-            own = metadata_settings(self.selection, self.reading.model_dump(mode="json"))
-            check_same_settings(self.name, {key: own[key] for key in own if key in given}, given)
-            inputs = model_inputs(table, self.model.inputs, max_particles=None)
-            firsts = range(0, table.num_rows, _AT_ONCE)
-            return self._probabilities(
-                {name: values[first : first + _AT_ONCE] for name, values in inputs.items()}
-                for first in firsts
-            )
-        found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
-        block = build_features(table, self._needed)
-        found[block.selected] = self.of_block(block)
-        return found
+            return self._scores_of_features(table)
+        probabilities = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
+        block = build_features(table, self._needed_settings)
+        probabilities[block.selected] = self.block_scores(block)
+        return probabilities
+
+    def _scores_of_features(self, table: pa.Table) -> NDArray[np.float32]:
+        event_settings = stated_settings(table.schema)
+        training_settings = metadata_settings(self.selection, self.reading.model_dump(mode="json"))
+        comparable = {
+            key: value for key, value in training_settings.items() if key in event_settings
+        }
+        check_same_settings(self.name, comparable, event_settings)
+        inputs = model_inputs(table, self.model.inputs, max_particles=None)
+        batches = (
+            {name: values[first : first + _BATCH_SIZE] for name, values in inputs.items()}
+            for first in range(0, table.num_rows, _BATCH_SIZE)
+        )
+        return self._probabilities(batches)
 
     def entries(
         self, info: FileInfo, settings: IngestSettings
@@ -121,37 +132,40 @@ class EventClassifier(NamedTuple):
             hep_core.input_errors.InputFileError: The file cannot be read.
             ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
-        for raw, selected, block in blocks_of([info], settings, self._needed):
+        for raw, ingested, block in read_blocks([info], settings, self._needed_settings):
             flag = np.zeros(raw.num_events, np.int8)
             for name in ("rejected_nonfinite", "rejected_no_lepton"):
-                flag[selected.steps[name]] = FLAGS.index(name)
-            kept = np.flatnonzero(flag == 0)
-            flag[kept] = np.where(
-                block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton")
-            )
+                flag[ingested.steps[name]] = FLAGS.index(name)
+            ingested_rows = np.flatnonzero(flag == 0)
+            # Flags of rejections by the selection follow those of ingest.
+            rejection = block.outcome + FLAGS.index("rejected_no_lepton")
+            flag[ingested_rows] = np.where(block.outcome == SELECTED, 0, rejection)
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
-            probability[kept[block.selected]] = self.of_block(block)
+            probability[ingested_rows[block.selected]] = self.block_scores(block)
             yield raw, ScoredEntries(flag, probability)
 
     def files(
         self, inputs: Sequence[str], say: Callable[[str], None], *, keep: Sequence[str] = ()
     ) -> tuple[IngestSettings, list[FileInfo]]:
-        """How to read ROOT files without labels, and the files.
+        """Find and check ROOT files without labels.
 
         Args:
             inputs: Globs or URLs.
             say: Called with notes about the files.
             keep: Branches of one number per event, as pass-through columns.
 
+        Returns:
+            The settings by which they are read, and the files.
+
         Raises:
             hep_core.input_errors.InputFileError: A file is missing or cannot be read.
         """
-        passed_through = list(dict.fromkeys([*keep, *needed_branches()]))
+        pass_through = list(dict.fromkeys([*keep, *needed_branches()]))
         settings = IngestSettings.model_validate(
-            self.reading.model_dump() | {"pass_through": passed_through}
+            {**self.reading.model_dump(), "pass_through": pass_through}
         )
         sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
-        found = find_input_files(
+        inventory = find_input_files(
             [sample],
             settings,
             say,
@@ -159,67 +173,80 @@ class EventClassifier(NamedTuple):
             needs_particles=self.selection.particles,
             needs_weights=False,
         )
-        return settings, found.infos
+        return settings, inventory.infos
 
     def columns(self, raw: RawEvents, scored: ScoredEntries) -> dict[str, NDArray[Any]]:
-        """The columns of scores: `entry`, `flag`, `predicted` (-1 without scores), `probability_<class>`."""
-        best = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)
+        """The columns of scores: `entry`, `flag`, `predicted`, `probability_<class>`.
+
+        `predicted` is -1 without scores.
+        """
+        best_class = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)
         columns: dict[str, NDArray[Any]] = {
             "entry": raw.entries,
             "flag": scored.flag,
-            "predicted": np.where(scored.flag == 0, best, -1),
+            "predicted": np.where(scored.flag == 0, best_class, -1),
         }
         probabilities = np.ascontiguousarray(scored.probability.T)
-        return columns | dict(zip(probability_branches(self.classes), probabilities, strict=True))
+        columns |= dict(zip(probability_branches(self.classes), probabilities, strict=True))
+        return columns
 
     @property
-    def _needed(self) -> FeatureSettings:
-        """The selection; without the lists of particles, half of the kernels' time, if the model takes none."""
+    def _needed_settings(self) -> FeatureSettings:
+        """The selection, without the lists of particles if the model takes none.
+
+        The lists take half of the kernels' time.
+        """
         takes_lists = self.selection.particles and self.model.inputs != ("hlf",)
         return self.selection.model_copy(update={"particles": takes_lists})
 
-    def of_block(self, block: FeatureBlock) -> NDArray[np.float32]:
-        """Probabilities of the classes for the selected events of a block, (num_selected, num_classes)."""
+    def block_scores(self, block: FeatureBlock) -> NDArray[np.float32]:
+        """Probabilities of the selected events of a block, (num_selected, num_classes)."""
+        first_rows = range(0, len(block.selected), _BATCH_SIZE)
+        return self._probabilities(self._batch_inputs(block, first) for first in first_rows)
 
-        def inputs_from(first: int) -> dict[str, NDArray[Any]]:
-            offsets = block.particle_offsets[first : first + _AT_ONCE + 1]
-            core = block.core[offsets[0] : offsets[-1]]
-            inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _AT_ONCE]}
-            if "particles" in self.model.inputs:
-                inputs["particles"] = particle_matrices(
-                    offsets - offsets[0], particles_from_core(core.T), None
-                )
-                inputs["num_particles"] = np.diff(offsets).astype(
-                    INPUT_COLUMNS["num_particles"].dtype
-                )
-            return inputs
+    def _batch_inputs(self, block: FeatureBlock, first: int) -> dict[str, NDArray[Any]]:
+        """The inputs of the model for a batch of the selected events from a row on."""
+        inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _BATCH_SIZE]}
+        if "particles" in self.model.inputs:
+            offsets = block.particle_offsets[first : first + _BATCH_SIZE + 1]
+            particles = particles_from_core(block.core[offsets[0] : offsets[-1]].T)
+            inputs["particles"] = particle_matrices(offsets - offsets[0], particles, None)
+            count_dtype = INPUT_COLUMNS["num_particles"].dtype
+            inputs["num_particles"] = np.diff(offsets).astype(count_dtype)
+        return inputs
 
-        return self._probabilities(map(inputs_from, range(0, len(block.selected), _AT_ONCE)))
+    def _probabilities(self, batches: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
+        """Probabilities of the events of all batches, (num_events, num_classes).
 
-    def _probabilities(self, parts: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
-        """Of the events of all parts; an event with an input that is not finite may have none."""
-        found = [np.empty((0, len(self.classes)), np.float32)]
-        for inputs in parts:
-            found.append(self.model.probabilities(inputs))
-            finite = [
-                np.isfinite(values).reshape(len(values), -1).all(axis=1)
-                for values in inputs.values()
-            ]
-            if not np.isfinite(found[-1][np.logical_and.reduce(finite)]).all():
+        Raises:
+            ModelError: An event with finite inputs gets probabilities that are not.
+        """
+        probabilities = [np.empty((0, len(self.classes)), np.float32)]
+        for inputs in batches:
+            batch_probabilities = self.model.probabilities(inputs)
+            has_finite_inputs = np.ones(len(batch_probabilities), bool)
+            for values in inputs.values():
+                has_finite_inputs &= np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            if not np.isfinite(batch_probabilities[has_finite_inputs]).all():
                 raise ModelError(
                     f"{self.name} gives finite features probabilities that are not. Train it again."
                 )
-        return np.concatenate(found)
+            probabilities.append(batch_probabilities)
+        return np.concatenate(probabilities)
 
 
-def blocks_of(
+def read_blocks(
     files: Iterable[FileInfo], reading: IngestSettings, selection: FeatureSettings
 ) -> Iterator[tuple[RawEvents, Selection, FeatureBlock]]:
-    """All entries of ROOT files piece by piece: as they are, those that ingest keeps, and the features of these."""
+    """Read all entries of ROOT files piece by piece.
+
+    Yields:
+        The entries, those that ingest keeps, and the features of these.
+    """
     for info in files:
         for raw in read_events(info, reading, start=0, stop=info.entries):
-            kept = select_events(raw, info, reading)
-            yield raw, kept, build_features(kept.table, selection)
+            ingested = select_events(raw, info, reading)
+            yield raw, ingested, build_features(ingested.table, selection)
 
 
 def load_classifier(path: str | Path, *, plugins: Sequence[str] = ()) -> EventClassifier:
@@ -235,31 +262,31 @@ def load_classifier(path: str | Path, *, plugins: Sequence[str] = ()) -> EventCl
         ModelError: The model cannot be read, or does not say how its events were read.
     """
     load(plugins)
-    found = find_models([str(path)])
-    if len(found) > 1:
-        names = ", ".join(each.candidate.name for each in found)
+    models = find_models([str(path)])
+    if len(models) > 1:
+        names = ", ".join(model.candidate.name for model in models)
         raise ModelError(f"{path} holds several models: {names}. Name one of these folders.")
-    return EventClassifier.of(found[0])
+    return EventClassifier.from_model(models[0])
 
 
 def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     """Features of the events that the selection keeps, with the columns of the features Parquet.
 
     Args:
-        events: An awkward array, pandas DataFrame or Arrow table with the columns of the events Parquet.
+        events: An awkward array, pandas DataFrame or Arrow table with the columns of the events
+            Parquet.
         selection: The section `features` of a config, or `EventClassifier.selection`.
     """
     table = as_table(events)
     block = build_features(table, selection)
     rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
-    for name, column in list_columns(
-        block.particle_offsets, particles_from_core(block.core.T)
-    ).items():
+    particles = list_columns(block.particle_offsets, particles_from_core(block.core.T))
+    for name, column in particles.items():
         rows = rows.append_column(name, column)
-    rows = rows.append_column(
-        "num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32))
-    )
-    return rows.replace_schema_metadata({"settings": json.dumps(metadata_settings(selection, {}))})
+    num_particles = np.diff(block.particle_offsets).astype(np.int32)
+    rows = rows.append_column("num_particles", pa.array(num_particles))
+    settings = json.dumps(metadata_settings(selection, {}))
+    return rows.replace_schema_metadata({"settings": settings})
 
 
 def as_table(events: Any) -> pa.Table:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hep_core.secrets import redact_all
 from pipeline.errors import MachineError
-from pipeline.machine.doctor import Finding, Need, about_names, render
+from pipeline.machine.doctor import Finding, Need, check_names, render
 from pipeline.run_folder import RunFolder
 from training.errors import LaunchError
 
@@ -35,7 +35,7 @@ def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
     `on_line` is called with each line as soon as it is known.
     """
     findings = run_folder.examine(list(Need))
-    if clash_of_names := about_names():
+    if clash_of_names := check_names():
         findings.append(clash_of_names)
     on_line(render(findings))
     diagnosis = Diagnosis(findings, [])
@@ -57,7 +57,7 @@ def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
 def _try_equipment(run_folder: RunFolder) -> Iterator[str]:
     """Sentences about decompression, devices and, after a test start, the ranks."""
     from ingestion.root_format import ZLIB_LIBRARY
-    from pipeline.machine.launching import hosts_of
+    from pipeline.machine.launching import find_hosts
     from training.launching.mpirun import probe_mpi
     from training.launching.rank import describe_devices
 
@@ -66,4 +66,4 @@ def _try_equipment(run_folder: RunFolder) -> Iterator[str]:
         yield f"ROOT files are decompressed by {ZLIB_LIBRARY}; the extra `isal` takes a third less processor time"
     yield describe_devices()
     if settings.workers > 1 and settings.launcher != "spark-agents":
-        yield probe_mpi(settings, hosts_of(settings, run_folder.spark.context))
+        yield probe_mpi(settings, find_hosts(settings, run_folder.spark.context))

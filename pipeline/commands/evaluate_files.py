@@ -37,13 +37,8 @@ from pipeline.runs.trained_models import (
     trained_models,
 )
 from pipeline.stages.base import Context
-from pipeline.stages.evaluate import (
-    Evaluate,
-    evaluated,
-    make_task,
-    rates_before,
-    rates_behind_cutflow,
-)
+from pipeline.stages.evaluate import Evaluate, evaluate_models
+from pipeline.stages.evaluation_task import make_task, rates_of_cutflow, rates_of_run
 from pipeline.stages.features import generated_samples
 from pipeline.stages.ingest import Ingest
 from training.threads import use_threads
@@ -104,7 +99,7 @@ def evaluate_files(
                 events = _Events("test split", dataset.files("test"), rates, files)
                 train = dataset.files("train")
             _print_remarks(run_folder, found_models, events)
-            metrics = evaluated(
+            metrics = evaluate_models(
                 config,
                 run_folder.console,
                 [model.candidate for model in found_models],
@@ -181,7 +176,7 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
     except MissingInputError as error:
         run_folder.say(f"  no rates: {error}")
         return None, ()
-    return rates_before(run_folder.config, upstream), upstream["ingest"].manifest.inputs
+    return rates_of_run(run_folder.config, upstream), upstream["ingest"].manifest.inputs
 
 
 def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: _Events) -> None:
@@ -301,7 +296,7 @@ def _rates_of_new_events(
     }
     selected = {**selected, "normalisation": normalisation}
     steps = cutflow(ingested, selected, config.model_dump(mode="json"))
-    return rates_behind_cutflow(config, steps, config.features)
+    return rates_of_cutflow(config, steps, config.features)
 
 
 def _notes_about_rates(new_config: Config, config: Config) -> list[str]:

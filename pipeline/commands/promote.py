@@ -45,7 +45,8 @@ from pipeline.runs.trained_models import (
     read_trained,
 )
 from pipeline.runs.version import PromotedModel, Version
-from pipeline.stages.evaluate import Evaluate, task_of
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.evaluation_task import task_of_run
 from pipeline.stages.table import STAGE_OF, content_read
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads
@@ -173,7 +174,7 @@ class _Promotion:
     def _compare(self, candidate: FoundModel, current: PromotedModel | None, bar: Bar) -> _Verdict:
         """Compare a candidate with the floor, then with the model in use."""
         config = self._run_folder.config
-        task = task_of(config, self._dataset.classes, self._upstream)
+        task = task_of_run(config, self._dataset.classes, self._upstream)
         events = _scored_events(candidate, self._dataset, task, bar)
         try:
             reason = shortfall(events, task, config.promote.at_least)

@@ -14,7 +14,7 @@ from ingestion.settings import SampleSettings
 from models.networks.registry import NETWORKS
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
-from pipeline.stages.train import refuse_idle
+from pipeline.stages.train import check_settings_act
 from pipeline.terminal.progress import Bar
 
 
@@ -22,7 +22,7 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     """Check the config, and the input files as `ingest` will; yields lines for the terminal."""
     signals = config.signals
     for network in config.model.names:
-        refuse_idle(network, config.training_of(network))
+        check_settings_act(network, config.training_of(network))
     yield from _idle_networks(config)
     if config.notify and shutil.which(config.notify[0]) is None:
         yield f"note: notify: there is no program '{config.notify[0]}'"

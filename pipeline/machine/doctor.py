@@ -21,7 +21,7 @@ from pipeline.runs.provenance import DISTRIBUTION, installed_version
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 #: Disk space for any stage, with temporary files of Spark and MPI, figures and logs.
-_LEAST_BYTES: Final = _GIB
+_MIN_FREE_BYTES: Final = _GIB
 #: Versions that Spark runs on.
 JAVA_VERSIONS: Final = (17, 21)
 _JAVA_FIX: Final = (
@@ -31,22 +31,27 @@ _JAVA_FIX: Final = (
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; nothing is written here
 _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
-#: Memory of this process and of each rank before they hold events; two ranks and their launcher had 730 MiB together.
+#: Memory of this process and of each rank before they hold events; two ranks and their launcher had
+#: 730 MiB together.
 _MEMORY_BASE: Final = 256 * _MIB
 _MEMORY_PER_WORKER: Final = 256 * _MIB
 
 
 class Need(StrEnum):
-    """What a stage needs, by the extra of pyproject.toml that installs it; this chooses the checks."""
+    """The needs of a stage, by the extra of pyproject.toml that installs it.
+
+    They select the checks.
+    """
 
     SPARK = "spark"
     MPI = "train"
 
 
 class Finding(NamedTuple):
-    """One problem: a sentence about it, and a fix.
+    """A problem: a sentence about it, and a fix.
 
-    After an error the stage fails or hangs; after a warning it runs slowly, or otherwise than the user may expect.
+    After an error the stage fails or hangs; after a warning it runs slowly, or otherwise than the
+    user may expect.
     """
 
     check: str
@@ -63,151 +68,165 @@ def examine(
     Returns:
         The findings, errors first.
     """
-    found = [about_packages(needs), about_disk(run_dir)]
+    findings = [check_packages(needs), check_disk(run_dir)]
     if Need.SPARK in needs:
-        found.append(about_java(os.environ))
+        findings.append(check_java(os.environ))
     if Need.MPI in needs:
-        free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None
-        found += [about_shared_memory(free, workers), about_memory(memory_limit(), workers)]
-        found.append(about_cores(usable_cores(), workers, threads))
-    return sorted((each for each in found if each), key=lambda each: each.severity)
+        free_bytes = None
+        if _SHARED_MEMORY.is_dir():
+            free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
+        findings += [
+            check_shared_memory(free_bytes, workers),
+            check_memory(memory_limit(), workers),
+            check_cores(usable_cores(), workers, threads),
+        ]
+    problems = [finding for finding in findings if finding is not None]
+    return sorted(problems, key=lambda finding: finding.severity)
 
 
 def render(findings: Sequence[Finding]) -> str:
     """The result of `examine` as lines for the terminal."""
-    lines = [f"{found.severity}: {found.problem}\n    fix: {found.fix}" for found in findings]
+    lines = [
+        f"{finding.severity}: {finding.problem}\n    fix: {finding.fix}" for finding in findings
+    ]
     return "\n".join(lines) or "nothing wrong found"
 
 
-def about_packages(extras: Iterable[str]) -> Finding | None:
-    """A package that is missing or unsupported, for example after another `pip install`."""
+def check_packages(extras: Iterable[str]) -> Finding | None:
+    """Look for packages that are missing or unsupported, as after another `pip install`."""
     try:
-        unmet = _unmet(tuple(metadata.requires(DISTRIBUTION) or ()), frozenset({"", *extras}))
+        requirements = tuple(metadata.requires(DISTRIBUTION) or ())
     except metadata.PackageNotFoundError:  # This project is on the path without being installed.
         return None
+    unmet = _unmet(requirements, frozenset({"", *extras}))
     if not unmet:
         return None
-    found = ", ".join(f"{wanted} ({version or 'missing'})" for wanted, version in unmet.items())
+    packages = ", ".join(
+        f"{requirement} ({version or 'missing'})" for requirement, version in unmet.items()
+    )
     install = shlex.join([sys.executable, "-m", "pip", "install", *unmet])
-    problem = f"Packages differ from pyproject.toml: {found}."
+    problem = f"Packages differ from pyproject.toml: {packages}."
     return Finding("packages", "error", problem, f"Run `make setup`, or `{install}`.")
 
 
-def about_names() -> Finding | None:
-    """A package or module of another project that has the name of one of ours: Python imports one of the two."""
+def check_names() -> Finding | None:
+    """Look for packages and modules of other projects with the name of one of ours.
+
+    Python imports one of the two.
+    """
+    namesakes = []
     owners = metadata.packages_distributions()
-    found = [
-        f"{name} of {owner}"
-        for name in PACKAGES
-        for owner in {*owners.get(name, ())} - {DISTRIBUTION}
-    ]
-    places = {*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)} - {""}
-    for folder in sorted({Path(place).resolve() for place in places} - {ROOT}):
-        found += [
-            str(folder / name) for name in PACKAGES if (folder / name / "__init__.py").is_file()
-        ]
-        found += [
-            str(folder / f"{name}.py") for name in PACKAGES if (folder / f"{name}.py").is_file()
-        ]
-    if not found:
+    for name in PACKAGES:
+        other_owners = set(owners.get(name, ())) - {DISTRIBUTION}
+        namesakes += [f"{name} of {owner}" for owner in other_owners]
+    python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = {Path(path).resolve() for path in (*sys.path, *python_path) if path}
+    for folder in sorted(folders - {ROOT}):
+        packages = [folder / name for name in PACKAGES if (folder / name / "__init__.py").is_file()]
+        modules = [folder / f"{name}.py" for name in PACKAGES]
+        namesakes += map(str, packages)
+        namesakes += [str(path) for path in modules if path.is_file()]
+    if not namesakes:
         return None
-    problem = (
-        f"Python also finds {', '.join(found)}, which have the names of packages of this project."
-    )
     return Finding(
-        "names", "warning", problem, "Use an environment, and a PYTHONPATH, without them."
+        "names",
+        "warning",
+        f"Python also finds {', '.join(namesakes)}, which have the names of packages of this project.",
+        "Use an environment, and a PYTHONPATH, without them.",
     )
 
 
-def about_disk(run_dir: Path) -> Finding | None:
-    """Too little free disk at the run folder: Spark would fail in the middle of a write."""
+def check_disk(run_dir: Path) -> Finding | None:
+    """Look for too little free disk at the run folder: Spark would fail in the middle of a write."""
     path = run_dir.absolute()
-    free = shutil.disk_usage(
-        next(folder for folder in (path, *path.parents) if folder.exists())
-    ).free
-    if free >= _LEAST_BYTES:
+    existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(existing_folder).free
+    if free_bytes >= _MIN_FREE_BYTES:
         return None
-    has, wants = (f"{size / _GIB:.2f} GiB" for size in (free, _LEAST_BYTES))
-    problem = f"The disk of {run_dir} has {has} free, but the run needs {wants}."
+    free, needed = f"{free_bytes / _GIB:.2f} GiB", f"{_MIN_FREE_BYTES / _GIB:.2f} GiB"
+    problem = f"The disk of {run_dir} has {free} free, but the run needs {needed}."
     fix = "Delete old runs (`python -m pipeline clean`), or choose a run_dir on another disk."
     return Finding("disk", "error", problem, fix)
 
 
-def about_java(env: Mapping[str, str]) -> Finding | None:
-    """No Java that Spark runs on, where pyspark only says "Java gateway process exited before sending its port number".
+def check_java(env: Mapping[str, str]) -> Finding | None:
+    """Look for a Java that Spark runs on.
 
-    If JAVA_HOME is set, Spark uses it and ignores the PATH.
+    Without one, pyspark only says "Java gateway process exited before sending its port number". If
+    JAVA_HOME is set, Spark uses it and ignores the PATH.
     """
     error = partial(Finding, "java", "error", fix=_JAVA_FIX)
     home = env.get("JAVA_HOME")
-    java = shutil.which("java", path=os.path.join(home, "bin") if home else env.get("PATH"))  # noqa: PTH118 - a path of `which`
+    search_path = str(Path(home, "bin")) if home else env.get("PATH")
+    java = shutil.which("java", path=search_path)
+    if java is None and home:
+        return error(f"JAVA_HOME is {home}, which has no bin/java, and Spark uses no other Java.")
     if java is None:
-        nowhere = f"JAVA_HOME is {home}, which has no bin/java, and Spark uses no other Java."
-        return error(
-            nowhere
-            if home
-            else "There is no Java: JAVA_HOME is not set and no java is on the PATH."
-        )
+        return error("There is no Java: JAVA_HOME is not set and no java is on the PATH.")
     # Without what the site's Spark would give it.
-    answer = _java_version(
-        java,
-        frozenset(
-            (name, env[name])
-            for name in env.keys() - set(ignored_names(IGNORED_BY_LOCAL_SPARK, env))
-        ),
-    )
-    # Java 8 and older print 1.8 and the like.
-    match = re.search(r'version "(?:1\.)?(\d+)', answer)
-    whose = f"{java} (from {'JAVA_HOME' if home else 'the PATH'})"
-    lack = re.search(r".*(enough space|memory).*", answer)
-    if match is None and lack is not None:
+    ignored = set(ignored_names(IGNORED_BY_LOCAL_SPARK, env))
+    java_env = frozenset((name, value) for name, value in env.items() if name not in ignored)
+    output = _java_version(java, java_env)
+    source = f"{java} (from {'JAVA_HOME' if home else 'the PATH'})"
+    # Java 8 and older print 1.8 and so on.
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
+    if version is not None and int(version[1]) in JAVA_VERSIONS:
+        return None
+    if version is not None:
+        supported = " and ".join(map(str, JAVA_VERSIONS))
+        return error(f"{source} is Java {version[1]}, but Spark runs on {supported}.")
+    lack_of_memory = re.search(r".*(enough space|memory).*", output)
+    if lack_of_memory is not None:
         limit = memory_limit()
-        return Finding(
-            "memory", "error", f"{whose} does not start ({lack[0].strip()}): {limit}.", limit.advice
-        )
-    if match is None:
-        return error(f"{whose} does not run: `java -version` prints no version.")
-    if int(match[1]) not in JAVA_VERSIONS:
-        return error(
-            f"{whose} is Java {match[1]}, but Spark runs on {' and '.join(map(str, JAVA_VERSIONS))}."
-        )
-    return None
+        problem = f"{source} does not start ({lack_of_memory[0].strip()}): {limit}."
+        return Finding("memory", "error", problem, limit.advice)
+    return error(f"{source} does not run: `java -version` prints no version.")
 
 
-def about_shared_memory(free: int | None, workers: int) -> Finding | None:
-    """Too small a /dev/shm, as in a container (64 MiB by default), where the ranks share memory.
+def check_shared_memory(free_bytes: int | None, workers: int) -> Finding | None:
+    """Look for too small a /dev/shm, where the ranks share memory; a container has 64 MiB by default.
 
-    `free` is None without a /dev/shm.
+    `free_bytes` is None without a /dev/shm.
     """
-    wanted = _SHM_BASE + _SHM_PER_WORKER * workers
-    if workers == 1 or free is None or free >= wanted:
+    needed_bytes = _SHM_BASE + _SHM_PER_WORKER * workers
+    if workers == 1 or free_bytes is None or free_bytes >= needed_bytes:
         return None
-    has, should = f"{free // _MIB} MiB", wanted // _MIB
-    problem = f"Only {has} of /dev/shm are free, but {workers} workers need {should}: MPI's windows may not fit."
+    free, needed = f"{free_bytes // _MIB} MiB", needed_bytes // _MIB
     return Finding(
-        "shared-memory", "warning", problem, f"Start the container with `--shm-size={should}m`."
+        "shared-memory",
+        "warning",
+        f"Only {free} of /dev/shm are free, but {workers} workers need {needed}: MPI's windows may "
+        f"not fit.",
+        f"Start the container with `--shm-size={needed}m`.",
     )
 
 
-def about_memory(limit: MemoryLimit, workers: int) -> Finding | None:
-    """Too little memory for the ranks, as in a small container or batch job: the kernel would kill one of them."""
-    wanted = _MEMORY_BASE + _MEMORY_PER_WORKER * workers
-    if limit.num_bytes >= wanted:
+def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
+    """Look for too little memory for the ranks, as in a small container or batch job.
+
+    The kernel would kill one of them.
+    """
+    needed_bytes = _MEMORY_BASE + _MEMORY_PER_WORKER * workers
+    if limit.num_bytes >= needed_bytes:
         return None
-    problem = f"{workers} worker(s) need {wanted // _MIB:,} MiB and the memory of their events, but {limit}."
+    problem = (
+        f"{workers} worker(s) need {needed_bytes // _MIB:,} MiB and the memory of their events, "
+        f"but {limit}."
+    )
     return Finding("memory", "warning", problem, limit.advice)
 
 
-def about_cores(cores: int, workers: int, threads: int) -> Finding | None:
-    """More workers, or threads of all workers, than cores: they wait for each other."""
+def check_cores(cores: int, workers: int, threads: int) -> Finding | None:
+    """Look for more workers, or threads of all workers, than cores: they wait for each other."""
     if workers * threads <= cores:
         return None
-    problem = f"{workers} worker(s) of {threads} thread(s) share {cores} core(s), so that they wait for cores."
-    fix = (
-        f"Set `train.threads` to {max(1, cores // workers)}."
-        if threads > 1
-        else f"Train with `--workers {cores}`."
+    problem = (
+        f"{workers} worker(s) of {threads} thread(s) share {cores} core(s), so that they wait for "
+        f"cores."
     )
+    fix = f"Train with `--workers {cores}`."
+    if threads > 1:
+        fix = f"Set `train.threads` to {max(1, cores // workers)}."
     return Finding("cores", "warning", problem, fix)
 
 
@@ -215,10 +234,12 @@ def about_cores(cores: int, workers: int, threads: int) -> Finding | None:
 def _java_version(java: str, env: frozenset[tuple[str, str]]) -> str:
     """Output of `java -version`; empty if it cannot start."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, check=False, env=dict(env))
+        process = subprocess.run(
+            [java, "-version"], capture_output=True, check=False, env=dict(env)
+        )
     except OSError:
         return ""
-    return (answer.stderr + answer.stdout).decode(errors="replace")
+    return (process.stderr + process.stdout).decode(errors="replace")
 
 
 @cache  # The metadata of a hundred packages takes longer than some commands.
@@ -227,9 +248,11 @@ def _unmet(requirements: tuple[str, ...], extras: frozenset[str]) -> Mapping[str
     from packaging.requirements import Requirement  # noqa: PLC0415 - `status` starts without it
 
     unmet = {}
-    for wanted in map(Requirement, requirements):
-        if wanted.marker is None or any(wanted.marker.evaluate({"extra": each}) for each in extras):
-            version = installed_version(wanted.name)
-            if version is None or not wanted.specifier.contains(version, prereleases=True):
-                unmet[f"{wanted.name}{wanted.specifier}"] = version
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        is_needed = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+        version = installed_version(requirement.name)
+        is_met = version is not None and requirement.specifier.contains(version, prereleases=True)
+        if is_needed and not is_met:
+            unmet[f"{requirement.name}{requirement.specifier}"] = version
     return unmet

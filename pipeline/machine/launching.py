@@ -1,4 +1,4 @@
-"""What starts the ranks or agents of a training. It changes no result, so its code makes nothing stale."""
+"""Launchers of ranks and agents. They change no result, so their code makes nothing stale."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ if TYPE_CHECKING:
 StartSpark = Callable[[], "SparkContext"]
 
 
-def launcher_of(
+def make_launcher(
     spec: RunSpec, start_spark: StartSpark, on_wait: Callable[[str], None]
 ) -> Callable[..., None]:
-    """What trains a network, with the configured launcher; `on_wait` is called with what a long start waits for."""
+    """A function that trains a network, with the configured launcher.
+
+    `on_wait` is called with what a long start waits for.
+    """
     if spec.train.launcher == "spark-agents":
         from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
 
         return partial(train_on_spark, start_spark(), spec, on_wait=on_wait)
-    return partial(launch, spec, on_wait=on_wait, hosts=hosts_of(spec.train, start_spark, on_wait))
+    hosts = find_hosts(spec.train, start_spark, on_wait)
+    return partial(launch, spec, on_wait=on_wait, hosts=hosts)
 
 
-def hosts_of(
+def find_hosts(
     settings: TrainSettings,
     start_spark: StartSpark,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Hosts:
-    """Where several ranks start: in slots of the Spark cluster, or where mpirun or srun chooses."""
+    """The hosts of several ranks: slots of the Spark cluster, or those that mpirun or srun chooses."""
     if settings.launcher != "spark" or settings.workers == 1:
         return no_hosts
     from training.launching.spark_job import spark_hosts  # noqa: PLC0415 - as above

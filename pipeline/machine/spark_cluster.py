@@ -1,4 +1,4 @@
-"""A Spark cluster before a job: does its master answer, are there executors, do all share the storage."""
+"""Checks of a Spark cluster before a job: of its master, its executors, and the shared storage."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _SECONDS_TO_CONNECT: Final = 5.0
-_SECONDS_BETWEEN_LOOKS: Final = 0.5
-#: So long a task of `refuse_unshared` takes, so that tasks reach all executors [s].
-_SECONDS_TO_LOOK: Final = 0.2
-#: What Spark says after the master has not taken the application, or has removed it.
+#: Problems of executors that a message names.
+_MAX_PROBLEMS: Final = 3
+_SECONDS_BETWEEN_CHECKS: Final = 0.5
+#: Duration of a task of `check_shared_storage`, so that tasks reach all executors.
+_SECONDS_A_TASK: Final = 0.2
+#: Messages of Spark after the master has not taken the application, or has removed it.
 _STOPPED: Final = re.compile(
     r"masters are unresponsive|stopped SparkContext|SparkContext was (shut down|stopped)"
 )
 
 
-def refuse_unreachable(master: str) -> None:
+def check_reachable(master: str) -> None:
     """Refuse a standalone cluster none of whose masters answers; Spark would wait for minutes.
 
     Raises:
@@ -36,97 +38,96 @@ def refuse_unreachable(master: str) -> None:
         UnreachableSparkError: Nobody listens, or the host is silent.
     """
     problems: list[str] = []
-    unknown: list[str] = []
+    unknown_hosts: list[str] = []
     for host, port in standalone_addresses(master):
         try:
             socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
         except socket.gaierror as error:
             if error.errno != socket.EAI_AGAIN:
-                unknown.append(host)
+                unknown_hosts.append(host)
             problems.append(f"{host}: {error.strerror}")
         except UnicodeError:
             # The name has an empty part, or one of more than 63 letters.
-            unknown.append(host)
+            unknown_hosts.append(host)
             problems.append(f"{host}: no name of a host")
         except OSError as error:
             problems.append(f"{host}:{port}: {error.strerror or error}")
         else:
             return
-    if problems and len(unknown) == len(problems):
+    if problems and len(unknown_hosts) == len(problems):
+        hosts = ", ".join(unknown_hosts)
         raise ConfigError(
-            f"spark.master is {master}, but no host is called {', '.join(unknown)}. Correct the name."
+            f"spark.master is {master}, but no host is called {hosts}. Correct the name."
         )
     if problems:
         raise UnreachableSparkError(
-            f"no Spark master answers at {master} ({'; '.join(problems)}). Start it, or correct spark.master; "
-            f"`spark.master: local[*]` uses this machine alone."
+            f"no Spark master answers at {master} ({'; '.join(problems)}). Start it, or correct "
+            f"spark.master; `spark.master: local[*]` uses this machine alone."
         )
 
 
-def stopped_by_cluster(master: str, error: object) -> UnreachableSparkError | None:
+def cluster_error(master: str, error: object) -> UnreachableSparkError | None:
     """The error for a Spark that its cluster has ended or never took; None for other errors."""
     if not standalone_addresses(master) or not _STOPPED.search(str(error)):
         return None
     return UnreachableSparkError(
-        f"the Spark master at {master} does not take this application, or has ended it. Is this the port of the "
-        f"master (7077; 8080 is its web page), has its Spark the version of this pyspark, do all executors die? Its "
-        f"log and page say more."
+        f"the Spark master at {master} does not take this application, or has ended it. Is this the "
+        f"port of the master (7077; 8080 is its web page), has its Spark the version of this "
+        f"pyspark, do all executors die? Its log and page say more."
     )
 
 
 @contextmanager
-def telling_of_executors(context: SparkContext, show: Callable[[str], None]) -> Iterator[None]:
-    """While no executor has come, say so: without one, Spark keeps a job waiting for ever and says nothing."""
+def announce_missing_executors(
+    context: SparkContext, show: Callable[[str], None]
+) -> Iterator[None]:
+    """Call `show` while no executor has come: without one, Spark waits for ever and is silent."""
     job_is_over = threading.Event()
 
-    def look() -> None:
-        # The driver counts as one.
+    def watch() -> None:
+        # The driver counts as an executor.
         while context._jsc.sc().getExecutorMemoryStatus().size() < 2:
             show(
-                f"waiting for an executor of {context.master}: its workers may be down, busy with other applications, "
-                f"or too small for spark.executor.memory and spark.executor.cores"
+                f"waiting for an executor of {context.master}: its workers may be down, busy with "
+                f"other applications, or too small for spark.executor.memory and "
+                f"spark.executor.cores"
             )
-            if job_is_over.wait(_SECONDS_BETWEEN_LOOKS):
+            if job_is_over.wait(_SECONDS_BETWEEN_CHECKS):
                 return
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
         job_is_over.set()
 
 
-def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
-    """Write a file; executors look for it and for one input of each folder, and write beside it.
+def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
+    """Refuse executors that do not share the storage of the driver.
 
+    They look for a new file in the folder and for an input of each folder, and write beside the file.
     A folder on object storage, and inputs that are URLs, are passed over.
+
+    Raises:
+        MachineError: An executor does not see a file, or cannot write.
     """
-    needed = [
-        *{
-            path.parent: path
-            for path in (Path(each).absolute() for each in inputs if "://" not in each)
-        }.values()
-    ]
-    slots = max(spark.defaultParallelism, 2)
     with ExitStack() as stack:
+        needed = _example_files([Path(path).absolute() for path in inputs if "://" not in path])
         probe = None
         if "://" not in str(folder):
-            probe = Path(
-                stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())
-                )
-            )
+            probe_dir = tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())
+            probe = Path(stack.enter_context(probe_dir))
             # Executors may run as another user.
             probe.chmod(0o777)
+            (probe / "driver").touch()
             needed.append(probe / "driver")
-            needed[-1].touch()
 
-        def look(number: int) -> str:
-            """A problem, or nothing. A closure, since executors have no module of this package."""
-            time.sleep(_SECONDS_TO_LOOK)
+        def problem_on_executor(number: int) -> str:
+            """A problem; empty if there is none. A closure, since executors have no module of ours."""
+            time.sleep(_SECONDS_A_TASK)
             host = socket.gethostname()
-            if hidden := [str(path) for path in needed if not path.exists()]:
+            hidden = [str(path) for path in needed if not path.exists()]
+            if hidden:
                 return f"{host} does not see {hidden[0]}"
             try:
                 if probe is not None:
@@ -135,11 +136,22 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
                 return f"{host} cannot write into {error.filename} ({error})"
             return ""
 
-        problems = sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
+        slots = max(spark.defaultParallelism, 2)
+        answers = spark.parallelize(range(slots), slots).map(problem_on_executor).collect()
+    problems = sorted(set(answers) - {""})
     if problems:
+        examples = "; ".join(problems[:_MAX_PROBLEMS])
+        if len(problems) > _MAX_PROBLEMS:
+            examples += "; ..."
         raise MachineError(
-            f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
-            f"{'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}. Put run_dir and the "
-            f"inputs on storage that all hosts mount under the same path (NFS, Lustre, CephFS ...), writable by the "
-            f"user of the executors."
+            f"the executors of {spark.master} do not share the storage of the driver, "
+            f"{socket.gethostname()}: {examples}. Put run_dir and the inputs on storage that all "
+            f"hosts mount under the same path (NFS, Lustre, CephFS ...), writable by the user of "
+            f"the executors."
         )
+
+
+def _example_files(paths: Iterable[Path]) -> list[Path]:
+    """One file of each folder."""
+    file_of_folder = {path.parent: path for path in paths}
+    return list(file_of_folder.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -26,10 +27,10 @@ from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.jvm_messages import stderr_for_jvm
 from pipeline.machine.spark_cluster import (
-    refuse_unreachable,
-    refuse_unshared,
-    stopped_by_cluster,
-    telling_of_executors,
+    announce_missing_executors,
+    check_reachable,
+    check_shared_storage,
+    cluster_error,
 )
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 
@@ -38,23 +39,26 @@ if TYPE_CHECKING:
 
     from pipeline.terminal.progress import Bar
 
-_SECONDS_BETWEEN_LOOKS: Final = 0.5
+_SECONDS_BETWEEN_CHECKS: Final = 0.5
 #: Spark kills a Python worker that does not end within two seconds.
 _SECONDS_FOR_TASKS_TO_END: Final = 10.0
 _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: The path of a socket has 107 bytes, of which its name takes 43.
-_LONGEST_FOLDER: Final = 64
-#: Most letters of a cause that are shown.
-_LONGEST_CAUSE: Final = 500
+_MAX_FOLDER_LETTERS: Final = 64
+#: Letters of a cause that a message shows.
+_MAX_CAUSE_LETTERS: Final = 500
+#: Pieces of work that a task does at most.
+_MAX_ITEMS_A_TASK: Final = 8
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
 _LOST_EXECUTOR: Final = re.compile(
     r"\((\S+) executor (\S+)\): ExecutorLostFailure \(.*?\) Reason: (.*)"
 )
 _ADVICE: Final = (
-    "Check space and permissions of the run folder and of spark.local.dir; that all executors see run folder and input "
-    "files under the paths of the driver; and their memory and logs. --debug shows all messages of Spark."
+    "Check space and permissions of the run folder and of spark.local.dir; that all executors see "
+    "run folder and input files under the paths of the driver; and their memory and logs. --debug "
+    "shows all messages of Spark."
 )
 
 
@@ -74,9 +78,8 @@ class SparkProvider:
     @property
     def is_cluster(self) -> bool:
         """Whether executors are processes of their own, perhaps on other hosts."""
-        return self._settings.master.startswith(
-            "local-cluster"
-        ) or not self._settings.master.startswith("local")
+        master = self._settings.master
+        return master.startswith("local-cluster") or not master.startswith("local")
 
     def context(
         self,
@@ -90,7 +93,7 @@ class SparkProvider:
         `show`: called with what the start waits for.
         """
         if self._context is None:
-            refuse_unreachable(self._settings.master)
+            check_reachable(self._settings.master)
             # It lives as long as the context: executors fetch the code from here at their start.
             self._folder = tempfile.TemporaryDirectory(prefix="hep-pipeline-")
             self._context = _start(self._settings, self._folder.name, self._on_jvm_noise)
@@ -115,17 +118,19 @@ class SparkProvider:
                 context.addPyFile(file)
             self._has_code = True
         if folder is not None:
-            with telling_of_executors(context, show):
-                refuse_unshared(context, folder, inputs)
+            with announce_missing_executors(context, show):
+                check_shared_storage(context, folder, inputs)
 
     def num_tasks(self, work_items: int) -> int:
-        """Number of tasks for a number of pieces of work: few, since a Spark task costs a third of a second.
+        """Number of tasks for a number of pieces of work.
 
-        A task has at most 8 pieces, since a retry repeats all of them.
+        There are few, since a Spark task costs a third of a second. A task has at most 8 pieces, since
+        a retry repeats all of them.
         """
-        return max(
-            1, min(work_items, max(2 * self.context().defaultParallelism, -(-work_items // 8)))
-        )
+        tasks_of_slots = 2 * self.context().defaultParallelism
+        min_tasks = math.ceil(work_items / _MAX_ITEMS_A_TASK)
+        num_tasks = min(work_items, max(tasks_of_slots, min_tasks))
+        return max(1, num_tasks)
 
     def stop(self) -> None:
         """Stop Spark if it was started; a task that still runs would make it complain."""
@@ -140,25 +145,29 @@ class SparkProvider:
 
 @contextmanager
 def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator[int]]:
-    """A counter for Spark tasks; a progress bar shows its value during the job, to which Spark adds ended tasks."""
-    done = context.accumulator(0)
-    with watched(bar, total, lambda: done.value):
-        yield done
+    """Yield a counter for Spark tasks, whose value a progress bar shows during the job.
+
+    Spark adds the counts of ended tasks.
+    """
+    counter = context.accumulator(0)
+    with watched(bar, total, lambda: counter.value):
+        yield counter
 
 
 @contextmanager
 def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
-    """A progress bar shows the value of a function during a Spark job, whose failures become ours.
+    """Show the value of a function on a progress bar during a Spark job, whose failures become ours.
 
-    After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be removed.
+    After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be
+    removed.
     """
     from pyspark import SparkContext  # noqa: PLC0415 - Spark is loaded only by stages that need it
 
     context = SparkContext._active_spark_context
-    finished = threading.Event()
+    job_is_over = threading.Event()
 
     def watch() -> None:
-        while not finished.wait(_SECONDS_BETWEEN_LOOKS):
+        while not job_is_over.wait(_SECONDS_BETWEEN_CHECKS):
             bar(count(), total)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -170,13 +179,16 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
         _end_tasks(context)
         raise
     finally:
-        finished.set()
+        job_is_over.set()
         watcher.join()
 
 
 @contextmanager
 def failures_of_spark(master: str) -> Iterator[None]:
-    """Turn exceptions of Spark into ours, which say what failed; those of our own code in tasks keep their words."""
+    """Turn exceptions of Spark into ours, which say what failed.
+
+    Those of our own code in tasks keep their message.
+    """
     from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -184,75 +196,90 @@ def failures_of_spark(master: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        if stopped := stopped_by_cluster(master, error):
+        stopped = cluster_error(master, error)
+        if stopped is not None:
             raise stopped from error
         if isinstance(error, Py4JNetworkError):
             raise SparkJobError(
                 f"Spark's Java process has ended: killed, or without memory? {_ADVICE}"
             ) from error
         cause = _cause(str(error) or type(error).__name__)
-        # Errors of our own name their fix, and are no fault of Spark.
-        of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
-        # The path of a damaged file is needed whole, so only what is shown is cut.
-        if of_ours and (damage := DamagedOutputError.from_message(of_ours[1])):
-            raise damage from error
-        if of_ours:
-            raise SparkJobError(of_ours[1][:_LONGEST_CAUSE]) from error
-        raise SparkJobError(f"a Spark job failed: {cause[:_LONGEST_CAUSE]}. {_ADVICE}") from error
+        raise _job_error(cause) from error
+
+
+def _job_error(cause: str) -> Exception:
+    """The error for a failed job; errors of our own name their fix, and are no fault of Spark."""
+    own_error = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
+    if own_error is None:
+        return SparkJobError(f"a Spark job failed: {cause[:_MAX_CAUSE_LETTERS]}. {_ADVICE}")
+    # The path of a damaged file is needed whole, so only other messages are cut.
+    damage = DamagedOutputError.from_message(own_error[1])
+    return damage or SparkJobError(own_error[1][:_MAX_CAUSE_LETTERS])
 
 
 def _end_tasks(context: SparkContext | None) -> None:
-    """Cancel all jobs, and wait until no task runs: Spark reports the failure of one task while others still write."""
+    """Cancel all jobs, and wait until no task runs.
+
+    Spark reports the failure of one task while others still write.
+    """
     from py4j.protocol import Py4JError  # noqa: PLC0415 - see `watched`
 
+    if context is None:
+        return
     deadline = time.monotonic() + _SECONDS_FOR_TASKS_TO_END
     # The JVM may have ended before.
     with suppress(Py4JError, OSError):
-        while context is not None and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
             context.cancelAllJobs()
             # The scheduler knows it at once, Spark's status tracker up to 0.7 s later.
-            running = context._jsc.sc().taskScheduler().rootPool().runningTasks()
+            num_running = context._jsc.sc().taskScheduler().rootPool().runningTasks()
             _end_python_workers()
-            if not running:
-                # Python processes on other hosts are ended by Spark, just after their tasks.
-                time.sleep(
-                    0 if str(context.master).startswith("local") else _SECONDS_FOR_WORKERS_TO_END
-                )
+            if not num_running:
                 break
-            time.sleep(_SECONDS_BETWEEN_LOOKS / 10)
+            time.sleep(_SECONDS_BETWEEN_CHECKS / 10)
+        if not str(context.master).startswith("local"):
+            # Spark ends Python processes on other hosts just after their tasks.
+            time.sleep(_SECONDS_FOR_WORKERS_TO_END)
 
 
 def _end_python_workers() -> None:
-    """End the Python processes of tasks on this host; Spark does so only after two seconds, by way of a daemon."""
+    """End the Python processes of tasks on this host; Spark needs two seconds for that."""
     ended = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             parent = process.parent()
-            # They are copies of the daemon; what they started, such as an agent, is not.
-            if parent is not None and "pyspark.daemon" in {*process.cmdline()} & {
-                *parent.cmdline()
-            }:
+            if parent is None:
+                continue
+            # Workers are copies of the daemon; what they started, such as an agent, is not.
+            daemon = "pyspark.daemon"
+            if daemon in process.cmdline() and daemon in parent.cmdline():
                 process.kill()
                 ended.append(process)
     psutil.wait_procs(ended, timeout=_SECONDS_FOR_TASKS_TO_END)
 
 
-def _cause(words: str) -> str:
+def _cause(message: str) -> str:
     """The most useful line of a Spark failure: the exception of the task, else the reason of the abort.
 
-    Of an exception that was raised from another one, the last says most: it is the one that names the fix.
+    Of an exception that was raised from another one, the last says most: it names the fix.
     """
-    if lost := _LOST_EXECUTOR.search(words):
+    lost = _LOST_EXECUTOR.search(message)
+    if lost:
         host, number, reason = lost.groups()
         killed = " (killed, often for memory)" if re.search(r"\b137\b", reason) else ""
         return f"executor {number} on {host} was lost: {reason.strip()}{killed}"
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    chosen, is_followed = "", True
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    exception = ""
+    is_next_wanted = True
     for line in lines:
-        if is_followed and re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line):
-            chosen, is_followed = line, False
-        is_followed |= line.startswith("The above exception was the direct cause")
-    return chosen or next((line for line in lines if "SparkException" in line), lines[0])
+        if is_next_wanted and re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line):
+            exception = line
+            is_next_wanted = False
+        if line.startswith("The above exception was the direct cause"):
+            is_next_wanted = True
+    if exception:
+        return exception
+    return next((line for line in lines if "SparkException" in line), lines[0])
 
 
 def _start(
@@ -264,6 +291,42 @@ def _start(
 
     # PySpark prints this at every start with pandas 3; our jobs use no pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline")
+    conf.setAll(list(_properties(settings, folder).items()))
+    secrets = [
+        (key, value.get_secret_value())
+        for key, value in settings.conf.items()
+        if isinstance(value, SecretStr)
+    ]
+
+    def start() -> SparkContext:
+        if SparkContext._gateway is None:
+            # Otherwise PySpark reuses the JVM of an earlier context.
+            with stderr_for_jvm(on_jvm_noise) as stderr:
+                gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
+        # Not before: every user can read the command line of the JVM.
+        return SparkContext.getOrCreate(conf.setAll(secrets))
+
+    try:
+        with _environment(_jvm_variables(settings, Path(pyspark.__file__).parent)):
+            return _away_from_main_thread(start)
+    except Exception as cause:
+        stopped = cluster_error(settings.master, cause)
+        if stopped is not None:
+            raise stopped from cause
+        reason = f"{type(cause).__name__}: {str(cause).strip()[:_MAX_CAUSE_LETTERS]}"
+        raise MachineError(
+            f"Spark does not start on {settings.master} ({reason}). Run `python -m pipeline doctor`."
+        ) from cause
+
+
+def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
+    """Properties of Spark without secrets; `folder` is for its sockets."""
+    jvm_options = [
+        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        os.environ.get(JVM_VARIABLE, ""),
+    ]
     properties = {
         "spark.driver.memory": settings.driver_memory,
         # The driver receives the keys of all events; only its memory is the limit.
@@ -274,122 +337,97 @@ def _start(
         "spark.barrier.sync.timeout": "300",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": " ".join(
-            [
-                f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
-                os.environ.get(JVM_VARIABLE, ""),
-            ]
-        ),
+        "spark.driver.extraJavaOptions": " ".join(jvm_options),
     }
     if settings.master.startswith("local"):
         properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Readers of hdfs:// in the Python workers need what the JVM must not have.
-        properties |= {
-            f"spark.executorEnv.{name}": os.environ[name]
-            for name in ignored_names({"Hadoop": IGNORED_BY_LOCAL_SPARK["Hadoop"]}, os.environ)
-        }
+        for name in ignored_names({"Hadoop": IGNORED_BY_LOCAL_SPARK["Hadoop"]}, os.environ):
+            properties[f"spark.executorEnv.{name}"] = os.environ[name]
     if settings.master.startswith("local["):
         # Other users of this machine reach its ports too.
         properties["spark.authenticate"] = "true"
-        if len(folder) < _LONGEST_FOLDER:
-            # A stranger at the port of PySpark's accumulators who says nothing stops all jobs for ever.
+        if len(folder) < _MAX_FOLDER_LETTERS:
+            # A stranger at the port of PySpark's accumulators who is silent stops all jobs for ever.
             sockets = "spark.python.unix.domain.socket"
             properties |= {f"{sockets}.enabled": "true", f"{sockets}.dir": folder}
-    properties |= {
-        key: value for key, value in settings.conf.items() if not isinstance(value, SecretStr)
-    }
-    secrets = {
-        key: value.get_secret_value()
-        for key, value in settings.conf.items()
-        if isinstance(value, SecretStr)
-    }
-    conf = (
-        SparkConf()
-        .setMaster(settings.master)
-        .setAppName("hep-pipeline")
-        .setAll(list(properties.items()))
-    )
-
-    def start() -> SparkContext:
-        if SparkContext._gateway is None:
-            # Otherwise PySpark reuses the JVM of an earlier context.
-            with stderr_for_jvm(on_jvm_noise) as stderr:
-                gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
-            SparkContext._ensure_initialized(gateway=gateway)
-        # Not before: every user can read the command line of the JVM.
-        return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
-
-    try:
-        with _environment(_variables(settings, Path(pyspark.__file__).parent)):
-            context = _away_from_main_thread(start)
-    except Exception as cause:
-        if stopped := stopped_by_cluster(settings.master, cause):
-            raise stopped from cause
-        raise MachineError(
-            f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
-            f"Run `python -m pipeline doctor`."
-        ) from cause
-    return context
+    for key, value in settings.conf.items():
+        if not isinstance(value, SecretStr):
+            properties[key] = value
+    return properties
 
 
-def _variables(settings: SparkSettings, home: Path) -> dict[str, str | None]:
-    """What the JVM has otherwise than this process: our own Spark, on this machine without settings of a site."""
-    changes: dict[str, str | None] = {
+def _jvm_variables(settings: SparkSettings, spark_home: Path) -> dict[str, str | None]:
+    """Environment variables that the JVM has otherwise than this process; None removes one.
+
+    It runs our own Spark, and on this machine without settings of a site.
+    """
+    changes: dict[str, str | None] = {}
+    if settings.master.startswith("local"):
+        changes |= dict.fromkeys(ignored_names(IGNORED_BY_LOCAL_SPARK, os.environ))
+    changes |= {
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": settings.executor_python or sys.executable,
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(spark_home),
     }
+    site_home = os.environ.get("SPARK_HOME")
     if settings.master.startswith("local"):
-        # A host name may have no address. Without SPARK_CONF_DIR, Spark's folder is that of pyspark, which has none.
-        here = {"SPARK_LOCAL_IP": "127.0.0.1"}
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        return (
-            dict.fromkeys(ignored_names(IGNORED_BY_LOCAL_SPARK, os.environ))
-            | changes
-            | here
-            | {"PYTHONPATH": path}
-        )
-    if site := os.environ.get("SPARK_HOME"):
-        changes["SPARK_CONF_DIR"] = os.environ.get("SPARK_CONF_DIR", str(Path(site, "conf")))
+        # A host name may have no address. Without SPARK_CONF_DIR, Spark's folder is that of pyspark,
+        # which has none.
+        changes["SPARK_LOCAL_IP"] = "127.0.0.1"
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        changes["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    elif site_home:
+        default_folder = str(Path(site_home, "conf"))
+        changes["SPARK_CONF_DIR"] = os.environ.get("SPARK_CONF_DIR", default_folder)
     return changes
 
 
 @contextmanager
 def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """Change environment variables for a while: a Spark on a cluster must not have what one on this machine needs."""
-    before = {name: os.environ.get(name) for name in changes}
+    """Change environment variables for a while; None removes one.
 
-    def write(values: Mapping[str, str | None]) -> None:
-        for name, value in values.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    write(changes)
+    A Spark on a cluster must not have what a Spark on this machine needs.
+    """
+    original = {name: os.environ.get(name) for name in changes}
+    _set_variables(changes)
     try:
         yield
     finally:
-        write(before)
+        _set_variables(original)
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
-    """Start Spark in another thread: in the main thread it replaces our handler of Ctrl-C, and a Ctrl-C hangs."""
-    started: Future[SparkContext] = Future()
+    """Start Spark in another thread.
+
+    In the main thread it replaces our handler of Ctrl-C, and a Ctrl-C hangs.
+    """
+    context: Future[SparkContext] = Future()
 
     def run() -> None:
         try:
-            started.set_result(start())
+            context.set_result(start())
         except Exception as error:  # noqa: BLE001 - it is raised again in the main thread
-            started.set_exception(error)
+            context.set_exception(error)
 
     # A daemon, so that an interrupt does not wait for the start of Spark.
     threading.Thread(target=run, daemon=True).start()
-    return started.result()
+    return context.result()
 
 
 def zip_code(folder: Path) -> Path:
-    """Make an archive in `folder` of the packages that tasks import; executors then need no checkout."""
+    """Make an archive in a folder of the packages that tasks import.
+
+    Executors then need no checkout.
+    """
     archive = folder / "hep_pipeline_code.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for package in PACKAGES:

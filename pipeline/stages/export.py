@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pipeline.config import Config
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
 
     from features.dataset import FeatureDataset
     from models.export.onnx_export import Provenance
+    from models.networks.classifier import Classifier
 
 #: Number of events of the test split for parity and latency.
-_EVENTS: Final = 64
+_NUM_EVENTS: Final = 64
 #: Firmware with at least this number of bits has to agree with its network; narrower firmware rounds more.
-_WIDE: Final = 20
+_WIDE_BITS: Final = 20
 _FIRMWARE_TOLERANCE: Final = 0.01
 #: Highest number of events for the ranges of the firmware's numbers, and for its simulation.
-_SIMULATED: Final = 2000
+_NUM_SIMULATED: Final = 2000
 _WORKING_POINTS: Final = "working_points.json"
 
 
@@ -70,49 +72,49 @@ class Export(Stage):
 
         use_threads(context.config.train.threads)
         networks = list(context.upstream["train"].counters(TrainCounters).networks)
-        found = {}
+        exported = {}
         with context.bar("export", "networks") as bar:
             for number, network in enumerate(networks):
                 bar(number, len(networks), network)
-                found[network] = _export(context, network)
-        (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-        context.console.print(export_table(found))
-        compared = [
-            (f"{network}: {file}", form["largest_difference"], each["tolerance"])
-            for network, each in found.items()
-            for file, form in each["forms"].items()
-        ] + [
-            (
-                f"{network}: firmware with {one['bits']} bits",
-                one["largest_difference"],
-                _FIRMWARE_TOLERANCE,
-            )
-            for network, each in found.items()
-            for one in each["firmware"]
-            if one["bits"] >= _WIDE
-        ]
-        return Result(
-            summary=", ".join(
-                f"{network}: {each['forms']['model.onnx']['bytes'] / 1000:,.0f} kB, "
-                f"{each['latency_us']['p50']:,.0f} us an event"
-                for network, each in found.items()
-            ),
-            counters={"networks": found},
-            checks=[
-                Check(
-                    f"{name} agrees with torch",
-                    difference <= tolerance,
-                    f"largest difference of probabilities {difference:.1e} <= {tolerance:g}",
-                )
-                for name, difference, tolerance in compared
-            ],
-        )
+                exported[network] = _export(context, network)
+        text = json.dumps(exported, indent=1)
+        (context.out_dir / "export.json").write_text(text, encoding="utf-8")
+        context.console.print(export_table(exported))
+        summaries = []
+        checks: list[Check] = []
+        for network, measured in exported.items():
+            kilobytes = measured["forms"]["model.onnx"]["bytes"] / 1000
+            latency = measured["latency_us"]["p50"]
+            summaries.append(f"{network}: {kilobytes:,.0f} kB, {latency:,.0f} us an event")
+            checks += _parity_checks(network, measured)
+        return Result(summary=", ".join(summaries), counters={"networks": exported}, checks=checks)
+
+
+def _parity_checks(network: str, measured: dict[str, Any]) -> list[Check]:
+    """Checks that the forms and the firmware of a network agree with torch."""
+    checks = [
+        _parity_check(f"{network}: {file}", form["largest_difference"], measured["tolerance"])
+        for file, form in measured["forms"].items()
+    ]
+    for firmware in measured["firmware"]:
+        if firmware["bits"] >= _WIDE_BITS:
+            name = f"{network}: firmware with {firmware['bits']} bits"
+            difference = firmware["largest_difference"]
+            checks.append(_parity_check(name, difference, _FIRMWARE_TOLERANCE))
+    return checks
+
+
+def _parity_check(name: str, difference: float, tolerance: float) -> Check:
+    return Check(
+        f"{name} agrees with torch",
+        difference <= tolerance,
+        f"largest difference of probabilities {difference:.1e} <= {tolerance:g}",
+    )
 
 
 def _export(context: Context, network: str) -> dict[str, Any]:
     """Export one network; returns the measurements."""
     from features.dataset import FeatureDataset
-    from models.export.hls4ml_export import export_firmware, is_convertible
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
@@ -120,33 +122,27 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     from models.export.triton import triton_config
     from models.saved_model import load_model
 
+    training = context.upstream["train"].folder / network
     dataset = FeatureDataset.load(context.upstream["features"].folder)
-    model, spec = load_model(context.upstream["train"].folder / network / "model")
+    model, spec = load_model(training / "model")
     folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
-    copy_record(context.upstream["train"].folder / network, folder)
-    columns = _first_events(dataset, "test", model.inputs, _EVENTS)
+    copy_record(training, folder)
+    columns = _first_events(dataset, "test", model.inputs, _NUM_EVENTS)
     export_onnx(model, spec, folder / "model.onnx", provenance)
     exported = OnnxClassifier.load(folder / "model.onnx")
     differences = {"model.onnx": largest_difference(model, exported, columns)}
     if model.standard_form() is not None:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
-        one = OneEventClassifier(folder / "one_event.onnx")
+        one_event = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(
-            model, one, columns, batch_sizes=(_EVENTS,)
+            model, one_event, columns, batch_sizes=(_NUM_EVENTS,)
         )
-    firmware = []
-    if context.config.export.hls4ml and is_convertible(model):
-        (folder / "hls4ml").mkdir()
-        train, test = (
-            _first_events(dataset, split, ["hlf"], _SIMULATED)["hlf"] for split in ("train", "test")
-        )
-        firmware = export_firmware(
-            model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits
-        )
-    (folder / "config.pbtxt").write_text(
-        triton_config(spec.settings, spec.classes), encoding="utf-8"
-    )
+    firmware = _export_firmware(context, model, dataset, folder)
+    triton = triton_config(spec.settings, spec.classes)
+    (folder / "config.pbtxt").write_text(triton, encoding="utf-8")
+    has_particles = "particles" in columns
+    latency = measure_latency(exported, columns, calls=1000 if has_particles else 10_000)
     return {
         "inputs": list(exported.inputs),
         "classes": exported.classes,
@@ -156,51 +152,59 @@ def _export(context: Context, network: str) -> dict[str, Any]:
             for file, difference in differences.items()
         },
         "firmware": firmware,
-        "latency_us": measure_latency(
-            exported, columns, calls=1000 if "particles" in columns else 10_000
-        )._asdict(),
+        "latency_us": latency._asdict(),
         "events_per_second": measure_throughput(exported, columns),
-        "mean_particles": float(columns["num_particles"].mean())
-        if "particles" in columns
-        else None,
+        "mean_particles": float(columns["num_particles"].mean()) if has_particles else None,
     }
 
 
+def _export_firmware(
+    context: Context, model: Classifier, dataset: FeatureDataset, folder: Path
+) -> list[dict[str, Any]]:
+    """Export a network to hls4ml, where that is wanted and possible; returns the measurements."""
+    from models.export.hls4ml_export import export_firmware, is_convertible
+
+    settings = context.config.export
+    if not settings.hls4ml or not is_convertible(model):
+        return []
+    (folder / "hls4ml").mkdir()
+    train = _first_events(dataset, "train", ["hlf"], _NUM_SIMULATED)["hlf"]
+    test = _first_events(dataset, "test", ["hlf"], _NUM_SIMULATED)["hlf"]
+    return export_firmware(model, train, test, folder / "hls4ml", bits=settings.hls4ml_bits)
+
+
 def _first_events(
-    dataset: FeatureDataset, split: str, names: Sequence[str], most: int
+    dataset: FeatureDataset, split: str, names: Sequence[str], max_events: int
 ) -> dict[str, NDArray[Any]]:
     """Inputs of the first events of a split, of at most one file."""
     from features.matrices import model_inputs, required_columns
     from hep_core.checked_parquet import open_parquet
 
     with open_parquet(dataset.files(split)[0]) as parquet:
-        return model_inputs(
-            next(parquet.iter_batches(most, columns=required_columns(names))),
-            names,
-            max_particles=None,
-        )
+        batch = next(parquet.iter_batches(max_events, columns=required_columns(names)))
+        return model_inputs(batch, names, max_particles=None)
 
 
 def _provenance(context: Context, network: str) -> Provenance:
-    """Where a network comes from, and its thresholds if it is evaluated."""
+    """The origin of a network, and its thresholds if it is evaluated."""
     from models.export.onnx_export import Provenance
 
     trained, features = context.upstream["train"], context.upstream["features"]
-    evaluated, points = context.upstream.get("evaluate"), None
+    evaluated = context.upstream.get("evaluate")
+    working_points = None
     if evaluated is not None:
-        points = json.loads((evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")).get(
-            network
-        )
+        text = (evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")
+        working_points = json.loads(text).get(network)
     # The records of a training hold its times, so no other training has the same bytes.
-    files = {
-        each.path: each.digest for each in trained.files if each.path.startswith(f"{network}/")
+    digests = {
+        file.path: file.digest for file in trained.files if file.path.startswith(f"{network}/")
     }
     return Provenance(
-        run_id=f"train {trained.name} {digest_of(files)[:16]}",
+        run_id=f"train {trained.name} {digest_of(digests)[:16]}",
         code={"train": trained.manifest.code_version, "export": code_version()},
         digests={
             "features": content_digest(features.files, {}, ["train/*"]),
             "network": content_digest(trained.files, {}, [f"{network}/model/*"]),
         },
-        working_points=points,
+        working_points=working_points,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.columns import hlf_names
 from features.functions import plugin_features
+from features.settings import FeatureSettings
 from hep_core.input_errors import shortened_list
 from hep_core.plugin_functions import code_module
 from hep_core.storage import is_remote, read_footers
@@ -28,6 +29,7 @@ from pipeline.runs.counters import IngestCounters, KernelCounters
 from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage
 
 if TYPE_CHECKING:
@@ -43,10 +45,7 @@ class Features(Stage):
 
     name: ClassVar[str] = "features"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": (
-            "events/*",
-            *(f"counters/{name}" for name in ("samples", "weights", "generated")),
-        )
+        "ingest": ("events/*", "counters/samples", "counters/weights", "counters/generated")
     }
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
@@ -61,7 +60,7 @@ class Features(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the features of plugins."""
-        return (*super().entry_points(config), *_modules_of_plugins())
+        return (*super().entry_points(config), *_plugin_modules())
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """Selection, physics, split, balance, layout, the classes, and what normalises the samples."""
@@ -74,67 +73,67 @@ class Features(Stage):
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
         from features.distributions import HISTOGRAMS, save_histograms
-        from features.spark_job import make_features, track_hint
 
-        _refuse_other_labels(context)
-        config, ingested = context.config, context.upstream["ingest"]
-        ingest_counters = ingested.counters(IngestCounters)
-        for words in uncertain_mixtures(config.model_dump(mode="json")):
-            context.say(f"note: {words}")
-        total = sum(sample["events"] for sample in ingest_counters.samples.values())
-        # Samples of which events are there: they are in the config too.
-        there = {each["name"] for each in ingested.config.samples}
-        spark = context.start_spark()
-        with _folder_of_kernels(context) as kernels:
-            with ExitStack() as progress:
-
-                def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
-                    """A counter on a bar, which replaces the previous bar."""
-                    progress.close()
-                    return counted(
-                        spark, progress.enter_context(context.bar(label, "events")), num_events
-                    )
-
-                result = make_features(
-                    spark,
-                    _events_files(context),
-                    generated_samples(
-                        [each for each in config.samples if each.name in there],
-                        ingested.manifest.counters,
-                    ),
-                    config.features,
-                    config.classes,
-                    context.out_dir,
-                    kernels=kernels,
-                    parquet_dir=context.data_dir,
-                    event_counter=progress.enter_context(shown("features", total)),
-                    num_tasks=context.spark.num_tasks,
-                    reading=_reading(context),
-                    count_mixed=partial(shown, "mixing"),
-                    earlier=_earlier(context),
-                )
+        _check_labels(context)
+        for sentence in uncertain_mixtures(context.config.model_dump(mode="json")):
+            context.say(f"note: {sentence}")
+        with _kernel_folder(context) as kernels:
+            result = _make_features(context, kernels)
             counters = _counters(result)
-            if result.damaged:
-                context.say(
-                    f"note: kernel outputs were damaged and are computed again: {shortened_list(result.damaged)}"
-                )
-            for sample, counter in counters["samples"].items():
-                if words := track_hint(sample, counter):
-                    context.say(f"note:{words}")
+            _print_notes(context, result, counters)
             _write_cutflow(context, counters)
             save_histograms(result.histograms, context.out_dir / HISTOGRAMS)
-            return _result(result, counters, total)
+            return _result(result, counters, _num_ingested(context))
 
 
-def _modules_of_plugins() -> set[str]:
+def _make_features(context: Context, kernels: Path) -> FeaturesResult:
+    """Run both passes on Spark, each with a progress bar."""
+    from features.spark_job import make_features
+
+    config, ingested = context.config, context.upstream["ingest"]
+    ingested_names = {sample["name"] for sample in ingested.config.samples}
+    samples = [sample for sample in config.samples if sample.name in ingested_names]
+    spark = context.start_spark()
+    with ExitStack() as progress:
+
+        def count_on_bar(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
+            """A counter on a bar, which replaces the previous bar."""
+            progress.close()
+            bar = progress.enter_context(context.bar(label, "events"))
+            return counted(spark, bar, num_events)
+
+        return make_features(
+            spark,
+            _events_files(context),
+            generated_samples(samples, ingested.manifest.counters),
+            config.features,
+            config.classes,
+            context.out_dir,
+            kernels=kernels,
+            parquet_dir=context.data_dir,
+            event_counter=progress.enter_context(count_on_bar("features", _num_ingested(context))),
+            num_tasks=context.spark.num_tasks,
+            reading=_reading(context),
+            count_mixed=partial(count_on_bar, "mixing"),
+            earlier=_reusable_outputs(context),
+        )
+
+
+def _num_ingested(context: Context) -> int:
+    samples = context.upstream["ingest"].counters(IngestCounters).samples
+    return sum(steps["events"] for steps in samples.values())
+
+
+def _plugin_modules() -> set[str]:
     return {code_module(feature.function) for feature in plugin_features().values()}
 
 
 @contextmanager
-def _folder_of_kernels(context: Context) -> Iterator[Path]:
-    """A new folder for the outputs of the kernels; removes those that nothing uses, also its own after a failure.
+def _kernel_folder(context: Context) -> Iterator[Path]:
+    """Yield a new folder for kernel outputs, after those that nothing uses are removed.
 
-    On object storage, it belongs to the version folder there.
+    After a failure, its outputs are unused too. On object storage, it belongs to the version folder
+    there.
     """
     folder = context.data_dir.parent / KERNELS / context.out_dir.name
     if is_remote(folder):
@@ -151,99 +150,106 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
         raise
 
 
-def _refuse_other_labels(context: Context) -> None:
+def _check_labels(context: Context) -> None:
     """Refuse events whose sample had another label when they were ingested, or has left the config.
 
     Without its cross-section, all samples of its class would count by their numbers of events.
+
+    Raises:
+        MissingInputError: There is such a sample.
     """
     config = context.config
-    now = {sample.name: (sample.label, sample.label_by) for sample in config.samples}
-    for each in context.upstream["ingest"].config.samples:
-        name, label, label_by = each["name"], each["label"], each.get("label_by", {})
-        labels = [
-            known for known in sample_labels(name, label, label_by).values() if known is not None
-        ]
-        if max(labels) >= len(config.classes) or now.get(name) != (label, label_by):
-            has = "another label" if name in now else "no such sample"
+    current_labels = {sample.name: (sample.label, sample.label_by) for sample in config.samples}
+    for sample in context.upstream["ingest"].config.samples:
+        name, label, label_by = sample["name"], sample["label"], sample.get("label_by", {})
+        part_labels = sample_labels(name, label, label_by).values()
+        highest_label = max(number for number in part_labels if number is not None)
+        is_same = current_labels.get(name) == (label, label_by)
+        if not is_same or highest_label >= len(config.classes):
+            difference = "another label" if name in current_labels else "no such sample"
             raise MissingInputError(
-                f"the events of sample '{name}' were ingested with the label {label_by or label}; the config has {has} "
-                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same "
-                f"options."
+                f"the events of sample '{name}' were ingested with the label {label_by or label}; "
+                f"the config has {difference} now. Run `python -m pipeline ingest` first, or "
+                f"`python -m pipeline run` for all, with the same options."
             )
 
 
 def _reading(context: Context) -> dict[str, Any]:
-    """What `predict` reads further files by: the settings of ingest, with what all samples state alike."""
+    """The settings by which `predict` reads further files: those of ingest.
+
+    Tree and branches of the samples are among them if all samples state the same.
+    """
     config = context.upstream["ingest"].config
     settings = IngestSettings.model_validate(config.ingest)
-    first, *others = ((each["tree"], each["branch_map"]) for each in config.samples)
-    if all(each == first for each in others):
-        settings = settings.for_sample(*first)
-    kept = (
-        IngestSettings.model_fields.keys()
-        - IngestSettings.SPEED_ONLY
-        - {"pass_through", "weights", "on_duplicate"}
-    )
-    return settings.model_dump(mode="json", include=kept)
+    layouts = [(sample["tree"], sample["branch_map"]) for sample in config.samples]
+    if all(layout == layouts[0] for layout in layouts):
+        settings = settings.for_sample(*layouts[0])
+    unused = {*IngestSettings.SPEED_ONLY, "pass_through", "weights", "on_duplicate"}
+    return settings.model_dump(mode="json", exclude=unused)
 
 
 def generated_samples(
     samples: Iterable[SampleSettings], ingested: Mapping[str, Any]
 ) -> dict[str, GeneratedSample]:
-    """What ingest read of each sample and class, with its normalisation; `ingested` are the counters of ingest."""
+    """The events that ingest read of each sample and class, with their normalisation.
+
+    `ingested` are the counters of ingest.
+    """
     from features.normalisation import GeneratedSample
 
-    keys = ("cross_section_pb", "sum_of_weights")
-    found: dict[str, GeneratedSample] = {}
-    for each in samples:
-        parts = sample_labels(each.name, each.label, each.label_by)
-        found |= GeneratedSample.from_counters(
-            each.name, parts, ingested, **{key: getattr(each, key) for key in keys}
+    generated: dict[str, GeneratedSample] = {}
+    for sample in samples:
+        generated |= GeneratedSample.from_counters(
+            sample.name,
+            sample_labels(sample.name, sample.label, sample.label_by),
+            ingested,
+            cross_section_pb=sample.cross_section_pb,
+            sum_of_weights=sample.sum_of_weights,
         )
-    return found
+    return generated
 
 
 def _events_files(context: Context) -> list[EventsFile]:
     from features.kernel_pass import EventsFile
 
     ingested = context.upstream["ingest"]
-    files = {each.path: each for each in ingested.files}
-    return [
-        EventsFile(part.name, part.sample, file.digest, str(file.location(ingested.folder)))
-        for part in ingested.counters(IngestCounters).parts
-        if part.name and (file := files[f"events/{part.name}"])
-    ]
+    files = {file.path: file for file in ingested.files}
+    events_files = []
+    for part in ingested.counters(IngestCounters).parts:
+        if part.name:
+            file = files[f"events/{part.name}"]
+            location = str(file.location(ingested.folder))
+            events_files.append(EventsFile(part.name, part.sample, file.digest, location))
+    return events_files
 
 
-def _earlier(context: Context) -> list[KernelOutput]:
-    """Kernel outputs of the version in use, if the same code made them with the same selection and physics."""
+def _reusable_outputs(context: Context) -> list[KernelOutput]:
+    """Kernel outputs of the version in use, if the same code made them by the same settings."""
     from features.kernel_pass import KernelOutput, kernel_items
-    from features.settings import FeatureSettings
 
     current = context.current
-    if current is None or not current.ran_same_code("features.kernel_pass", *_modules_of_plugins()):
+    if current is None or "dataset.json" in context.missing:
         return []
-    if "dataset.json" in context.missing:
+    if not current.ran_same_code("features.kernel_pass", *_plugin_modules()):
         return []
-    if json.loads((current.folder / "dataset.json").read_text(encoding="utf-8"))["hlf"] != [
-        *hlf_names()
-    ]:
+    dataset = json.loads((current.folder / "dataset.json").read_text(encoding="utf-8"))
+    earlier_settings = FeatureSettings.model_validate(current.config.features)
+    if dataset["hlf"] != list(hlf_names()):
         return []
-    before = FeatureSettings.model_validate(current.config.features)
-    if kernel_items(before) != kernel_items(context.config.features):
+    if kernel_items(earlier_settings) != kernel_items(context.config.features):
         return []
     outputs = current.counters(KernelCounters).kernel_outputs
     return [KernelOutput(**output.model_dump()) for output in outputs]
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
-    sums = sums_by_sample(result.outputs)
-    selected = sum(sample["selected"] for sample in sums["samples"].values())
-    dataset = result.dataset
+    sums, dataset = sums_by_sample(result.outputs), result.dataset
+    num_selected = sum(steps["selected"] for steps in sums["samples"].values())
+    num_rows = sum(dataset.num_rows(split) for split in dataset.splits)
     return {
         **sums,
         "splits": dataset.counts,
-        "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
+        "dropped_by_balancing": num_selected - num_rows,
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
         "normalisation": dataset.normalisation,
         "kernel_outputs_taken_over": result.num_reused,
@@ -251,94 +257,126 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
     }
 
 
+def _print_notes(context: Context, result: FeaturesResult, counters: dict[str, Any]) -> None:
+    from features.spark_job import track_hint
+
+    if result.damaged:
+        names = shortened_list(result.damaged)
+        context.say(f"note: kernel outputs were damaged and are computed again: {names}")
+    for sample, steps in counters["samples"].items():
+        hint = track_hint(sample, steps)
+        if hint:
+            context.say(f"note:{hint}")
+
+
 def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
-    """`cutflow.txt` by class, `cutflow.json` by sample and by class; both with counters beside the cuts."""
-    from features.kernel_pass import LACKS_OWN_TRACK
+    """Write `cutflow.txt` by class, and `cutflow.json` by sample and by class.
+
+    Both have counters beside the cuts.
+    """
     from pipeline.terminal.tables import cutflow_table
 
-    ingested = context.upstream["ingest"]
-    ingest_counters = ingested.manifest.counters
+    ingested, settings = context.upstream["ingest"], context.config.features
     config = {
         "samples": ingested.config.samples,
         "ingest": ingested.config.ingest,
         "classes": context.config.classes,
-        "features": applied_cuts(
-            context.config.features.model_dump(mode="json"), ingested.manifest.inputs
-        ),
+        "features": applied_cuts(settings.model_dump(mode="json"), ingested.manifest.inputs),
     }
+    ingest_counters = ingested.manifest.counters
     by_class = cutflow(ingest_counters, counters, config, by_class=True)
     by_sample = cutflow(ingest_counters, counters, config)
-    parts = (
-        sample_labels(each["name"], each["label"], each.get("label_by", {}))
-        for each in ingested.config.samples
-    )
-    names = [name for each in parts for name in each]
-    beside = {
-        key: found
-        for key, of in (
-            (LACKS_OWN_TRACK, counters["samples"]),
-            (WRAPPED_AZIMUTHS, ingest_counters["samples"]),
-            (NO_CLASS, ingest_counters["samples"]),
-        )
-        if (found := {name: of[name][key] for name in names if key in of.get(name, {})})
-    }
-    lines = [
-        f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
-        for key, each in beside.items()
-    ]
-    if stated := [
-        name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None
-    ]:
-        lines.insert(
-            0,
-            f"Efficiencies of weights are relative to all generated events of: {', '.join(stated)}\n",
-        )
-        context.say(lines[0].rstrip())
+    beside_cuts = _counters_beside_cuts(ingested, counters)
+    normalisation = counters["normalisation"]
+    lines = []
+    stated = [name for name, sample in normalisation.items() if sample["stated_sum"] is not None]
+    if stated:
+        names = ", ".join(stated)
+        lines.append(f"Efficiencies of weights are relative to all generated events of: {names}")
+        context.say(lines[0])
+    for counter, counts in beside_cuts.items():
+        samples = ", ".join(f"{sample} {count}" for sample, count in counts.items())
+        lines.append(f"{counter.replace('_', ' ')}: {samples}")
     table = cutflow_table(by_class)
-    (context.out_dir / "cutflow.txt").write_text("".join([str(table), *lines]), encoding="utf-8")
+    text = str(table) + "".join(f"{line}\n" for line in lines)
+    (context.out_dir / "cutflow.txt").write_text(text, encoding="utf-8")
     content = {
         "classes": as_json(by_class),
         "samples": as_json(by_sample),
-        "counters": beside,
-        "integrated_luminosity": context.config.features.integrated_luminosity,
-        "normalisation": counters["normalisation"],
+        "counters": beside_cuts,
+        "integrated_luminosity": settings.integrated_luminosity,
+        "normalisation": normalisation,
     }
     (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     context.console.print(table)
 
 
-def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:
+def _counters_beside_cuts(ingested: Version, counters: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Counters of events that no cut rejects, and of events without a class, by sample."""
+    from features.kernel_pass import LACKS_OWN_TRACK
+
+    ingested_steps = ingested.counters(IngestCounters).samples
+    sources = {
+        LACKS_OWN_TRACK: counters["samples"],
+        WRAPPED_AZIMUTHS: ingested_steps,
+        NO_CLASS: ingested_steps,
+    }
+    names: list[str] = []
+    for sample in ingested.config.samples:
+        names += sample_labels(sample["name"], sample["label"], sample.get("label_by", {}))
+    beside_cuts = {}
+    for counter, steps_by_sample in sources.items():
+        counts = {
+            name: steps_by_sample[name][counter]
+            for name in names
+            if counter in steps_by_sample.get(name, {})
+        }
+        if counts:
+            beside_cuts[counter] = counts
+    return beside_cuts
+
+
+def _result(result: FeaturesResult, counters: dict[str, Any], num_ingested: int) -> Result:
     """Checks and the line for the terminal."""
     from features.kernels import OUTCOMES
     from features.schema import SPLITS
 
     dataset, samples = result.dataset, counters["samples"].values()
-    selected = sum(sample["selected"] for sample in samples)
-    kept = sum(dataset.num_rows(split) for split in SPLITS)
-    found = read_footers([path for split in SPLITS for path in dataset.files(split)])
-    rows = sum(footer.num_rows for footer in found)
-    accounted = sum(sample[outcome] for sample in samples for outcome in OUTCOMES)
-    events_in = sum(sample["events"] for sample in samples)
-    shares = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
-    summary = f"{selected} events selected ({shares})"
-    if dropped := counters["dropped_by_balancing"]:
-        summary += f"; balance: downsample dropped {dropped}"
+    num_selected = sum(steps["selected"] for steps in samples)
+    num_events = sum(steps["events"] for steps in samples)
+    num_outcomes = sum(steps[outcome] for steps in samples for outcome in OUTCOMES)
+    num_planned = sum(dataset.num_rows(split) for split in SPLITS)
+    footers = read_footers([path for split in SPLITS for path in dataset.files(split)])
+    num_rows = sum(footer.num_rows for footer in footers)
+    splits = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
+    summary = f"{num_selected} events selected ({splits})"
+    num_dropped = counters["dropped_by_balancing"]
+    if num_dropped:
+        summary += f"; balance: downsample dropped {num_dropped}"
     if result.num_reused:
         summary += f"; kernels of {result.num_reused} of {len(result.outputs)} parts reused"
     return Result(
         summary=summary,
         counters=counters,
         checks=[
-            Check("events read = events ingested", events_in == total, f"{events_in} = {total}"),
+            Check(
+                "events read = events ingested",
+                num_events == num_ingested,
+                f"{num_events} = {num_ingested}",
+            ),
             Check(
                 "events = selected + rejections",
-                accounted == events_in,
-                f"{events_in} = {accounted}",
+                num_outcomes == num_events,
+                f"{num_events} = {num_outcomes}",
             ),
-            Check("rows in the Parquet = rows planned", rows == kept, f"{rows} = {kept}"),
+            Check(
+                "rows in the Parquet = rows planned",
+                num_rows == num_planned,
+                f"{num_rows} = {num_planned}",
+            ),
             Check(
                 "one row group per file",
-                all(footer.num_row_groups == 1 for footer in found),
+                all(footer.num_row_groups == 1 for footer in footers),
                 "all footers",
             ),
         ],

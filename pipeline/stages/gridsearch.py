@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
@@ -16,6 +16,8 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import search_table
 
 if TYPE_CHECKING:
+    from features.dataset import FeatureDataset
+    from training.gridsearch.results import Score
     from training.gridsearch.spark_job import SearchOutcome
     from training.gridsearch.trainings import Search
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 _FROM_TRAIN: Final = ("optimizer", "momentum", "weight_decay", "schedule", "seed")
 #: Name of the part that holds the trainings, and of its folder.
 _TRAININGS: Final = "trainings"
-_MOST_SLOTS: Final = 64
+_MAX_SLOTS: Final = 64
 
 
 class GridSearch(Stage):
@@ -55,101 +57,118 @@ class GridSearch(Stage):
 
     def parts(self, config: Config) -> dict[str, Part]:
         """The trainings, which depend on grid, optimiser and seed; a new drawing does not repeat them."""
-        train = flat_items(config.training_of("hlf"), "train")
-        items = {
-            **flat_items(config.gridsearch, "gridsearch"),
-            **{key: value for key, value in train.items() if key.split(".")[1] in _FROM_TRAIN},
-        }
-        return {
-            _TRAININGS: Part(
-                items, ("training.gridsearch.trainings", "models.networks.hlf"), ("features",)
-            )
-        }
+        items = flat_items(config.gridsearch, "gridsearch")
+        for key, value in flat_items(config.training_of("hlf"), "train").items():
+            if key.split(".")[1] in _FROM_TRAIN:
+                items[key] = value
+        code = ("training.gridsearch.trainings", "models.networks.hlf")
+        return {_TRAININGS: Part(items, code, ("features",))}
 
     def can_continue(self, folder: Path) -> bool:
         """Whether a folder holds finished trainings."""
         return any((folder / _TRAININGS).glob("[!.]*.json"))
 
     def run(self, context: Context) -> Result:
-        """Search; write `best.json`, `search.json`, `plots/` and the curves of each training in `trainings/`."""
+        """Search; write `best.json`, `search.json` and `plots/`.
+
+        `trainings/` gets the curves of each training.
+        """
         from features.dataset import FeatureDataset
         from training.gridsearch.spark_job import count_trainings, run_search
         from training.gridsearch.trainings import Search
 
         config = context.config
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
-        common = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
+        search = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
         trainings = context.out_dir.absolute() / _TRAININGS
         trainings.mkdir(exist_ok=True)
         spark = context.start_spark()
-        started = time.perf_counter()
+        start_time = time.perf_counter()
         with (
             context.bar("gridsearch", "trainings") as bar,
-            counted(spark, bar, count_trainings(common)) as num_done,
+            counted(spark, bar, count_trainings(search)) as num_done,
         ):
-            found = run_search(
-                spark, common, trainings, num_done=num_done, num_tasks=context.spark.num_tasks
+            outcome = run_search(
+                spark, search, trainings, num_done=num_done, num_tasks=context.spark.num_tasks
             )
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start_time
         with context.bar("gridsearch", "settings") as bar:
             bar(0, 0, "timing and drawing the settings")
-            return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
+            return _finish(context, search, outcome, dataset, seconds, spark.defaultParallelism)
 
 
 def _finish(
-    context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int
+    context: Context,
+    search: Search,
+    outcome: SearchOutcome,
+    dataset: FeatureDataset,
+    seconds: float,
+    slots: int,
 ) -> Result:
     """Measure the candidates, write the result and draw it."""
     from hep_core.random_streams import random_stream
-    from models.evaluation.style import NO_LABELS, save_figure
-    from training.gridsearch.figures import plot_pareto, plot_speed_up
-    from training.gridsearch.results import measure_latencies, rank_scores, select_score, speed_ups
+    from training.gridsearch.results import measure_latencies, rank_scores, select_score
 
-    generator = random_stream(common.train.seed, "latency")
-    architectures = [score.trial.hidden for score in found.scores]
-    times = measure_latencies(architectures, dataset, generator=generator)
+    generator = random_stream(search.train.seed, "latency")
+    architectures = [score.trial.hidden for score in outcome.scores]
+    latencies = measure_latencies(architectures, dataset, generator=generator)
     scores = rank_scores(
-        score._replace(latency=times[score.trial.hidden]) for score in found.scores
+        score._replace(latency=latencies[score.trial.hidden]) for score in outcome.scores
     )
-    taken = select_score(scores, one_standard_error=common.settings.one_standard_error)
-    best = taken.trial
-    best.save(context.out_dir / "best.json")
+    best = select_score(scores, one_standard_error=search.settings.one_standard_error)
+    best.trial.save(context.out_dir / "best.json")
+    training_seconds = sum(outcome.training_seconds)
     # Earlier trainings took no time in this run.
-    measured = None if found.num_reused else (slots, sum(found.training_seconds) / seconds)
+    speed_up = None if outcome.num_reused else training_seconds / seconds
     content = {
-        "search": common.settings.search,
-        "folds": common.settings.folds,
-        "scores": [each.to_json(scores[0]) for each in scores],
-        "chosen": scores.index(taken),
+        "search": search.settings.search,
+        "folds": search.settings.folds,
+        "scores": [score.to_json(scores[0]) for score in scores],
+        "chosen": scores.index(best),
         "failed": [
-            {"trial": trial._asdict(), "reason": reason} for trial, reason in found.failed.items()
+            {"trial": trial._asdict(), "reason": reason} for trial, reason in outcome.failed.items()
         ],
-        "trainings": len(found.training_seconds),
-        "trainings_taken_over": found.num_reused,
+        "trainings": len(outcome.training_seconds),
+        "trainings_taken_over": outcome.num_reused,
         "seconds": seconds,
         "slots": slots,
-        "training_seconds": sum(found.training_seconds),
-        "speed_up": measured and measured[1],
+        "training_seconds": training_seconds,
+        "speed_up": speed_up,
         "train_events": dataset.num_rows("train"),
     }
     (context.out_dir / "search.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    plots = context.out_dir / "plots"
-    plots.mkdir(exist_ok=True)
-    save_figure(plot_pareto(scores, NO_LABELS), plots / "pareto")
-    save_figure(
-        plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, NO_LABELS),
-        plots / "speed_up",
-    )
+    measured = None if speed_up is None else (slots, speed_up)
+    _draw(context.out_dir / "plots", scores, outcome.training_seconds, measured)
     context.console.print(search_table(scores))
-    for trial, reason in found.failed.items():
+    for trial, reason in outcome.failed.items():
         context.say(f"failed: {trial.key}: {reason}")
-    num_trials = len(scores) + len(found.failed)
-    failures = f"; {len(found.failed)} failed" if found.failed else ""
+    num_failed = len(outcome.failed)
+    num_trials = len(scores) + num_failed
+    summary = (
+        f"best of {num_trials} settings: {best.trial.key}, accuracy {best.accuracy:.3f} over "
+        f"{search.settings.folds} folds"
+    )
+    if num_failed:
+        summary += f"; {num_failed} failed"
     return Result(
-        summary=(
-            f"best of {num_trials} settings: {best.key}, accuracy {taken.accuracy:.3f} over "
-            f"{common.settings.folds} folds{failures}"
-        ),
+        summary=summary,
         counters=content,
         checks=[Check("settings tried = scores + failed", num_trials > 0, f"{num_trials}")],
     )
+
+
+def _draw(
+    folder: Path,
+    scores: Sequence[Score],
+    training_seconds: Sequence[float],
+    measured: tuple[int, float] | None,
+) -> None:
+    """Draw the Pareto front, and the speed-up by number of slots; `measured` is that of this run."""
+    from models.evaluation.style import NO_LABELS, save_figure
+    from training.gridsearch.figures import plot_pareto, plot_speed_up
+    from training.gridsearch.results import speed_ups
+
+    folder.mkdir(exist_ok=True)
+    save_figure(plot_pareto(scores, NO_LABELS), folder / "pareto")
+    expected = speed_ups(training_seconds, _MAX_SLOTS)
+    save_figure(plot_speed_up(expected, measured, NO_LABELS), folder / "speed_up")

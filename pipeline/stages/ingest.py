@@ -17,6 +17,7 @@ from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.runs.counters import IngestCounters
+from pipeline.runs.outputs import OutputFile
 from pipeline.runs.provenance import package_versions
 from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
@@ -25,6 +26,7 @@ from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from ingestion.file_info import BadFile, FileInfo
+    from ingestion.range_output import EventsPart
     from ingestion.spark_job import EarlierParts, IngestResult
 
 
@@ -48,63 +50,66 @@ class Ingest(Stage):
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """Thresholds, names, and what each sample states but for numbers that scale its weights."""
-        of_samples = {
-            f"samples.{sample.name}.{key}": getattr(sample, key)
-            for sample in config.samples
-            for key in _READ_BY
-        }
-        of_samples |= {
-            f"samples.{sample.name}.sum_of_weights": sample.sum_of_weights
-            for sample in config.samples
-            if isinstance(sample.sum_of_weights, str)
-        }
-        particles = {"features.particles": config.features.particles}
-        return {**flat_items(config.ingest, "ingest"), **of_samples, **particles}
+        items = flat_items(config.ingest, "ingest")
+        for sample in config.samples:
+            for key in _READ_BY:
+                items[f"samples.{sample.name}.{key}"] = getattr(sample, key)
+            if isinstance(sample.sum_of_weights, str):
+                items[f"samples.{sample.name}.sum_of_weights"] = sample.sum_of_weights
+        items["features.particles"] = config.features.particles
+        return items
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
-        """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
+        """The ROOT files, by UUID: moving a file changes nothing.
+
+        Details: an `ingestion.files.Inventory`.
+        """
         from ingestion.changes import carry_over_revisions
         from ingestion.files import find_input_files
 
-        def say(words: str) -> None:
-            console.print(f"  {words}", highlight=False, markup=False)
+        def say(text: str) -> None:
+            console.print(f"  {text}", highlight=False, markup=False)
 
-        infos, bad = files_read(current), files_skipped(current)
-        known: dict[str, FileInfo | BadFile] = {}
-        # A change of the branches or the tree requires a new check of the files.
-        if current is not None and current.ran_same_code(_JOB) and _same_settings(config, current):
-            known = {info.path: info for info in infos}
-            # Other packages may read what those of the time could not.
-            if current.manifest.packages == package_versions():
-                known |= {
-                    each.path: each
-                    for each in bad
-                    if self._is_read_alike(each.sample, config, current)
-                }
         with Bar(console, "checking files", "files") as bar:
-            particles = config.features.particles
-            found = find_input_files(
+            inventory = find_input_files(
                 config.samples,
                 config.ingest,
                 say,
-                known=known,
+                known=self._known_files(config, current),
                 on_file=bar,
-                needs_particles=particles,
+                needs_particles=config.features.particles,
             )
         # The cross-section of simulated events is that of those in the files.
-        ours = (config.run_dir / "simulate").absolute()
-        checked = [
-            i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i
-            for i in found.infos
-        ]
-        found = found._replace(infos=carry_over_revisions(checked, infos))
+        simulated_dir = (config.run_dir / "simulate").absolute()
+        infos = []
+        for info in inventory.infos:
+            is_simulated = Path(info.path).absolute().is_relative_to(simulated_dir)
+            infos.append(info._replace(skim="") if is_simulated else info)
+        infos = carry_over_revisions(infos, files_read(current))
         # With their current paths and times the next run need not check them again.
-        return StageInputs(
-            identities(found.infos, found.bad), found, [info._asdict() for info in found.infos]
-        )
+        records = [info._asdict() for info in infos]
+        inputs = identities(infos, inventory.bad)
+        return StageInputs(inputs, inventory._replace(infos=infos), records)
+
+    def _known_files(
+        self, config: Config, current: Version | None
+    ) -> dict[str, FileInfo | BadFile]:
+        """Files that the version in use has checked, and that need no other check, by path."""
+        # A change of the branches or the tree requires a new check of the files.
+        if current is None or not current.ran_same_code(_JOB):
+            return {}
+        if not _has_same_settings(config, current):
+            return {}
+        known: dict[str, FileInfo | BadFile] = {info.path: info for info in files_read(current)}
+        # Other packages may read what those of the time could not.
+        if current.manifest.packages == package_versions():
+            for file in files_skipped(current):
+                if self._is_read_alike(file.sample, config, current):
+                    known[file.path] = file
+        return known
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
-        """Whether a version read the files of a sample by what the sample states now."""
+        """Whether the config states the same about the reading of a sample as it did for a version."""
         before, now = current.made_from.config, self.config_items(config)
         keys = [f"samples.{sample}.{key}" for key in _READ_BY]
         return all(key in before and key in now and before[key] == now[key] for key in keys)
@@ -113,77 +118,83 @@ class Ingest(Stage):
         """Read new files, and take over the events of unchanged ones."""
         from ingestion.spark_job import ingest
 
-        config = context.config
-        infos, bad, _ = context.inputs.details
-        earlier = self._earlier_parts(context, infos)
+        config, inventory = context.config, context.inputs.details
+        infos: list[FileInfo] = inventory.infos
+        earlier = _earlier_parts(context, infos)
         events_dir = context.data_dir / "events"
         make_folder(events_dir)
         spark = context.start_spark(info.path for info in infos)
-        to_read = sum(
-            info.entries for info in infos if not earlier or info.uuid not in earlier.parts
-        )
-        with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
+        reused = {} if earlier is None else earlier.parts
+        num_entries = sum(info.entries for info in infos if info.uuid not in reused)
+        with context.bar("ingest", "events") as bar, counted(spark, bar, num_entries) as counter:
             result = ingest(
                 spark,
                 infos,
                 config.samples,
                 config.ingest,
                 events_dir,
-                done=done,
+                done=counter,
                 num_tasks=context.spark.num_tasks,
                 earlier=earlier,
-                bad=bad,
+                bad=inventory.bad,
             )
-        _refuse_damaged_simulation(context, result.infos)
-        if any(info.lacks_particles for info in infos if info.entries):
-            context.say(
-                "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
-            )
-        counters = sums_by_sample(result.parts)["samples"]
-        unread_files = [*result.bad, *context.inputs.details.waiting]
-        for note in notes(infos, config.samples, counters, unread_files):
-            context.say(f"note: {note}")
-        for words in group_messages((each.path, each.message) for each in result.bad):
-            context.say(f"skipped: {words}")
+        _check_simulated_files(context, result.infos)
+        _print_notes(context, infos, result)
         return _result(context, result)
 
-    def _earlier_parts(self, context: Context, infos: list[FileInfo]) -> EarlierParts | None:
-        """Parts of unchanged files in the version in use, if the same code made them with the same settings."""
-        from ingestion.changes import is_unchanged
-        from ingestion.range_output import EventsPart
-        from ingestion.spark_job import EarlierParts
 
-        current = context.current
-        if (
-            current is None
-            or not current.ran_same_code(_JOB)
-            or not _same_settings(context.config, current)
-        ):
-            return None
-        old = {info.uuid: info for info in files_read(current)}
-        parts: dict[str, list[EventsPart]] = {}
-        unchanged = {
-            info.uuid
-            for info in infos
-            if is_unchanged(info, old.get(info.uuid))
-            and all(
-                getattr(info, name) == getattr(old[info.uuid], name)
-                for name in ("sample", *_READ_BY)
-            )
-        }
-        for part in (
-            EventsPart(**each.model_dump()) for each in current.counters(IngestCounters).parts
-        ):
-            if part.file_uuid in unchanged:
-                parts.setdefault(part.file_uuid, []).append(part)
-            if context.missing & {f"events/{part.name}", f"keys/{part.keys_name}"}:
-                unchanged.discard(part.file_uuid)
-        there = {uuid: each for uuid, each in parts.items() if uuid in unchanged}
-        return EarlierParts(current.folder / "events", there)
+def _print_notes(context: Context, infos: list[FileInfo], result: IngestResult) -> None:
+    """Print remarks on the files, on unusual events, and on files that were skipped."""
+    if any(info.lacks_particles and info.entries for info in infos):
+        context.say(
+            "note: The files have no particles: the isolations of leptons are 0, and no lepton "
+            "fails their cut."
+        )
+    unread_files = [*result.bad, *context.inputs.details.waiting]
+    steps_by_sample = sums_by_sample(result.parts)["samples"]
+    for sentence in notes(infos, context.config.samples, steps_by_sample, unread_files):
+        context.say(f"note: {sentence}")
+    for message in group_messages((file.path, file.message) for file in result.bad):
+        context.say(f"skipped: {message}")
 
 
-def _refuse_damaged_simulation(context: Context, infos: Iterable[FileInfo]) -> None:
-    """Refuse simulated files that were read and are not what `simulate` wrote; the ingest has their digests anyway."""
+def _earlier_parts(context: Context, infos: list[FileInfo]) -> EarlierParts | None:
+    """Parts of unchanged files in the version in use, if the same code made them by the same settings."""
+    from ingestion.changes import is_unchanged
+    from ingestion.range_output import EventsPart
+    from ingestion.spark_job import EarlierParts
+
+    current = context.current
+    if current is None or not current.ran_same_code(_JOB):
+        return None
+    if not _has_same_settings(context.config, current):
+        return None
+    earlier_infos = {info.uuid: info for info in files_read(current)}
+    unchanged = set()
+    for info in infos:
+        earlier_info = earlier_infos.get(info.uuid)
+        if earlier_info is not None and is_unchanged(info, earlier_info):
+            keys = ("sample", *_READ_BY)
+            if all(getattr(info, key) == getattr(earlier_info, key) for key in keys):
+                unchanged.add(info.uuid)
+    parts: dict[str, list[EventsPart]] = {}
+    for record in current.counters(IngestCounters).parts:
+        part = EventsPart(**record.model_dump())
+        if {f"events/{part.name}", f"keys/{part.keys_name}"} & context.missing:
+            unchanged.discard(part.file_uuid)
+        parts.setdefault(part.file_uuid, []).append(part)
+    intact_parts = {uuid: parts[uuid] for uuid in parts if uuid in unchanged}
+    return EarlierParts(current.folder / "events", intact_parts)
+
+
+def _check_simulated_files(context: Context, infos: Iterable[FileInfo]) -> None:
+    """Refuse simulated files that were read and are not what `simulate` wrote.
+
+    The ingest has their digests anyway.
+
+    Raises:
+        DamagedOutputError: There is such a file.
+    """
     if "simulate" not in context.upstream:
         return
     simulated = context.upstream["simulate"]
@@ -194,75 +205,93 @@ def _refuse_damaged_simulation(context: Context, infos: Iterable[FileInfo]) -> N
             raise simulated.damage_of(file)
 
 
-def _same_settings(config: Config, current: Version) -> bool:
-    """Whether a version was made with these trees, branches and thresholds."""
+def _has_same_settings(config: Config, current: Version) -> bool:
+    """Whether a version was made with the trees, branches and thresholds of the config."""
+    if current.config.ingest.get("entries_per_task") != config.ingest.entries_per_task:
+        return False
     before = current.made_from.config
-    same_pieces = current.config.ingest.get("entries_per_task") == config.ingest.entries_per_task
     now = {**flat_items(config.ingest, "ingest"), "features.particles": config.features.particles}
-    return same_pieces and all(before.get(key) == value for key, value in now.items())
+    return all(before.get(key) == value for key, value in now.items())
 
 
 def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
-    sums = sum_counts(result.parts).counts
-    there = sum(info.entries for info in result.infos)
-    events_dir, before = context.data_dir / "events", context.current
+    steps = sum_counts(result.parts).counts
+    num_rejected = sum(count for step, count in steps.items() if step.startswith("rejected_"))
+    num_accounted = steps["events"] + num_rejected
+    num_entries = sum(info.entries for info in result.infos)
+    events_dir = context.data_dir / "events"
     parts = [part for part in result.parts if part.name]
-    own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
-    rows = sum(
-        footer.num_rows for footer in read_footers([part.file(events_dir) for part in parts])
-    )
-    accounted = sums["events"] + sum(
-        count for step, count in sums.items() if step.startswith("rejected_")
-    )
-    reused = sum(info.entries > 0 for info in result.infos) - result.num_read
-    summary = [
-        f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept",
-        f"{result.num_read} files read, {reused} reused" if reused > 0 else "",
-        f"azimuths of {wrapped} events wrapped to [-π, π]"
-        if (wrapped := sums[WRAPPED_AZIMUTHS])
-        else "",
-        f"{copies} copies left out" if (copies := sums["rejected_copy"]) else "",
-        f"{len(result.bad)} bad files skipped" if result.bad else "",
-    ]
-    others = [part for part in result.parts if part.lies_in not in {"", str(context.data_dir)}]
-    earlier = {
-        (part.lies_in, path)
-        for part in others
-        for path in (f"events/{part.name}", f"keys/{part.keys_name}")
-    }
+    new_names = {part.name for part in parts if not _is_taken_over(part, context)}
+    footers = read_footers([part.file(events_dir) for part in parts])
+    num_rows = sum(footer.num_rows for footer in footers)
     return Result(
-        summary="; ".join(filter(None, summary)),
+        summary=_summary(result, steps),
         counters={
             **sums_by_sample(result.parts),
             "generated": result.generated,
             "files_read": result.num_read,
-            "bad_files": [each._asdict() for each in result.bad],
-            "waiting_files": [each._asdict() for each in context.inputs.details.waiting],
+            "bad_files": [file._asdict() for file in result.bad],
+            "waiting_files": [file._asdict() for file in context.inputs.details.waiting],
             "parts": [part._asdict() for part in result.parts],
         },
         checks=[
             Check(
                 "entries read = entries in the files",
-                sums["entries"] == there,
-                f"{sums['entries']} = {there}",
+                steps["entries"] == num_entries,
+                f"{steps['entries']} = {num_entries}",
             ),
             Check(
                 "entries = events + rejections",
-                accounted == sums["entries"],
-                f"{sums['entries']} = {accounted}",
+                num_accounted == steps["entries"],
+                f"{steps['entries']} = {num_accounted}",
             ),
             Check(
-                "files in the folder = parts", file_sizes(events_dir).keys() == own, f"{len(own)}"
+                "files in the folder = parts",
+                file_sizes(events_dir).keys() == new_names,
+                f"{len(new_names)}",
             ),
             Check(
-                "rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"
+                "rows in the Parquet = events",
+                num_rows == steps["events"],
+                f"{num_rows} = {steps['events']}",
             ),
         ],
         inputs=[info._asdict() for info in result.infos],
         inputs_read=identities(result.infos, result.bad),
         digests={f"events/{part.name}": part.digest for part in parts},
-        taken_over=[each for each in before.files if (each.lies_in, each.path) in earlier]
-        if before
-        else [],
+        taken_over=_taken_over_files(context, result),
     )
+
+
+def _summary(result: IngestResult, steps: Mapping[str, int]) -> str:
+    """One line for the terminal."""
+    num_files, num_events = len(result.infos), steps["events"]
+    phrases = [f"{num_files} files, {steps['entries']} entries, {num_events} events kept"]
+    num_reused = sum(info.entries > 0 for info in result.infos) - result.num_read
+    if num_reused > 0:
+        phrases.append(f"{result.num_read} files read, {num_reused} reused")
+    if steps[WRAPPED_AZIMUTHS]:
+        phrases.append(f"azimuths of {steps[WRAPPED_AZIMUTHS]} events wrapped to [-π, π]")
+    if steps["rejected_copy"]:
+        phrases.append(f"{steps['rejected_copy']} copies left out")
+    if result.bad:
+        phrases.append(f"{len(result.bad)} bad files skipped")
+    return "; ".join(phrases)
+
+
+def _is_taken_over(part: EventsPart, context: Context) -> bool:
+    """Whether an earlier version wrote a part, on object storage."""
+    return part.lies_in not in {"", str(context.data_dir)}
+
+
+def _taken_over_files(context: Context, result: IngestResult) -> list[OutputFile]:
+    """Files on object storage that the version in use names too."""
+    if context.current is None:
+        return []
+    taken_over = set()
+    for part in result.parts:
+        if _is_taken_over(part, context):
+            taken_over.add((part.lies_in, f"events/{part.name}"))
+            taken_over.add((part.lies_in, f"keys/{part.keys_name}"))
+    return [file for file in context.current.files if (file.lies_in, file.path) in taken_over]

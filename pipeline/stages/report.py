@@ -28,6 +28,8 @@ class _Comparison(BaseModel):
     notes: list[str]
 
 
+#: The stages on the page, in the order in which they run.
+_ORDER: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
 _COMPARISON: Final = TypeAdapter(_Comparison)
 
 
@@ -50,14 +52,17 @@ class Report(Stage):
         return flat_items(config.report, "report")
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
-        """The tables of the comparisons of optimisers in the run folder. Details: them, by study."""
+        """The tables of the comparisons of optimisers in the run folder.
+
+        Details: the tables by study.
+        """
         tables = {}
         for path in sorted(config.run_dir.glob("compare/*/table.json")):
             remedy = "Run `compare` for this study again, or remove it."
             tables[path.parent.name] = read_state(path, _COMPARISON, remedy=remedy).model_dump()
         inputs = {
-            f"compare/{name}": Input(f"comparison {name}", digest_of(each))
-            for name, each in tables.items()
+            f"compare/{study}": Input(f"comparison {study}", digest_of(table))
+            for study, table in tables.items()
         }
         return StageInputs(inputs, tables)
 
@@ -68,29 +73,21 @@ class Report(Stage):
         from pipeline.reporting.page import render
 
         features = context.upstream["features"]
-        section = context.config.report.model_dump(mode="json")
-        # The rates are those of the cross-sections then.
-        config = {**context.upstream["evaluate"].manifest.config, "report": section}
         files = context.upstream["ingest"].manifest.inputs
+        section = context.config.report.model_dump(mode="json")
+        # The rates are those of the cross-sections of the evaluation.
+        config = {**context.upstream["evaluate"].manifest.config, "report": section}
         with context.bar("report", "figures") as bar:
             bar(0, 0, "drawing the dataset card")
-            plot_card(
-                load_histograms(features.folder),
-                features.config.classes,
-                plot_labels(config, files),
-                context.out_dir / "card",
-            )
+            histograms = load_histograms(features.folder)
+            labels = plot_labels(config, files)
+            plot_card(histograms, features.config.classes, labels, context.out_dir / "card")
         section |= event_origin(config, files)._asdict()
-        # In the order in which they run.
-        order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
-        versions = {name: context.upstream[name] for name in order if name in context.upstream}
-        html = render(
-            versions, section, context.out_dir / "card", comparisons=context.inputs.details
-        )
+        versions = {name: context.upstream[name] for name in _ORDER if name in context.upstream}
+        comparisons = context.inputs.details
+        html = render(versions, section, context.out_dir / "card", comparisons=comparisons)
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
-        outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
-        return Result(
-            summary=str(page),
-            checks=[Check("self-contained", not outside, "the page loads nothing from elsewhere")],
-        )
+        loads_others = any(start in html for start in ('src="http', 'href="http', "url(http"))
+        check = Check("self-contained", not loads_others, "the page loads nothing from elsewhere")
+        return Result(summary=str(page), checks=[check])

@@ -72,7 +72,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Evaluation]:
         return {"runs": {}}
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.kernel_items", lambda _: {})
-    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluated", noted)
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate_models", noted)
     return evaluations
 
 
@@ -84,7 +84,7 @@ def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
     nights.train(1)
     rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
     monkeypatch.setattr(
-        "pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False
+        "pipeline.commands.evaluate_files.rates_of_run", lambda *_: rates, raising=False
     )
     evaluate_files(nights.run_folder, [], [], None)
     assert [evaluation.task.rates for evaluation in evaluations] == [rates]

@@ -188,9 +188,9 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
     rates = {"hard": (0, 1.0), "qcd": (0, 999.0), "ttbar": (1, 5.0), "wjets": (2, 7.0)}
     labels = {name: label for name, (label, _) in rates.items()}
     expected = Rates({name: Estimate(rate, 0.0) for name, (_, rate) in rates.items()}, labels)
-    monkeypatch.setattr("pipeline.stages.evaluate.rates_before", lambda *_: expected)
+    monkeypatch.setattr("pipeline.stages.evaluation_task.rates_of_run", lambda *_: expected)
     monkeypatch.setattr(
-        "pipeline.commands.promote.rates_before", lambda *_: expected, raising=False
+        "pipeline.commands.promote.rates_of_run", lambda *_: expected, raising=False
     )
     compared: list[ScoredEvents] = []
 

@@ -11,10 +11,10 @@ import pytest
 from hep_core.allocation import MemoryLimit, memory_limit
 from pipeline.machine.doctor import (
     Need,
-    about_cores,
-    about_java,
-    about_memory,
-    about_shared_memory,
+    check_cores,
+    check_java,
+    check_memory,
+    check_shared_memory,
     examine,
 )
 
@@ -52,7 +52,7 @@ def test_java_of_java_home_and_of_the_path(
     java = make_java(tmp_path, script)
     path = {"PATH": f"{java.parent}:/usr/bin:/bin"}
     for env, whose in (({**path, "JAVA_HOME": str(tmp_path)}, "JAVA_HOME"), (path, "the PATH")):
-        actual = about_java(env)
+        actual = check_java(env)
         if problem is None:
             assert actual is None
         else:
@@ -68,7 +68,7 @@ def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
         tmp_path,
         f"#!/bin/sh\necho 'Error occurred during initialization of VM'; echo '{message}'; exit 1\n",
     )
-    finding = about_java({"JAVA_HOME": str(tmp_path)})
+    finding = check_java({"JAVA_HOME": str(tmp_path)})
     assert finding is not None
     assert f"does not start ({message}): {memory_limit()}." in finding.problem
     assert "Allow this command more memory" in finding.fix
@@ -77,11 +77,11 @@ def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
 def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
     java = make_java(tmp_path, says("17"))
     path = {"PATH": f"{java.parent}:/bin"}
-    gone = about_java({**path, "JAVA_HOME": str(tmp_path / "gone")})
+    gone = check_java({**path, "JAVA_HOME": str(tmp_path / "gone")})
     assert gone is not None
     assert gone.problem.startswith(f"JAVA_HOME is {tmp_path}/gone, which has no bin/java")
-    assert about_java({**path, "JAVA_HOME": ""}) is None
-    nowhere = about_java({"PATH": str(tmp_path), "JAVA_HOME": ""})
+    assert check_java({**path, "JAVA_HOME": ""}) is None
+    nowhere = check_java({"PATH": str(tmp_path), "JAVA_HOME": ""})
     assert nowhere is not None
     assert nowhere.problem.startswith("There is no Java")
 
@@ -96,7 +96,7 @@ def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
     ],
 )
 def test_shared_memory(free: int | None, workers: int, problem: str | None) -> None:
-    actual = about_shared_memory(free, workers)
+    actual = check_shared_memory(free, workers)
     assert (actual and (actual.severity, actual.fix)) == (
         problem and ("warning", "Start the container with `--shm-size=96m`.")
     )
@@ -113,7 +113,7 @@ def test_shared_memory(free: int | None, workers: int, problem: str | None) -> N
     ],
 )
 def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
-    actual = about_cores(*asked)
+    actual = check_cores(*asked)
     assert (actual and actual.fix) == fix
 
 
@@ -122,7 +122,7 @@ def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
 )
 def test_memory(size_mib: int, workers: int, is_enough: bool) -> None:
     limit = MemoryLimit(size_mib * MIB, "the cgroup /job")
-    finding = about_memory(limit, workers)
+    finding = check_memory(limit, workers)
     assert (finding is None) == is_enough
     if finding is not None:
         assert finding.severity == "warning"
@@ -145,7 +145,7 @@ def test_only_what_is_needed_is_checked(tmp_path: Path, monkeypatch: pytest.Monk
     assert checks(Need.SPARK) == ["java"]
     assert "java" not in checks(Need.MPI)
     assert checks(Need.MPI)[-1] == "cores"
-    monkeypatch.setattr("pipeline.machine.doctor._LEAST_BYTES", 10**18)
+    monkeypatch.setattr("pipeline.machine.doctor._MIN_FREE_BYTES", 10**18)
     assert checks(Need.MPI)[0] == "disk"
 
 

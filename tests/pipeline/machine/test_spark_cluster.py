@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import ConfigError, SparkJobError, UnreachableSparkError
 from pipeline.machine import spark_cluster
-from pipeline.machine.spark_cluster import refuse_unreachable, telling_of_executors
+from pipeline.machine.spark_cluster import announce_missing_executors, check_reachable
 from pipeline.machine.spark_session import SparkProvider, failures_of_spark
 from pipeline.terminal.exit_codes import Exit
 
@@ -92,14 +92,14 @@ def test_a_host_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             connection.setblocking(False)
             connection.connect_ex(address)
         with pytest.raises(UnreachableSparkError, match="timed out"):
-            refuse_unreachable(f"spark://127.0.0.1:{address[1]}")
+            check_reachable(f"spark://127.0.0.1:{address[1]}")
         for connection in waiting:
             connection.close()
 
 
 def test_one_master_of_two_is_enough(closed_port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        refuse_unreachable(f"spark://127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
+        check_reachable(f"spark://127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_an_unknown_host_is_a_wrong_address_and_a_silent_name_server_is_none(
 
     monkeypatch.setattr(socket, "create_connection", fail)
     with pytest.raises(error, match="hots1"):
-        refuse_unreachable("spark://hots1:7077")
+        check_reachable("spark://hots1:7077")
 
 
 @pytest.mark.parametrize("name", ["a..b", f"{'a' * 64}.cern.ch"])
 def test_what_can_be_no_name_of_a_host_is_a_wrong_address(name: str) -> None:
     with pytest.raises(ConfigError, match=f"no host is called {name}"):
-        refuse_unreachable(f"spark://{name}:7077")
+        check_reachable(f"spark://{name}:7077")
 
 
 def test_a_command_without_its_master_may_succeed_later(tmp_path: Any, closed_port: int) -> None:
@@ -163,7 +163,7 @@ def test_a_wait_for_executors_is_shown() -> None:
     sizes = SimpleNamespace(size=lambda: 1)
     scheduler = SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: sizes))
     context: Any = SimpleNamespace(_jsc=scheduler, master="spark://host1:7077")
-    with telling_of_executors(context, show):
+    with announce_missing_executors(context, show):
         assert was_shown.wait(60)
     assert displayed[0].startswith(
         "waiting for an executor of spark://host1:7077: its workers may be down"

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 
 from hep_core.integrity import DamagedOutputError
 from pipeline.errors import MachineError, SparkJobError
-from pipeline.machine.spark_cluster import refuse_unshared
+from pipeline.machine.spark_cluster import check_shared_storage
 from pipeline.machine.spark_session import _cause, failures_of_spark, zip_code
 
 
@@ -105,7 +105,7 @@ def test_a_long_cause_is_cut_where_it_is_shown() -> None:
 
 @pytest.mark.spark
 def test_shared_storage_passes_and_nothing_stays(spark: SparkContext, tmp_path: Path) -> None:
-    refuse_unshared(spark, tmp_path, [str(Path(__file__)), "https://host/file.root"])
+    check_shared_storage(spark, tmp_path, [str(Path(__file__)), "https://host/file.root"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,7 +113,7 @@ def test_shared_storage_passes_and_nothing_stays(spark: SparkContext, tmp_path: 
 def test_an_input_that_executors_do_not_see_is_named(spark: SparkContext, tmp_path: Path) -> None:
     missing = tmp_path / "data" / "file.root"
     with pytest.raises(MachineError, match=f"{socket.gethostname()} does not see {missing}"):
-        refuse_unshared(spark, tmp_path, [str(missing)])
+        check_shared_storage(spark, tmp_path, [str(missing)])
 
 
 @pytest.mark.spark
@@ -138,5 +138,5 @@ def test_run_folders_on_storage_of_the_driver_ended_in_a_file_not_found_error(
     with pytest.raises(
         MachineError, match=rf"do not share the storage.*{message} {folder}.*Put run_dir"
     ):
-        refuse_unshared(spark, folder)
+        check_shared_storage(spark, folder)
     assert list(folder.iterdir()) == []

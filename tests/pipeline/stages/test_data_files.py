@@ -28,7 +28,8 @@ from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.version import Version
 from pipeline.stages.base import StageInputs
-from pipeline.stages.evaluate import Evaluate, _files_of_manifest
+from pipeline.stages.data_events import data_file_records
+from pipeline.stages.evaluate import Evaluate
 
 
 @pytest.mark.slow
@@ -112,7 +113,7 @@ def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
     write_delphes(path, events(500))
     config = chosen(str(path))
     actual = inputs_of(config)
-    current = example_version("evaluate", tmp_path, inputs=_files_of_manifest(actual.details))
+    current = example_version("evaluate", tmp_path, inputs=data_file_records(actual.details))
     os.utime(path, (1, 1))
     assert inputs_of(config, current).inputs == actual.inputs
     # One byte of the events, as a job that writes in place leaves it.
@@ -131,7 +132,7 @@ def test_data_files_that_were_read_alike_are_not_opened_again(
     config = chosen(str(tmp_path / "data.root"))
     actual = inputs_of(config)
     manifest: dict[str, Any] = {
-        "inputs": _files_of_manifest(actual.details),
+        "inputs": data_file_records(actual.details),
         "config": config.model_dump(mode="json"),
         "fingerprint": asdict(Fingerprint({}, {}, code_digests(Evaluate().entry_points(config)))),
     }

@@ -22,7 +22,9 @@ from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.manifest import StageManifest
 from pipeline.runs.version import Version
-from pipeline.stages.evaluate import Evaluate, _shifted, evaluated, make_task, rates_before
+from pipeline.stages.evaluate import Evaluate, evaluate_models
+from pipeline.stages.evaluation_task import make_task, rates_of_run
+from pipeline.stages.shifted_events import shifted_test_events
 
 if TYPE_CHECKING:
     from features.dataset import FeatureDataset
@@ -68,7 +70,7 @@ def made_config(
 def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_selection(
     tmp_path: Path,
 ) -> None:
-    rates = rates_before(made_config(tmp_path, (1e5, 800.0)), finished(tmp_path))
+    rates = rates_of_run(made_config(tmp_path, (1e5, 800.0)), finished(tmp_path))
     assert rates is not None
     # 4 of 10 events pass; the luminosity is 0.02 / (pb s).
     assert {name: rate.value for name, rate in rates.of_samples.items()} == pytest.approx(
@@ -86,7 +88,7 @@ def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path)
     )
     features = stages["features"].manifest.config["features"] | stated
     stages["features"].manifest.config["features"] = features
-    rates = rates_before(config, stages)
+    rates = rates_of_run(config, stages)
     assert rates is not None
     assert rates.are_events
     # 4 of 10 events pass.
@@ -145,7 +147,7 @@ def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
     config, text = made_config(tmp_path, (1e5, 800.0)), io.StringIO()
     task = make_task(config, config.classes, None, config.features, [])
     console, reference = Console(file=text, width=200), cast("FeatureDataset", Reference())
-    evaluated(
+    evaluate_models(
         config,
         console,
         [cast("Candidate", "hlf")],
@@ -163,9 +165,9 @@ def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
 def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
     stages = finished(tmp_path)
-    rates_before_before = rates_before(config, stages)
+    rates_before_before = rates_of_run(config, stages)
     config.samples[0] = config.samples[0].model_copy(update={"cross_section_error_pb": 3e4})
-    rates_before_after = rates_before(config, stages)
+    rates_before_after = rates_of_run(config, stages)
     assert rates_before_before is not None
     assert rates_before_after is not None
     assert rates_before_after.of_samples["ttbar"] == rates_before_before.of_samples["ttbar"]
@@ -181,13 +183,13 @@ def test_the_efficiency_of_a_sample_was_looked_up_under_the_label_of_today(tmp_p
     """Its test events have the label that it had when they were ingested."""
     config = made_config(tmp_path, (1e5, 800.0))
     swapped = [sample.model_copy(update={"label": 1 - sample.label}) for sample in config.samples]
-    rates = rates_before(config.model_copy(update={"samples": swapped}), finished(tmp_path))
+    rates = rates_of_run(config.model_copy(update={"samples": swapped}), finished(tmp_path))
     assert rates is not None
     assert rates.labels == {"qcd": 0, "ttbar": 1}
 
 
 def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
-    assert rates_before(made_config(tmp_path, (1e5, None)), finished(tmp_path)) is None
+    assert rates_of_run(made_config(tmp_path, (1e5, None)), finished(tmp_path)) is None
 
 
 @pytest.mark.parametrize("cross_sections", [(1e5, None), (1e5, 800.0)])
@@ -198,7 +200,7 @@ def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
     renamed = [
         sample.model_copy(update={"name": f"new-{sample.name}"}) for sample in config.samples
     ]
-    assert rates_before(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
+    assert rates_of_run(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
 
 
 def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Pa
             {"name": "gone", "label": 0, "cross_section_pb": 7.0}
         )
     # Its test events are mixed by rates, and it has none.
-    assert rates_before(config, stages) is None
+    assert rates_of_run(config, stages) is None
 
 
 def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
             tmp_path, (1e5, 800.0), systematics={"jet_scale": 0.0, "met_scale": 0.0, **systematics}
         )
         context: Any = SimpleNamespace(config=config, upstream=upstream)
-        assert _shifted(context, dataset) == expected
+        assert shifted_test_events(context, dataset) == expected
         assert len(asked) == (6 if expected else 0)
 
 
@@ -294,11 +296,11 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
         }
 
     monkeypatch.setattr("pipeline.runs.trained_models.trained_models", lambda *_: [])
-    for name, replacement in {"rates_before": None, "make_task": None, "_shifted": {}}.items():
+    for name, replacement in {"task_of_run": None, "shifted_test_events": {}}.items():
         monkeypatch.setattr(
             f"pipeline.stages.evaluate.{name}", lambda *_, replacement=replacement: replacement
         )
-    monkeypatch.setattr("pipeline.stages.evaluate.evaluated", evaluated)
+    monkeypatch.setattr("pipeline.stages.evaluate.evaluate_models", evaluated)
     upstream = finished(tmp_path)
     upstream["features"] = replace(upstream["features"], folder=dataset.folder)
     config = made_config(tmp_path, (1e5, 800.0))

@@ -26,7 +26,7 @@ from ingestion.errors import (
 from pipeline.commands.evaluate_files import evaluate_files
 from pipeline.errors import ConfigError
 from pipeline.runner import State
-from pipeline.stages.evaluate import rates_before
+from pipeline.stages.evaluation_task import rates_of_run
 
 #: Of 240 events, in turn; every fourth event has no lepton.
 FLAVOURS = np.resize([5, -5, 4, 4, 4, 4, 15, 15], 240)
@@ -135,7 +135,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     }
     assert cutflow["counters"]["rejected_no_class"] == {"top.0": 0, "top.1": 0, "top": 60}
     config = top.runner().run_folder.config
-    rates = rates_before(config, {name: top.version(name) for name in ("ingest", "features")})
+    rates = rates_of_run(config, {name: top.version(name) for name in ("ingest", "features")})
     assert rates is not None
     per_pb = (config.trigger_luminosity or 0.0) * 1e-36
     assert rates.of_class(1) == pytest.approx(120 * 30 / 240 * per_pb)

@@ -25,7 +25,7 @@ from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from pipeline.config import load_config
 from pipeline.runs.store import StageStore
-from pipeline.stages.evaluate import make_task, rates_before
+from pipeline.stages.evaluation_task import make_task, rates_of_run
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
     events = pa.concat_tables(
         [pq.read_table(file) for split in SPLITS for file in dataset.files(split)]
     )
-    rates = rates_before(config, upstream)
+    rates = rates_of_run(config, upstream)
     assert rates is not None
     task = make_task(config, config.classes, rates, config.features, [])
     actual = measure(scored := scored_by_ht(events), None, replicas(scored), task)

@@ -19,7 +19,7 @@ from ingestion.errors import ConflictingFilesError, MissingBranchError
 from ingestion.settings import SampleSettings
 from pipeline.errors import ConfigError
 from pipeline.runner import State
-from pipeline.stages.evaluate import rates_before
+from pipeline.stages.evaluation_task import rates_of_run
 
 CROSS_SECTIONS = {"qcd": 1000.0, "ttbar": 100.0, "wjets": 10.0}
 
@@ -94,7 +94,7 @@ def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: 
     assert "Efficiencies of weights are relative to all generated events of: qcd" in output
     upstream = {name: skim.version(name) for name in ("ingest", "features")}
     config = skim.runner().run_folder.config
-    rates = rates_before(config, upstream)
+    rates = rates_of_run(config, upstream)
     assert rates is not None
     assert rates.of_samples["qcd"].value == pytest.approx(
         1000 * 30 / 400 * (config.trigger_luminosity or 0.0) * 1e-36

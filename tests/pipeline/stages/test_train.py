@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.stages.train import refuse_first_weights
+from pipeline.stages.train import check_model_moved
 from training.errors import IdleSettingError
 from training.settings import TrainSettings
 
@@ -22,7 +22,7 @@ def test_a_training_without_a_push_is_refused(not_finite: int, key: str) -> None
     with pytest.raises(
         IdleSettingError, match=f"hlf: no worker sent a step to the server of agn, .*{key}"
     ):
-        refuse_first_weights("hlf", settings, summary)
+        check_model_moved("hlf", settings, summary)
 
 
 @pytest.mark.parametrize("acted", [{"pushes": 1}, {"pushes": 0, "slowmo_steps": 2}])
@@ -30,6 +30,6 @@ def test_a_training_with_a_push_or_an_outer_step_is_not_refused(acted: dict[str,
     settings = TrainSettings.model_validate(
         {"algorithm": {"name": "agn", "local_steps": 50}, "workers": 2}
     )
-    refuse_first_weights(
+    check_model_moved(
         "hlf", settings, {"acted": acted, "steps": 100, "per_rank": [{"steps_not_finite": 3}]}
     )
