@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable
-from enum import Enum, Flag
+from enum import Enum
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -24,11 +24,7 @@ _NUMERIC_CODES: Final = "biufc"
 #: Types of numpy that torch lacks: floating point and complex numbers of more than eight bytes.
 _LONG_CODES: Final = "gG"
 _SEQUENCES: Final = {cls.__name__: cls for cls in (list, tuple, set, frozenset, deque)}
-_DICTS: Final = {cls.__name__: cls for cls in (dict, Counter, OrderedDict, defaultdict)}
-#: Factories of missing values that a defaultdict in a checkpoint may have.
-_FACTORIES: Final = {
-    cls.__name__: cls for cls in (int, float, bool, str, list, set, dict, Counter, deque)
-}
+_DICTS: Final = {cls.__name__: cls for cls in (dict, Counter)}
 #: Type tag of an object that was encoded before.
 _REFERENCE: Final = "again"
 
@@ -65,8 +61,9 @@ class ValueEncoder:
             maxlen = getattr(value, "maxlen", None)
             return type_name, [maxlen, self._encode_all(value)]
         if type(value) is _DICTS.get(type_name):
-            factory = _factory_name(value)
-            return type_name, [factory, self._encode_all(value), self._encode_all(value.values())]
+            return type_name, [self._encode_all(value), self._encode_all(value.values())]
+        if isinstance(value, Enum):
+            return "enum", [*_enum_names(type(value)), self.encode(value.value)]
         if hasattr(value, "load_state"):
             return "state", self.encode(value.state())
         return _encode_leaf(value)
@@ -115,7 +112,8 @@ class ValueDecoder:
             case "number":
                 return payload[()]
             case "enum":
-                return _decode_enum(*payload)
+                module, class_name, member_value = payload
+                return _enum_member(module, class_name, self.decode(member_value))
             case "random":
                 return _decode_random(payload, present)
             case "generator":
@@ -151,12 +149,8 @@ class ValueDecoder:
         return sequence
 
     def _decode_dict(self, cls: type, object_id: int, payload: Any, present: Any) -> Any:
-        factory_name, encoded_keys, encoded_values = payload
-        mapping: Any = present
-        if type(present) is not cls:
-            mapping = cls()
-            if cls is defaultdict:
-                mapping.default_factory = _FACTORIES.get(factory_name)
+        encoded_keys, encoded_values = payload
+        mapping: Any = present if type(present) is cls else cls()
         self._remember(object_id, mapping)
         keys = self._decode_all(encoded_keys, [])
         present_values = [mapping.get(key) for key in keys]
@@ -183,8 +177,6 @@ def _encode_leaf(value: Any) -> tuple[str, Any]:
         _require_torch_dtype(value.dtype)
         tag = "array" if type(value) is np.ndarray else "number"
         return tag, np.array(value)
-    if isinstance(value, Enum):
-        return "enum", _encode_enum(value)
     if type(value) is random.Random:
         return "random", value.getstate()
     if type(value) is np.random.Generator:
@@ -202,20 +194,6 @@ def _require_torch_dtype(dtype: np.dtype[Any]) -> None:
         raise TypeError(f"it has numbers of the type {dtype}, which torch cannot read")
 
 
-def _factory_name(mapping: Any) -> str | None:
-    """Name of the factory of missing values; None for a dict without one."""
-    factory = getattr(mapping, "default_factory", None)
-    if factory is None:
-        return None
-    name = getattr(factory, "__name__", "")
-    if _FACTORIES.get(name) is not factory:
-        raise TypeError(
-            f"it has a defaultdict of {factory}; a checkpoint can hold one of "
-            f"{', '.join(_FACTORIES)}"
-        )
-    return str(name)
-
-
 def _decode_array(array: Any, present: Any) -> Any:
     can_hold = (
         isinstance(present, np.ndarray)
@@ -229,31 +207,26 @@ def _decode_array(array: Any, present: Any) -> Any:
     return present
 
 
-def _encode_enum(member: Enum) -> list[Any]:
-    """Module and class name of an enumeration, and the name of its member.
-
-    A flag has its number in place of the name, since sums of flags have no name.
-    """
-    cls = type(member)
+def _enum_names(cls: type[Enum]) -> tuple[str, str]:
+    """Module and class name of an enumeration."""
     if _find_enum(cls.__module__, cls.__qualname__) is not cls:
         raise TypeError(
             f"it has a value of {_full_name(cls)}, which is not defined at the top of a module"
         )
-    member_name = member.value if isinstance(member, Flag) else member.name
-    return [cls.__module__, cls.__qualname__, member_name]
+    return cls.__module__, cls.__qualname__
 
 
-def _decode_enum(module: str, class_name: str, member_name: Any) -> Any:
+def _enum_member(module: str, class_name: str, member_value: Any) -> Enum:
     cls = _find_enum(module, class_name)
     if cls is None:
         raise CheckpointError(
             f"the checkpoint has a value of {module}.{class_name}, which is no enumeration any more"
         )
     try:
-        return cls(member_name) if issubclass(cls, Flag) else cls[member_name]
-    except (KeyError, ValueError) as cause:
+        return cls(member_value)
+    except ValueError as cause:
         raise CheckpointError(
-            f"the checkpoint has {module}.{class_name}.{member_name}, which is no member any more"
+            f"the checkpoint has {module}.{class_name}({member_value!r}), which is no member any more"
         ) from cause
 
 

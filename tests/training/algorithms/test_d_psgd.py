@@ -13,34 +13,35 @@ from training.algorithms.d_psgd import mix
 from training.topology import make_topology
 
 RATE = 0.1
-PLAIN = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
-#: Of the ring, by hand.
-RINGS = [
-    np.full((3, 3), 1 / 3),
-    np.array([[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]])
-    / 3,
-]
-EXPONENTIAL = mixing_matrix(make_topology("exponential", 9))
-
-
-@pytest.mark.parametrize(
-    ("topology", "weights"), [*(("ring", ring) for ring in RINGS), ("exponential", EXPONENTIAL)]
+D_PSGD = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
+RING_OF_5 = np.array(
+    [[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]]
 )
+MIXING_MATRICES = [
+    ("ring", np.full((3, 3), 1 / 3)),
+    ("ring", RING_OF_5 / 3),
+    ("exponential", mixing_matrix(make_topology("exponential", 9))),
+]
+
+
+@pytest.mark.parametrize(("topology", "weights"), MIXING_MATRICES)
 def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(
     topology: str, weights: Any
 ) -> None:
     problem = LinearGradients(workers=len(weights), steps=6, seed=2)
-    present = second = np.tile(problem.initial, (len(weights), 1))
-    for step, actual in enumerate(problem.drive(topology=topology, **PLAIN)):
-        present = weights @ present - RATE * problem.gradients(step, present)
-        np.testing.assert_allclose(actual, present, atol=1e-14)
-        # Mixing after the step would give another number.
-        second = weights @ (second - RATE * problem.gradients(step, second))
-        assert abs(actual - second).max() > 1e-3
+    models = np.tile(problem.initial, (len(weights), 1))
+
+    trained = problem.drive(topology=topology, **D_PSGD)
+
+    for step in range(6):
+        models = weights @ models - RATE * problem.gradients(step, models)
+        np.testing.assert_allclose(trained[step], models, atol=1e-14)
 
 
 def test_without_a_vector_that_is_not_finite_the_other_weights_sum_to_one() -> None:
     out = np.zeros(2)
-    vectors = (np.array([1.0, 2.0]), np.array([np.nan, 0.0]), np.array([5.0, 6.0]))
+    vectors = [np.array([1.0, 2.0]), np.array([np.nan, 0.0]), np.array([5.0, 6.0])]
+
     assert mix([0.5, 0.25, 0.25], vectors, out=out)
+
     np.testing.assert_allclose(out, (2 * vectors[0] + vectors[2]) / 3)

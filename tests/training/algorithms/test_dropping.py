@@ -9,62 +9,72 @@ import pytest
 from simulated import UNEVEN_CLUSTER, LinearGradients, StepRecorder
 
 from training.algorithms import sharded
-from training.algorithms.base import Algorithm
 from training.algorithms.sharded import Sharded, largest, update_view
 
 SIZE = 1000
 
 
 @pytest.mark.parametrize("drop_rate", [0.5, 0.9, 0.99])
-def test_the_elements_that_stay_are_the_largest(
+def test_the_elements_that_are_sent_are_the_largest(drop_rate: float) -> None:
+    values = np.random.default_rng(1).normal(size=SIZE)
+
+    sent = largest(values, drop_rate)
+
+    assert len(sent) == round(SIZE * (1 - drop_rate))
+    assert np.abs(values[sent]).min() > np.abs(np.delete(values, sent)).max()
+
+
+@pytest.mark.parametrize("drop_rate", [0.5, 0.9, 0.99])
+def test_the_threshold_of_a_sample_sends_about_as_many_elements(
     drop_rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.random.default_rng(1).normal(size=SIZE)
-    retained = largest(values, drop_rate)
-    assert len(retained) == round(SIZE * (1 - drop_rate))
-    assert np.abs(values[retained]).min() > np.abs(np.delete(values, retained)).max()
     monkeypatch.setattr(sharded, "_SAMPLE_SIZE", SIZE // 4)
-    assert len(largest(values, drop_rate)) == pytest.approx(SIZE * (1 - drop_rate), rel=0.5, abs=5)
+
+    num_sent = len(largest(values, drop_rate))
+
+    assert num_sent == pytest.approx(SIZE * (1 - drop_rate), rel=0.5, abs=5)
 
 
 def test_a_view_follows_the_server() -> None:
-    rng, view, server = np.random.default_rng(1), np.zeros(SIZE), np.zeros(SIZE)
+    rng = np.random.default_rng(1)
+    view, server = np.zeros(SIZE), np.zeros(SIZE)
     for _ in range(50):
         server += rng.normal(size=SIZE)
-        copy_before, untold = view.copy(), server - view
-        message = update_view(view, server, 0.9)
-        moved = np.flatnonzero(view != copy_before)
-        assert message == len(moved) == SIZE // 10
-        np.testing.assert_array_equal(view[moved], server[moved])
-        assert np.abs(server - view).max() <= np.abs(untold[moved]).min()
+        old_view = view.copy()
+
+        num_changed = update_view(view, server, 0.9)
+
+        changed = np.flatnonzero(view != old_view)
+        assert num_changed == len(changed) == SIZE // 10
+        np.testing.assert_array_equal(view[changed], server[changed])
+        smallest_change = np.abs(view - old_view)[changed].min()
+        assert np.abs(server - view).max() <= smallest_change
     assert np.abs(server - view).max() < 15
 
 
 @pytest.mark.parametrize("overlap", ["inline", "thread"])
 def test_workers_and_shards_lose_nothing(overlap: str) -> None:
-    # Gradients that do not depend on the model: the server, the residuals and what is not yet sent add up.
+    # Gradients that do not depend on the model: the server and the residuals add up to their sum.
     problem = LinearGradients(workers=3, steps=15, seed=2, size=40, hessian=0.0)
-    watcher, results = StepRecorder(), np.empty((3, 40))
-    settings: dict[str, Any] = {
-        "algorithm": "sharded",
-        "overlap": overlap,
-        "drop_rate": 0.8,
-        "shards": 2,
-    }
+    recorder = StepRecorder()
+    results = np.empty((3, 40))
+    dropping: dict[str, Any] = {"overlap": overlap, "drop_rate": 0.8, "shards": 2}
+    sgd: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.5}
+
     problem.drive(
-        optimizer="sgd",
-        learning_rate=0.5,
+        algorithm="sharded",
         cluster=UNEVEN_CLUSTER,
-        before_step=watcher,
+        before_step=recorder,
         results=results,
-        **settings,
+        **dropping,
+        **sgd,
     )
-    leftovers = sum(residual_of(watcher.algorithms[rank]) for rank in range(3))
-    assert np.abs(leftovers).max() > 0.5
-    total = -problem.pulls.sum(axis=(0, 1))
-    np.testing.assert_allclose((problem.initial - results[0]) / 0.5 + leftovers, total, atol=1e-12)
 
-
-def residual_of(algorithm: Algorithm) -> Any:
-    assert isinstance(algorithm, Sharded)
-    return algorithm.residual
+    residual = np.zeros(40)
+    for algorithm in recorder.algorithms.values():
+        assert isinstance(algorithm, Sharded)
+        residual += algorithm.residual
+    assert np.abs(residual).max() > 0.5
+    applied = (problem.initial - results[0]) / 0.5
+    np.testing.assert_allclose(applied + residual, -problem.pulls.sum(axis=(0, 1)), atol=1e-12)

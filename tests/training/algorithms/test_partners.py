@@ -15,26 +15,30 @@ DRAWS = 4000
 UNLIKELY = 1e-3
 
 
-def drawn(name: str, rank: int, *, workers: int, seed: int = 1) -> NDArray[np.int64]:
+def draw_partners(name: str, rank: int, *, workers: int, seed: int = 1) -> NDArray[np.int64]:
     partners = RandomPartners(make_topology(name, workers).neighbours[rank], seed=seed, rank=rank)
     return np.array([partners.next() for _ in range(DRAWS)])
 
 
 @pytest.mark.parametrize(("name", "workers"), [("complete", 6), ("ring", 5), ("exponential", 12)])
-def test_every_neighbour_is_as_likely_and_nobody_else_is_chosen(name: str, workers: int) -> None:
-    topology = make_topology(name, workers)
-    for rank in range(workers):
-        counts = np.bincount(drawn(name, rank, workers=workers), minlength=workers)
-        assert np.flatnonzero(counts).tolist() == topology.neighbours[rank]
-        assert rank not in topology.neighbours[rank]
-        assert chisquare(counts[topology.neighbours[rank]]).pvalue > UNLIKELY
+def test_every_neighbour_is_equally_likely_and_nobody_else_is_drawn(
+    name: str, workers: int
+) -> None:
+    for rank, neighbours in enumerate(make_topology(name, workers).neighbours):
+        partners = draw_partners(name, rank, workers=workers)
+
+        counts = np.bincount(partners, minlength=workers)
+
+        assert rank not in neighbours
+        assert np.flatnonzero(counts).tolist() == neighbours
+        assert chisquare(counts[neighbours]).pvalue > UNLIKELY
 
 
-def test_choices_of_different_ranks_are_independent() -> None:
-    choices = [drawn("complete", rank, workers=5) for rank in range(5)]
+def test_partners_of_different_ranks_are_independent() -> None:
+    partners_of_ranks = [draw_partners("complete", rank, workers=5) for rank in range(5)]
     for first in range(5):
         for second in range(first):
             table = np.zeros((5, 5))
-            np.add.at(table, (choices[first], choices[second]), 1)
+            np.add.at(table, (partners_of_ranks[first], partners_of_ranks[second]), 1)
             table = np.delete(np.delete(table, first, axis=0), second, axis=1)
             assert chi2_contingency(table).pvalue > UNLIKELY / 10

@@ -1,4 +1,4 @@
-"""What every registered method keeps to, and how the config names them."""
+"""The rules that hold for every registered method, and the names of methods in the config."""
 
 from __future__ import annotations
 
@@ -47,57 +47,58 @@ def test_a_name_belongs_to_one_method() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -> None:
-    settings_of, traits, kind_name = METHODS[name]
+def test_traits_agree_with_each_other(name: str) -> None:
+    traits = METHODS[name].traits
+
     assert traits.title
-    # Work units leave workers different numbers of steps, so only methods that meet never can use them.
+    # Work units leave workers different numbers of steps, so only methods that never synchronise can use them.
     assert not traits.synchronous or traits.equal_steps
     assert not (traits.pairs and (traits.exact_average or traits.equal_steps))
     assert not traits.averages_models or traits.exact_average
-    # The file of the method, by which a stage knows its code, and what its docstrings say.
-    assert (
-        kind_name.__module__
-        == settings_of.__module__
-        == f"training.algorithms.{name.replace('-', '_')}"
-    )
-    module = inspect.getmodule(kind_name)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_file_of_a_method_has_its_name_its_source_and_its_equation(name: str) -> None:
+    method = METHODS[name]
+
+    assert method.algorithm.__module__ == f"training.algorithms.{name.replace('-', '_')}"
+    assert method.settings.__module__ == method.algorithm.__module__
+    module = inspect.getmodule(method.algorithm)
     assert module is not None
-    assert re.search(r"(19|20)\d\d", module.__doc__ or ""), (
-        "the docstring of the module cites its source"
-    )
-    assert re.search(r"<-|=", kind_name.__doc__ or ""), (
-        "the docstring of the class has the equation"
-    )
+    assert re.search(r"(19|20)\d\d", module.__doc__ or "")
+    assert re.search(r"<-|=", method.algorithm.__doc__ or "")
 
 
 def test_a_wrapper_passes_every_call_on() -> None:
-    own_value = {
+    public_methods = {
         name
-        for name, value in vars(Algorithm).items()
-        if inspect.isfunction(value) and not name.startswith("_")
+        for name, member in vars(Algorithm).items()
+        if inspect.isfunction(member) and not name.startswith("_")
     }
-    assert own_value - vars(Wrapper).keys() == {"has_gradient"}
+
+    assert public_methods - vars(Wrapper).keys() == {"has_gradient"}
 
 
-def test_a_name_stands_for_the_method_with_its_defaults() -> None:
-    for name in METHODS:
-        read = TrainSettings.model_validate
-        assert read({"algorithm": name, "optimizer": "sgd"}) == read(
-            {"algorithm": {"name": name}, "optimizer": "sgd"}
-        )
-    assert TrainSettings().algorithm.name == "ar-sgd"
+@pytest.mark.parametrize("name", METHODS)
+def test_a_name_stands_for_the_method_with_its_defaults(name: str) -> None:
+    by_name = TrainSettings.model_validate({"algorithm": name, "optimizer": "sgd"})
+    by_section = TrainSettings.model_validate({"algorithm": {"name": name}, "optimizer": "sgd"})
+
+    assert by_name == by_section
+
+
+def test_an_unknown_method_is_refused_with_the_names_of_all() -> None:
     with pytest.raises(ValidationError, match=r"'ad-psgd', .*'ar-sgd'"):
         TrainSettings.model_validate({"algorithm": "adpsgd"})
 
 
-def test_only_what_can_change_the_result_counts() -> None:
-    plain, named = (
-        TrainSettings.model_validate({"algorithm": {"name": "ad-psgd"} | keys}).result_items()
-        for keys in ({}, {"network": "ib0"})
-    )
-    assert plain == named
-    assert plain["algorithm"] == {"name": "ad-psgd", "topology": "complete"}
-    assert "workers" not in TrainSettings().result_items(exclude={"workers"})
+def test_only_keys_that_can_change_the_result_count() -> None:
+    settings = TrainSettings.model_validate({"algorithm": {"name": "ad-psgd", "network": "ib0"}})
+
+    items = settings.result_items(exclude={"workers"})
+
+    assert items["algorithm"] == {"name": "ad-psgd", "topology": "complete"}
+    assert "workers" not in items
 
 
 def test_a_plan_is_made_without_libraries_that_load_slowly() -> None:
@@ -105,11 +106,12 @@ def test_a_plan_is_made_without_libraries_that_load_slowly() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_slowmo_takes_the_traits_of_its_base_but_for_exact_averages() -> None:
-    for exact in (True, False):
-        selected = settings(
-            algorithm="ad-psgd", workers=1, slowmo=SlowMoSettings(exact_average=exact)
-        )
-        created = make_algorithm(VectorRow(np.zeros(3)), selected, Transport())
-        assert created.traits.pairs
-        assert created.traits.equal_steps is exact
+@pytest.mark.parametrize("exact", [True, False])
+def test_slowmo_has_the_traits_of_its_base_but_for_exact_averages(exact: bool) -> None:
+    slowmo = SlowMoSettings(exact_average=exact)
+    wrapped_settings = settings(algorithm="ad-psgd", workers=1, slowmo=slowmo)
+
+    algorithm = make_algorithm(VectorRow(np.zeros(3)), wrapped_settings, Transport())
+
+    assert algorithm.traits.pairs
+    assert algorithm.traits.equal_steps is exact

@@ -43,12 +43,12 @@ def slowmo(
     }
 
 
-def problem(workers: int = 4, steps: int = 24) -> LinearGradients:
-    return LinearGradients(workers=workers, steps=steps, seed=3)
+def gradients_of_four_workers(steps: int = 24) -> LinearGradients:
+    return LinearGradients(workers=4, steps=steps, seed=3)
 
 
-def drive(options: LinearGradients, **selected: Any) -> NDArray[np.float64]:
-    return options.drive(**({"optimizer": "sgd", "learning_rate": RATE} | selected))
+def drive(problem: LinearGradients, **settings: Any) -> NDArray[np.float64]:
+    return problem.drive(**({"optimizer": "sgd", "learning_rate": RATE} | settings))
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
@@ -56,102 +56,98 @@ def drive(options: LinearGradients, **selected: Any) -> NDArray[np.float64]:
 def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimizer(
     base: str, optimizer: dict[str, Any]
 ) -> None:
-    settings = (
-        BASES[base] | {"partners": matched_partners(PAIRS), "cluster": UNEVEN_CLUSTER} | optimizer
-    )
-    alone = drive(problem(), **settings)
-    exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
-    np.testing.assert_allclose(
-        drive(problem(), **settings, **slowmo(tau=3, exact=exact)), alone, atol=1e-9
-    )
+    problem = gradients_of_four_workers()
+    cluster = {"partners": matched_partners(PAIRS), "cluster": UNEVEN_CLUSTER}
+    settings = BASES[base] | cluster | optimizer
+    averages_exactly = base in ("ar-sgd", "local-sgd")
+
+    wrapped = drive(problem, **settings, **slowmo(tau=3, exact=None if averages_exactly else False))
+
+    np.testing.assert_allclose(wrapped, drive(problem, **settings), atol=1e-9)
 
 
 def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
-    beta, alpha, options = 0.6, 0.8, problem()
-    actual = drive(
-        options,
-        algorithm="ad-psgd",
-        partners=matched_partners([[]]),
-        **slowmo(tau=6, alpha=alpha, beta=beta, exact=True),
-    )
+    beta, alpha = 0.6, 0.8
+    problem = gradients_of_four_workers()
+    settings = {"algorithm": "ad-psgd", "partners": matched_partners([[]])}
+
+    trained = drive(problem, **settings, **slowmo(tau=6, alpha=alpha, beta=beta, exact=True))
+
     # Chen and Huo 2016: D = eta D + zeta (mean - w); w = w + D.
-    model, update = options.initial, np.zeros(5)
-    present = np.tile(model, (4, 1))
-    for step in range(options.steps):
-        present = present - RATE * options.gradients(step, present)
+    block_model, update = problem.initial, np.zeros(5)
+    models = np.tile(block_model, (4, 1))
+    for step in range(problem.steps):
+        models = models - RATE * problem.gradients(step, models)
         if step % 6 == 5:
-            update = beta * update + alpha * (present.mean(axis=0) - model)
-            model = model + update
-            present[:] = model
-        np.testing.assert_allclose(actual[step], present, atol=1e-14)
+            update = beta * update + alpha * (models.mean(axis=0) - block_model)
+            block_model = block_model + update
+            models[:] = block_model
+        np.testing.assert_allclose(trained[step], models, atol=1e-14)
 
 
 def test_the_rate_of_a_window_is_that_at_its_start() -> None:
-    linear_gradients = LinearGradients(workers=1, steps=4, seed=3, hessian=0)
+    problem = LinearGradients(workers=1, steps=4, seed=3, hessian=0)
 
-    def change_within(rank: int, step: int, algorithm: Algorithm) -> None:
+    def lower_rate(_rank: int, step: int, algorithm: Algorithm) -> None:
         algorithm.optimizer.param_groups[0]["lr"] = 0.1 if step == 0 else 0.05
 
-    actual = drive(
-        linear_gradients, algorithm="d-psgd", before_step=change_within, **slowmo(tau=2, beta=0.5)
-    )
-    pulls = -linear_gradients.pulls[0]
-    first = (0.1 * pulls[0] + 0.05 * pulls[1]) / 0.1
-    second = 0.5 * first + (0.05 * pulls[2] + 0.05 * pulls[3]) / 0.05
-    np.testing.assert_allclose(actual[1, 0], linear_gradients.initial - 0.1 * first, atol=1e-14)
-    np.testing.assert_allclose(actual[3, 0], actual[1, 0] - 0.05 * second, atol=1e-14)
+    settings = {"algorithm": "d-psgd", "before_step": lower_rate}
+    trained = drive(problem, **settings, **slowmo(tau=2, beta=0.5))
+
+    gradients = -problem.pulls[0]
+    first_momentum = (0.1 * gradients[0] + 0.05 * gradients[1]) / 0.1
+    second_momentum = 0.5 * first_momentum + (0.05 * gradients[2] + 0.05 * gradients[3]) / 0.05
+    first_end = problem.initial - 0.1 * first_momentum
+    np.testing.assert_allclose(trained[1, 0], first_end, atol=1e-14)
+    np.testing.assert_allclose(trained[3, 0], first_end - 0.05 * second_momentum, atol=1e-14)
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", ["ad-psgd", "swarm-sgd"])
-def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_momentum(
+def test_a_worker_without_events_at_the_start_of_a_warm_up_has_a_finite_slow_momentum(
     name: str, exact: bool
 ) -> None:
-    """Nobody had counted a sample yet: its window began at rate 0, and the momentum was divided by it.
-
-    With the exact average it left the outer step alone, while the others waited for it.
-    """
-    memory_checkpoints = MemoryCheckpoints()
+    """Its window begins at rate 0. With the exact average it takes part in the outer step of the others."""
+    checkpoints = MemoryCheckpoints()
     settings = {
         "algorithm": name,
         "sharding": "static",
         "batch_size": 1,
         "schedule": {"warmup_epochs": 1},
+        "slowmo": {"tau": 2, "exact_average": exact},
     }
-    settings |= {"slowmo": {"tau": 2, "exact_average": exact}}
+
     # Three and four events in steps of one: rank 0, which is the first to ask for the rate, begins without any.
-    actual = run(
-        train=toy_rows(7, groups=1), workers=2, epochs=1, files=memory_checkpoints.files, **settings
-    )
-    assert [(record["steps"], record["samples"]) for (record,) in actual.records] == [
-        (4, 3),
-        (4, 4),
-    ]
-    states = [
-        memory_checkpoints.at((1, 0)).load(rank)["algorithm"]["attributes"] for rank in range(2)
-    ]
-    momenta = [state["_slow_momentum"][-1].numpy() for state in states]
+    rows = toy_rows(7, groups=1)
+    trained = run(train=rows, workers=2, epochs=1, files=checkpoints.files, **settings)
+
+    counts = [(record["steps"], record["samples"]) for (record,) in trained.records]
+    assert counts == [(4, 3), (4, 4)]
+    momenta = []
+    for rank in range(2):
+        attributes = checkpoints.at((1, 0)).load(rank)["algorithm"]["attributes"]
+        momenta.append(attributes["_slow_momentum"][-1].numpy())
     assert np.isfinite(momenta).all()
     if exact:
         np.testing.assert_array_equal(*momenta)
 
 
 def test_workers_at_different_rates_have_the_same_model_after_an_exact_average() -> None:
-    settings = {
-        "algorithm": "swarm-sgd",
-        "schedule": {"decay": "cosine"},
-        "slowmo": {"tau": 1, "exact_average": True},
-    }
-    actual = run(train=toy_rows(400), workers=4, epochs=2, **settings)
-    assert actual.records[0][-1]["consensus_distance"] < 1e-12
+    slowmo = {"tau": 1, "exact_average": True}
+    settings = {"algorithm": "swarm-sgd", "schedule": {"decay": "cosine"}, "slowmo": slowmo}
+
+    trained = run(train=toy_rows(400), workers=4, epochs=2, **settings)
+
+    assert trained.records[0][-1]["consensus_distance"] < 1e-12
 
 
 def test_slowmo_leaves_the_averages_between_its_outer_steps_as_they_are_without_it() -> None:
-    # LocalSGD within SlowMo once forgot its momentum at every average, and not at the outer steps only.
-    options = problem(steps=11)
+    problem = gradients_of_four_workers(steps=11)
     settings = {"algorithm": "local-sgd", "local_steps": 3, "momentum": 0.9}
-    within = drive(options, **settings, slowmo={"tau": 12, "beta": 0.6})
-    np.testing.assert_array_equal(within, drive(options, **settings))
+
+    wrapped = drive(problem, **settings, slowmo={"tau": 12, "beta": 0.6})
+
+    np.testing.assert_array_equal(wrapped, drive(problem, **settings))
 
 
 EAMSGD = {"algorithm": "eamsgd", "delta": 0.9}
@@ -160,33 +156,32 @@ EAMSGD = {"algorithm": "eamsgd", "delta": 0.9}
 @pytest.mark.parametrize(
     "base", [{"algorithm": "qg-dsgdm"}, EAMSGD, EAMSGD | {"staleness_bound": 1}], ids=str
 )
+@pytest.mark.parametrize("policy", [None, "keep", "reset"])
 def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
-    base: dict[str, Any],
+    base: dict[str, Any], policy: str | None
 ) -> None:
-    """`optimizer_state` had no effect on it."""
+    recorder = StepRecorder()
+    settings = base | {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
 
-    def momenta(**selected: Any) -> NDArray[np.float64]:
-        watcher, exact = StepRecorder(), {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
-        drive(problem(), **base, **exact, **selected, before_step=watcher)
-        return np.array([watcher.algorithms[rank].momenta[0] for rank in range(4)])
+    drive(gradients_of_four_workers(), **settings, optimizer_state=policy, before_step=recorder)
 
-    retained = momenta(optimizer_state="keep")
-    assert (abs(retained - retained.mean(axis=0)).max(axis=1) > 1e-3).all()
-    # By default, as with the momentum of SGD.
-    assert (momenta(optimizer_state="reset") == 0).all()
-    assert (momenta() == 0).all()
+    momenta = np.array([recorder.algorithms[rank].momenta[0] for rank in range(4)])
+    if policy == "keep":
+        assert (abs(momenta - momenta.mean(axis=0)).max(axis=1) > 1e-3).all()
+    else:
+        # The default resets, as with the momentum of SGD.
+        assert (momenta == 0).all()
 
 
 @pytest.mark.parametrize("method", ["d-psgd", *GOSSIP_METHODS])
 def test_the_exact_average_ends_all_disagreement_also_with_averages_under_way(method: str) -> None:
+    problem = gradients_of_four_workers(steps=36)
     # An exchange of a pair takes two and a half steps.
-    slow = CLUSTER.model_copy(update={"bytes_per_second": 40 / 1.25e-3, "jitter": 0.2})
-    actual = drive(
-        problem(steps=36),
-        **PEER_METHODS[method],
-        cluster=slow,
-        **slowmo(tau=12, beta=0.6, exact=True),
-    )
-    spread = np.ptp(actual, axis=1).max(axis=1)
+    cluster = CLUSTER.model_copy(update={"bytes_per_second": 40 / 1.25e-3, "jitter": 0.2})
+    settings = PEER_METHODS[method] | slowmo(tau=12, beta=0.6, exact=True)
+
+    trained = drive(problem, **settings, cluster=cluster)
+
+    spread = np.ptp(trained, axis=1).max(axis=1)
     assert spread[11::12].max() < 1e-14
     assert spread[10::12].min() > 1e-3

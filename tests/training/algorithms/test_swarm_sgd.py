@@ -10,63 +10,62 @@ from simulated import CLUSTER, LinearGradients, ListedPartners
 
 RATE = 0.1
 SWARM = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": RATE}
+STEP_MILLISECONDS = [1, 1.63, 2.37]
+#: Partners of each rank, after three local steps each.
+PARTNERS = [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]
 
 
-def algorithm_3(
-    problem: LinearGradients,
-    start: np.ndarray,
-    *,
-    times: list[float],
-    partners: list[list[int]],
-    local_steps: int,
-) -> np.ndarray:
+def algorithm_3(problem: LinearGradients, start: np.ndarray) -> np.ndarray:
     """The models after each step, in plain Python: steps end in the order of time, and an average takes none."""
-    now, began = start.copy(), start.copy()
-    actual = np.empty((problem.steps, *start.shape))
-    ends = sorted(
-        (times[rank] * (step + 1), rank, step)
-        for rank in range(len(times))
+    models, snapshots = start.copy(), start.copy()
+    trained = np.empty((problem.steps, *start.shape))
+    step_ends = sorted(
+        (milliseconds * (step + 1), rank, step)
+        for rank, milliseconds in enumerate(STEP_MILLISECONDS)
         for step in range(problem.steps)
     )
-    for _, rank, step in ends:
-        now[rank] -= RATE * problem.gradient(rank, step, began[rank])
-        if (step + 1) % local_steps == 0:
-            second = partners[rank][step // local_steps]
-            now[rank] = now[second] = (now[rank] + now[second]) / 2
-        began[rank] = actual[step, rank] = now[rank]
-    return actual
+    for _, rank, step in step_ends:
+        models[rank] -= RATE * problem.gradient(rank, step, snapshots[rank])
+        if step % 3 == 2:
+            partner = PARTNERS[rank][step // 3]
+            models[rank] = models[partner] = (models[rank] + models[partner]) / 2
+        snapshots[rank] = trained[step, rank] = models[rank]
+    return trained
 
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
-def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_steps(
-    exchange: str,
-) -> None:
+def test_a_worker_continues_from_the_average_of_a_partner_at_its_next_step(exchange: str) -> None:
     problem = LinearGradients(workers=3, steps=12, seed=6)
     start = np.random.default_rng(1).normal(size=(3, 5))
-    slow, partners = {1: 1.63, 2: 2.37}, [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]
-    actual = problem.drive(
-        cluster=CLUSTER.model_copy(update={"slow_ranks": slow}),
-        partners=lambda rank: ListedPartners(partners[rank]),
+    cluster = CLUSTER.model_copy(update={"slow_ranks": dict(enumerate(STEP_MILLISECONDS))})
+
+    trained = problem.drive(
+        cluster=cluster,
+        partners=lambda rank: ListedPartners(PARTNERS[rank]),
         initial=start,
         local_steps=3,
         exchange=exchange,
         **SWARM,
     )
-    expected = algorithm_3(problem, start, times=[1, 1.63, 2.37], partners=partners, local_steps=3)
-    np.testing.assert_allclose(actual, expected, atol=1e-14)
+
+    np.testing.assert_allclose(trained, algorithm_3(problem, start), atol=1e-14)
 
 
 def test_numbers_of_local_steps_are_geometric_and_differ_between_ranks() -> None:
-    steps, law = 1000, {"local_steps": 3, "local_steps_law": "geometric"}
-    problem, ends = LinearGradients(workers=2, steps=steps, seed=6), np.zeros((2, steps))
+    steps = 1000
+    problem = LinearGradients(workers=2, steps=steps, seed=6)
+    averages_begun = np.zeros((2, steps))
 
-    def watch(rank: int, step: int, algorithm: Any) -> None:
-        ends[rank, step] = algorithm.counters()["averages_begun"]
+    def record_averages(rank: int, step: int, algorithm: Any) -> None:
+        averages_begun[rank, step] = algorithm.counters()["averages_begun"]
 
-    problem.drive(**SWARM, **law, before_step=watch)
-    for begun in ends:
-        drawn = np.diff(np.flatnonzero(np.diff(begun)))
+    law = {"local_steps": 3, "local_steps_law": "geometric"}
+    problem.drive(**SWARM, **law, before_step=record_averages)
+
+    begins_average = np.diff(averages_begun)
+    for rank in range(2):
+        local_steps = np.diff(np.flatnonzero(begins_average[rank]))
         # Standard deviation of the mean of 333: sqrt(H (H - 1) / 333) = 0.13.
-        assert abs(drawn.mean() - 3) < 0.4
-        assert abs((drawn == 1).mean() - 1 / 3) < 0.08
-    assert abs(np.corrcoef(np.diff(ends))[0, 1]) < 0.1
+        assert abs(local_steps.mean() - 3) < 0.4
+        assert abs((local_steps == 1).mean() - 1 / 3) < 0.08
+    assert abs(np.corrcoef(begins_average)[0, 1]) < 0.1
