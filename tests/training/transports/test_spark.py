@@ -1,4 +1,4 @@
-"""The transport between agents of Spark: without Spark, whose jobs a thread does here."""
+"""The transport of agents, with a driver in this process: sums, counts, tasks that come twice or too late, and ends."""
 
 from __future__ import annotations
 
@@ -22,154 +22,165 @@ TOKEN = b"0123456789abcdef"
 WORLD_SIZE = 3
 
 
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        return client, accepted
+
+
 class Driver:
-    """Agents in this process, and a thread for what the driver does for each."""
+    """Agents in this process, and a thread for each, which does the driver's work."""
 
     def __init__(self) -> None:
-        pairs = [self._connected() for _ in range(WORLD_SIZE)]
         self.ended = Counter[int]()
-        self.agents = [
-            SparkTransport(
-                agent,
-                TOKEN,
-                rank=rank,
-                world_size=WORLD_SIZE,
-                on_end=lambda rank=rank: self.ended.update([rank]),
-            )
-            for rank, (agent, _) in enumerate(pairs)
-        ]
-        self.connections = [driver for _, driver in pairs]
-        self.ports = [("", 0)] * WORLD_SIZE
-        self.said: list[dict[str, Any]] = []
+        self.agents: list[SparkTransport] = []
+        self.connections: list[socket.socket] = []
+        self.addresses = [("", 0)] * WORLD_SIZE
+        self.messages: list[dict[str, Any]] = []
         self._counters = Counter[str]()
-        self._begun: dict[int, list[tuple[str, int]]] = {}
+        self._sum_requests: dict[int, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
-        self.sums = ThreadPoolExecutor(1)
-        for connection in self.connections:
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    @staticmethod
-    def _connected() -> tuple[socket.socket, socket.socket]:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            agent = socket.create_connection(server.getsockname())
-            return agent, server.accept()[0]
+        self._jobs = ThreadPoolExecutor(1)
+        for rank in range(WORLD_SIZE):
+            agent_end, driver_end = socket_pair()
+            self.connections.append(driver_end)
+            self.agents.append(
+                SparkTransport(
+                    agent_end,
+                    TOKEN,
+                    rank=rank,
+                    world_size=WORLD_SIZE,
+                    on_end=lambda rank=rank: self.ended.update([rank]),
+                )
+            )
+            threading.Thread(target=self._serve, args=(driver_end,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection.makefile("rb") as lines:
-            first = json.loads(lines.readline())
-            self.ports[first["rank"]] = ("127.0.0.1", first["port"])
+            start = json.loads(next(lines))
+            self.addresses[start["rank"]] = ("127.0.0.1", start["port"])
             for line in lines:
-                document = json.loads(line)
+                message = json.loads(line)
                 with self._lock:
-                    if "count" in document:
-                        self._counters[document["count"]] += document["number"]
-                        connection.sendall(
-                            json.dumps({"total": self._counters[document["count"]]}).encode()
-                            + b"\n"
-                        )
-                    elif "sum" in document:
-                        begun = self._begun.setdefault(document["sum"], [])
-                        begun.append((document["type"], document["size"]))
-                        if len(begun) == WORLD_SIZE:
-                            self.sums.submit(self.add_up, document["sum"], *begun[0])
+                    if "count" in message:
+                        self._counters[message["count"]] += message["number"]
+                        answer = {"total": self._counters[message["count"]]}
+                        connection.sendall(json.dumps(answer).encode() + b"\n")
+                    elif "sum" in message:
+                        requests = self._sum_requests.setdefault(message["sum"], [])
+                        requests.append(message)
+                        if len(requests) == WORLD_SIZE:
+                            self._jobs.submit(self._add_up, message)
                     else:
-                        self.said.append(document)
+                        self.messages.append(message)
 
-    def add_up(self, index: int, dtype: str, size: int) -> None:
-        """Each task comes twice, as when Spark repeats it."""
+    def _add_up(self, request: dict[str, Any]) -> None:
+        """Do each task twice, as when Spark repeats it."""
+        number, dtype, size = request["sum"], request["type"], request["size"]
         for _ in range(2):
-            taken = [fetch_vector(port, TOKEN, index, dtype, size) for port in self.ports]
-        for _ in range(2):
-            for port in self.ports:
-                deliver_sum(port, TOKEN, index, sum(taken[1:], taken[0]))
-
-    def together(self, work: Any) -> list[Any]:
-        """What a coroutine gives for all agents, each in a thread."""
-        with ThreadPoolExecutor(WORLD_SIZE) as pool:
-            return [
-                future.result(30)
-                for future in [pool.submit(run_now, work(agent)) for agent in self.agents]
+            vectors = [
+                fetch_vector(address, TOKEN, number, dtype, size) for address in self.addresses
             ]
+        total = np.sum(vectors, axis=0, dtype=dtype)
+        for _ in range(2):
+            for address in self.addresses:
+                deliver_sum(address, TOKEN, number, total)
+
+    def run_on_all(self, work: Any) -> list[Any]:
+        """Results of a coroutine for all agents, each in a thread."""
+        with ThreadPoolExecutor(WORLD_SIZE) as pool:
+            futures = [pool.submit(run_now, work(agent)) for agent in self.agents]
+            return [future.result(30) for future in futures]
 
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    created = Driver()
-    wait_until(lambda: all(port for _, port in created.ports), label="all agents are there")
-    yield created
-    for connection in created.connections:
+    driver = Driver()
+    wait_until(lambda: all(port for _, port in driver.addresses), label="all agents are there")
+    yield driver
+    for connection in driver.connections:
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-def test_sums_and_what_rank_0_spreads_are_exact_of_any_shape(driver: Driver, dtype: str) -> None:
-    async def sums(agent: SparkTransport) -> list[Any]:
+def test_sums_under_way_at_once_are_exact(driver: Driver, dtype: str) -> None:
+    async def add_up(agent: SparkTransport) -> list[Any]:
         vectors = [
             (np.arange(6) * 10**power + agent.rank).astype(dtype).reshape(2, 3)
             for power in range(3)
         ]
-        begun = [agent.begin_all_reduce(vector) for vector in vectors]
-        for each in reversed(begun):
-            await each
-            assert each.is_done()
+        sums = [agent.begin_all_reduce(vector) for vector in vectors]
+        for pending in reversed(sums):
+            await pending
+            assert pending.is_done()
         return vectors
 
-    for actual in driver.together(sums):
-        for power, vector in enumerate(actual):
-            np.testing.assert_array_equal(vector, 3 * np.arange(6).reshape(2, 3) * 10**power + 3)
-    options = (
-        np.array([[-0.0, np.nan], [np.inf, 1e-310]])
-        if "float" in dtype
-        else np.array([[-1, 0], [2**40, 7]])
-    )
-    options = options.astype(dtype)
+    for vectors in driver.run_on_all(add_up):
+        for power, vector in enumerate(vectors):
+            expected = 3 * np.arange(6).reshape(2, 3) * 10**power + 3
+            np.testing.assert_array_equal(vector, expected)
 
-    async def spread(agent: SparkTransport) -> Any:
-        vector = options.copy() if agent.rank == 0 else np.full_like(options, 5)
+
+@pytest.mark.parametrize(
+    "content",
+    [np.array([[-0.0, np.nan], [np.inf, 1e-310]]), np.array([[-1, 0], [2**40, 7]])],
+    ids=["floats", "integers"],
+)
+def test_a_broadcast_is_exact_to_the_bit(driver: Driver, content: Any) -> None:
+    async def broadcast(agent: SparkTransport) -> bytes:
+        vector = content.copy() if agent.rank == 0 else np.full_like(content, 5)
         await agent.broadcast(vector)
         await agent.barrier()
-        return vector
+        return vector.tobytes()
 
-    assert {each.tobytes() for each in driver.together(spread)} == {options.tobytes()}
+    assert driver.run_on_all(broadcast) == [content.tobytes()] * WORLD_SIZE
 
 
-def test_tickets_are_dealt_once_and_samples_add_up(driver: Driver) -> None:
+def test_every_ticket_is_drawn_once(driver: Driver) -> None:
     async def draw(agent: SparkTransport) -> list[int]:
         return [await agent.count("tickets", 1) for _ in range(50)]
 
-    assert sorted(ticket for tickets in driver.together(draw) for ticket in tickets) == list(
-        range(1, 151)
-    )
+    tickets = np.concatenate(driver.run_on_all(draw))
 
+    assert sorted(tickets) == list(range(1, 151))
+
+
+def test_samples_of_all_agents_add_up(driver: Driver) -> None:
     async def count(agent: SparkTransport) -> int:
-        actual = 0
+        total = 0
         for _ in range(20):
             agent._asked_for_samples = -np.inf
-            state_before, actual = actual, await agent.count("samples", 7)
-            assert actual >= state_before + 7
+            new_total = await agent.count("samples", 7)
+            assert new_total >= total + 7
+            total = new_total
         # Between two questions it adds its own.
         agent._asked_for_samples = np.inf
-        assert await agent.count("samples", 1) == actual + 1
-        return actual
+        assert await agent.count("samples", 1) == total + 1
+        return total
 
-    assert max(driver.together(count)) == WORLD_SIZE * 20 * 7
+    assert max(driver.run_on_all(count)) == WORLD_SIZE * 20 * 7
 
 
 def test_an_agent_waits_where_it_is_an_epoch_ahead_of_a_sum_and_not_before(driver: Driver) -> None:
-    first, *remaining = driver.agents
-    vectors = [np.ones(3) for _ in driver.agents]
-    begun = first.begin_all_reduce(vectors[0])
+    first, *other_agents = driver.agents
+    vector = np.ones(3)
+    pending = first.begin_all_reduce(vector)
     for _ in range(_UNITS_AHEAD):
         run_now(first.count("tickets", 1))
-    assert not begun.is_done()
+    assert not pending.is_done()
+
     with ThreadPoolExecutor(1) as pool:
         ticket = pool.submit(run_now, first.count("tickets", 1))
         assert not ticket.done()
-        for agent, vector in zip(remaining, vectors[1:], strict=True):
-            agent.begin_all_reduce(vector)
+        for agent in other_agents:
+            agent.begin_all_reduce(np.ones(3))
+
         assert ticket.result(30) == _UNITS_AHEAD + 1
-    assert vectors[0].tolist() == [3, 3, 3]
+
+    assert vector.tolist() == [3, 3, 3]
     assert first.waited > 0
 
 
@@ -179,18 +190,20 @@ def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Dri
     async def add_up(agent: SparkTransport) -> None:
         await agent.all_reduce_sum(vectors[agent.rank])
 
-    driver.together(add_up)
-    wait_until(lambda: not driver.agents[0]._sums, label="the sum is there")
-    deliver_sum(driver.ports[0], TOKEN, 1, np.full(2, 9.0))
+    driver.run_on_all(add_up)
+    wait_until(lambda: not driver.agents[0]._sums, label="the sum has arrived")
+
+    deliver_sum(driver.addresses[0], TOKEN, 1, np.full(2, 9.0))
     assert vectors[0].tolist() == [3, 3]
     with pytest.raises(ConnectionError):
-        fetch_vector(driver.ports[0], TOKEN, 1, "<f8", 2)
+        fetch_vector(driver.addresses[0], TOKEN, 1, "<f8", 2)
 
 
-def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Driver) -> None:
+def test_agents_send_their_progress_and_notice_the_end_of_the_driver(driver: Driver) -> None:
     driver.agents[1].send({"progress": {"step": 3}})
     driver.agents[1].send({"done": True})
-    wait_until(lambda: len(driver.said) == 2, label="the driver has heard it")
-    assert driver.said == [{"progress": {"step": 3}}, {"done": True}]
+    wait_until(lambda: len(driver.messages) == 2, label="the driver has received both")
+    assert driver.messages == [{"progress": {"step": 3}}, {"done": True}]
+
     driver.connections[2].shutdown(socket.SHUT_RDWR)
     wait_until(lambda: driver.ended == {2: 1}, label="the agent notices it")
