@@ -216,7 +216,7 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     # Enough comparisons hold.
     if num_holding >= required:
         return Verdict.EQUIVALENT if Verdict.EQUIVALENT in verdicts else Verdict.CONFIRMED
-    # So many fail that those that do not are too few.
+    # Too few are left that do not fail.
     if len(verdicts) - num_failing < required:
         is_contradicted = len(verdicts) - num_contradicted < required
         return Verdict.CONTRADICTED if is_contradicted else Verdict.SMALLER

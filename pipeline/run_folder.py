@@ -246,7 +246,7 @@ class RunFolder:
     def check_machine(
         self, needs: Collection[Need], problem: str, *, workers: int | None = None
     ) -> None:
-        """Refuse to go on if `examine` finds an error; warnings are for `doctor`.
+        """Stop if `examine` finds an error; warnings are for `doctor`.
 
         Raises:
             MachineError: There is an error; `problem` begins its message.
@@ -257,7 +257,7 @@ class RunFolder:
             raise MachineError(f"{problem} on this machine:\n{render(errors)}")
 
     def _log_jvm_noise(self, line: str) -> None:
-        # A command that only looks at a run folder writes no log.
+        # A command that only reads a run folder writes no log.
         if self.log.path.exists():
             with suppress(RunFolderError):
                 self.log.event("message of the JVM", message=line)

@@ -20,7 +20,7 @@ PAGES = [
     *sorted((CHECKOUT / "docs" / "clusters").glob("*.md")),
     *sorted((CHECKOUT / "docs" / "tutorials").glob("*.md")),
 ]
-#: Those that are shipped, and those that readers write themselves by the text of the page.
+#: Shipped configs, and configs that readers write themselves by the text of the page.
 CONFIGS = {
     "my.yaml",
     "nightly.yaml",
@@ -35,7 +35,7 @@ MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
 
 
 def options_of(command: PageCommand) -> dict[str, Any]:
-    """What the command line makes of the words; it raises an error of usage."""
+    """The parsed options of a command; a wrong option is an error."""
     name, *options = command.words
     # Typer has its own copy of click, without types.
     group: Any = get_command(app)
@@ -74,10 +74,7 @@ def test_a_wrong_option_is_noticed() -> None:
 def test_variables_of_make_exist(page: Path) -> None:
     users_line = re.search(r"^USERS := (.+)$", MAKEFILE, re.MULTILINE)
     assert users_line
-    variables = {
-        word.partition("=")[0]
-        for command in make_commands(page)
-        for word in command.words
-        if "=" in word
-    }
-    assert variables <= {*users_line[1].split()}
+    variables = set()
+    for command in make_commands(page):
+        variables |= {word.partition("=")[0] for word in command.words if "=" in word}
+    assert variables <= set(users_line[1].split())

@@ -7,12 +7,14 @@ import json
 import lzma
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.config import load_config
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
 PAGES = sorted(
     [
         CHECKOUT / "README.md",
@@ -22,25 +24,37 @@ PAGES = sorted(
     ]
 )
 NOTEBOOKS = sorted((CHECKOUT / "docs").rglob("*.ipynb"))
+ODD_PHRASES = re.compile(
+    r"\b(so many|hangs? on|mend(s|ed|ing)?|looks? at|looked at|made from the same|(is|are|was|were) told"
+    r"|(goes|go|went|going) on|what is no|has no word for|gets? on for|only then does|not read is|here stands?"
+    r"|as far as they are)\b",
+    re.IGNORECASE,
+)
+#: Folders whose text is English.
+FOLDERS = (
+    *("docs", "features", "hep_core", "hep_simulation", "hep_studies", "ingestion", "models"),
+    *("pipeline", "samples", "tests", "training"),
+)
+
+
+def cells_of(notebook: Path, cell_type: str) -> list[dict[str, Any]]:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == cell_type]
 
 
 def text_of(page: Path) -> str:
-    text = page.read_text(encoding="utf-8")
-    if page.suffix != ".ipynb":
-        return text
-    return "\n".join(
-        "".join(cell["source"])
-        for cell in json.loads(text)["cells"]
-        if cell["cell_type"] == "markdown"
-    )
+    if page.suffix == ".ipynb":
+        return "\n".join("".join(cell["source"]) for cell in cells_of(page, "markdown"))
+    return page.read_text(encoding="utf-8")
 
 
 def anchors_of(page: Path) -> set[str]:
-    """As GitHub and the site make them of headings of plain words."""
-    headings = re.findall(r"^#+ +(.+)$", text_of(page), flags=re.MULTILINE)
-    return {
-        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
-    }
+    """The anchors that GitHub and the site make of headings of plain words."""
+    anchors = set()
+    for heading in re.findall(r"^#+ +(.+)$", text_of(page), flags=re.MULTILINE):
+        words = re.sub(r"[^\w -]", "", heading.lower()).strip()
+        anchors.add(words.replace(" ", "-"))
+    return anchors
 
 
 def links_of(page: Path) -> list[str]:
@@ -58,36 +72,34 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         if not target.exists() or (anchor and anchor not in anchors_of(target)):
             broken.append(link)
+
     assert broken == []
 
 
 def test_a_page_has_links_and_anchors() -> None:
-    """Else the test above could not fail."""
-    readme = CHECKOUT / "README.md"
-    assert "docs/operations.md#watching-it" in links_of(readme)
-    assert "watching-it" in anchors_of(CHECKOUT / "docs" / "operations.md")
-    assert "watching" not in anchors_of(CHECKOUT / "docs" / "operations.md")
+    """Else the test of links could not fail."""
+    anchors = anchors_of(CHECKOUT / "docs" / "operations.md")
+
+    assert "docs/operations.md#watching-it" in links_of(CHECKOUT / "README.md")
+    assert "watching-it" in anchors
+    assert "watching" not in anchors
 
 
 def test_every_page_is_linked_from_the_front_page_and_every_study_from_that_of_studies() -> None:
-    pages = (
-        CHECKOUT / name for name in ("README.md", "docs/comparison.md", "docs/studies/index.md")
-    )
-    linked = {
-        (page.parent / link.partition("#")[0]).resolve()
-        for page in pages
-        for link in links_of(page)
-    }
-    assert [
-        page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"
-    ] == []
+    linked = {CHECKOUT / "README.md"}
+    for name in ("README.md", "docs/comparison.md", "docs/studies/index.md"):
+        page = CHECKOUT / name
+        paths = [link.partition("#")[0] for link in links_of(page)]
+        linked |= {(page.parent / path).resolve() for path in paths}
+
+    pages = {page for page in (*PAGES, *NOTEBOOKS) if page.name != "README.md"}
+    assert pages - linked == set()
 
 
 @pytest.mark.parametrize(
     "path", sorted((CHECKOUT / "docs" / "studies").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_the_config_of_published_pages_was_refused(path: Path) -> None:
-    """It lacked `classes` since these have no default."""
+def test_the_configs_of_published_pages_are_valid(path: Path) -> None:
     assert load_config(str(path)).classes == ["QCD", "ttbar", "W+jets"]
 
 
@@ -95,99 +107,62 @@ def test_the_front_page_is_short() -> None:
     assert len(text_of(CHECKOUT / "README.md").split()) <= 1000
 
 
-def test_one_time_is_said_for_make_test() -> None:
-    time = re.search(
-        r"^TEST_TIME := (.+)$", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
-    )
+def test_all_pages_state_the_same_time_for_make_test() -> None:
+    time = re.search(r"^TEST_TIME := (.+)$", MAKEFILE, re.MULTILINE)
+
     assert time
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"({time[1]})" in text_of(CHECKOUT / page), page
 
 
-def test_every_make_target_that_is_named_exists() -> None:
-    targets = set(
-        re.findall(
-            r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
-        )
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_every_make_target_of_a_page_exists(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)
+    commands = re.findall(
+        r"(?:`|^    )make ([a-z][a-z-]*(?: [a-z-]+)*)", text_of(page), re.MULTILINE
     )
-    for page in PAGES:
-        named = re.findall(
-            r"(?:`|^    )make ([a-z][a-z-]*(?: [a-z-]+)*)", text_of(page), re.MULTILINE
-        )
-        assert {word for message in named for word in message.split()} <= targets, page
+
+    assert set(" ".join(commands).split()) <= set(targets)
 
 
-def test_notebooks_are_small_and_ran_without_errors() -> None:
-    for notebook in NOTEBOOKS:
-        assert notebook.stat().st_size < 300_000
-        cells = [
-            cell
-            for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-            if cell["cell_type"] == "code"
-        ]
-        assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-        assert not [
-            output
-            for cell in cells
-            for output in cell["outputs"]
-            if output["output_type"] == "error"
-        ]
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_small_and_ran_without_errors(notebook: Path) -> None:
+    code_cells = cells_of(notebook, "code")
+
+    assert notebook.stat().st_size < 300_000
+    assert [cell["execution_count"] for cell in code_cells] == [*range(1, len(code_cells) + 1)]
+    for cell in code_cells:
+        assert "error" not in [output["output_type"] for output in cell["outputs"]]
 
 
 def test_the_english_is_plain() -> None:
-    odd = re.compile(
-        r"\b(so many|hangs? on|mend(s|ed|ing)?|looks? at|looked at|made from the same|(is|are|was|were) told"
-        r"|(goes|go|went|going) on|what is no|has no word for|gets? on for|only then does|not read is|here stands?"
-        r"|as far as they are)\b",
-        re.IGNORECASE,
-    )
-    folders = (
-        "docs",
-        "features",
-        "hep_core",
-        "hep_simulation",
-        "hep_studies",
-        "ingestion",
-        "models",
-        "pipeline",
-        "samples",
-        "tests",
-        "training",
-    )
-    paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*")] + [
-        CHECKOUT / "Makefile",
-        *PAGES,
-    ]
-    results = [
-        (str(path.relative_to(CHECKOUT)), message[0])
-        for path in paths
-        if path != Path(__file__)
-        and (path.suffix in {".html", ".md", ".py", ".sh", ".yaml"} or path.name == "Makefile")
-        for message in odd.finditer(path.read_text(encoding="utf-8").replace("_", " "))
-    ]
-    assert results == []
+    paths = [CHECKOUT / "Makefile", *PAGES]
+    for folder in FOLDERS:
+        paths += (CHECKOUT / folder).rglob("*")
+    suffixes = {".html", ".md", ".py", ".sh", ".yaml"}
+    odd_phrases = []
+    for path in paths:
+        if path != Path(__file__) and (path.suffix in suffixes or path.name == "Makefile"):
+            text = path.read_text(encoding="utf-8").replace("_", " ")
+            odd_phrases += [(path.name, match[0]) for match in ODD_PHRASES.finditer(text)]
+
+    assert odd_phrases == []
 
 
 def test_examples_import_only_what_is_public() -> None:
-    examples = [
-        *(CHECKOUT / "docs").glob("**/*.md"),
-        *(CHECKOUT / "docs" / "examples").glob("**/*.py"),
-    ]
+    docs = CHECKOUT / "docs"
     pattern = r"^\s*from (hep_core|pipeline|ingestion|features|models|training)\.(\w+)"
-    used = {
-        actual for path in examples for actual in re.findall(pattern, text_of(path), re.MULTILINE)
-    }
-    assert ("training", "algorithms") in used
-    assert {
-        (package, name)
-        for package, name in used
-        if name not in importlib.import_module(package).__all__
-    } == set()
+    imports = set()
+    for path in (*docs.glob("**/*.md"), *(docs / "examples").glob("**/*.py")):
+        imports |= set(re.findall(pattern, text_of(path), re.MULTILINE))
+
+    assert ("training", "algorithms") in imports
+    for package, name in imports:
+        assert name in importlib.import_module(package).__all__
 
 
-def test_no_page_of_a_study_named_the_folder_of_the_machine_that_made_it() -> None:
-    for result in (CHECKOUT / "docs" / "studies").glob("*/result.json.xz"):
-        assert not re.search(r"--config /", lzma.decompress(result.read_bytes()).decode()), result
-    assert [
-        page for page in PAGES if re.search(r"compare --study \S+ .*--config /", text_of(page))
-    ] == []
+def test_no_page_of_a_study_names_a_folder_of_the_machine_that_made_it() -> None:
+    for file in (CHECKOUT / "docs" / "studies").glob("*/result.json.xz"):
+        assert "--config /" not in lzma.decompress(file.read_bytes()).decode(), file
+    for page in PAGES:
+        assert not re.search(r"compare --study \S+ .*--config /", text_of(page)), page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,15 +29,12 @@ class Make:
         self.folder = folder
 
     def __call__(self, *arguments: str, **environment: str) -> list[list[str]]:
-        """The calls: arguments, config, overrides."""
-        retained = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HEP_", "MAKE", "MFLAGS"))
-        }
+        """Run make; returns all calls until now: arguments, config, overrides."""
+        foreign = ("HEP_", "MAKE", "MFLAGS")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         subprocess.run(
             [_MAKE, "--directory", ROOT, "--old-file", "setup", f"BIN={self.folder}", *arguments],
-            env={**retained, "CALLS": str(self._calls), **environment},
+            env=env | {"CALLS": str(self._calls)} | environment,
             capture_output=True,
             check=True,
         )
@@ -63,45 +59,55 @@ def make(tmp_path: Path) -> Make:
 )
 def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> None:
     value = value.format(folder=make.folder)
-    assert make("plan", f"SET={value}", f"CONFIG={value}") == [["-m pipeline plan", value, value]]
-    assert make("rollback", f"NETWORK={value}")[1:] == [[f"-m pipeline rollback {value}", "", ""]]
+
+    plan_calls = make("plan", f"SET={value}", f"CONFIG={value}")
+    all_calls = make("rollback", f"NETWORK={value}")
+
+    assert plan_calls == [["-m pipeline plan", value, value]]
+    assert all_calls[1:] == [[f"-m pipeline rollback {value}", "", ""]]
     assert not (make.folder / "INJECTED").exists()
 
 
 @pytest.mark.parametrize(
-    ("goal", "name"),
+    ("goal", "variable"),
     [
-        *(
-            ("compare", "STUDY"),
-            ("bench-data", "BENCH"),
-            ("bench-workers", "BENCH"),
-            ("torture", "TORTURE"),
-        ),
-        *(("test-cluster", "CLUSTER"), ("test-fast", "TEST_PROCESSES")),
+        ("compare", "STUDY"),
+        ("bench-data", "BENCH"),
+        ("bench-workers", "BENCH"),
+        ("torture", "TORTURE"),
+        ("test-cluster", "CLUSTER"),
+        ("test-fast", "TEST_PROCESSES"),
     ],
 )
-def test_what_stands_behind_a_semicolon_of_a_study_was_run(
-    make: Make, goal: str, name: str
-) -> None:
-    created = make.folder / "INJECTED"
-    calls = make(
-        goal,
-        f"{name}=x;touch {created}`touch {created}`$(touch {created})$(shell touch {created})\ntouch {created}",
-    )
+def test_a_command_in_a_value_is_not_run(make: Make, goal: str, variable: str) -> None:
+    touch = f"touch {make.folder / 'INJECTED'}"
+    value = f"x;{touch}`{touch}`$({touch})$(shell {touch})\n{touch}"
+
+    calls = make(goal, f"{variable}={value}")
+
     assert "touch" in str(calls[-1])
-    assert not created.exists()
+    assert not (make.folder / "INJECTED").exists()
 
 
-def test_without_values_those_of_the_environment_count(make: Make) -> None:
-    assert make("plan") == [["-m pipeline plan", "", ""]]
-    assert make("plan", HEP_PIPELINE_CONFIG="mine.yaml", HEP_PIPELINE_SET="a=1")[1:] == [
-        ["-m pipeline plan", "mine.yaml", "a=1"]
+def test_without_values_our_variables_of_the_environment_count(make: Make) -> None:
+    make("plan")
+    make("plan", HEP_PIPELINE_CONFIG="mine.yaml", HEP_PIPELINE_SET="a=1")
+    # Other programs use such names too.
+    calls = make("plan", CONFIG="of.another.program", SET="x")
+
+    assert calls == [
+        ["-m pipeline plan", "", ""],
+        ["-m pipeline plan", "mine.yaml", "a=1"],
+        ["-m pipeline plan", "", ""],
     ]
-    # Such names are common; HEP_PIPELINE_CONFIG is ours.
-    assert make("plan", CONFIG="of.another.program", SET="x")[2:] == [["-m pipeline plan", "", ""]]
 
 
-def test_goals_run_in_the_order_they_are_given_with_several_jobs_too(make: Make) -> None:
-    calls = make("-j2", "ingest", "features", "SET=train.epochs=5 train.workers=1")
-    assert [shlex.split(arguments)[-1] for arguments, *_ in calls] == ["ingest", "features"]
-    assert {overrides for *_, overrides in calls} == {"train.epochs=5 train.workers=1"}
+def test_several_jobs_keep_the_order_of_the_goals(make: Make) -> None:
+    overrides = "train.epochs=5 train.workers=1"
+
+    calls = make("-j2", "ingest", "features", f"SET={overrides}")
+
+    assert calls == [
+        ["-m pipeline ingest", "", overrides],
+        ["-m pipeline features", "", overrides],
+    ]

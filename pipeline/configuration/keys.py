@@ -82,7 +82,7 @@ def apply_override(values: dict[str, Any], option: str, model: type[BaseModel]) 
 
 
 def _check_key(section: Any, key: str | int, outer_keys: Keys, source: str) -> None:
-    """Refuse a key of what is no section, and a number that a list does not have."""
+    """Refuse a key where there is no section, and a number that a list does not have."""
     name = truncated(".".join(map(str, outer_keys)))
     if isinstance(section, list):
         if not isinstance(key, int) or key >= len(section):

@@ -18,7 +18,7 @@ _STDERR: Final = 2
 def stderr_for_jvm(on_noise: Callable[[str], None]) -> Iterator[int]:
     """A file descriptor for the standard error of a JVM that starts in this context.
 
-    Its lines go on to our standard error as long as the JVM lives. `on_noise` gets the lines about
+    As long as the JVM lives, its lines reach our standard error. `on_noise` gets the lines about
     options of the JVM instead, which no user can act on.
     """
     read_end, write_end = os.pipe()

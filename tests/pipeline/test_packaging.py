@@ -37,14 +37,16 @@ def tracked_files() -> set[str]:
 )
 def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
     files = tracked_files()
+
     wheel = built_wheel(tmp_path, [*files])
+
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    shared = {name for name in packed if "/share/hep-pipeline/" in name}
-    # The default config reads them.
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    # The default config reads the samples.
+    packed_samples = {name for name in names if "/share/hep-pipeline/" in name}
     samples = {f"samples/{path.name}" for path in (ROOT / "samples").glob("*.root")}
-    assert {name.partition("hep-pipeline/")[2] for name in shared} == samples
-    packed -= shared
+    assert {name.partition("hep-pipeline/")[2] for name in packed_samples} == samples
+    packed = names - packed_samples
     assert packed == files
     assert {f"{package}/py.typed" for package in PACKAGES} <= packed
     assert {
@@ -54,47 +56,45 @@ def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
     } <= packed
 
 
-def locked(lock: Path, python: str) -> dict[str, str]:
-    """Versions that a lock gives on Linux, by name."""
-    entries = re.findall(
-        r"^([a-zA-Z][^\\#\n]*?) *\\$", lock.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    marks = {
+def locked_versions(lock_name: str, python: str) -> dict[str, str]:
+    """Versions that a lock gives on Linux, by name of the package."""
+    text = (ROOT / lock_name).read_text(encoding="utf-8")
+    marker_values = {
         "python_version": python,
         "python_full_version": f"{python}.1",
         "sys_platform": "linux",
     }
-    requirements = [Requirement(entry) for entry in entries]
-    return {
-        requirement.name: str(requirement.specifier).removeprefix("==")
-        for requirement in requirements
-        if requirement.marker is None or requirement.marker.evaluate(marks)
-    }
+    versions = {}
+    for entry in re.findall(r"^([a-zA-Z][^\\#\n]*?) *\\$", text, re.MULTILINE):
+        requirement = Requirement(entry)
+        if requirement.marker is None or requirement.marker.evaluate(marker_values):
+            version = str(requirement.specifier).removeprefix("==")
+            versions[canonicalize_name(requirement.name)] = version
+    return versions
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("torch", ["cpu", "cuda"])
-def test_the_locks_hold_what_pyproject_asks_for(python: str, torch: str) -> None:
-    versions = locked(ROOT / "requirements.lock", python) | locked(
-        ROOT / f"requirements-{torch}.lock", python
-    )
+def test_the_locks_meet_the_ranges_of_pyproject(python: str, torch: str) -> None:
+    versions = locked_versions("requirements.lock", python)
+    versions |= locked_versions(f"requirements-{torch}.lock", python)
+
     extras = PROJECT["project"]["optional-dependencies"]
-    asked = [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]
-    asked += [line for name in ("https", "mlflow", "s3", "tensorboard") for line in extras[name]]
-    by_name = {canonicalize_name(name): version for name, version in versions.items()}
-    for requirement in map(Requirement, asked):
-        name = canonicalize_name(requirement.name)
-        assert requirement.specifier.contains(by_name.get(name, "0")), (
-            str(requirement),
-            by_name.get(name),
-        )
+    lines = [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]
+    for extra in ("https", "mlflow", "s3", "tensorboard"):
+        lines += extras[extra]
+    for line in lines:
+        requirement = Requirement(line)
+        version = versions.get(canonicalize_name(requirement.name), "0")
+        assert requirement.specifier.contains(version), (line, version)
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_locks_name_no_place_to_download_from(lock: Path) -> None:
-    # Whoever installs says where from.
+def test_locks_state_hashes_and_leave_the_index_to_the_installer(lock: Path) -> None:
     text = lock.read_text(encoding="utf-8")
+
     assert "://" not in text
     assert not re.search(r"(^| )(/|--(index|extra|find|trusted))", text, re.MULTILINE)
-    entries = re.split(r"\n(?=[a-zA-Z])", re.sub(r"(^|\n) *#.*", "", text).strip())
-    assert all("--hash=sha256:" in entry for entry in entries)
+    without_comments = re.sub(r"(^|\n) *#.*", "", text).strip()
+    for entry in re.split(r"\n(?=[a-zA-Z])", without_comments):
+        assert "--hash=sha256:" in entry

@@ -273,7 +273,7 @@ class WindowAlgorithm(ServerAlgorithm):
         self.begin_window()
 
     async def send(self, change: Vector) -> bool:
-        """Push a change; returns False if the push is put off, so that the window goes on."""
+        """Push a change; returns False if the push is put off, so that the window continues."""
         await self.push(self.adding(change))
         return True
 

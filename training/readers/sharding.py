@@ -130,7 +130,7 @@ def _choose_cuts(row_ranges: Sequence[RowRange], world_size: int, batch_size: in
     largest_share = int(np.diff(cuts).max())
     num_steps = math.ceil(largest_share / batch_size)
     nearest_border = borders[np.abs(borders[:, None] - cuts).argmin(axis=0)]
-    # A cut may move by so many rows before a rank needs one more step.
+    # A cut may move by this number of rows before a rank needs one more step.
     spare_rows = num_steps * batch_size - largest_share
     max_move = min(num_steps, spare_rows) // 2
     is_near_border = np.abs(nearest_border - cuts) <= max_move
@@ -188,7 +188,7 @@ class Assignment(NamedTuple):
     sizes: list[int]
     """Number of rows of each step."""
     epochs_later: Sequence[int] = ()
-    """Each range has the row order of so many epochs after `epoch`; empty for 0 everywhere."""
+    """Each range has the row order of the given numbers of epochs after `epoch`; empty for 0 everywhere."""
 
     @property
     def groups(self) -> list[int]:

@@ -28,7 +28,7 @@ _UNITS_PER_EPOCH: Final = 8
 #: Largest number of parts of a row group, but for whole batches: a reader without a cache reads all
 #: of it for each.
 _UNITS_PER_GROUP: Final = 16
-#: A row group of so many steps is a whole unit if it may be so long; its last step may have few rows.
+#: A row group of this number of steps is a whole unit if it may be so long; its last step may have few rows.
 _MIN_STEPS_OF_GROUP: Final = 8
 
 

@@ -227,7 +227,7 @@ def _connect_to(
 
 
 def _receive(connection: socket.socket, size: int) -> bytearray:
-    """Receive exactly so many bytes."""
+    """Receive exactly this number of bytes."""
     received = bytearray(size)
     missing = memoryview(received)
     while missing:

@@ -81,11 +81,12 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
     ],
     ids=str,
 )
-def test_a_key_without_effect_was_accepted(
+def test_a_key_without_effect_beside_the_others_is_refused(
     settings: dict[str, Any], key: str, beside: dict[str, Any]
 ) -> None:
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
         Config.model_validate({**MINIMAL, **settings})
+
     Config.model_validate({**MINIMAL, **settings, **beside})
 
 
@@ -119,7 +120,7 @@ def test_a_key_without_effect_was_accepted(
         (
             {
                 "evaluate": {"data": ["a"]},
-                "samples": [{**each, "cross_section_pb": 1.0} for each in SAMPLES],
+                "samples": [{**sample, "cross_section_pb": 1.0} for sample in SAMPLES],
             },
             r"evaluate.data: the simulation needs the luminosity of the data.*features.integrated_luminosity \[1/pb\]",
         ),
@@ -162,34 +163,35 @@ def test_sections_that_do_not_fit_each_other_are_refused(
         Config.model_validate({**MINIMAL, **settings})
 
 
-OF_PREDICTIONS = {"predicted", "probability_ttbar"}
+TAKEN_COLUMNS = {
+    *unmixed_schema().names,
+    *features_schema().names,
+    "predicted",
+    "probability_ttbar",
+}
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*unmixed_schema().names, *features_schema().names, *OF_PREDICTIONS})
-)
-def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
-    """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
+@pytest.mark.parametrize("name", sorted(TAKEN_COLUMNS))
+def test_a_pass_through_branch_has_no_name_of_our_columns(name: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(f"there is a column '{name}' already")):
         Config.model_validate({**MINIMAL, "ingest": {"pass_through": [name]}})
 
 
-def test_a_warm_up_longer_than_the_search_allows_was_a_bug_after_the_search() -> None:
+def test_a_warm_up_fits_the_fewest_epochs_of_the_search() -> None:
     settings = {
         **MINIMAL,
         "train": {"schedule": {"warmup_epochs": 9}},
         "gridsearch": {"epochs": [20, 5]},
     }
+
     Config.model_validate(settings)
-    with pytest.raises(
-        ValidationError,
-        match=r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch",
-    ):
+    message = r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch"
+    with pytest.raises(ValidationError, match=message):
         Config.model_validate({**settings, "model": {"hlf": {"from_gridsearch": True}}})
 
 
-def test_a_sample_of_several_classes_may_have_the_name_of_one() -> None:
+def test_a_sample_of_several_classes_may_have_the_name_of_one_of_them() -> None:
     labels = {"flavour == 0": 0, "flavour == 6": 1, "flavour == 24": 2}
-    Config.model_validate(
-        {**MINIMAL, "samples": [{"name": "qcd", "label_by": labels, "files": ["a.root"]}]}
-    )
+    sample = {"name": "qcd", "label_by": labels, "files": ["a.root"]}
+
+    Config.model_validate({**MINIMAL, "samples": [sample]})
