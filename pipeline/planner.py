@@ -182,8 +182,8 @@ def reasons_to_replace(
     ignore: Sequence[str] = (),
 ) -> list[str]:
     """Why the version in use is stale; inputs in `ignore` do not count."""
-    before = current.manifest.fingerprint.without_inputs(ignore)
-    reasons = reasons_to_run(before, fingerprint.without_inputs(ignore))
+    recorded = current.manifest.fingerprint.without_inputs(ignore)
+    reasons = reasons_to_run(recorded, fingerprint.without_inputs(ignore))
     return reasons + [f"output is gone or damaged: {path}" for path in damaged]
 
 

@@ -122,7 +122,7 @@ def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str
             (probe / "driver").touch()
             needed.append(probe / "driver")
 
-        def problem_on_executor(number: int) -> str:
+        def problem_on_executor(task: int) -> str:
             """A problem; empty if there is none. A closure, since executors have no module of ours."""
             time.sleep(_SECONDS_A_TASK)
             host = socket.gethostname()
@@ -131,7 +131,7 @@ def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str
                 return f"{host} does not see {hidden[0]}"
             try:
                 if probe is not None:
-                    (probe / f"executor-{number}").touch()
+                    (probe / f"executor-{task}").touch()
             except OSError as error:
                 return f"{host} cannot write into {error.filename} ({error})"
             return ""

@@ -265,9 +265,9 @@ def _cause(message: str) -> str:
     """
     lost = _LOST_EXECUTOR.search(message)
     if lost:
-        host, number, reason = lost.groups()
+        host, executor, reason = lost.groups()
         killed = " (killed, often for memory)" if re.search(r"\b137\b", reason) else ""
-        return f"executor {number} on {host} was lost: {reason.strip()}{killed}"
+        return f"executor {executor} on {host} was lost: {reason.strip()}{killed}"
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     exception = ""
     is_next_wanted = True

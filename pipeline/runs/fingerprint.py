@@ -54,7 +54,7 @@ class Fingerprint:
         return replace(self, inputs=inputs, parts=parts)
 
 
-def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
+def reasons_to_run(recorded: Fingerprint, current: Fingerprint) -> list[str]:
     """Why a stage is stale; empty if it is up to date.
 
     Examples:
@@ -62,42 +62,44 @@ def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
         >>> reasons_to_run(old, Fingerprint({}, {"features.isolation_cone": 0.4}, {}))
         ['config features.isolation_cone changed (0.3 -> 0.4)']
     """
-    reasons = _changed_inputs(before.inputs, now.inputs)
-    for key in sorted(now.config.keys() | before.config.keys()):
-        old, new = before.config.get(key, "not set"), now.config.get(key, "not set")
+    reasons = _changed_inputs(recorded.inputs, current.inputs)
+    for key in sorted(current.config.keys() | recorded.config.keys()):
+        old, new = recorded.config.get(key, "not set"), current.config.get(key, "not set")
         if old != new:
             reasons.append(f"config {key} changed ({_short(old)} -> {_short(new)})")
-    reasons += [f"code of {module} changed" for module in changed_code(before, now)]
-    return reasons + _reasons_of_parts(before.parts, now.parts)
+    reasons += [f"code of {module} changed" for module in changed_code(recorded, current)]
+    return reasons + _reasons_of_parts(recorded.parts, current.parts)
 
 
-def _changed_inputs(before: dict[str, Input], now: dict[str, Input]) -> list[str]:
-    added = now.keys() - before.keys()
-    removed = before.keys() - now.keys()
+def _changed_inputs(recorded: dict[str, Input], current: dict[str, Input]) -> list[str]:
+    added = current.keys() - recorded.keys()
+    removed = recorded.keys() - current.keys()
     changed = {
         identity
-        for identity in now.keys() & before.keys()
-        if now[identity].digest != before[identity].digest
+        for identity in current.keys() & recorded.keys()
+        if current[identity].digest != recorded[identity].digest
     }
     return [
-        *sorted(f"input added: {now[identity].name}" for identity in added),
-        *sorted(f"input removed: {before[identity].name}" for identity in removed),
-        *sorted(f"input changed: {now[identity].name}" for identity in changed),
+        *sorted(f"input added: {current[identity].name}" for identity in added),
+        *sorted(f"input removed: {recorded[identity].name}" for identity in removed),
+        *sorted(f"input changed: {current[identity].name}" for identity in changed),
     ]
 
 
-def changed_code(before: Fingerprint, now: Fingerprint) -> list[str]:
+def changed_code(recorded: Fingerprint, current: Fingerprint) -> list[str]:
     """Modules whose meaning changed, new modules, and modules that no longer run."""
-    names = sorted(now.code.keys() | before.code.keys())
-    return [name for name in names if now.code.get(name) != before.code.get(name)]
+    names = sorted(current.code.keys() | recorded.code.keys())
+    return [name for name in names if current.code.get(name) != recorded.code.get(name)]
 
 
-def _reasons_of_parts(before: dict[str, Fingerprint], now: dict[str, Fingerprint]) -> list[str]:
-    reasons = [f"{name} is new" for name in now if name not in before]
-    reasons += [f"{name} is no longer configured" for name in before if name not in now]
-    for name, part in now.items():
-        if name in before:
-            reasons += [f"{name}: {reason}" for reason in reasons_to_run(before[name], part)]
+def _reasons_of_parts(
+    recorded: dict[str, Fingerprint], current: dict[str, Fingerprint]
+) -> list[str]:
+    reasons = [f"{name} is new" for name in current if name not in recorded]
+    reasons += [f"{name} is no longer configured" for name in recorded if name not in current]
+    for name, part in current.items():
+        if name in recorded:
+            reasons += [f"{name}: {reason}" for reason in reasons_to_run(recorded[name], part)]
     return reasons
 
 

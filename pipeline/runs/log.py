@@ -45,8 +45,8 @@ class RunLog:
     def event(self, name: str, **details: Any) -> None:
         """Append an event; the last line of a killed run shows its last event."""
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        content = {"time": time, "run": self.run_id, "event": name, **redact_all(details)}
-        line = json.dumps(content, default=str)
+        entry = {"time": time, "run": self.run_id, "event": name, **redact_all(details)}
+        line = json.dumps(entry, default=str)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:

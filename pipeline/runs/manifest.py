@@ -22,7 +22,7 @@ from hep_core.integrity import SEAL, has_seal, with_seal
 from hep_core.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.outputs import OutputFile
-from pipeline.runs.state_files import check_content, damaged, read_json
+from pipeline.runs.state_files import check_document, damaged, read_json
 
 MANIFEST_VERSION: Final = 3
 #: Pattern of the names of versions.
@@ -144,23 +144,25 @@ POINTER_TYPE: Final = TypeAdapter(Pointer)
 _EARLIER_TYPE: Final = TypeAdapter(Manifest)
 
 
-def read_manifest(path: Path, kind: type[AnyManifest], *, remedy: str) -> AnyManifest | Manifest:
+def read_manifest(
+    path: Path, manifest_type: type[AnyManifest], *, remedy: str
+) -> AnyManifest | Manifest:
     """Read and check a manifest; one of earlier code is a plain `Manifest`.
 
     Raises:
         RunFolderError: It cannot be read, lacks a key, has a wrong value, or was changed after it
             was written.
     """
-    content = read_json(path, remedy=remedy)
-    if not isinstance(content, dict):
+    document = read_json(path, remedy=remedy)
+    if not isinstance(document, dict):
         raise damaged(path, "it holds no JSON object", remedy)
-    version = content.get("manifest_version")
+    version = document.get("manifest_version")
     if version in range(1, MANIFEST_VERSION):
-        return check_content(content, _EARLIER_TYPE, path=path, remedy=remedy)
+        return check_document(document, _EARLIER_TYPE, path=path, remedy=remedy)
     if isinstance(version, int) and version > MANIFEST_VERSION:
         raise damaged(path, f"a later release wrote it (manifest_version {version})", remedy)
-    manifest = check_content(content, TypeAdapter(kind), path=path, remedy=remedy)
-    if SEAL in content and not has_seal(content):
+    manifest = check_document(document, TypeAdapter(manifest_type), path=path, remedy=remedy)
+    if SEAL in document and not has_seal(document):
         reason = "it was changed after it was written; its seal is of other content"
         raise damaged(path, reason, remedy)
     return manifest
@@ -168,5 +170,5 @@ def read_manifest(path: Path, kind: type[AnyManifest], *, remedy: str) -> AnyMan
 
 def sealed_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """A manifest as it is written: without secrets, and with its seal."""
-    content: dict[str, Any] = json.loads(json.dumps(redact_all(manifest)))
-    return with_seal(content)
+    document: dict[str, Any] = json.loads(json.dumps(redact_all(manifest)))
+    return with_seal(document)

@@ -109,8 +109,10 @@ def written_files(
 
 def _describe(path: Path, name: str, volatile: Collection[str]) -> OutputFile:
     digest = _digest(path)
-    content = _json_digest(path, volatile) or digest
-    return OutputFile(name, path.stat().st_size, digest, content, footer=footer_of(path))
+    json_digest = _json_digest(path, volatile)
+    return OutputFile(
+        name, path.stat().st_size, digest, json_digest or digest, footer=footer_of(path)
+    )
 
 
 def _json_digest(path: Path, volatile: Collection[str]) -> str | None:
@@ -120,10 +122,10 @@ def _json_digest(path: Path, volatile: Collection[str]) -> str | None:
     text = path.read_text(encoding="utf-8")
     has_one_value = path.suffix == ".json"
     try:
-        content = json.loads(text) if has_one_value else list(map(json.loads, text.splitlines()))
+        document = json.loads(text) if has_one_value else list(map(json.loads, text.splitlines()))
     except ValueError:
         return None
-    return digest_of(without_volatile({path.name: content}, volatile)[path.name])
+    return digest_of(without_volatile({path.name: document}, volatile)[path.name])
 
 
 def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
@@ -211,29 +213,29 @@ def content_digest(
 
     `*` in a pattern also matches slashes. `volatile` are keys of the counters that do not count.
     """
-    content = {file.path: file.content for file in files}
+    digests: dict[str, Any] = {file.path: file.content for file in files}
     lasting_counters = without_volatile({"counters": counters}, volatile)["counters"]
-    content |= {f"counters/{name}": counter for name, counter in lasting_counters.items()}
+    digests |= {f"counters/{name}": counter for name, counter in lasting_counters.items()}
     return digest_of(
         {
             path: digest
-            for path, digest in content.items()
+            for path, digest in digests.items()
             if any(fnmatchcase(path, pattern) for pattern in patterns)
         }
     )
 
 
-def digest_of(content: object) -> str:
+def digest_of(document: object) -> str:
     """Digest of JSON content.
 
     Examples:
         >>> digest_of({"folds": 4, "slots": 2}) == digest_of({"slots": 2, "folds": 4})
         True
     """
-    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+    return xxhash.xxh3_128_hexdigest(json.dumps(document, sort_keys=True).encode())
 
 
-def without_volatile(content: Mapping[str, Any], volatile: Collection[str]) -> dict[str, Any]:
+def without_volatile(document: Mapping[str, Any], volatile: Collection[str]) -> dict[str, Any]:
     """JSON content without volatile keys, which are paths of keys; `*` is any key or index.
 
     Examples:
@@ -241,23 +243,23 @@ def without_volatile(content: Mapping[str, Any], volatile: Collection[str]) -> d
         {'hlf': {'loss': 0.3}}
     """
     paths = [tuple(path.split("/")) for path in volatile]
-    lasting: dict[str, Any] = _without_paths(content, paths)
+    lasting: dict[str, Any] = _without_paths(document, paths)
     return lasting
 
 
-def _without_paths(content: Any, paths: Sequence[tuple[str, ...]]) -> Any:
+def _without_paths(document: Any, paths: Sequence[tuple[str, ...]]) -> Any:
     """JSON content without the values at some paths."""
-    if isinstance(content, Mapping):
+    if isinstance(document, Mapping):
         lasting = {}
-        for key, child in content.items():
+        for key, child in document.items():
             child_paths = [path[1:] for path in paths if path and path[0] in {"*", key}]
             if () not in child_paths:
                 lasting[str(key)] = _without_paths(child, child_paths)
         return lasting
-    if isinstance(content, list | tuple):
+    if isinstance(document, list | tuple):
         child_paths = [path[1:] for path in paths if path and path[0] == "*"]
-        return [_without_paths(child, child_paths) for child in content]
-    return content
+        return [_without_paths(child, child_paths) for child in document]
+    return document
 
 
 def footer_of(path: Path) -> str:

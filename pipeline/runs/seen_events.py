@@ -129,9 +129,9 @@ def copy_record(training: Path, target: Path) -> None:
     """Copy the record of a training run, with the path of its features relative to the new folder."""
     folder = _recorded_dataset(training)
     if folder is not None:
-        content = json.loads((training / _RUN).read_text(encoding="utf-8"))
-        content["dataset"] = os.path.relpath(folder, target)
-        (target / _RUN).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        record = json.loads((training / _RUN).read_text(encoding="utf-8"))
+        record["dataset"] = os.path.relpath(folder, target)
+        (target / _RUN).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def _seen_files(dataset: FeatureDataset) -> list[Path]:

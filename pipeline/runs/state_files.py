@@ -17,13 +17,13 @@ from pipeline.errors import RunFolderError
 T = TypeVar("T")
 
 
-def read_state(path: Path, content_type: TypeAdapter[T], *, remedy: str) -> T:
+def read_state(path: Path, document_type: TypeAdapter[T], *, remedy: str) -> T:
     """Read and check a JSON file; `remedy` is what to do if it is damaged.
 
     Raises:
         RunFolderError: The file cannot be read, or its content has another type.
     """
-    return check_content(read_json(path, remedy=remedy), content_type, path=path, remedy=remedy)
+    return check_document(read_json(path, remedy=remedy), document_type, path=path, remedy=remedy)
 
 
 def read_json(path: Path, *, remedy: str) -> Any:
@@ -40,8 +40,8 @@ def read_json(path: Path, *, remedy: str) -> Any:
         raise damaged(path, f"it is no JSON: {cause}", remedy) from cause
 
 
-def check_content(
-    content: Any, content_type: TypeAdapter[T], *, path: Path, remedy: str, key: str = ""
+def check_document(
+    document: Any, document_type: TypeAdapter[T], *, path: Path, remedy: str, key: str = ""
 ) -> T:
     """The content of a JSON file, or of a `key` there, as a value of a type.
 
@@ -49,7 +49,7 @@ def check_content(
         RunFolderError: A key is missing or wrong; the message names the first.
     """
     try:
-        return content_type.validate_python(content)
+        return document_type.validate_python(document)
     except ValidationError as cause:
         raise damaged(path, _first_mistake(cause, key), remedy) from cause
 

@@ -192,14 +192,14 @@ class VersionStore(ABC, Generic[AnyVersion]):
         outputs: Iterable[OutputFile],
     ) -> AnyVersion:
         """Write the manifest of a version whose files are on the disk, and put it in use."""
-        content = sealed_manifest(
+        document = sealed_manifest(
             {
                 "manifest_version": MANIFEST_VERSION,
                 **manifest,
                 "outputs": [file._asdict() for file in outputs],
             }
         )
-        write_atomically(folder / MANIFEST, content)
+        write_atomically(folder / MANIFEST, document)
         self.point_to(folder.name)
         version = self._read_version(folder.name)
         if version is None:
@@ -209,8 +209,8 @@ class VersionStore(ABC, Generic[AnyVersion]):
     def update_manifest(self, version: OutputFolder, **changes: Any) -> None:
         """Replace keys of the manifest of a version."""
         path = version.folder / MANIFEST
-        content = read_json(path, remedy=self._remedy)
-        write_atomically(path, sealed_manifest({**content, **changes}))
+        document = read_json(path, remedy=self._remedy)
+        write_atomically(path, sealed_manifest({**document, **changes}))
 
     # Removal.
 

@@ -25,7 +25,7 @@ from pipeline.runs.manifest import (
     read_manifest,
 )
 from pipeline.runs.outputs import OutputFile, damaged_files
-from pipeline.runs.state_files import check_content
+from pipeline.runs.state_files import check_document
 
 MANIFEST: Final = "manifest.json"
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -100,13 +100,13 @@ class Version(OutputFolder):
         digests = code_digests(entry_points)
         return all(recorded.get(module) == digest for module, digest in digests.items())
 
-    def counters(self, kind: type[AnyCounters]) -> AnyCounters:
+    def counters(self, counters_type: type[AnyCounters]) -> AnyCounters:
         """Its counters as a class of `pipeline.runs.counters`.
 
         Raises:
             RunFolderError: A key is missing or wrong.
         """
-        return self._read_key("counters", self.manifest.counters, kind)
+        return self._read_key("counters", self.manifest.counters, counters_type)
 
     @property
     def config(self) -> RecordedConfig:
@@ -117,10 +117,10 @@ class Version(OutputFolder):
         """
         return self._read_key("config", self.manifest.config, RecordedConfig)
 
-    def _read_key(self, key: str, content: dict[str, Any], kind: type[AnyModel]) -> AnyModel:
+    def _read_key(self, key: str, section: dict[str, Any], model_type: type[AnyModel]) -> AnyModel:
         remedy = f"`python -m pipeline {self.writer}` makes it again."
         path = self.folder / MANIFEST
-        return check_content(content, TypeAdapter(kind), path=path, remedy=remedy, key=key)
+        return check_document(section, TypeAdapter(model_type), path=path, remedy=remedy, key=key)
 
 
 @dataclass(frozen=True)

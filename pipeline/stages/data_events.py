@@ -132,9 +132,9 @@ def _files_to_score(
 ) -> list[FileInfo]:
     """The files of `evaluate.data`, which are checked again if the models read them otherwise."""
     settings = context.config.ingest.model_copy(update={"pass_through": needed_branches()})
-    known = context.inputs.details if reading == settings else []
+    checked = context.inputs.details if reading == settings else []
     return find_data_files(
-        context.config, reading, context.say, needs_particles=needs_particles, known=known
+        context.config, reading, context.say, needs_particles=needs_particles, known=checked
     )
 
 

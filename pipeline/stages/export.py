@@ -74,8 +74,8 @@ class Export(Stage):
         networks = list(context.upstream["train"].counters(TrainCounters).networks)
         exported = {}
         with context.bar("export", "networks") as bar:
-            for number, network in enumerate(networks):
-                bar(number, len(networks), network)
+            for index, network in enumerate(networks):
+                bar(index, len(networks), network)
                 exported[network] = _export(context, network)
         text = json.dumps(exported, indent=1)
         (context.out_dir / "export.json").write_text(text, encoding="utf-8")

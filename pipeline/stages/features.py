@@ -163,7 +163,7 @@ def _check_labels(context: Context) -> None:
     for sample in context.upstream["ingest"].config.samples:
         name, label, label_by = sample["name"], sample["label"], sample.get("label_by", {})
         part_labels = sample_labels(name, label, label_by).values()
-        highest_label = max(number for number in part_labels if number is not None)
+        highest_label = max(part_label for part_label in part_labels if part_label is not None)
         is_same = current_labels.get(name) == (label, label_by)
         if not is_same or highest_label >= len(config.classes):
             difference = "another label" if name in current_labels else "no such sample"

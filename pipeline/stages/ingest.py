@@ -100,19 +100,21 @@ class Ingest(Stage):
             return {}
         if not _has_same_settings(config, current):
             return {}
-        known: dict[str, FileInfo | BadFile] = {info.path: info for info in files_read(current)}
+        checked: dict[str, FileInfo | BadFile] = {info.path: info for info in files_read(current)}
         # Other packages may read what those of the time could not.
         if current.manifest.packages == package_versions():
             for file in files_skipped(current):
                 if self._is_read_alike(file.sample, config, current):
-                    known[file.path] = file
-        return known
+                    checked[file.path] = file
+        return checked
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
         """Whether the config states the same about the reading of a sample as it did for a version."""
-        before, now = current.made_from.config, self.config_items(config)
+        recorded, present = current.made_from.config, self.config_items(config)
         keys = [f"samples.{sample}.{key}" for key in _READ_BY]
-        return all(key in before and key in now and before[key] == now[key] for key in keys)
+        return all(
+            key in recorded and key in present and recorded[key] == present[key] for key in keys
+        )
 
     def run(self, context: Context) -> Result:
         """Read new files, and take over the events of unchanged ones."""
@@ -209,9 +211,12 @@ def _has_same_settings(config: Config, current: Version) -> bool:
     """Whether a version was made with the trees, branches and thresholds of the config."""
     if current.config.ingest.get("entries_per_task") != config.ingest.entries_per_task:
         return False
-    before = current.made_from.config
-    now = {**flat_items(config.ingest, "ingest"), "features.particles": config.features.particles}
-    return all(before.get(key) == value for key, value in now.items())
+    recorded = current.made_from.config
+    present = {
+        **flat_items(config.ingest, "ingest"),
+        "features.particles": config.features.particles,
+    }
+    return all(recorded.get(key) == value for key, value in present.items())
 
 
 def _result(context: Context, result: IngestResult) -> Result:

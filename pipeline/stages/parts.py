@@ -20,16 +20,18 @@ _PART: Final = "made-from"
 
 
 def unchanged_parts(
-    before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]
+    recorded: Fingerprint | None, now: Fingerprint, missing: Iterable[str]
 ) -> frozenset[str]:
     """Parts of the version in use that are complete and would not change."""
-    if before is None:
+    if recorded is None:
         return frozenset()
     damaged = {path.split("/")[0] for path in missing}
     return frozenset(
         name
         for name, part in now.parts.items()
-        if name in before.parts and name not in damaged and before.parts[name].digest == part.digest
+        if name in recorded.parts
+        and name not in damaged
+        and recorded.parts[name].digest == part.digest
     )
 
 
