@@ -48,7 +48,7 @@ def test_versions_upstream_are_those_in_use(run_folder: RunFolder) -> None:
     }
 
 
-def test_a_missing_one_is_named_with_its_command(run_folder: RunFolder) -> None:
+def test_a_missing_input_is_named_with_its_command(run_folder: RunFolder) -> None:
     publish(run_folder.config.run_dir, "ingest")
     output = "evaluate needs the output of features, .* Run `python -m pipeline features` first"
     with pytest.raises(MissingInputError, match=output):
@@ -74,7 +74,7 @@ def test_versions_of_the_same_content_belong_together(run_folder: RunFolder) -> 
     assert run_folder.upstream(Evaluate())["features"].name == repeated
 
 
-def test_an_optional_one_that_was_made_from_others_is_left_out(run_folder: RunFolder) -> None:
+def test_an_optional_version_made_from_other_versions_is_left_out(run_folder: RunFolder) -> None:
     chain(run_folder)
     assert "export" in run_folder.upstream(Report())
     for stage in ("train", "evaluate"):
@@ -143,7 +143,7 @@ def test_trainings_need_spark_only_where_its_executors_start_the_ranks(
         (KeyboardInterrupt(), "interrupted"),
     ],
 )
-def test_a_night_that_waits_looked_like_one_that_failed(
+def test_a_night_that_waits_is_no_failure(
     tmp_path: Path, error: BaseException | None, outcome: str
 ) -> None:
     """`make` has one exit code for all; the last line of the log tells them apart."""
@@ -172,7 +172,7 @@ def test_a_night_refused_by_another_run_says_so_on_a_line(tmp_path: Path) -> Non
     assert file.getvalue().endswith(f" run {second.log.run_id}: waits for another run\n")
 
 
-def test_an_interrupt_that_ended_spark_first_was_called_a_failure(
+def test_an_interrupt_that_ends_spark_first_is_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = io.StringIO()
@@ -217,7 +217,7 @@ def test_a_night_told_nobody_how_it_ended(tmp_path: Path, error: Exception | Non
 @pytest.mark.parametrize(
     "command", [["/not/there"], [sys.executable, "-c", KEEPS, "/dev/null", "fail"]]
 )
-def test_a_notification_that_fails_is_said_and_changes_nothing(
+def test_a_failed_notification_is_printed_and_changes_nothing(
     tmp_path: Path, command: list[str]
 ) -> None:
     file = io.StringIO()

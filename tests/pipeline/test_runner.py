@@ -54,7 +54,7 @@ class Watched(Stage):
         return Result(summary="done", counters=NO_EVENTS)
 
 
-def test_workers_of_spark_idled_through_the_rest_of_a_run_and_ended_with_a_traceback(
+def test_spark_stops_before_the_first_stage_after_which_none_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
@@ -94,7 +94,7 @@ class Files(Stage):
         return Result(summary="done", counters=NO_EVENTS)
 
 
-def test_events_whose_simulation_was_complete_before_a_kill_were_not_the_ones_that_ingest_read(
+def test_ingest_reads_a_simulation_that_a_kill_left_without_its_pointer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config("simulated", [f"run_dir={tmp_path}"])
@@ -132,7 +132,7 @@ class Whole(Stage):
         return Result(summary="done", counters=NO_EVENTS)
 
 
-def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
+def test_a_version_that_lacks_a_file_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
@@ -149,7 +149,7 @@ def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
     assert "accepted" not in current.manifest
 
 
-def test_accept_left_the_export_stale_if_the_evaluation_belonged_to_another_training(
+def test_accept_includes_an_export_whose_evaluation_is_of_another_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
@@ -164,7 +164,7 @@ def test_accept_left_the_export_stale_if_the_evaluation_belonged_to_another_trai
 
 
 @pytest.mark.parametrize("index", ["0002", "10001"])
-def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, index: str) -> None:
+def test_force_keeps_interrupted_work_of_other_settings(tmp_path: Path, index: str) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     runner, store = Runner(run_folder), run_folder.store("train")
     assert runner._run_stage(Halves(), force=False)
@@ -196,7 +196,7 @@ class Interrupted(Halves):
         raise KeyboardInterrupt
 
 
-def test_of_interrupted_work_that_stays_which_can_be_continued(tmp_path: Path) -> None:
+def test_interrupted_work_stays_if_it_can_be_continued(tmp_path: Path) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     for half, leftovers in (("nothing", 0), ("half", 1)):
         with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_a_stage_whose_input_is_gone_is_stale(
     )
 
 
-def test_the_outcome_was_not_the_last_line_of_a_log(
+def test_the_outcome_is_the_last_line_of_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = io.StringIO()

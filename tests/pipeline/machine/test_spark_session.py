@@ -124,7 +124,7 @@ def test_an_input_that_executors_do_not_see_is_named(spark: SparkContext, tmp_pa
     ("mount", "message"),
     [("mount -t tmpfs tmpfs", "does not see"), ("mount -o bind,ro {folder}", "cannot write into")],
 )
-def test_run_folders_on_storage_of_the_driver_ended_in_a_file_not_found_error(
+def test_a_run_folder_on_storage_of_the_driver_alone_is_refused(
     spark: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, message: str
 ) -> None:
     folder = tmp_path / "run"

@@ -106,9 +106,7 @@ def test_meaning_counts_and_words_and_types_of_functions_do_not(
 @pytest.mark.parametrize(
     "statement", ["note(cuts)", "self.bar(cuts)", "cuts = Check(print, 'pt', cuts)"]
 )
-def test_a_cut_that_a_call_named_note_changed_left_the_features_up_to_date(
-    package: Path, statement: str
-) -> None:
+def test_a_call_counts_whatever_its_name(package: Path, statement: str) -> None:
     """Freshness ignored statements by the name of what they call."""
     source = (
         "from features.b import note\n\n\ndef select(cuts):\n    pass\n    {}\n    return cuts\n"
@@ -252,7 +250,7 @@ def test_entry_points_and_registries_exist() -> None:
     ("name", "reads"),
     [("tables/of/cuts.csv", "files(__package__) / kind"), ("cuts.csv", "open('cuts.csv')")],
 )
-def test_a_table_that_a_module_reads_by_another_name_left_its_stage_up_to_date(
+def test_a_table_counts_if_a_module_knows_its_location(
     package: Path, name: str, reads: str
 ) -> None:
     (package / "a.py").write_text(f"x = {reads}\n")
@@ -325,7 +323,7 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
         (("ingestion.copies",), {"ingestion.copies"}, ("ingestion.schema",)),
     ],
 )
-def test_code_that_a_result_does_not_need_made_it_stale(
+def test_code_that_a_result_does_not_need_does_not_count(
     entries: tuple[str, ...], within: set[str], without: tuple[str, ...]
 ) -> None:
     stages = {stage.name: stage.entry_points(load_config("demo", [])) for stage in STAGES}
@@ -334,7 +332,7 @@ def test_code_that_a_result_does_not_need_made_it_stale(
     assert [name for name in results if name.startswith(without)] == []
 
 
-def test_grid_search_and_slots_of_spark_counted_in_networks_that_use_neither() -> None:
+def test_grid_search_and_slots_of_spark_count_only_where_they_are_used() -> None:
     config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=true"])
     (train,) = (stage for stage in STAGES if stage.name == "train")
     hlf, particles = (

@@ -34,7 +34,7 @@ def test_each_kind_of_change_has_its_words() -> None:
     ]
 
 
-def test_it_survives_json() -> None:
+def test_a_fingerprint_survives_json() -> None:
     complete = replace(BASE, parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
     document = json.loads(json.dumps(redact_all(asdict(complete))))
     assert document["code"] == {"features.kernel_pass": "f"}

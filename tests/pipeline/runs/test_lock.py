@@ -130,7 +130,7 @@ def test_a_version_that_is_written_is_not_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("then", ["says who it is", "ends"])
-def test_a_run_that_had_just_begun_or_ended_was_named_unknown(tmp_path: Path, then: str) -> None:
+def test_the_holder_of_a_lock_is_named_from_its_begin_to_its_end(tmp_path: Path, then: str) -> None:
     with (tmp_path / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 

@@ -58,7 +58,7 @@ def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) ->
     assert actual["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
 
 
-def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) -> None:
+def test_metrics_count_files_events_and_accuracies(tmp_path: Path) -> None:
     steps = {"qcd": {"entries": 90, "events": 70}, "ttbar": {"entries": 9, "events": 7}}
     ingest = {"bad_files": [{}] * 10, "waiting_files": [{}], "samples": steps, "weights": {}}
     metrics = {"runs": {"hlf": {"accuracy": {"value": 0.93, "error": 0.01}}}}

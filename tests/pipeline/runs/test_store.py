@@ -72,7 +72,7 @@ def test_a_kill_between_manifest_and_pointer_leaves_the_version_before_in_use(
     assert store.complete() == [first.name, "0002-abcdef01"][: 1 + writes]
 
 
-def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(
+def test_a_folder_that_cannot_be_listed_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files of its versions on object storage were unused then."""
@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(
         store.complete()
 
 
-def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
+def test_versions_are_ordered_by_number(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     (store.folder / "9998-00000000").mkdir(parents=True)
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
     assert [path.name for path in store.unfinished()] == ["10002-11111111", "10001-11111111"]
 
 
-def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(
+def test_create_removes_unfinished_versions_and_no_finished_ones(
     tmp_path: Path,
 ) -> None:
     store = StageStore(tmp_path, "ingest")
@@ -414,7 +414,7 @@ def test_only_models_with_a_readable_manifest_count_as_promoted(tmp_path: Path) 
     assert recovered.name == first.name
 
 
-def test_a_kernel_output_whose_digest_no_release_wrote_is_only_missed(tmp_path: Path) -> None:
+def test_a_kernel_output_without_a_digest_is_changed_only_if_it_is_gone(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "features")
     names = ("known", "changed", "unknown", "gone")
     outputs = [{"lies_in": "first", "name": f"{name}.parquet", "file_digest": ""} for name in names]

@@ -33,9 +33,7 @@ from pipeline.stages.evaluate import Evaluate
 
 
 @pytest.mark.slow
-def test_copies_in_the_data_were_not_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_in_the_data_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_spark(monkeypatch, tmp_path)
     night = Night(tmp_path)
     # Of 40 events 30 are selected; 6 of these are simulated, and 3 are there twice.

@@ -179,7 +179,7 @@ def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
     assert Evaluate().config_items(config)["samples.qcd.cross_section_error_pb"] == 3e4
 
 
-def test_the_efficiency_of_a_sample_was_looked_up_under_the_label_of_today(tmp_path: Path) -> None:
+def test_rates_have_the_labels_of_the_ingested_events(tmp_path: Path) -> None:
     """Its test events have the label that it had when they were ingested."""
     config = made_config(tmp_path, (1e5, 800.0))
     swapped = [sample.model_copy(update={"label": 1 - sample.label}) for sample in config.samples]
@@ -203,7 +203,7 @@ def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
     assert rates_of_run(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
 
 
-def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Path) -> None:
+def test_a_sample_that_left_the_config_has_no_rate(tmp_path: Path) -> None:
     stages = finished(tmp_path)
     config = made_config(tmp_path, (1e5, 800.0))
     for stage in stages.values():
@@ -214,7 +214,7 @@ def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Pa
     assert rates_of_run(config, stages) is None
 
 
-def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Path) -> None:
+def test_other_classes_than_those_of_the_features_are_refused(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
     with pytest.raises(
         MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"
@@ -222,7 +222,7 @@ def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Pa
         make_task(config, ["a", "b"], None, config.features, [])
 
 
-def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_path: Path) -> None:
+def test_the_name_of_an_implied_signal_makes_nothing_stale(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0)).model_copy(update={"classes": ["QCD", "ttbar"]})
     signals = [
         config.evaluate.model_copy(update={"signal": signal}) for signal in (None, "ttbar", "QCD")

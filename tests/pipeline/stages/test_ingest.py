@@ -45,7 +45,7 @@ def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
     assert json.loads((night.version("features").folder / "dataset.json").read_text()) == counts
 
 
-def test_features_could_not_be_made_again_without_the_root_files_that_they_do_not_read(
+def test_features_need_no_root_files(
     night: Night,
 ) -> None:
     """Only a note about `ingest` needs the files: on tape, or with files to come, no later stage ran."""
@@ -95,7 +95,7 @@ def test_plan_promised_runs_of_inputs_that_cannot_be_read(night: Night) -> None:
     ]
 
 
-def test_damaged_events_of_an_unchanged_file_got_a_valid_digest(night: Night) -> None:
+def test_damaged_events_of_an_unchanged_file_are_read_again(night: Night) -> None:
     night.run("ingest")
     damaged = min((night.version("ingest").folder / "events").glob("*.parquet"))
     with damaged.open("r+b") as file:
@@ -118,7 +118,7 @@ def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
         assert found.call_count == 2
 
 
-def test_other_places_and_files_that_are_not_read_made_the_features_stale(night: Night) -> None:
+def test_locations_and_unread_files_make_no_features_stale(night: Night) -> None:
     night.run()
     for path in night.data.iterdir():
         os.utime(path.rename(path.with_name(path.name.replace("_0", "_moved"))), (10**9, 10**9))
@@ -159,7 +159,7 @@ def test_a_stage_depends_on_the_counters_that_it_reads(
     ] == stale
 
 
-def test_what_a_file_without_entries_lacks_was_noted(night: Night) -> None:
+def test_a_file_without_entries_may_lack_branches(night: Night) -> None:
     particles = [
         field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()
     ]

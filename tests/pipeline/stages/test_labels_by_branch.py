@@ -279,7 +279,7 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
         top.go(ingest=drop)
 
 
-def test_dropped_copies_of_classes_were_counted_in_the_sum_of_weights(top: Top) -> None:
+def test_dropped_copies_do_not_count_in_the_sum_of_weights(top: Top) -> None:
     for name, index in (("top.root", 240), ("top_skim.root", 16)):
         top.write(FLAVOURS[:index], name)
         with uproot.update(top.data / name) as file:
@@ -292,7 +292,7 @@ def test_dropped_copies_of_classes_were_counted_in_the_sum_of_weights(top: Top) 
         top.go(label_by=every, ingest={"on_duplicate": "drop"}, top={"sum_of_weights": "Runs.sumw"})
 
 
-def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> None:
+def test_a_file_skipped_for_its_classes_leaves_ingest_up_to_date(top: Top) -> None:
     skip = {"on_bad_file": "skip", "max_bad_files": 1}
     top.write([*FLAVOURS[:15], 21], "top_other.root", first=3000)
     assert "top_other.root: 1 of the 16 events" in top.go(ingest=skip)

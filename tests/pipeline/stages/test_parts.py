@@ -59,7 +59,7 @@ def files_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("files", range(len(FILES)))
-def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
+def test_a_part_is_taken_over_whole_after_a_kill(
     store: StageStore, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     link, leftovers = os.link, iter(range(files))

@@ -72,7 +72,7 @@ def skim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skim:
     return Skim(tmp_path)
 
 
-def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: Skim) -> None:
+def test_a_skim_with_the_cross_section_of_the_sample_is_noted(skim: Skim) -> None:
     output = skim.run(samples=skim.stated())
     assert (
         "note: Sample 'qcd' looks like a skim: Runs.genEventCount is 400, its tree has 40 entries."
