@@ -57,12 +57,12 @@ class FeatureDataset(NamedTuple):
         """
         path = folder / "dataset.json"
         try:
-            content: Any = json.loads(path.read_text(encoding="utf-8"))
+            description: Any = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as cause:
             raise DatasetError(
                 f"{path} cannot be read ({cause}). Make the features again."
             ) from cause
-        version = content.get("version") if isinstance(content, dict) else None
+        version = description.get("version") if isinstance(description, dict) else None
         if version != DATASET_VERSION:
             raise DatasetError(
                 f"{path} has version {version}; this code reads version {DATASET_VERSION}. "
@@ -71,9 +71,9 @@ class FeatureDataset(NamedTuple):
         try:
             splits = {
                 name: [RowGroup(**group) for group in groups]
-                for name, groups in content["splits"].items()
+                for name, groups in description["splits"].items()
             }
-            fields = {"reading": {}, **content, "folder": folder, "splits": splits}
+            fields = {"reading": {}, **description, "folder": folder, "splits": splits}
             return cls(*(fields[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(
@@ -90,21 +90,23 @@ class FeatureDataset(NamedTuple):
         fields["splits"] = {
             split: [group._asdict() for group in groups] for split, groups in self.splits.items()
         }
-        content = {
+        description = {
             "version": DATASET_VERSION,
             "hlf": list(hlf_names()),
             "particles": {"rows": self.max_particles, "features": list(PARTICLE_FEATURE_NAMES)},
             **fields,
         }
-        (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+        (self.folder / "dataset.json").write_text(
+            json.dumps(description, indent=1), encoding="utf-8"
+        )
         (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
 
     def scaler(self) -> dict[str, Any]:
         """Content of `scaler.json`: `rows`, `mean` and `std` of `hlf` and `particles`."""
-        content: dict[str, Any] = json.loads(
+        scaler: dict[str, Any] = json.loads(
             (self.folder / "scaler.json").read_text(encoding="utf-8")
         )
-        return content
+        return scaler
 
     @property
     def max_particles(self) -> int:

@@ -144,8 +144,8 @@ def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path
 def _block_tally(events: pa.Table, block: FeatureBlock) -> StepCounts:
     """Numbers and weights of the events by outcome."""
     steps: dict[str, Any] = {"events": slice(None)}
-    for number, name in enumerate(OUTCOMES):
-        steps[name] = block.outcome == number
+    for code, name in enumerate(OUTCOMES):
+        steps[name] = block.outcome == code
     steps[LACKS_OWN_TRACK] = block.lacks_own_track
     return StepCounts.from_steps(steps, events["weight"].to_numpy())
 

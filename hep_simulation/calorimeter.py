@@ -1,8 +1,9 @@
-"""Calorimeters with energy flow: towers, and what of their energy no track explains.
+"""Calorimeters with energy flow: towers, and the energy in them that no track explains.
 
-A tower adds up the energies of the particles that hit it and measures the sum with its resolution. Its tracks explain
-their part. An excess above the threshold becomes a neutral candidate; otherwise the tracks are scaled to the best
-estimate of both measurements. So the energy of charged particles without a track is a neutral candidate too.
+A tower adds up the energies of the particles that hit it and measures the sum with its resolution.
+Its tracks explain their share. An excess above the threshold becomes a neutral candidate; otherwise
+the tracks are scaled to the best estimate of both measurements. So the energy of charged particles
+without a track is a neutral candidate too.
 """
 
 from __future__ import annotations
@@ -15,20 +16,27 @@ from hep_simulation import parameters
 from hep_simulation.particles import Floats, Integers, compiled
 
 _MAX_ETA: Final = 5.0
+#: Highest number of towers around the beam.
+_MAX_COLUMNS: Final = 360
 
 
 class Calorimeter(NamedTuple):
     """Towers and their resolution."""
 
-    edges: Floats
-    """In eta."""
-    around: Integers
+    eta_edges: Floats
+    num_around: Integers
     """Number of towers around the beam between each pair of edges."""
     resolution_edges: Floats
     resolution_terms: Floats
     """As for `parameters.energy_resolution`."""
-    least: float
+    min_energy: float
     """Least energy of a tower and of a neutral excess [GeV]."""
+
+    def resolution(self, energy: Floats, eta: Floats) -> Floats:
+        """Standard deviation of the energy of towers [GeV]."""
+        return parameters.energy_resolution(
+            energy, eta, self.resolution_edges, self.resolution_terms
+        )
 
 
 class Hits(NamedTuple):
@@ -63,108 +71,157 @@ class Flow(NamedTuple):
     """Factor on the momentum of each track."""
 
 
+class _Towers(NamedTuple):
+    """Towers that were hit, in order of the events; all (num_towers,)."""
+
+    event: Integers
+    min_eta: Floats
+    max_eta: Floats
+    min_phi: Floats
+    max_phi: Floats
+
+
 def _calorimeter(
-    *parts: tuple[Floats, int], resolution: tuple[Floats, Floats], least: float
+    *sections: tuple[Floats, int], resolution: tuple[Floats, Floats], min_energy: float
 ) -> Calorimeter:
-    """Towers at positive eta, mirrored: parts from the centre outwards, each with its edges and number around."""
-    upper = np.concatenate([edges for edges, _ in parts])
-    around = np.concatenate([np.full(len(edges), number) for edges, number in parts])
-    mirrored = np.concatenate([-upper[::-1], [0.0], upper]), np.concatenate([around[::-1], around])
-    return Calorimeter(*mirrored, *resolution, least)
+    """Make a calorimeter that is symmetric in eta.
+
+    `sections` have their upper edges in eta, from the centre outwards, and the number of towers
+    around the beam.
+    """
+    edges = np.concatenate([edges for edges, _ in sections])
+    around = np.concatenate([np.full(len(edges), num_columns) for edges, num_columns in sections])
+    return Calorimeter(
+        np.concatenate([-edges[::-1], [0.0], edges]),
+        np.concatenate([around[::-1], around]),
+        *resolution,
+        min_energy,
+    )
 
 
 _FORWARD: Final = np.array([3.125, 3.3, 3.475, 3.65, 3.825, 4.0, 4.175, 4.35, 4.525, 4.7, 5.0])
-#: Photons and electrons hit it. 1 degree and 0.0174 in barrel and endcap, 10 degrees and 0.175 forward.
+#: Photons and electrons hit it. 1 degree and 0.0174 in barrel and endcap, 10 degrees and 0.175
+#: forward.
 ECAL: Final = _calorimeter(
     (0.0174 * np.arange(1, 171), 360),
     (_FORWARD, 36),
     resolution=(parameters.ECAL_EDGES, parameters.ECAL_TERMS),
-    least=parameters.ECAL_MIN,
+    min_energy=parameters.ECAL_MIN,
 )
-#: All hadrons hit it. 5 degrees and 0.087 in the barrel, 1 degree and 0.0174 in the endcap, forward as above.
+#: All hadrons hit it. 5 degrees and 0.087 in the barrel, 1 degree and 0.0174 in the endcap, forward
+#: as above.
 HCAL: Final = _calorimeter(
     (0.087 * np.arange(1, 18), 72),
     (1.479 + 0.0174 * np.arange(1, 86), 360),
     (_FORWARD, 36),
     resolution=(parameters.HCAL_EDGES, parameters.HCAL_TERMS),
-    least=parameters.HCAL_MIN,
+    min_energy=parameters.HCAL_MIN,
 )
 
 
 def measure(
     calorimeter: Calorimeter, hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator
 ) -> Flow:
-    """What a calorimeter measures; `tracks` are those of the charged particles that hit it."""
-    edges, terms, least = calorimeter[2:]
+    """Measure hits with a calorimeter; `tracks` are those of the charged particles that hit it."""
     hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
-    keys = tower_of(hits.event, hits.eta, hits.phi, calorimeter)
-    track_keys = tower_of(*tracks.hits[:3], calorimeter)
-    order = np.argsort(np.concatenate([hits.event, tracks.hits.event]), kind="stable")
-    towers, place = _distinct(
-        np.concatenate([keys, track_keys]), order, 360 * len(calorimeter.around)
-    )
-    hit_place, track_place = place[: len(keys)], place[len(keys) :]
-    event, low_eta, high_eta, low_phi, high_phi = _borders(towers, calorimeter)
-    middle = 0.5 * (low_eta + high_eta)
-    true = np.bincount(hit_place, hits.energy, len(towers))
-    energy = parameters.lognormal(
-        true, parameters.energy_resolution(true, middle, edges, terms), rng
-    )
-    sigma = parameters.energy_resolution(energy, middle, edges, terms)
-    energy = np.where((energy < least) | (energy < sigma), 0.0, energy)
-    eta, phi = rng.uniform(low_eta, high_eta), rng.uniform(low_phi, high_phi)
-    charged = np.bincount(track_place, tracks.hits.energy, len(towers))
-    # A track whose own measurement is better than the tower's says how well its part is known.
-    error = tracks.resolution * tracks.hits.energy
-    charged_sigma = np.sqrt(np.bincount(track_place, np.square(error), len(towers)))
-    excess = np.maximum(energy - charged, 0.0)
-    is_neutral = (excess > least) & (excess > np.hypot(charged_sigma, sigma))
+    towers, hit_tower, track_tower = _hit_towers(calorimeter, hits, tracks.hits)
+    num_towers = len(towers.event)
+
+    eta = 0.5 * (towers.min_eta + towers.max_eta)
+    true_energy = np.bincount(hit_tower, hits.energy, num_towers)
+    energy = parameters.lognormal(true_energy, calorimeter.resolution(true_energy, eta), rng)
+    sigma = calorimeter.resolution(energy, eta)
+    is_noise = (energy < calorimeter.min_energy) | (energy < sigma)
+    energy = np.where(is_noise, 0.0, energy)
+    candidate_eta = rng.uniform(towers.min_eta, towers.max_eta)
+    candidate_phi = rng.uniform(towers.min_phi, towers.max_phi)
+
+    track_energy = np.bincount(track_tower, tracks.hits.energy, num_towers)
+    track_variance = np.square(tracks.resolution * tracks.hits.energy)
+    track_sigma = np.sqrt(np.bincount(track_tower, track_variance, num_towers))
+    excess = np.maximum(energy - track_energy, 0.0)
+    is_significant = excess > np.hypot(track_sigma, sigma)
+    is_neutral = is_significant & (excess > calorimeter.min_energy)
+    neutral = Hits(towers.event, candidate_eta, candidate_phi, excess)
+    best = _weighted_mean(track_energy, track_sigma, energy, sigma)
+    is_scaled = (track_energy > 0) & ~is_neutral & np.isfinite(best)
+    scale = np.divide(best, track_energy, out=np.ones(num_towers), where=is_scaled)
+    return Flow(Hits(*(column[is_neutral] for column in neutral)), scale[track_tower])
+
+
+def _weighted_mean(
+    track_energy: Floats, track_sigma: Floats, energy: Floats, sigma: Floats
+) -> Floats:
+    """Best estimate of the energy from tracks and tower; NaN where no track has an error."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        of_track, of_tower = (
-            1 / np.square(charged_sigma),
-            np.where(sigma > 0, 1 / np.square(sigma), 0.0),
+        track_weight = 1 / np.square(track_sigma)
+        tower_weight = np.where(sigma > 0, 1 / np.square(sigma), 0.0)
+        mean: Floats = (track_weight * track_energy + tower_weight * energy) / (
+            track_weight + tower_weight
         )
-        best = (of_track * charged + of_tower * energy) / (of_track + of_tower)
-        scale = np.where((charged > 0) & ~is_neutral & np.isfinite(best), best / charged, 1.0)
-    neutral = Hits(event[is_neutral], eta[is_neutral], phi[is_neutral], excess[is_neutral])
-    return Flow(neutral, scale[track_place])
+    return mean
 
 
-def tower_of(event: Integers, eta: Floats, phi: Floats, calorimeter: Calorimeter) -> Integers:
+def _hit_towers(
+    calorimeter: Calorimeter, hits: Hits, tracks: Hits
+) -> tuple[_Towers, Integers, Integers]:
+    """The towers that hits or tracks reach, and the index of the tower of each hit and track."""
+    hit_keys = tower_keys(hits.event, hits.eta, hits.phi, calorimeter)
+    track_keys = tower_keys(tracks.event, tracks.eta, tracks.phi, calorimeter)
+    order = np.argsort(np.concatenate([hits.event, tracks.event]), kind="stable")
+    keys_per_event = _MAX_COLUMNS * len(calorimeter.num_around)
+    towers, tower_of_key = _distinct(np.concatenate([hit_keys, track_keys]), order, keys_per_event)
+    hit_tower, track_tower = np.split(tower_of_key, [len(hit_keys)])
+
+    event_and_row, column = np.divmod(towers, _MAX_COLUMNS)
+    event, row = np.divmod(event_and_row, len(calorimeter.num_around))
+    width = 2 * np.pi / calorimeter.num_around[row]
+    min_phi = -np.pi + column * width
+    borders = _Towers(
+        event,
+        calorimeter.eta_edges[row],
+        calorimeter.eta_edges[row + 1],
+        min_phi,
+        min_phi + width,
+    )
+    return borders, hit_tower, track_tower
+
+
+def tower_keys(event: Integers, eta: Floats, phi: Floats, calorimeter: Calorimeter) -> Integers:
     """One number per event and tower, in the order of the events; |eta| is below 5."""
-    num_rows = len(calorimeter.around)
-    row = np.clip(np.searchsorted(calorimeter.edges, eta) - 1, 0, num_rows - 1)
-    around = calorimeter.around[row]
-    column = np.minimum(((phi + np.pi) / (2 * np.pi) * around).astype(np.int64), around - 1)
-    towers: Integers = (event * num_rows + row) * 360 + column
-    return towers
+    num_rows = len(calorimeter.num_around)
+    row = np.clip(np.searchsorted(calorimeter.eta_edges, eta) - 1, 0, num_rows - 1)
+    num_columns = calorimeter.num_around[row]
+    turns = (phi + np.pi) / (2 * np.pi)
+    column = np.minimum((turns * num_columns).astype(np.int64), num_columns - 1)
+    keys: Integers = (event * num_rows + row) * _MAX_COLUMNS + column
+    return keys
 
 
 @compiled
-def _distinct(keys: Integers, order: Integers, per_event: int) -> tuple[Integers, Integers]:
-    """Distinct numbers of towers, and the place of each key among them; `order` is that of the events."""
-    towers, place, place_of = np.empty_like(keys), np.empty_like(keys), np.full(per_event, -1)
-    first = found = begin = 0
-    for each in order:
-        if keys[each] >= begin + per_event:
-            # Another event: forget the towers of the one before.
-            for tower in towers[first:found]:
-                place_of[tower - begin] = -1
-            first, begin = found, keys[each] // per_event * per_event
-        column = keys[each] - begin
-        if place_of[column] < 0:
-            place_of[column] = found
-            towers[found] = keys[each]
-            found += 1
-        place[each] = place_of[column]
-    return towers[:found], place
+def _distinct(keys: Integers, order: Integers, keys_per_event: int) -> tuple[Integers, Integers]:
+    """Distinct keys of towers, and the index of each key among them.
 
+    `order` are the indices of the keys in order of the events. Within an event, towers are in order
+    of their first key there. Plain NumPy, which sorts and takes longer:
 
-def _borders(
-    towers: Integers, calorimeter: Calorimeter
-) -> tuple[Integers, Floats, Floats, Floats, Floats]:
-    rest, column = np.divmod(towers, 360)
-    event, row = np.divmod(rest, len(calorimeter.around))
-    width = 2 * np.pi / calorimeter.around[row]
-    low_phi = -np.pi + column * width
-    return event, calorimeter.edges[row], calorimeter.edges[row + 1], low_phi, low_phi + width
+        np.unique(keys, return_inverse=True)
+    """
+    towers = np.empty_like(keys)
+    tower_of_key = np.empty_like(keys)
+    index_in_event = np.full(keys_per_event, -1)
+    first_of_event = num_towers = event_start = 0
+    for i in order:
+        if keys[i] >= event_start + keys_per_event:
+            # The next event: forget the towers of the previous one.
+            for tower in towers[first_of_event:num_towers]:
+                index_in_event[tower - event_start] = -1
+            first_of_event = num_towers
+            event_start = keys[i] // keys_per_event * keys_per_event
+        key_in_event = keys[i] - event_start
+        if index_in_event[key_in_event] < 0:
+            index_in_event[key_in_event] = num_towers
+            towers[num_towers] = keys[i]
+            num_towers += 1
+        tower_of_key[i] = index_in_event[key_in_event]
+    return towers[:num_towers], tower_of_key

@@ -1,79 +1,63 @@
 """Pythia 8: blocks of generated events that pass the lepton filter.
 
-A generator depends on its settings and its seed only. Enrichment in heavy flavour: an event with a hard charm or bottom
-quark after the shower is hadronised many times, and the heavy hadrons of each version are decayed many times. The
-first version that passes the filter is kept. Its weight is the share of versions that pass, so that weighted sums are
-those without repetition.
+A generator depends on its settings and its seed only. Enrichment in heavy flavour: an event with a
+hard charm or bottom quark after the shower is hadronised many times, and the heavy hadrons of each
+version are decayed many times. The first version that passes the filter is kept. Its weight is the
+share of versions that pass, so that weighted sums are those without repetition.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import sys
-from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import awkward as ak
 import numpy as np
 
-from hep_core.input_errors import InputFileError
-from hep_simulation.particles import Floats, Integers, StableParticles, passes, pseudorapidity
+from hep_simulation.particles import (
+    Floats,
+    Integers,
+    StableParticles,
+    event_offsets,
+    offsets_from_counts,
+    passes,
+    pseudorapidity,
+)
+from hep_simulation.pythia_records import HEAVY_QUARKS, has_heavy_quark
+from hep_simulation.pythia_setup import GenerationError, check_energy, check_weights, start_pythia
 from hep_simulation.repeated_decays import Versions, resample_decays
 from pipeline.configuration.simulate_section import HeavyFlavourSettings, LeptonFilterSettings
 
-_PACKAGES: Final = ("pythia8mc", "fastjet")
-#: Pythia allows seeds from 1 to this one.
+#: Pythia allows seeds from 1 to this number.
 LAST_SEED: Final = 900_000_000
 _MB_TO_PB: Final = 1e9
-#: Where Pythia looks for its data, and their place below a prefix.
-_DATA: Final = "PYTHIA8DATA"
-_XML: Final = Path("share", "Pythia8", "xmldoc")
 _BATCH: Final = 100
 #: Charm and bottom quarks above this transverse momentum may give a jet its flavour [GeV].
 _MIN_PARTON_PT: Final = 10.0
-#: Events that Pythia may give up in a row.
-_TRIES: Final = 1000
-_NO_MORE: Final = (
-    f"Pythia gives up {_TRIES} events in a row. Correct the settings of the process; if it reads events from a file, "
-    f"these are too few."
+#: Events that Pythia may abort in a row.
+_MAX_ABORTED: Final = 1000
+_TOO_MANY_ABORTED: Final = (
+    f"Pythia gives up {_MAX_ABORTED} events in a row. Correct the settings of the process; if it "
+    "reads events from a file, these are too few."
 )
-_HEAVY: Final = (4, 5)
-_ENERGY: Final = re.compile(r"\s*Beams:eCM\s*=?\s*([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 #: Pythia's modes `Beams:frameType` in which hard processes come from a file.
-_FROM_A_FILE: Final = (4, 5)
-
-
-class GenerationError(InputFileError):
-    """The simulation cannot run with these settings, or on this machine."""
-
-    may_be_skipped = False
-
-
-def require_packages() -> None:
-    """Refuse to start without the extra `simulate`, before tasks fail for it."""
-    for name in _PACKAGES:
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+_FILE_FRAME_TYPES: Final = (4, 5)
 
 
 class HeavyQuarks(NamedTuple):
-    """Charm and bottom quarks of a block of events, which give jets their flavour."""
+    """Charm and bottom quarks of a block of events, which give jets their flavour; all (n,)."""
 
     event: Integers
-    """(n,) number of the event."""
     flavour: Integers
-    """(n,) 4 or 5."""
+    """4 or 5."""
     eta: Floats
     phi: Floats
 
-    def of_event(self, number: int) -> HeavyQuarks:
-        """Those of one event, as event 0."""
-        own = HeavyQuarks(*(column[self.event == number] for column in self))
-        return own._replace(event=np.zeros_like(own.event))
+    def select_event(self, event: int) -> HeavyQuarks:
+        """The quarks of one event, as event 0."""
+        rows = np.flatnonzero(self.event == event)
+        first_event = np.zeros(len(rows), np.int64)
+        return HeavyQuarks(first_event, self.flavour[rows], self.eta[rows], self.phi[rows])
 
 
 class GeneratedBlock(NamedTuple):
@@ -84,12 +68,28 @@ class GeneratedBlock(NamedTuple):
     weights: Floats
     """(num_events,)."""
 
+    @classmethod
+    def concatenate(cls, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
+        """Several blocks as one."""
+        blocks = [_EMPTY, *blocks]
+        num_events = [block.particles.num_events for block in blocks]
+        first_events = offsets_from_counts(np.array(num_events))[:-1]
+        quarks = [
+            block.quarks._replace(event=block.quarks.event + first_event)
+            for block, first_event in zip(blocks, first_events, strict=True)
+        ]
+        return cls(
+            StableParticles.concatenate([block.particles for block in blocks]),
+            HeavyQuarks(*(np.concatenate(columns) for columns in zip(*quarks, strict=True))),
+            np.concatenate([block.weights for block in blocks]),
+        )
+
 
 class Tally(NamedTuple):
-    """What a generator has done so far."""
+    """Sums over all events of a generator so far."""
 
     generated: int
-    """Number of generated events, those included that the filter drops."""
+    """Number of generated events, with those that the filter drops."""
     passed_weight: float
     """Sum of the weights of the events that pass."""
     passed_weight_squared: float
@@ -124,201 +124,145 @@ class Generator:
     ) -> None:
         self._filter = lepton_filter or LeptonFilterSettings(min_pt=0)
         self._enrichment = heavy_flavour
-        _refuse_other_energy(lines, energy_tev)
-        own = [
+        check_energy(lines, energy_tev)
+        own_lines = [
             f"Beams:eCM = {energy_tev * 1000}",
             "Print:quiet = on",
             "Random:setSeed = on",
             f"Random:seed = {seed}",
+            "Check:abortIfVeto = on",
         ]
         if heavy_flavour is not None:
-            own.append("HadronLevel:all = off")
-        is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
-        self._early = _early_filter(self._filter, heavy_flavour, seed) if is_thinned else None
-        self._pythia = _pythia([*lines, *own, "Check:abortIfVeto = on"], self._early)
+            own_lines.append("HadronLevel:all = off")
+        self._early_filter: Any = None
+        if self._filter.min_pt > 0 and self._filter.thinning > 1:
+            self._early_filter = _make_early_filter(self._filter, heavy_flavour, seed)
+        self._pythia = start_pythia([*lines, *own_lines], self._early_filter)
         # A file of hard processes has beams of its own.
-        _refuse_other_energy([f"Beams:eCM = {self._pythia.infoPython().eCM()}"], energy_tev)
+        actual_energy = self._pythia.infoPython().eCM()
+        check_energy([f"Beams:eCM = {actual_energy}"], energy_tev)
+
         self.num_generated = 0
         """Number of generated events so far."""
-        self._completed = 0
-        self._in_vain = 0
+        self._num_completed = 0
+        self._num_aborted_in_a_row = 0
         self._weight = 0.0
         self._weight_squared = 0.0
-        self._order = np.random.default_rng([seed, 2])
+        self._order_rng = np.random.default_rng([seed, 2])
 
     @property
     def reads_a_file(self) -> bool:
         """Whether the hard processes come from a file, each once and in its order."""
-        return self._pythia.settings.mode("Beams:frameType") in _FROM_A_FILE
-
-    def tally(self) -> Tally:
-        """What was done so far; the cross-section becomes more precise with every event."""
-        more = int(self._early is not None)
-        if self._early is not None:
-            # Pythia computes the cross-section anew with an event that is not given up. This one counts nowhere else.
-            self._early.is_on = False
-            if not any(self._pythia.next() for _ in range(_TRIES)):
-                raise GenerationError(_NO_MORE)
-            self._early.is_on = True
-        generated, completed = self.num_generated + more, max(self._completed + more, 1)
-        info = self._pythia.infoPython()
-        # Events that the early filter gives up are missing in Pythia's cross-section, and their number in its error.
-        cross_section = info.sigmaGen() * _MB_TO_PB * generated / completed
-        relative = (info.sigmaErr() / info.sigmaGen()) ** 2 if info.sigmaGen() else 0.0
-        error = (
-            cross_section
-            * max(relative - 1 / completed + 1 / max(generated, 1), 1 / max(generated, 1)) ** 0.5
-        )
-        return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
+        return self._pythia.settings.mode("Beams:frameType") in _FILE_FRAME_TYPES
 
     def blocks(self) -> Iterator[GeneratedBlock]:
         """Blocks of events that pass the filter, without end; a block may be empty."""
         while True:
-            block = self._batch() if self._enrichment is None else self._enriched(self._enrichment)
+            enrichment = self._enrichment
+            block = self._next_enriched(enrichment) if enrichment else self._next_batch()
             self._weight += float(block.weights.sum())
             self._weight_squared += float(np.square(block.weights).sum())
             yield block
 
-    def _batch(self) -> GeneratedBlock:
-        # Of an event that is given up, by us or by Pythia, there is nothing.
+    def tally(self) -> Tally:
+        """Sums over the events so far; the cross-section becomes more precise with every event."""
+        num_generated, num_completed = self.num_generated, self._num_completed
+        if self._early_filter is not None:
+            self._generate_without_veto()
+            # This event counts in the cross-section only.
+            num_generated += 1
+            num_completed += 1
+        num_completed = max(num_completed, 1)
+        info = self._pythia.infoPython()
+        # Pythia's cross-section lacks vetoed events, and its error their number.
+        cross_section = info.sigmaGen() * _MB_TO_PB * num_generated / num_completed
+        relative_variance = 0.0
+        if info.sigmaGen():
+            relative_variance = (info.sigmaErr() / info.sigmaGen()) ** 2
+        min_variance = 1 / max(num_generated, 1)
+        relative_variance = relative_variance - 1 / num_completed + min_variance
+        error = cross_section * max(relative_variance, min_variance) ** 0.5
+        return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
+
+    def _generate_without_veto(self) -> None:
+        """Complete an event: Pythia computes the cross-section again only then."""
+        self._early_filter.is_on = False
+        for _ in range(_MAX_ABORTED):
+            if self._pythia.next():
+                break
+        else:
+            raise GenerationError(_TOO_MANY_ABORTED)
+        self._early_filter.is_on = True
+
+    def _next_batch(self) -> GeneratedBlock:
+        """The events that pass of some generated ones."""
+        # Vetoed and aborted events are None.
         records = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
-        _refuse_weights(records.info.weights[:, 0].to_list() if len(records) else [])
-        events = _passing(records, self._filter) if len(records) else []
-        followed = self._early.followed() if self._early else []
-        self._count(_BATCH, len(records), len(followed))
-        if self._early is not None:
-            events += [each for each in map(self._followed, followed) if len(each.weights)]
-            # In any order, since the last events of a file may be left out.
-            events = [events[place] for place in self._order.permutation(len(events))]
-        return joined(events)
+        events: list[GeneratedBlock] = []
+        if len(records):
+            check_weights(records.info.weights[:, 0].to_list())
+            events = _passing_events(records, self._filter)
+        thinned = [] if self._early_filter is None else self._early_filter.pop_thinned()
+        self._count(_BATCH, len(records), len(thinned))
+        if self._early_filter is not None:
+            for partons in thinned:
+                event = self._resample_thinned(partons)
+                if len(event.weights):
+                    events.append(event)
+            # The last events of a file may be dropped, so the weighted ones must not come last.
+            events = [events[index] for index in self._order_rng.permutation(len(events))]
+        return GeneratedBlock.concatenate(events)
 
-    def _count(self, tried: int, completed: int, followed: int = 0) -> None:
-        """Count events, those included that the early filter gave up; of events that Pythia gives up there are none."""
-        given_up = self._early.num_given_up() if self._early else 0
-        self._completed += completed
-        self.num_generated += completed + followed + given_up
-        self._in_vain = 0 if completed + followed + given_up else self._in_vain + tried
-        if self._in_vain >= _TRIES:
-            raise GenerationError(_NO_MORE)
+    def _count(self, num_tried: int, num_completed: int, num_thinned: int = 0) -> None:
+        """Count events with the vetoed ones, but without those that Pythia aborts."""
+        num_vetoed = 0 if self._early_filter is None else self._early_filter.pop_num_vetoed()
+        num_generated = num_completed + num_thinned + num_vetoed
+        self._num_completed += num_completed
+        self.num_generated += num_generated
+        self._num_aborted_in_a_row += num_tried
+        if num_generated:
+            self._num_aborted_in_a_row = 0
+        if self._num_aborted_in_a_row >= _MAX_ABORTED:
+            raise GenerationError(_TOO_MANY_ABORTED)
 
-    def _followed(self, partons: Any) -> GeneratedBlock:
-        """An event of those that are thinned: as many versions as the events that it stands for."""
-        found = resample_decays(
+    def _resample_thinned(self, partons: Any) -> GeneratedBlock:
+        """A thinned event: as many versions as the events that it stands for."""
+        versions = resample_decays(
             self._pythia,
             partons,
             hadronisations=1,
             decays=self._filter.thinning,
             lepton_filter=self._filter,
         )
-        return _block_of(found, partons, found.passed)
+        return _first_version(versions, partons, versions.num_passed)
 
-    def _enriched(self, enrichment: HeavyFlavourSettings) -> GeneratedBlock:
+    def _next_enriched(self, enrichment: HeavyFlavourSettings) -> GeneratedBlock:
         """One generated event, or none if it does not pass."""
-        pythia, early = self._pythia, self._early
-        is_made = pythia.next()
-        self._count(1, int(is_made))
-        _refuse_weights([pythia.infoPython().weight()] if is_made else [])
-        if not is_made or not any(
-            each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt
-            for each in pythia.event
-        ):
+        pythia = self._pythia
+        is_completed = pythia.next()
+        self._count(1, int(is_completed))
+        if not is_completed:
+            return _EMPTY
+        check_weights([pythia.infoPython().weight()])
+        if not has_heavy_quark(pythia.event, enrichment.min_quark_pt):
             return _EMPTY
         partons = type(pythia.event)(pythia.event)
-        hadronisations, decays = enrichment.hadronisations, enrichment.decays
-        found = resample_decays(
+        versions = resample_decays(
             pythia,
             partons,
-            hadronisations=hadronisations,
-            decays=decays,
+            hadronisations=enrichment.hadronisations,
+            decays=enrichment.decays,
             lepton_filter=self._filter,
         )
-        stands_for = self._filter.thinning if early and early.is_thinned else 1
-        return _block_of(found, partons, stands_for * found.passed / (hadronisations * decays))
+        num_versions = enrichment.hadronisations * enrichment.decays
+        num_represented = 1
+        if self._early_filter is not None and self._early_filter.is_thinned:
+            num_represented = self._filter.thinning
+        weight = num_represented * versions.num_passed / num_versions
+        return _first_version(versions, partons, weight)
 
 
-def _refuse_other_energy(lines: Sequence[str], energy_tev: float) -> None:
-    """Refuse settings with another energy: the pile-up and the plots have that of the config."""
-    for found in filter(None, map(_ENERGY.match, lines)):
-        if not math.isclose(float(found[1]), 1000 * energy_tev, rel_tol=1e-6):
-            raise GenerationError(
-                f"a process has collisions of {float(found[1]):g} GeV, simulate.energy_tev is {energy_tev:g}. Correct "
-                f"one of the two."
-            )
-
-
-def _refuse_weights(weights: Sequence[float]) -> None:
-    """Refuse events that Pythia itself weights: the tally, the early filter and Event.Weight take each for one."""
-    if others := [weight for weight in weights if weight != 1]:
-        raise GenerationError(
-            f"Pythia gives an event the weight {others[0]:g}; only events of weight 1 are simulated. Take settings "
-            f"that bias the selection of events (PhaseSpace:bias2Selection) out of the process, and make one process "
-            f"for each range of pTHat instead. Weighted events of a file (Beams:LHEF) cannot be used."
-        )
-
-
-def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:
-    return (
-        GeneratedBlock(found.kept, _quarks_of(partons), np.array([weight]))
-        if found.kept
-        else _EMPTY
-    )
-
-
-def _quarks_of(partons: list[Any]) -> HeavyQuarks:
-    quarks = [each for each in partons if each.idAbs() in _HEAVY and each.pT() > _MIN_PARTON_PT]
-    flavour, eta, phi = (
-        np.array([(each.idAbs(), each.eta(), each.phi()) for each in quarks]).reshape(-1, 3).T
-    )
-    return HeavyQuarks(np.zeros(len(quarks), np.int64), flavour.astype(np.int64), eta, phi)
-
-
-def _passing(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[GeneratedBlock]:
-    counts = ak.to_numpy(ak.num(records.prt, axis=1))
-    flat = ak.flatten(records.prt)
-    pid = ak.to_numpy(flat.id)
-    event = np.repeat(np.arange(len(counts)), counts)
-    px, py, pz, energy = (ak.to_numpy(flat.p[name]) for name in ("px", "py", "pz", "e"))
-    stable = ak.to_numpy(flat.status) > 0
-    vertices = [
-        ak.to_numpy(ak.fill_none(flat.vProd[name], 0.0))[stable] for name in ("px", "py", "pz")
-    ]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(event[stable], minlength=len(counts)))])
-    momenta = (column[stable].astype(np.float64) for column in (px, py, pz, energy))
-    particles = StableParticles(
-        offsets.astype(np.int64), pid[stable].astype(np.int32), *momenta, *vertices
-    )
-    heavy = np.isin(np.abs(pid), _HEAVY) & (np.hypot(px, py) > _MIN_PARTON_PT)
-    quarks = HeavyQuarks(
-        event[heavy],
-        np.abs(pid[heavy]),
-        pseudorapidity(px[heavy], py[heavy], pz[heavy]),
-        np.arctan2(py, px)[heavy],
-    )
-    kept = np.flatnonzero(passes(particles, lepton_filter)).tolist()
-    return [
-        GeneratedBlock(particles.of_event(number), quarks.of_event(number), np.ones(1))
-        for number in kept
-    ]
-
-
-def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
-    """Several blocks as one."""
-    blocks = [_EMPTY, *blocks]
-    starts = np.cumsum([0, *(block.particles.num_events for block in blocks)])
-    quarks = HeavyQuarks(
-        np.concatenate(
-            [block.quarks.event + start for block, start in zip(blocks, starts, strict=False)]
-        ),
-        *(
-            np.concatenate([block.quarks[place] for block in blocks])
-            for place in range(1, len(HeavyQuarks._fields))
-        ),
-    )
-    particles = StableParticles.of_events([block.particles for block in blocks])
-    return GeneratedBlock(particles, quarks, np.concatenate([block.weights for block in blocks]))
-
-
-def _early_filter(
+def _make_early_filter(
     settings: LeptonFilterSettings, heavy_flavour: HeavyFlavourSettings | None, seed: int
 ) -> Any:
     from hep_simulation import early_filter  # noqa: PLC0415 - needs the extra `simulate`
@@ -329,35 +273,55 @@ def _early_filter(
     return early_filter.EarlyQuarkFilter(heavy_flavour, settings.thinning, rng)
 
 
-def _pythia(lines: list[str], early: Any) -> Any:
-    import pythia8mc  # noqa: PLC0415 - the extra `simulate`
-
-    os.environ.setdefault(_DATA, str(_data_folder(Path(pythia8mc.__file__))))
-    pythia = pythia8mc.Pythia(os.environ[_DATA], False)
-    if early is not None:
-        pythia.setUserHooksPtr(early)
-    for line in lines:
-        if not pythia.readString(line):
-            raise GenerationError(
-                f"Pythia does not know the setting '{line}'. Correct it under simulate.processes: in the config; "
-                f"https://pythia.org/latest-manual lists all settings."
-            )
-    if not pythia.init():
-        raise GenerationError(
-            f"Pythia cannot start with the settings {'; '.join(lines)}. Its own message above gives the reason."
-        )
-    return pythia
+def _first_version(versions: Versions, partons: Any, weight: float) -> GeneratedBlock:
+    """The first version that passes, with the weight of all of them; or no event."""
+    if versions.first is None:
+        return _EMPTY
+    quarks = [
+        (parton.idAbs(), parton.eta(), parton.phi())
+        for parton in partons
+        if parton.idAbs() in HEAVY_QUARKS and parton.pT() > _MIN_PARTON_PT
+    ]
+    flavour, eta, phi = np.array(quarks).reshape(-1, 3).T
+    heavy_quarks = HeavyQuarks(np.zeros(len(quarks), np.int64), flavour.astype(np.int64), eta, phi)
+    return GeneratedBlock(versions.first, heavy_quarks, np.array([weight]))
 
 
-def _data_folder(module: Path) -> Path:
-    """Folder of Pythia's particle data, which the wheel installs beside the package or below the environment."""
-    for prefix in (Path(sys.prefix), *module.parents):
-        if (prefix / _XML / "Index.xml").is_file():
-            return prefix / _XML
-    raise GenerationError(
-        f"pythia8mc is installed without its data ({_XML}). Install it again: "
-        f".venv/bin/pip install --force-reinstall --no-deps pythia8mc"
+def _passing_events(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[GeneratedBlock]:
+    """The events of a batch that pass the filter, one block each."""
+    num_events = len(records)
+    event = np.repeat(np.arange(num_events), ak.to_numpy(ak.num(records.prt, axis=1)))
+    flat = ak.flatten(records.prt)
+    pid = ak.to_numpy(flat.id)
+    px = ak.to_numpy(flat.p.px)
+    py = ak.to_numpy(flat.p.py)
+    pz = ak.to_numpy(flat.p.pz)
+    energy = ak.to_numpy(flat.p.e)
+
+    is_stable = ak.to_numpy(flat.status) > 0
+    particles = StableParticles(
+        event_offsets(event[is_stable], num_events),
+        pid[is_stable].astype(np.int32),
+        px[is_stable].astype(np.float64),
+        py[is_stable].astype(np.float64),
+        pz[is_stable].astype(np.float64),
+        energy[is_stable].astype(np.float64),
+        # Pythia calls the coordinates of vertices as those of momenta.
+        ak.to_numpy(ak.fill_none(flat.vProd.px, 0.0))[is_stable],
+        ak.to_numpy(ak.fill_none(flat.vProd.py, 0.0))[is_stable],
+        ak.to_numpy(ak.fill_none(flat.vProd.pz, 0.0))[is_stable],
     )
+    is_heavy = np.isin(np.abs(pid), HEAVY_QUARKS) & (np.hypot(px, py) > _MIN_PARTON_PT)
+    quarks = HeavyQuarks(
+        event[is_heavy],
+        np.abs(pid[is_heavy]),
+        pseudorapidity(px[is_heavy], py[is_heavy], pz[is_heavy]),
+        np.arctan2(py[is_heavy], px[is_heavy]),
+    )
+    return [
+        GeneratedBlock(particles.select_event(index), quarks.select_event(index), np.ones(1))
+        for index in np.flatnonzero(passes(particles, lepton_filter)).tolist()
+    ]
 
 
 _NONE: Final = np.zeros(0)

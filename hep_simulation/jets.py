@@ -9,7 +9,7 @@ import numpy as np
 
 from hep_simulation import parameters
 from hep_simulation.generator import HeavyQuarks
-from hep_simulation.particles import Floats, Integers, wrapped
+from hep_simulation.particles import Floats, Integers, event_offsets, wrapped
 from ingestion.thresholds import Jagged
 
 RADIUS: Final = 0.4
@@ -30,60 +30,63 @@ class FoundJets(NamedTuple):
 
 
 def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events: int) -> FoundJets:
-    """Cluster (n,) massless candidates with anti-kt, R = 0.4; `event` is the number of each one's event, rising."""
+    """Cluster (n,) massless candidates with anti-kt, R = 0.4; `event` is in rising order."""
     import fastjet  # noqa: PLC0415 - the extra `simulate`
 
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])
-    columns = {
+    momenta = {
         "px": pt * np.cos(phi),
         "py": pt * np.sin(phi),
         "pz": pt * np.sinh(eta),
         "E": pt * np.cosh(eta),
     }
-    # Of the library below, which prints a banner at its first clustering.
+    candidates = Jagged(event_offsets(event, num_events), momenta).to_awkward()
+    # The library below fastjet prints a banner at its first clustering.
     fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
-    listed = Jagged(offsets, columns).to_awkward()
-    sequence = fastjet.ClusterSequence(
-        listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
-    )
-    jets = sequence.inclusive_jets(min_pt=MIN_PT)
-    counts = ak.to_numpy(ak.num(jets, axis=1))
-    flat = ak.flatten(jets)
-    px, py, pz = (ak.to_numpy(flat[name]) for name in ("px", "py", "pz"))
-    of_event, found = np.repeat(np.arange(num_events), counts), np.hypot(px, py)
-    order = np.lexsort([-found, of_event])
+    definition = fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
+    jets = fastjet.ClusterSequence(candidates, definition).inclusive_jets(min_pt=MIN_PT)
+
+    jet_event = np.repeat(np.arange(num_events), ak.to_numpy(ak.num(jets, axis=1)))
+    px = ak.to_numpy(ak.flatten(jets["px"]))
+    py = ak.to_numpy(ak.flatten(jets["py"]))
+    pz = ak.to_numpy(ak.flatten(jets["pz"]))
+    jet_pt = np.hypot(px, py)
+    order = np.lexsort([-jet_pt, jet_event])
     return FoundJets(
-        of_event[order],
-        found[order],
-        np.arcsinh(pz[order] / found[order]),
-        np.arctan2(py[order], px[order]),
+        jet_event[order],
+        jet_pt[order],
+        np.arcsinh(pz / jet_pt)[order],
+        np.arctan2(py, px)[order],
     )
 
 
-def flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
-    """5 for jets with a bottom quark within the cone, else 4 with a charm quark, else 0; (num_jets,)."""
-    found = np.zeros(len(jets.pt), np.int64)
-    near = np.flatnonzero(np.abs(quarks.eta) < _FLAVOUR_ETA)
-    order = near[np.argsort(quarks.event[near], kind="stable")]
-    event, flavour, eta, phi = (column[order] for column in quarks)
-    low, high = np.searchsorted(event, jets.event), np.searchsorted(event, jets.event + 1)
-    counts = high - low
-    jet = np.repeat(np.arange(len(jets.pt)), counts)
-    ends = np.cumsum(counts)
-    quark = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts) + low[jet]
-    inside = (
-        np.hypot(jets.eta[jet] - eta[quark], wrapped(jets.phi[jet] - phi[quark])) < _FLAVOUR_CONE
+def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
+    """5 for jets with a bottom quark in the cone, 4 with a charm quark, else 0; (num_jets,)."""
+    flavours = np.zeros(len(jets.pt), np.int64)
+    is_central = np.abs(quarks.eta) < _FLAVOUR_ETA
+    by_event = np.argsort(quarks.event[is_central], kind="stable")
+    central_quarks = HeavyQuarks(*(column[is_central][by_event] for column in quarks))
+
+    num_events = 1 + max(jets.event.max(initial=0), quarks.event.max(initial=0))
+    jets_in_event = ak.unflatten(
+        np.arange(len(jets.pt)), np.bincount(jets.event, minlength=num_events)
     )
-    np.maximum.at(found, jet[inside], flavour[quark[inside]])
-    return found
+    quarks_in_event = ak.unflatten(
+        np.arange(len(by_event)), np.bincount(central_quarks.event, minlength=num_events)
+    )
+    pairs = ak.flatten(ak.cartesian({"jet": jets_in_event, "quark": quarks_in_event}))
+    jet, quark = ak.to_numpy(pairs.jet), ak.to_numpy(pairs.quark)
+    delta_eta = jets.eta[jet] - central_quarks.eta[quark]
+    delta_phi = wrapped(jets.phi[jet] - central_quarks.phi[quark])
+    in_cone = np.hypot(delta_eta, delta_phi) < _FLAVOUR_CONE
+    np.maximum.at(flavours, jet[in_cone], central_quarks.flavour[quark[in_cone]])
+    return flavours
 
 
 def b_tags(jets: FoundJets, flavour: Integers, rng: np.random.Generator) -> Integers:
-    """Bits of the loose (0), medium (1) and tight (2) tag, drawn independently of each other; (num_jets,)."""
+    """Bits of the loose (0), medium (1) and tight (2) tag, drawn independently; (num_jets,)."""
     tags = np.zeros(len(jets.pt), np.int64)
     for bit in range(3):
-        drawn = rng.random(len(jets.pt)) < parameters.tag_efficiency(
-            flavour, jets.pt, jets.eta, bit
-        )
-        tags |= drawn.astype(np.int64) << bit
+        efficiency = parameters.tag_efficiency(flavour, jets.pt, jets.eta, bit)
+        is_tagged = rng.random(len(jets.pt)) < efficiency
+        tags |= is_tagged.astype(np.int64) << bit
     return tags

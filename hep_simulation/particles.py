@@ -1,14 +1,15 @@
-"""Generated particles of a block of events, as flat arrays; the filter on them; the compiler of loops over them."""
+"""Generated particles of a block of events, as flat arrays, and the lepton filter on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Self
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hep_core import compiling
 from pipeline.configuration.simulate_section import LeptonFilterSettings
 
 Floats = NDArray[Any]
@@ -16,21 +17,22 @@ Floats = NDArray[Any]
 Integers = NDArray[Any]
 """Whole numbers."""
 
-Loop = TypeVar("Loop", bound=Callable[..., object])
+#: Compiles a loop at its first call; a division by zero is infinite.
+compiled = partial(compiling.compiled, error_model="numpy")
 
 #: Radius of the isolation cone of leptons, and their codes.
 CONE: Final = 0.3
 LEPTONS: Final = (11, 13)
-#: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite one.
+#: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite.
 _CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 3312: -1, 3334: -1}
-_CHARGE_OF = np.bincount(list(_CHARGES), list(_CHARGES.values()), max(_CHARGES) + 2).astype(
-    np.int64
-)
-_INVISIBLE = (12, 14, 16)
+#: The same as an array, with a 0 at its end for all larger codes.
+_CHARGE_BY_CODE = np.zeros(max(_CHARGES) + 2, np.int64)
+_CHARGE_BY_CODE[list(_CHARGES)] = list(_CHARGES.values())
+_NEUTRINOS = (12, 14, 16)
 
 
 class StableParticles(NamedTuple):
-    """Stable particles of some events; event i owns `offsets[i]:offsets[i + 1]`."""
+    """Stable particles of some events; event i has the particles `offsets[i]:offsets[i + 1]`."""
 
     offsets: Integers
     """(num_events + 1,)."""
@@ -70,25 +72,30 @@ class StableParticles(NamedTuple):
     @property
     def visible(self) -> NDArray[np.bool_]:
         """(n,) False for neutrinos."""
-        return ~np.isin(np.abs(self.pid), _INVISIBLE)
+        return ~np.isin(np.abs(self.pid), _NEUTRINOS)
 
     @classmethod
-    def of_events(cls, events: Sequence[StableParticles]) -> Self:
+    def concatenate(cls, blocks: Sequence[StableParticles]) -> Self:
         """The events of several blocks, one after the other."""
-        counts = np.concatenate(
-            [np.zeros(1, np.int64), *(np.diff(each.offsets) for each in events)]
-        )
-        columns = (
-            np.concatenate([each[place] for each in events]) for place in range(1, len(cls._fields))
-        )
-        return cls(np.cumsum(counts), *columns)
+        counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+        columns = [np.concatenate(arrays) for arrays in zip(*blocks, strict=True)]
+        return cls(offsets_from_counts(counts), *columns[1:])
 
-    def of_event(self, number: int) -> StableParticles:
+    def select_event(self, event: int) -> StableParticles:
         """One event."""
-        start, stop = self.offsets[number : number + 2]
-        return StableParticles(
-            np.array([0, stop - start]), *(column[start:stop] for column in self[1:])
-        )
+        start, stop = self.offsets[event], self.offsets[event + 1]
+        columns = [column[start:stop] for column in self[1:]]
+        return StableParticles(np.array([0, stop - start]), *columns)
+
+
+def offsets_from_counts(counts: Integers) -> Integers:
+    """Offsets (num_events + 1,) from the numbers of candidates of each event."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def event_offsets(event: Integers, num_events: int) -> Integers:
+    """Offsets (num_events + 1,) of candidates in order of the events; `event` is (n,)."""
+    return offsets_from_counts(np.bincount(event, minlength=num_events))
 
 
 def charges(pid: Integers) -> Integers:
@@ -98,10 +105,8 @@ def charges(pid: Integers) -> Integers:
         >>> charges(np.array([211, -211, 11, 22])).tolist()
         [1, -1, -1, 0]
     """
-    size = np.abs(pid)
-    return np.where(
-        size < len(_CHARGE_OF), np.sign(pid) * _CHARGE_OF[np.minimum(size, len(_CHARGE_OF) - 1)], 0
-    )
+    code = np.minimum(np.abs(pid), len(_CHARGE_BY_CODE) - 1)
+    return np.sign(pid) * _CHARGE_BY_CODE[code]
 
 
 def pseudorapidity(px: Floats, py: Floats, pz: Floats) -> Floats:
@@ -113,35 +118,38 @@ def pseudorapidity(px: Floats, py: Floats, pz: Floats) -> Floats:
 
 def wrapped(phi: Floats) -> Floats:
     """Angles within [-pi, pi)."""
-    turned: Floats = (phi + np.pi) % (2 * np.pi) - np.pi
-    return turned
+    angles: Floats = (phi + np.pi) % (2 * np.pi) - np.pi
+    return angles
 
 
 def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArray[np.bool_]:
-    """Which events have an electron or muon above threshold whose isolation is low enough; (num_events,)."""
+    """Whether events have an isolated electron or muon above threshold; (num_events,)."""
     if settings.min_pt == 0:
         return np.ones(particles.num_events, np.bool_)
-    found = np.zeros(particles.num_events, np.bool_)
-    pt, event = particles.pt, particles.event
-    candidates = np.flatnonzero(np.isin(np.abs(particles.pid), LEPTONS) & (pt > settings.min_pt))
-    for lepton in candidates:
-        start, stop = particles.offsets[event[lepton] : event[lepton] + 2]
-        near = slice(start, stop)
-        eta = pseudorapidity(particles.px[near], particles.py[near], particles.pz[near])
-        phi = np.arctan2(particles.py[near], particles.px[near])
-        own = lepton - start
-        if abs(eta[own]) > settings.max_eta:
+    passing = np.zeros(particles.num_events, np.bool_)
+    pt = particles.pt
+    is_hard_lepton = np.isin(np.abs(particles.pid), LEPTONS) & (pt > settings.min_pt)
+    for event in np.unique(particles.event[is_hard_lepton]):
+        in_event = slice(particles.offsets[event], particles.offsets[event + 1])
+        leptons = np.flatnonzero(is_hard_lepton[in_event])
+        passing[event] = _has_isolated_lepton(particles.select_event(event), leptons, settings)
+    return passing
+
+
+def _has_isolated_lepton(
+    event: StableParticles, leptons: Integers, settings: LeptonFilterSettings
+) -> bool:
+    """Whether one of the `leptons`, indices into a single event, is isolated and central."""
+    pt = event.pt
+    eta = pseudorapidity(event.px, event.py, event.pz)
+    phi = np.arctan2(event.py, event.px)
+    for lepton in leptons:
+        if abs(eta[lepton]) > settings.max_eta:
             continue
-        inside = np.square(eta - eta[own]) + np.square(wrapped(phi - phi[own])) < CONE**2
-        inside &= np.isin(np.abs(particles.pid[near]), _INVISIBLE, invert=True)
-        inside[own] = False
-        found[event[lepton]] |= pt[near][inside].sum() < settings.max_isolation * pt[lepton]
-    return found
-
-
-def compiled(function: Loop) -> Loop:
-    """Compile a loop at its first call, and keep the machine code on disk; a division by zero is infinite.
-
-    Numba looks for changes in one file only, so a loop calls no function of another.
-    """
-    return cast("Loop", numba.njit(cache=True, error_model="numpy")(function))
+        delta_phi = wrapped(phi - phi[lepton])
+        in_cone = np.square(eta - eta[lepton]) + np.square(delta_phi) < CONE**2
+        in_cone &= event.visible
+        in_cone[lepton] = False
+        if pt[in_cone].sum() < settings.max_isolation * pt[lepton]:
+            return True
+    return False

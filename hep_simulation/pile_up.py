@@ -1,13 +1,13 @@
-"""Pile-up: further collisions of the same bunch crossing, drawn from a pool of minimum-bias events."""
+"""Pile-up: further collisions of a bunch crossing, drawn from a pool of minimum-bias events."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hep_simulation.particles import Floats, Integers, StableParticles
+from hep_simulation.particles import Floats, Integers, StableParticles, offsets_from_counts
 from pipeline.configuration.simulate_section import PileUpSettings
 
 #: Pythia's settings of the pool.
@@ -35,54 +35,58 @@ def overlay(
     """Add pile-up to hard events, and move all collisions along the beam."""
     num_events = hard.num_events
     hard_z = beam_spot(num_events, settings.beam_spot_mm, rng)
-    moved = hard._replace(z=hard.z + np.repeat(hard_z, np.diff(hard.offsets)))
+    hard = hard._replace(z=hard.z + hard_z[hard.event])
     if pool is None or settings.mean == 0:
-        return Crossing(moved, np.zeros(len(hard.pid), np.bool_), np.ones(num_events, np.int64))
-    numbers = rng.poisson(settings.mean, num_events)
-    total = int(numbers.sum())
-    drawn = rng.integers(0, pool.num_events, total)
-    angle = rng.uniform(-np.pi, np.pi, total)
-    z = beam_spot(total, settings.beam_spot_mm, rng)
-    # The particles of each event: its own, then those of one further collision after the other.
-    lengths = np.diff(pool.offsets)[drawn]
-    further = np.bincount(np.repeat(np.arange(num_events), numbers), lengths, num_events).astype(
-        np.int64
-    )
-    offsets = hard.offsets + np.concatenate([[0], np.cumsum(further)])
-    own = np.arange(len(hard.pid)) + np.repeat((offsets - hard.offsets)[:-1], np.diff(hard.offsets))
-    is_pile_up = np.ones(offsets[-1], np.bool_)
-    is_pile_up[own] = False
-    source = np.arange(lengths.sum()) + np.repeat(
-        pool.offsets[drawn] - np.cumsum(lengths) + lengths, lengths
-    )
-    cos, sin, shift = (np.repeat(each, lengths) for each in (np.cos(angle), np.sin(angle), z))
+        is_pile_up = np.zeros(len(hard.pid), np.bool_)
+        return Crossing(hard, is_pile_up, np.ones(num_events, np.int64))
 
-    def joined(of_hard: NDArray[Any], of_pool: NDArray[Any]) -> NDArray[Any]:
-        column = np.empty(offsets[-1], of_hard.dtype)
-        column[own], column[is_pile_up] = of_hard, of_pool
-        return column
+    num_collisions = rng.poisson(settings.mean, num_events)
+    collisions = _draw_collisions(pool, int(num_collisions.sum()), settings.beam_spot_mm, rng)
+    event = np.repeat(np.arange(num_events), num_collisions)[collisions.event]
 
-    def turned(along: Floats, across: Floats) -> Floats:
-        result: Floats = cos * along[source] + sin * across[source]
-        return result
+    # The particles of each event: first its own, then those of one collision after the other.
+    order = np.argsort(np.concatenate([hard.event, event]), kind="stable")
+    is_pile_up = order >= len(hard.pid)
+    num_particles = np.diff(hard.offsets) + np.bincount(event, minlength=num_events)
+    columns = [
+        np.concatenate([hard_column, pile_up_column])[order].astype(hard_column.dtype)
+        for hard_column, pile_up_column in zip(hard[1:], collisions[1:], strict=True)
+    ]
+    particles = StableParticles(offsets_from_counts(num_particles), *columns)
+    return Crossing(particles, is_pile_up, num_collisions + 1)
 
-    particles = StableParticles(
+
+def _draw_collisions(
+    pool: StableParticles, num_collisions: int, spread_mm: float, rng: np.random.Generator
+) -> StableParticles:
+    """Draw minimum-bias events, rotated around the beam and moved along it."""
+    drawn = rng.integers(0, pool.num_events, num_collisions)
+    angle = rng.uniform(-np.pi, np.pi, num_collisions)
+    z = beam_spot(num_collisions, spread_mm, rng)
+
+    num_particles = np.diff(pool.offsets)[drawn]
+    offsets = offsets_from_counts(num_particles)
+    collision = np.repeat(np.arange(num_collisions), num_particles)
+    # Index of each particle in the pool: it counts up from the first particle of the drawn event.
+    source = np.arange(offsets[-1]) + (pool.offsets[drawn] - offsets[:-1])[collision]
+    cos, sin = np.cos(angle)[collision], np.sin(angle)[collision]
+    px, py, x, y = pool.px[source], pool.py[source], pool.x[source], pool.y[source]
+    return StableParticles(
         offsets,
-        joined(hard.pid, pool.pid[source]),
-        joined(hard.px, turned(pool.px, -pool.py)),
-        joined(hard.py, turned(pool.py, pool.px)),
-        joined(hard.pz, pool.pz[source]),
-        joined(hard.energy, pool.energy[source]),
-        joined(hard.x, turned(pool.x, -pool.y)),
-        joined(hard.y, turned(pool.y, pool.x)),
-        joined(moved.z, pool.z[source] + shift),
+        pid=pool.pid[source],
+        px=cos * px - sin * py,
+        py=cos * py + sin * px,
+        pz=pool.pz[source],
+        energy=pool.energy[source],
+        x=cos * x - sin * y,
+        y=cos * y + sin * x,
+        z=pool.z[source] + z[collision],
     )
-    return Crossing(particles, is_pile_up, numbers + 1)
 
 
-def beam_spot(number: int, spread_mm: float, rng: np.random.Generator) -> Floats:
-    """Positions of collisions along the beam: a Gaussian, cut at `MAX_Z_MM` [mm]."""
-    z = rng.normal(0, spread_mm, number)
-    while (outside := np.abs(z) > MAX_Z_MM).any():
-        z[outside] = rng.normal(0, spread_mm, int(outside.sum()))
+def beam_spot(num_collisions: int, spread_mm: float, rng: np.random.Generator) -> Floats:
+    """Positions of collisions along the beam [mm]: a Gaussian, cut at `MAX_Z_MM`."""
+    z = rng.normal(0, spread_mm, num_collisions)
+    while (is_outside := np.abs(z) > MAX_Z_MM).any():
+        z[is_outside] = rng.normal(0, spread_mm, int(is_outside.sum()))
     return z

@@ -1,14 +1,14 @@
-"""What one task makes: a file of a process with its record, or a part of the pool of minimum-bias events.
+"""Makes one file: of a process, with its record, or of the pool of minimum-bias events.
 
-A file depends on the settings, the seed, the name of the process and its number, and on nothing else. Its record (JSON)
-stands beside it and is written last, so a file with a record is complete.
+A file depends on the settings, the seed, the name of the process and its number, and on nothing
+else. Its record (JSON) lies beside it and is written last, so a file with a record is complete.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
@@ -23,25 +23,20 @@ from numpy.typing import NDArray
 
 from hep_core.atomic_files import new_file
 from hep_simulation.detector import simulate
-from hep_simulation.generator import (
-    LAST_SEED,
-    GeneratedBlock,
-    GenerationError,
-    Generator,
-    Tally,
-    joined,
-)
-from hep_simulation.particles import StableParticles
+from hep_simulation.generator import LAST_SEED, GeneratedBlock, Generator, Tally
+from hep_simulation.particles import StableParticles, event_offsets, offsets_from_counts
 from hep_simulation.pile_up import MINIMUM_BIAS
+from hep_simulation.pythia_setup import GenerationError
 from ingestion.thresholds import Jagged
 from pipeline.configuration.simulate_section import POOL, SimulateSettings
 
-#: Events of a part of the pool, and of a block that is detected at once.
-POOL_PART: Final = 500
+#: Events of a file of the pool, and of a block that is detected at once.
+_POOL_FILE_EVENTS: Final = 500
 _BLOCK: Final = 50
-#: Generated events for each that is needed after which a filter that nothing passes is an error.
-_MAX_PER_EVENT: Final = 20_000
-#: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no calorimeter.
+#: A process is refused after so many generated events for each that is needed.
+_MAX_GENERATED_PER_EVENT: Final = 20_000
+#: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no
+#: calorimeter.
 _NEAR_MM: Final = 5.0
 _LOST_ETA: Final = 5.6
 
@@ -50,102 +45,105 @@ class SimulatedFile(NamedTuple):
     """A file to make."""
 
     process: str
-    """Or the pool, of which it is a part."""
+    """Name of the process, or of the pool."""
     number: int
     events: int
 
     @property
     def name(self) -> str:
         """Path below the folder of the version."""
-        name, kind = ("minimum-bias", "npz") if self.process == POOL else (self.process, "root")
-        return f"{self.process}/{name}_{self.number:05d}.{kind}"
+        if self.process == POOL:
+            return f"{POOL}/minimum-bias_{self.number:05d}.npz"
+        return f"{self.process}/{self.process}_{self.number:05d}.root"
 
 
-def files_of(settings: SimulateSettings) -> list[SimulatedFile]:
+def process_files(settings: SimulateSettings) -> list[SimulatedFile]:
     """All files of the processes.
 
     Examples:
         >>> from pipeline.configuration.simulate_section import ProcessSettings
-        >>> one = ProcessSettings(name="ttbar", events=5)
-        >>> [file.events for file in files_of(SimulateSettings(processes=[one], events_per_file=2))]
+        >>> ttbar = ProcessSettings(name="ttbar", events=5)
+        >>> settings = SimulateSettings(processes=[ttbar], events_per_file=2)
+        >>> [file.events for file in process_files(settings)]
         [2, 2, 1]
     """
+    files = []
+    for process in settings.processes:
+        files += _split_into_files(process.name, process.events, settings.events_per_file)
+    return files
+
+
+def pool_files(settings: SimulateSettings) -> list[SimulatedFile]:
+    """All files of the pool; none without pile-up."""
+    if settings.pile_up.mean == 0:
+        return []
+    return _split_into_files(POOL, settings.pile_up.pool, _POOL_FILE_EVENTS)
+
+
+def _split_into_files(process: str, num_events: int, max_events: int) -> list[SimulatedFile]:
     return [
-        file
-        for each in settings.processes
-        for file in _files(each.name, each.events, settings.events_per_file)
+        SimulatedFile(process, index, min(max_events, num_events - start))
+        for index, start in enumerate(range(0, num_events, max_events))
     ]
 
 
-def pool_of(settings: SimulateSettings) -> list[SimulatedFile]:
-    """The parts of the pool; none without pile-up."""
-    return _files(POOL, settings.pile_up.pool if settings.pile_up.mean else 0, POOL_PART)
-
-
-def _files(process: str, events: int, size: int) -> list[SimulatedFile]:
-    starts = enumerate(range(0, events, size))
-    return [SimulatedFile(process, number, min(size, events - start)) for number, start in starts]
-
-
-def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
-    """The record of a file that is there and complete; else None."""
+def read_record(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
+    """The record of a file that is complete; else None."""
     path = folder / file.name
     with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
         record: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        # Another generator made a file whose record lacks a number; it is made again.
-        has_all = record.keys() >= set(Tally._fields)
-        if has_all and path.stat().st_size == record["bytes"] and record["events"] == file.events:
+        # A file of an earlier generator, whose record lacks a number, is made again.
+        has_tally = record.keys() >= set(Tally._fields)
+        is_complete = path.stat().st_size == record["bytes"]
+        if has_tally and is_complete and record["events"] == file.events:
             return record
     return None
 
 
-def make_pool_part(part: SimulatedFile, settings: SimulateSettings, folder: Path) -> None:
+def make_pool_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> None:
     """Generate minimum-bias events and write their stable particles."""
     generator = Generator(
         list(MINIMUM_BIAS),
         energy_tev=settings.energy_tev,
-        seed=_pythia_seed(settings.seed, POOL, part.number),
+        seed=_pythia_seed(settings.seed, POOL, file.number),
     )
     blocks: list[GeneratedBlock] = []
-    done = 0
+    num_events = 0
     for block in generator.blocks():
         blocks.append(block)
-        done += block.particles.num_events
-        if done >= part.events:
+        num_events += block.particles.num_events
+        if num_events >= file.events:
             break
-    particles = joined(blocks).particles
-    stop = int(particles.offsets[part.events])
-    visible = (particles.visible & ~_is_lost(particles))[:stop]
-    counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
-    columns: dict[str, Any] = {
-        name: np.asarray(
-            getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32
-        )
-        for name in StableParticles._fields[1:]
-    }
-    with new_file(folder / part.name, flushed=True) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), **columns)
+    particles = GeneratedBlock.concatenate(blocks).particles
+    event = particles.event
+    is_kept = (event < file.events) & particles.visible & ~_is_lost(particles)
+    columns: dict[str, Any] = {"offsets": event_offsets(event[is_kept], file.events)}
+    for name in StableParticles._fields[1:]:
+        dtype = np.int32 if name == "pid" else np.float32
+        columns[name] = np.asarray(getattr(particles, name)[is_kept], dtype)
+    with new_file(folder / file.name, flushed=True) as unfinished, unfinished.open("wb") as output:
+        np.savez(output, **columns)
 
 
 def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
-    """Which particles leave along the beam, wherever their collision is: beyond |eta| = 5 at the calorimeter."""
-    near = np.hypot(particles.x, particles.y) < _NEAR_MM
-    lost: NDArray[np.bool_] = near & (np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt)
+    """Whether particles leave along the beam, beyond |eta| = 5, wherever their collision is."""
+    is_near_beam = np.hypot(particles.x, particles.y) < _NEAR_MM
+    is_forward = np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt
+    lost: NDArray[np.bool_] = is_near_beam & is_forward
     return lost
 
 
 @lru_cache(maxsize=1)
 def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
-    """The pool from its parts; None if there are none."""
+    """The pool from its files; None if there are none."""
     if not paths:
         return None
-    parts = []
+    blocks = []
     for path in paths:
-        with np.load(path) as content:
-            parts.append(
-                StableParticles(**{name: content[name] for name in StableParticles._fields})
-            )
-    return StableParticles.of_events(parts)
+        with np.load(path) as arrays:
+            columns = {name: arrays[name] for name in StableParticles._fields}
+        blocks.append(StableParticles(**columns))
+    return StableParticles.concatenate(blocks)
 
 
 def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> dict[str, Any]:
@@ -163,37 +161,30 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     )
     if generator.reads_a_file and process.events > settings.events_per_file:
         raise GenerationError(
-            f"process '{file.process}' reads its hard processes from a file, and every file of simulated events would "
-            f"begin with the first of them. Raise simulate.events_per_file to {process.events}, so that there is one."
+            f"process '{file.process}' reads its hard processes from a file, and every file of "
+            "simulated events would begin with the first of them. Raise "
+            f"simulate.events_per_file to {process.events}, so that there is one."
         )
-    pool = load_pool(tuple(folder / part.name for part in pool_of(settings)))
+    pool = load_pool(tuple(folder / pool_file.name for pool_file in pool_files(settings)))
     rng = np.random.default_rng(_seeds(settings.seed, file.process, file.number))
-    parts, done, waiting = [], 0, []
-    for block in generator.blocks():
-        waiting.append(block)
-        num_waiting = sum(each.particles.num_events for each in waiting)
-        _refuse_endless(generator, file, done + num_waiting)
-        if num_waiting < min(_BLOCK, file.events - done):
-            continue
-        parts.append(simulate(joined(waiting), pool, settings.pile_up, rng))
-        done, waiting = done + num_waiting, []
-        if done >= file.events:
-            break
-    # Events beyond the number were generated too, so the tally holds them.
+    blocks = [
+        simulate(block, pool, settings.pile_up, rng) for block in _blocks_to_detect(generator, file)
+    ]
+    # Surplus events were generated too, so the tally counts them.
     tally = generator.tally()
-    events = first_events(parts, file.events)
-    path = folder / file.name
-    content = content_of(events)
-    # From its place and its content: a second run gives the same.
+    events = first_events(blocks, file.events)
+    digest = content_digest(events)
+    # The UUID follows from the place and the content, so a second run gives the same.
     identity = uuid5(
         NAMESPACE_URL,
-        f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{content}",
+        f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{digest}",
     )
+    path = folder / file.name
     write_delphes(path, events, identity)
     record = {
         **file._asdict(),
         "uuid": str(identity),
-        "content": content,
+        "content": digest,
         "bytes": path.stat().st_size,
         **tally._asdict(),
         "filter_efficiency": tally.filter_efficiency,
@@ -205,19 +196,47 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     return record
 
 
-def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID) -> None:
-    """Write detected events as Delphes does: a TTree of jagged branches such as `Jet.PT`; it appears complete.
+def _blocks_to_detect(generator: Generator, file: SimulatedFile) -> Iterator[GeneratedBlock]:
+    """Blocks of at least `_BLOCK` events, until there are enough for the file."""
+    num_events = 0
+    pending: list[GeneratedBlock] = []
+    num_pending = 0
+    for block in generator.blocks():
+        pending.append(block)
+        num_pending += block.particles.num_events
+        _check_efficiency(generator, file, num_events + num_pending)
+        if num_pending < min(_BLOCK, file.events - num_events):
+            continue
+        yield GeneratedBlock.concatenate(pending)
+        num_events += num_pending
+        pending, num_pending = [], 0
+        if num_events >= file.events:
+            return
 
-    The UUID `identity` of the file is the same for equal events of another run.
+
+def _check_efficiency(generator: Generator, file: SimulatedFile, num_passed: int) -> None:
+    """Refuse a process of which nearly no event passes the lepton filter."""
+    if generator.num_generated > _MAX_GENERATED_PER_EVENT * file.events:
+        raise GenerationError(
+            f"process '{file.process}': {num_passed} of {generator.num_generated} generated events "
+            f"pass the lepton filter, {file.events} are needed. Lower "
+            "simulate.lepton_filter.min_pt, or correct the settings of the process."
+        )
+
+
+def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID) -> None:
+    """Write detected events as Delphes does: a TTree of jagged branches such as `Jet.PT`.
+
+    The file appears complete. Its UUID is `identity`.
     """
-    columns = {name: each.to_awkward() for name, each in collections.items()}
+    columns = {name: candidates.to_awkward() for name, candidates in collections.items()}
     with (
         new_file(path, flushed=True) as unfinished,
         uproot.recreate(
             unfinished, compression=uproot.ZLIB(1), uuid_function=lambda: identity
-        ) as file,
+        ) as root_file,
     ):
-        tree = file.mktree(
+        tree = root_file.mktree(
             "Delphes",
             {name: column.type.content for name, column in columns.items()},
             counter_name=lambda name: f"{name}_size",
@@ -226,49 +245,39 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
         tree.extend(columns)
 
 
-def first_events(parts: Sequence[Mapping[str, Jagged]], number: int) -> dict[str, Jagged]:
+def first_events(blocks: Sequence[Mapping[str, Jagged]], num_events: int) -> dict[str, Jagged]:
     """The first events of several blocks, one after the other."""
-    found = {}
-    for name, first in parts[0].items():
-        counts = np.concatenate(
-            [np.zeros(1, np.int64), *(np.diff(part[name].offsets) for part in parts)]
-        )
-        offsets = np.cumsum(counts)[: number + 1]
-        whole = {
-            field: np.concatenate([part[name].fields[field] for part in parts])
-            for field in first.fields
-        }
-        found[name] = Jagged(
-            offsets, {field: column[: offsets[-1]] for field, column in whole.items()}
-        )
-    return found
+    collections = {}
+    for name in blocks[0]:
+        candidates = [block[name] for block in blocks]
+        counts = np.concatenate([np.diff(jagged.offsets) for jagged in candidates])
+        offsets = offsets_from_counts(counts[:num_events])
+        fields = {}
+        for field in candidates[0].fields:
+            column = np.concatenate([jagged.fields[field] for jagged in candidates])
+            fields[field] = column[: offsets[-1]]
+        collections[name] = Jagged(offsets, fields)
+    return collections
 
 
-def content_of(collections: Mapping[str, Jagged]) -> str:
+def content_digest(collections: Mapping[str, Jagged]) -> str:
     """Digest of all numbers, the same for equal events."""
     digest = xxhash.xxh3_64()
-    for name, each in sorted(collections.items()):
+    for name, candidates in sorted(collections.items()):
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(each.offsets).tobytes())
-        for field, column in sorted(each.fields.items()):
+        digest.update(np.ascontiguousarray(candidates.offsets).tobytes())
+        for field, column in sorted(candidates.fields.items()):
             digest.update(field.encode())
             digest.update(np.ascontiguousarray(column).tobytes())
     return digest.hexdigest()
 
 
-def _refuse_endless(generator: Generator, file: SimulatedFile, passed: int) -> None:
-    if generator.num_generated > _MAX_PER_EVENT * file.events:
-        raise GenerationError(
-            f"process '{file.process}': {passed} of {generator.num_generated} generated events pass the lepton filter, "
-            f"{file.events} are needed. Lower simulate.lepton_filter.min_pt, or correct the settings of the process."
-        )
+def _seeds(seed: int, process: str, file_number: int) -> list[int]:
+    digest = hashlib.sha256(process.encode()).digest()
+    return [seed, int.from_bytes(digest[:8], "big"), file_number]
 
 
-def _seeds(seed: int, name: str, number: int) -> list[int]:
-    digest = hashlib.sha256(name.encode()).digest()
-    return [seed, int.from_bytes(digest[:8], "big"), number]
-
-
-def _pythia_seed(seed: int, name: str, number: int) -> int:
-    """A seed for Pythia, which allows less than a thousand million of them."""
-    return 1 + int(np.random.default_rng([*_seeds(seed, name, number), 1]).integers(LAST_SEED))
+def _pythia_seed(seed: int, process: str, file_number: int) -> int:
+    """A seed for Pythia, which allows at most `LAST_SEED`."""
+    rng = np.random.default_rng([*_seeds(seed, process, file_number), 1])
+    return 1 + int(rng.integers(LAST_SEED))

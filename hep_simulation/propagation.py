@@ -15,7 +15,9 @@ RADIUS_MM: Final = 1290.0
 HALF_LENGTH_MM: Final = 3000.0
 #: Radius of curvature of 1 GeV in 1 T [mm].
 _MM_PER_GEV: Final = 1e3 / 0.299792458
-_LEAST_PT: Final = 3e-5
+_MIN_PT: Final = 3e-5
+#: Longer than any path in the tracker [mm].
+_ENDLESS_MM: Final = 1e12
 
 
 class Arrival(NamedTuple):
@@ -28,59 +30,93 @@ class Arrival(NamedTuple):
 
 
 def propagate(particles: StableParticles) -> Arrival:
-    """Follow particles on helices (charged) or straight lines (neutral) to the cylinder around the tracker."""
-    momenta_and_places = (*particles[2:5], *particles[6:])
-    return Arrival(
-        *_arrivals(
-            particles.charge, *(np.asarray(column, np.float64) for column in momenta_and_places)
-        )
+    """Follow particles, on helices or straight lines, to the surface of the tracker's volume."""
+    eta, phi, arrives = _arrivals(
+        particles.charge,
+        particles.px.astype(np.float64),
+        particles.py.astype(np.float64),
+        particles.pz.astype(np.float64),
+        particles.x.astype(np.float64),
+        particles.y.astype(np.float64),
+        particles.z.astype(np.float64),
     )
+    return Arrival(eta, phi, arrives)
 
 
 @compiled
 def _arrivals(
-    charges: Integers,
-    all_px: Floats,
-    all_py: Floats,
-    all_pz: Floats,
-    all_x: Floats,
-    all_y: Floats,
-    all_z: Floats,
+    charge: Integers, px: Floats, py: Floats, pz: Floats, x: Floats, y: Floats, z: Floats
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Circles in the transverse plane are clockwise for positive charges, in a field along z."""
-    number = len(all_px)
-    eta, phi, arrives = np.full(number, np.inf), np.zeros(number), np.zeros(number, np.bool_)
-    for place in range(number):
-        px, py, x, y, z = all_px[place], all_py[place], all_x[place], all_y[place], all_z[place]
-        pt = np.sqrt(px**2 + py**2)
-        if pt <= _LEAST_PT or abs(z) >= HALF_LENGTH_MM or x**2 + y**2 >= RADIUS_MM**2:
+    """The fields of `Arrival`; all arrays are (n,)."""
+    num_particles = len(px)
+    eta = np.full(num_particles, np.inf)
+    phi = np.zeros(num_particles)
+    arrives = np.zeros(num_particles, np.bool_)
+    for i in range(num_particles):
+        pt = np.sqrt(px[i] ** 2 + py[i] ** 2)
+        is_outside = abs(z[i]) >= HALF_LENGTH_MM or x[i] ** 2 + y[i] ** 2 >= RADIUS_MM**2
+        if pt <= _MIN_PT or is_outside:
             continue
-        ux, uy, slope = px / pt, py / pt, all_pz[place] / pt
-        # Transverse path to the end of the volume.
-        length = (np.sign(slope) * HALF_LENGTH_MM - z) / slope if slope != 0 else 1e12
-        charge = charges[place]
-        if charge == 0:
-            along = x * ux + y * uy
-            length = min(length, np.sqrt(max(along**2 + RADIUS_MM**2 - x**2 - y**2, 0.0)) - along)
-            x, y = x + ux * length, y + uy * length
+        slope = pz[i] / pt
+        length_to_end = _ENDLESS_MM
+        if slope != 0:
+            length_to_end = (np.sign(slope) * HALF_LENGTH_MM - z[i]) / slope
+        if charge[i] == 0:
+            length, end_x, end_y = _straight_path(px[i] / pt, py[i] / pt, x[i], y[i], length_to_end)
         else:
-            sign = 1 if charge > 0 else -1
-            radius = pt / (abs(charge) * FIELD_TESLA) * _MM_PER_GEV
-            # From the centre of the circle to the particle, and the centre.
-            rx, ry = -sign * radius * uy, sign * radius * ux
-            cx, cy = x - rx, y - ry
-            distance = max(np.sqrt(cx**2 + cy**2), 1e-9)
-            cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
-            if abs(cosine) <= 1:
-                # The angle at which the particle stands on its circle decreases for positive charges.
-                half = np.arccos(cosine)
-                toward = sign * np.arctan2(cx * ry - cy * rx, cx * rx + cy * ry)
-                ahead, behind = toward + half, toward - half
-                ahead += 2 * np.pi * (ahead < 0)
-                behind += 2 * np.pi * (behind < 0)
-                length = min(length, ahead * radius, behind * radius)
-            cos, sin = np.cos(length / radius), -sign * np.sin(length / radius)
-            x, y = cx + cos * rx - sin * ry, cy + sin * rx + cos * ry
-        eta[place] = np.arcsinh((z + slope * length) / np.sqrt(x**2 + y**2))
-        phi[place], arrives[place] = np.arctan2(y, x), True
+            sign = 1 if charge[i] > 0 else -1
+            radius = pt / (abs(charge[i]) * FIELD_TESLA) * _MM_PER_GEV
+            length, end_x, end_y = _circular_path(
+                px[i] / pt, py[i] / pt, x[i], y[i], length_to_end, sign, radius
+            )
+        eta[i] = np.arcsinh((z[i] + slope * length) / np.sqrt(end_x**2 + end_y**2))
+        phi[i] = np.arctan2(end_y, end_x)
+        arrives[i] = True
     return eta, phi, arrives
+
+
+@compiled
+def _straight_path(
+    ux: float, uy: float, x: float, y: float, length_to_end: float
+) -> tuple[float, float, float]:
+    """Transverse length and end point of a straight path from (x, y) in the direction (ux, uy).
+
+    It ends at the radius of the tracker, or after `length_to_end`.
+    """
+    along = x * ux + y * uy
+    length_to_radius = np.sqrt(max(along**2 + RADIUS_MM**2 - x**2 - y**2, 0.0)) - along
+    length = min(length_to_end, length_to_radius)
+    return length, x + ux * length, y + uy * length
+
+
+@compiled
+def _circular_path(
+    ux: float, uy: float, x: float, y: float, length_to_end: float, sign: int, radius: float
+) -> tuple[float, float, float]:
+    """Transverse length and end point of a circular path from (x, y) in the direction (ux, uy).
+
+    It ends at the radius of the tracker, or after `length_to_end`. In a field along z, circles are
+    clockwise for positive charges; `sign` is the sign of the charge.
+    """
+    # From the centre of the circle to the particle, and the centre.
+    rx, ry = -sign * radius * uy, sign * radius * ux
+    centre_x, centre_y = x - rx, y - ry
+    distance = max(np.sqrt(centre_x**2 + centre_y**2), 1e-9)
+    cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
+    length = length_to_end
+    if abs(cosine) <= 1:
+        # The circle crosses the radius of the tracker twice, at equal angles from the line between
+        # the centres. The particle meets the crossing first that lies ahead of it, clockwise for
+        # positive charges.
+        half_angle = np.arccos(cosine)
+        angle_to_line = sign * np.arctan2(
+            centre_x * ry - centre_y * rx, centre_x * rx + centre_y * ry
+        )
+        first, second = angle_to_line + half_angle, angle_to_line - half_angle
+        if first < 0:
+            first += 2 * np.pi
+        if second < 0:
+            second += 2 * np.pi
+        length = min(length, first * radius, second * radius)
+    cos, sin = np.cos(length / radius), -sign * np.sin(length / radius)
+    return length, centre_x + cos * rx - sin * ry, centre_y + sin * rx + cos * ry

@@ -1,8 +1,9 @@
-"""Pile-up per particle identification (PUPPI): weights of candidates by the hard collision's charged particles nearby.
+"""Pile-up per particle identification (PUPPI): weights of candidates, from charged ones nearby.
 
-After Bertolini, Harris, Low and Tran (JHEP 10 (2014) 059). Charged candidates of the hard collision have weight 1,
-those of pile-up 0. A neutral candidate's metric is the logarithm of the sum of (pT / Delta R)^2 of charged candidates
-of the hard collision in a cone (forward: all candidates). It is compared with its median over charged candidates.
+After Bertolini, Harris, Low and Tran (JHEP 10 (2014) 059). Charged candidates of the hard collision
+have weight 1, those of pile-up 0. A neutral candidate's metric is the logarithm of the sum of
+(pT / Delta R)^2 of charged candidates of the hard collision in a cone (forward: all candidates). It
+is compared with its median over charged candidates.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from scipy.special import erf
 from hep_simulation.particles import Floats, Integers, compiled
 
 _CONE: Final = 0.2
+#: Nearer candidates are the candidate itself.
 _CORE: Final = 0.01
-_LEAST_WEIGHT: Final = 0.05
+_MIN_WEIGHT: Final = 0.05
 #: Share of the collisions that are found as vertices, for the thresholds of neutral candidates.
-_FOUND_VERTICES: Final = 0.7
+_VERTEX_EFFICIENCY: Final = 0.7
 
 
 class _Region(NamedTuple):
-    low: float
-    high: float
+    min_eta: float
+    max_eta: float
     min_pt: float
     """Least pT of the candidates that make the median [GeV]."""
     threshold: float
-    """Least weighted pT of a neutral candidate without pile-up [GeV], and its growth per vertex."""
+    """Least weighted pT of a neutral candidate without pile-up [GeV]."""
     slope: float
+    """Growth of the threshold per vertex [GeV]."""
     charged: bool
     """Whether the metric and its median use charged candidates only."""
 
@@ -50,106 +53,121 @@ class Flowing(NamedTuple):
     phi: Floats
     is_charged: NDArray[np.bool_]
     is_pile_up: NDArray[np.bool_]
-    """Of charged candidates only."""
+    """For charged candidates only."""
+
+    def select(self, rows: Integers | NDArray[np.bool_]) -> Flowing:
+        """Some of the candidates."""
+        return Flowing(*(column[rows] for column in self))
 
 
 def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
     """Weights from 0 to 1; (n,)."""
-    event, pt, eta, phi, is_charged, is_pile_up = candidates
-    weights = np.where(is_charged & ~is_pile_up, 1.0, 0.0)
-    found = np.floor(_FOUND_VERTICES * num_vertices)
-    hard = np.flatnonzero(is_charged & ~is_pile_up)
+    is_hard = candidates.is_charged & ~candidates.is_pile_up
+    weights = np.where(is_hard, 1.0, 0.0)
+    num_found_vertices = np.floor(_VERTEX_EFFICIENCY * num_vertices)
+    abs_eta = np.abs(candidates.eta)
     for region in _REGIONS:
-        inside = np.flatnonzero((np.abs(eta) >= region.low) & (np.abs(eta) < region.high))
-        sources = hard if region.charged else np.flatnonzero(np.abs(eta) >= region.low - _CONE)
-        value = _metric(
-            *(column[inside] for column in (event, eta, phi)),
-            *(column[sources] for column in (event, eta, phi, pt)),
-        )
-        of_median = (pt[inside] >= region.min_pt) & (is_charged[inside] | (not region.charged))
-        of_event, values = event[inside][of_median], value[of_median]
-        order = np.lexsort([values, of_event])
-        edges = np.searchsorted(of_event[order], np.arange(len(num_vertices) + 1))
-        median, spread = _medians(edges, values[order])
-        near = event[inside]
-        # Without a neighbour the metric says nothing.
-        away = np.where(value == 0, 0.0, value - median[near]) / spread[near]
-        weight = np.where(away > 0, erf(np.abs(away) / np.sqrt(2)), 0.0)
-        weight[weight < _LEAST_WEIGHT] = 0.0
-        weight[np.isnan(median[near])] = 1.0
-        neutral = ~is_charged[inside]
-        threshold = region.threshold + region.slope * found[near]
-        weight[weight * pt[inside] < threshold] = 0.0
-        weights[inside[neutral]] = weight[neutral]
+        rows = np.flatnonzero((abs_eta >= region.min_eta) & (abs_eta < region.max_eta))
+        inside = candidates.select(rows)
+        is_source = is_hard if region.charged else abs_eta >= region.min_eta - _CONE
+        metric = _metric(inside, candidates.select(is_source))
+        median, spread = _pile_up_level(inside, metric, region, len(num_vertices))
+        weight = _weight(metric, median[inside.event], spread[inside.event])
+        threshold = region.threshold + region.slope * num_found_vertices[inside.event]
+        weight[weight * inside.pt < threshold] = 0.0
+        is_neutral = ~inside.is_charged
+        weights[rows[is_neutral]] = weight[is_neutral]
     return weights
 
 
-def _metric(
-    event: Integers,
-    eta: Floats,
-    phi: Floats,
-    near_event: Integers,
-    near_eta: Floats,
-    near_phi: Floats,
-    near_pt: Floats,
-) -> Floats:
-    """Logarithm of the sum of (pT / Delta R)^2 of the sources in the cone around each candidate; 0 without any."""
-    order = np.lexsort([near_eta, near_event])
-    near_event, near_eta, near_phi, near_pt = (
-        column[order] for column in (near_event, near_eta, near_phi, near_pt)
+def _metric(candidates: Flowing, sources: Flowing) -> Floats:
+    """Logarithm of the sum of (pT / Delta R)^2 of the sources in the cone; 0 without any."""
+    sources = sources.select(np.lexsort([sources.eta, sources.event]))
+    num_events = 1 + max(candidates.event.max(initial=0), sources.event.max(initial=0))
+    offsets = np.searchsorted(sources.event, np.arange(num_events + 1))
+    sums = _cone_sums(
+        candidates.event,
+        candidates.eta,
+        candidates.phi,
+        offsets,
+        sources.eta,
+        sources.phi,
+        np.square(sources.pt),
     )
-    last = max(event.max(initial=0), near_event.max(initial=0))
-    edges = np.searchsorted(near_event, np.arange(last + 2))
-    sums = _sums(event, eta, phi, edges, near_eta, near_phi, np.square(near_pt))
     with np.errstate(divide="ignore"):
         return np.where(sums > 0, np.log(sums), 0.0)
 
 
 @compiled
-def _sums(
+def _cone_sums(
     event: Integers,
     eta: Floats,
     phi: Floats,
-    edges: Integers,
-    near_eta: Floats,
-    near_phi: Floats,
-    near_pt2: Floats,
+    source_offsets: Integers,
+    source_eta: Floats,
+    source_phi: Floats,
+    source_pt2: Floats,
 ) -> Floats:
-    """Sums of (pT / Delta R)^2; the sources of each event lie between two edges, in order of eta."""
+    """Sums of (pT / Delta R)^2; the sources of each event are in order of eta."""
     sums = np.zeros(len(event))
-    for place in range(len(event)):
-        source, end = edges[event[place]], edges[event[place] + 1]
-        source += np.searchsorted(near_eta[source:end], eta[place] - _CONE)
-        while source < end and near_eta[source] <= eta[place] + _CONE:
-            dphi = abs(phi[place] - near_phi[source])
-            dphi = min(dphi, 2 * np.pi - dphi)
-            distance = (eta[place] - near_eta[source]) ** 2 + dphi**2
-            if _CORE**2 <= distance < _CONE**2:
-                sums[place] += near_pt2[source] / distance
+    for i in range(len(event)):
+        source, end = source_offsets[event[i]], source_offsets[event[i] + 1]
+        source += np.searchsorted(source_eta[source:end], eta[i] - _CONE)
+        while source < end and source_eta[source] <= eta[i] + _CONE:
+            delta_phi = abs(phi[i] - source_phi[source])
+            delta_phi = min(delta_phi, 2 * np.pi - delta_phi)
+            distance2 = (eta[i] - source_eta[source]) ** 2 + delta_phi**2
+            if _CORE**2 <= distance2 < _CONE**2:
+                sums[i] += source_pt2[source] / distance2
             source += 1
     return sums
 
 
-@compiled
-def _medians(edges: Integers, value: Floats) -> tuple[Floats, Floats]:
-    """Median of the metric in each event, of those that are not zero, and the spread below it; NaN without any.
+def _pile_up_level(
+    candidates: Flowing, metric: Floats, region: _Region, num_events: int
+) -> tuple[Floats, Floats]:
+    """Median and spread of the metric in each event, over the candidates that a region uses."""
+    is_used = candidates.pt >= region.min_pt
+    if region.charged:
+        is_used &= candidates.is_charged
+    event, metric = candidates.event[is_used], metric[is_used]
+    order = np.lexsort([metric, event])
+    offsets = np.searchsorted(event[order], np.arange(num_events + 1))
+    return _medians(offsets, metric[order])
 
-    The values of each event lie between two edges, in order.
+
+@compiled
+def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
+    """Median of the metrics of each event that are not zero, and the spread below it.
+
+    Without any, the median is NaN. The metrics of each event are in rising order.
     """
-    num_events = len(edges) - 1
-    median, spread = np.full(num_events, np.nan), np.ones(num_events)
-    for number in range(num_events):
-        values = value[edges[number] : edges[number + 1]]
-        if len(values) == 0:
+    num_events = len(offsets) - 1
+    medians, spreads = np.full(num_events, np.nan), np.ones(num_events)
+    for event in range(num_events):
+        metrics = metric[offsets[event] : offsets[event + 1]]
+        if len(metrics) == 0:
             continue
-        # Without a neighbour the metric is zero; the median is that of what comes from the last zero on.
-        last_zero: int = max(np.searchsorted(values, 0.0, "right") - 1, 0)  # type: ignore[assignment]
-        skipped = last_zero if values[last_zero] == 0 else 0
-        middle = values[skipped + int((len(values) - skipped) * 0.5)]
-        square, count = 0.0, 0
-        for each in values:
-            if each != 0 and each <= middle:
-                square, count = square + (each - middle) ** 2, count + 1
-        median[number] = middle
-        spread[number] = np.sqrt(square / count) if square > 0 else np.sqrt(1e-5)
-    return median, spread
+        # A metric of zero has no neighbour. The median is taken from the last zero on.
+        num_skipped = max(int(np.sum(metrics <= 0.0)) - 1, 0)
+        if metrics[num_skipped] != 0:
+            num_skipped = 0
+        median = metrics[num_skipped + int((len(metrics) - num_skipped) * 0.5)]
+        squares, count = 0.0, 0
+        for charged_metric in metrics:
+            if charged_metric != 0 and charged_metric <= median:
+                squares += (charged_metric - median) ** 2
+                count += 1
+        medians[event] = median
+        spreads[event] = np.sqrt(squares / count) if squares > 0 else np.sqrt(1e-5)
+    return medians, spreads
+
+
+def _weight(metric: Floats, median: Floats, spread: Floats) -> Floats:
+    """Probability that a candidate is not pile-up, from its metric beyond the median."""
+    # Without a neighbour the metric says nothing.
+    significance = np.where(metric == 0, 0.0, metric - median) / spread
+    weight = np.where(significance > 0, erf(np.abs(significance) / np.sqrt(2)), 0.0)
+    weight[weight < _MIN_WEIGHT] = 0.0
+    weight[np.isnan(median)] = 1.0
+    return weight

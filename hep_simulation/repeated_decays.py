@@ -1,32 +1,31 @@
-"""Hadronises an event several times and draws the decays of taus and heavy hadrons many times.
+"""Hadronises an event several times, and draws the decays of taus and heavy hadrons many times.
 
-The first version that passes the lepton filter is kept; the share of versions that pass is what a weight is made of.
+The first version that passes the lepton filter is kept. The weight of the event follows from the
+share of versions that pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from hep_simulation.particles import LEPTONS, StableParticles, passes
+from hep_simulation.pythia_records import select_particles
 from pipeline.configuration.simulate_section import LeptonFilterSettings
 
-#: Ground states of charm and bottom hadrons, and taus.
+#: Taus, and ground states of charm and bottom hadrons.
 _TAU: Final = 15
 _DECAYING: Final = frozenset(
     {_TAU, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332}
 )
-_FIELDS: Final = ("id", "px", "py", "pz", "e", "xProd", "yProd", "zProd")
 
 
 class Versions(NamedTuple):
-    """What became of an event."""
+    """The versions of an event."""
 
-    kept: StableParticles | None
+    first: StableParticles | None
     """The first version that passes; None if none does."""
-    passed: int
+    num_passed: int
     """Number of versions that pass."""
 
 
@@ -39,87 +38,109 @@ def resample_decays(
     lepton_filter: LeptonFilterSettings,
 ) -> Versions:
     """Hadronise an event several times, and decay its taus and heavy hadrons many times in each."""
-    # Hadronisation leaves these as they are; all other stable particles come after the partons.
+    # Hadronisation leaves these unchanged; all other stable particles come after the partons.
     colourless = [
-        place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0
+        index for index, parton in enumerate(partons) if parton.isFinal() and parton.colType() == 0
     ]
-    found = Versions(None, 0)
+    first: StableParticles | None = None
+    num_passed = 0
     for _ in range(hadronisations):
         pythia.event = partons
         _switch_decays(pythia, on=False)
-        is_made = pythia.forceHadronLevel()
+        is_hadronised = pythia.forceHadronLevel()
         _switch_decays(pythia, on=True)
-        if is_made:
-            places = [*colourless, *range(partons.size(), pythia.event.size())]
-            new = _versions(pythia, places, decays, lepton_filter)
-            found = Versions(found.kept or new.kept, found.passed + new.passed)
-    return found
+        if is_hadronised:
+            indices = [*colourless, *range(partons.size(), pythia.event.size())]
+            versions = _decay_versions(pythia, indices, decays, lepton_filter)
+            first = first or versions.first
+            num_passed += versions.num_passed
+    return Versions(first, num_passed)
 
 
-def _versions(
-    pythia: Any, places: list[int], number: int, lepton_filter: LeptonFilterSettings
+class _EventParticles:
+    """Indices of the particles of an event before decays, by their role for the lepton filter."""
+
+    def __init__(self, event: Any, indices: Iterable[int], min_pt: float) -> None:
+        self.stable: list[int] = []
+        self.hard: list[int] = []
+        """Hadrons hard enough for a lepton above the threshold, and all taus: Pythia decays the
+        taus of one boson together, so both decay in each version."""
+        self.soft: list[int] = []
+        """Hadrons that are too soft."""
+        self.has_lepton = min_pt == 0
+        """Whether a lepton is above the threshold without any decay."""
+        self.may_pass = self.has_lepton
+        """Whether there is such a lepton, or a particle that may decay to one."""
+        for index in indices:
+            particle = event[index]
+            if not particle.isFinal():
+                continue
+            code = particle.idAbs()
+            is_above = particle.pT() > min_pt
+            if code not in _DECAYING:
+                self.stable.append(index)
+                self.has_lepton |= is_above and code in LEPTONS
+            elif is_above or code == _TAU:
+                self.hard.append(index)
+            else:
+                self.soft.append(index)
+            self.may_pass |= self.has_lepton or (is_above and code in _DECAYING)
+
+
+def _decay_versions(
+    pythia: Any, indices: list[int], num_versions: int, lepton_filter: LeptonFilterSettings
 ) -> Versions:
     """Decay the current event many times.
 
-    Particles decay in each version if they are hard enough for a lepton above the threshold. The others, and the rest
-    of the event, count where there is such a lepton.
+    Hard particles decay first. The soft ones decay, and the isolation is computed, only where there
+    is a lepton above the threshold.
     """
-    event, least = pythia.event, lepton_filter.min_pt
+    event = pythia.event
     size = event.size()
-    stable: list[int] = []
-    hard: list[int] = []
-    soft: list[int] = []
-    is_hard = False
-    has_lepton = least == 0
-    for place in places:
-        each = event[place]
-        if not each.isFinal():
-            continue
-        code = each.idAbs()
-        if code in _DECAYING:
-            # Pythia decays the taus of one boson together, so both in each version.
-            (hard if each.pT() > least or code == _TAU else soft).append(place)
-            is_hard = is_hard or each.pT() > least
-        else:
-            stable.append(place)
-            has_lepton = has_lepton or (code in LEPTONS and each.pT() > least)
-    if not has_lepton and not is_hard:
+    particles = _EventParticles(event, indices, lepton_filter.min_pt)
+    if not particles.may_pass:
         return Versions(None, 0)
-    rest: StableParticles | None = None
-    kept: StableParticles | None = None
-    passed = 0
-    for _ in range(number):
-        for place in soft:
-            event[place].statusNeg()
+    stable: StableParticles | None = None
+    first: StableParticles | None = None
+    num_passed = 0
+    for _ in range(num_versions):
+        # A negative status keeps particles from decaying.
+        for index in particles.soft:
+            event[index].statusNeg()
         pythia.moreDecays()
-        for place in soft:
-            event[place].statusPos()
-        made = map(event.__getitem__, range(size, event.size()))
-        if has_lepton or any(
-            each.idAbs() in LEPTONS and each.isFinal() and each.pT() > least for each in made
-        ):
+        for index in particles.soft:
+            event[index].statusPos()
+        if particles.has_lepton or _has_new_lepton(event, size, lepton_filter.min_pt):
             pythia.moreDecays()
-            rest = rest or _particles(event, stable)
-            new = _particles(
-                event, [place for place in range(size, event.size()) if event[place].isFinal()]
-            )
-            found = StableParticles.of_events([rest, new])
-            found = found._replace(offsets=found.offsets[::2])
-            if passes(found, lepton_filter)[0]:
-                kept, passed = kept or found, passed + 1
+            if stable is None:
+                stable = select_particles(event, particles.stable)
+            products = [index for index in range(size, event.size()) if event[index].isFinal()]
+            version = _merge(stable, select_particles(event, products))
+            if passes(version, lepton_filter)[0]:
+                first = first or version
+                num_passed += 1
         event.popBack(event.size() - size)
-        for place in (*hard, *soft):
-            event[place].statusPos()
-            event[place].daughters(0, 0)
-    return Versions(kept, passed)
+        for index in (*particles.hard, *particles.soft):
+            event[index].statusPos()
+            event[index].daughters(0, 0)
+    return Versions(first, num_passed)
+
+
+def _has_new_lepton(event: Any, size: int, min_pt: float) -> bool:
+    """Whether the products of decays, behind the first `size` particles, have a hard lepton."""
+    for index in range(size, event.size()):
+        particle = event[index]
+        if particle.idAbs() in LEPTONS and particle.isFinal() and particle.pT() > min_pt:
+            return True
+    return False
+
+
+def _merge(stable: StableParticles, products: StableParticles) -> StableParticles:
+    """One event with the particles of two."""
+    particles = StableParticles.concatenate([stable, products])
+    return particles._replace(offsets=particles.offsets[[0, -1]])
 
 
 def _switch_decays(pythia: Any, *, on: bool) -> None:
     for code in _DECAYING:
         pythia.particleData.mayDecay(code, on)
-
-
-def _particles(event: Any, places: Sequence[int]) -> StableParticles:
-    rows = [[getattr(each, name)() for name in _FIELDS] for each in map(event.__getitem__, places)]
-    columns = np.array(rows).reshape(-1, len(_FIELDS)).T
-    return StableParticles(np.array([0, len(rows)]), columns[0].astype(np.int32), *columns[1:])

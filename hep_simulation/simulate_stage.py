@@ -12,6 +12,7 @@ from hep_core.integrity import file_digest
 from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
+from pipeline.configuration.simulate_section import POOL, ProcessSettings
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.stages.base import Check, Context, Part, Result, Stage
@@ -20,16 +21,15 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
 _CODE: Final = ("hep_simulation.production",)
-_POOL: Final = "pile-up"
 #: Settings of Pythia that name a file, in lower case as Pythia compares them.
-_FILES: Final = frozenset({"beams:lhef", "beams:lhefheader", "slha:file"})
+_FILE_SETTINGS: Final = frozenset({"beams:lhef", "beams:lhefheader", "slha:file"})
 
 
 class Simulate(Stage):
     """Makes the events of all processes; see `hep_simulation`.
 
-    Each process is a part: a process with other settings leaves the files of the others as they are, and more events of
-    a process only add files.
+    Each process is a part: a process with other settings leaves the files of the others as they
+    are, and more events of a process only add files.
     """
 
     name: ClassVar[str] = "simulate"
@@ -50,66 +50,73 @@ class Simulate(Stage):
     def parts(self, config: Config) -> dict[str, Part]:
         """The pool of minimum-bias events, and each process."""
         settings = config.simulate
-        pool = {"simulate.seed": settings.seed, "simulate.energy_tev": settings.energy_tev}
-        pool |= {"simulate.pile_up.pool": settings.pile_up.pool}
-        common = {
-            **pool,
+        pool_items = {
+            "simulate.seed": settings.seed,
+            "simulate.energy_tev": settings.energy_tev,
+            "simulate.pile_up.pool": settings.pile_up.pool,
+        }
+        common_items = {
+            **pool_items,
             **flat_items(settings.pile_up, "simulate.pile_up"),
             **flat_items(settings.lepton_filter, "simulate.lepton_filter"),
             "simulate.events_per_file": settings.events_per_file,
         }
-        found = {_POOL: Part(pool, _CODE, ())} if settings.pile_up.mean else {}
+        folders = {}
+        if settings.pile_up.mean:
+            folders[POOL] = Part(pool_items, _CODE, ())
         for process in settings.processes:
-            # The content of files counts, not their names.
-            lines = hashlib.sha256(
-                "\n".join(map(_with_content, process.lines())).encode()
-            ).hexdigest()
-            own = flat_items(
-                process.model_copy(update={"file": None, "pythia": []}), f"simulate.{process.name}"
-            )
-            found[process.name] = Part(
-                {**common, **own, f"simulate.{process.name}.pythia": lines}, _CODE, ()
-            )
-        return found
+            folders[process.name] = Part(common_items | _process_items(process), _CODE, ())
+        return folders
 
     def can_continue(self, folder: Path) -> bool:
         """Whether a folder holds finished files."""
-        return any(folder.glob("*/*.json")) or any(folder.glob(f"{_POOL}/[!.]*.npz"))
+        return any(folder.glob("*/*.json")) or any(folder.glob(f"{POOL}/[!.]*.npz"))
 
     def run(self, context: Context) -> Result:
         """Make the missing files, each with its record."""
-        from hep_simulation.generator import require_packages
-        from hep_simulation.production import files_of
+        from hep_simulation.pythia_setup import require_packages
         from hep_simulation.spark_job import produce
 
         require_packages()
         settings = context.config.simulate
-        total = sum(file.events for file in files_of(settings))
         spark = context.start_spark()
 
         @contextmanager
-        def shown(label: str, number: int) -> Iterator[Accumulator[int]]:
-            with context.bar(label, "events") as bar, counted(spark, bar, number) as done:
-                yield done
+        def counter_on_bar(label: str, num_events: int) -> Iterator[Accumulator[int]]:
+            with context.bar(label, "events") as bar, counted(spark, bar, num_events) as counter:
+                yield counter
 
-        records = produce(spark, settings, context.out_dir.absolute(), counted=shown)
-        processes = {process.name: _summed(records, process.name) for process in settings.processes}
-        for name, each in processes.items():
+        out_dir = context.out_dir.absolute()
+        records = produce(spark, settings, out_dir, counted=counter_on_bar)
+        sums_by_process = {
+            process.name: _sum_records(records, process.name) for process in settings.processes
+        }
+        for name, sums in sums_by_process.items():
             cross_section = with_error(
-                each["cross_section_pb"], each["cross_section_error_pb"], " +- "
+                sums["cross_section_pb"], sums["cross_section_error_pb"], " +- "
             )
             context.say(
-                f"{name}: {each['events']} events of {each['generated']} generated, cross-section after the filter "
-                f"{cross_section} pb"
+                f"{name}: {sums['events']} events of {sums['generated']} generated, "
+                f"cross-section after the filter {cross_section} pb"
             )
-        made = sum(each["events"] for each in processes.values())
-        roots = sorted(context.out_dir.glob("*/*.root"))
+
+        num_events = sum(sums["events"] for sums in sums_by_process.values())
+        num_requested = sum(process.events for process in settings.processes)
+        num_files = len(list(out_dir.glob("*/*.root")))
         return Result(
-            summary=f"{made} events in {len(roots)} files",
-            counters={"processes": processes, "content": _digest(records), "records": records},
+            summary=f"{num_events} events in {num_files} files",
+            counters={
+                "processes": sums_by_process,
+                "content": _digest(records),
+                "records": records,
+            },
             checks=[
-                Check("events made = events of the config", made == total, f"{made} = {total}"),
-                Check("files in the folder = records", len(roots) == len(records), f"{len(roots)}"),
+                Check(
+                    "events made = events of the config",
+                    num_events == num_requested,
+                    f"{num_events} = {num_requested}",
+                ),
+                Check("files in the folder = records", num_files == len(records), f"{num_files}"),
             ],
         )
 
@@ -118,42 +125,59 @@ class Simulate(Stage):
 SIMULATE: Final = Simulate()
 
 
+def _process_items(process: ProcessSettings) -> dict[str, Any]:
+    """Config keys of a process; the content of files counts, not their names."""
+    prefix = f"simulate.{process.name}"
+    lines = [_with_content(line) for line in process.lines()]
+    items = flat_items(process.model_copy(update={"file": None, "pythia": []}), prefix)
+    items[f"{prefix}.pythia"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return items
+
+
 def _with_content(line: str) -> str:
-    """A setting of Pythia; of one that names a file, a digest of the content in place of the name."""
-    words = line.replace("=", " ", 1).split()
-    if len(words) < 2 or words[0].lower() not in _FILES:
+    """A setting of Pythia; if it names a file, a digest of the content replaces the name."""
+    key_and_value = line.replace("=", " ", 1).split()
+    if len(key_and_value) < 2 or key_and_value[0].lower() not in _FILE_SETTINGS:
         return line
-    file = Path(words[1].strip('"'))
-    return f"{words[0]} = {file_digest(file)}" if file.is_file() else line
+    file = Path(key_and_value[1].strip('"'))
+    return f"{key_and_value[0]} = {file_digest(file)}" if file.is_file() else line
 
 
 def _digest(records: list[dict[str, Any]]) -> str:
-    """One for the events of all files, in their order."""
-    return hashlib.sha256("\n".join(record["content"] for record in records).encode()).hexdigest()
+    """One digest of the events of all files, in their order."""
+    digests = [record["content"] for record in records]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _summed(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _sum_records(records: list[dict[str, Any]], process: str) -> dict[str, Any]:
     """Numbers of events, and the cross-section after the filter, of all files of a process."""
-    own = [record for record in records if record["process"] == name]
-    generated = sum(record["generated"] for record in own)
-    passed_weight = sum(record["passed_weight"] for record in own)
+    records = [record for record in records if record["process"] == process]
+    generated = sum(record["generated"] for record in records)
+    passed_weight = sum(record["passed_weight"] for record in records)
+    passed_weight_squared = sum(record["passed_weight_squared"] for record in records)
     efficiency = passed_weight / generated
+
     # Each file has its own estimate; those of more generated events are better.
-    before = sum(record["cross_section_pb"] * record["generated"] for record in own) / generated
-    error = (
-        sum((record["cross_section_error_pb"] * record["generated"]) ** 2 for record in own) ** 0.5
-        / generated
+    weighted_sum = sum(record["cross_section_pb"] * record["generated"] for record in records)
+    variance_sum = sum(
+        (record["cross_section_error_pb"] * record["generated"]) ** 2 for record in records
     )
-    # Of the share of events with weights; (1 - efficiency) / number if all weights are 1.
-    squares = sum(record["passed_weight_squared"] for record in own) / (efficiency * generated) ** 2
-    relative = (error / before) ** 2 + max(squares - 1 / generated, 0.0) if before else 0.0
+    cross_section_before = weighted_sum / generated
+    error_before = variance_sum**0.5 / generated
+    relative_variance = 0.0
+    if cross_section_before:
+        # The share of events with weights; (1 - efficiency) / number if all weights are 1.
+        efficiency_variance = passed_weight_squared / (efficiency * generated) ** 2 - 1 / generated
+        relative_variance = (error_before / cross_section_before) ** 2
+        relative_variance += max(efficiency_variance, 0.0)
+    cross_section = cross_section_before * efficiency
     return {
-        "files": len(own),
-        "events": sum(record["events"] for record in own),
+        "files": len(records),
+        "events": sum(record["events"] for record in records),
         "generated": generated,
         "passed_weight": passed_weight,
         "filter_efficiency": efficiency,
-        "cross_section_before_filter_pb": before,
-        "cross_section_pb": before * efficiency,
-        "cross_section_error_pb": before * efficiency * relative**0.5,
+        "cross_section_before_filter_pb": cross_section_before,
+        "cross_section_pb": cross_section,
+        "cross_section_error_pb": cross_section * relative_variance**0.5,
     }

@@ -1,11 +1,11 @@
-"""`validate-simulation`: compare the simulated events with those of a full simulation, class by class."""
+"""`validate-simulation`: compares simulated events with those of a full simulation, by class."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,148 +19,185 @@ from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ingestion.settings import SampleSettings
     from models.evaluation.sample_comparison import WeightedEvents
 
+    #: Numbers and their weights.
+    Weighted = tuple[NDArray[np.float64], NDArray[np.float64]]
+
 _SEED: Final = 1
-_KINDS: Final = {
+_CANDIDATE_FIELDS: Final = {
     "tracks": ("pt", "eta", "z"),
     "photons": ("et", "eta"),
     "neutral_hadrons": ("et", "eta"),
     "jets": ("pt", "eta", "btag"),
 }
-_MOST_CANDIDATES: Final = 200_000
+_MAX_CANDIDATES: Final = 200_000
+
+
+class _Sample(NamedTuple):
+    """The selected events of a sample, and quantities to compare by name."""
+
+    events: WeightedEvents
+    features: dict[str, Weighted]
+    candidates: dict[str, Weighted]
 
 
 def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Path) -> list[str]:
     """Compare the samples of the config with reference files; returns lines for the terminal.
 
-    Writes `validation.json` and, for each sample, `<sample>-features.png` and `<sample>-candidates.png`.
+    Writes `validation.json` and, for each sample, `<sample>-features.png` and
+    `<sample>-candidates.png`.
 
     `reference` is `SAMPLE=GLOB` each; the bundled files for samples that are not named.
     """
     from ingestion.settings import SampleSettings
-    from models.evaluation.curves import cumulative_distance
-    from models.evaluation.sample_comparison import plot_comparison, separation, transfer
-    from models.evaluation.style import PlotLabels, save_figure
+    from models.evaluation.sample_comparison import separation, transfer
 
     config = run_folder.config
     folder = folder_of_option(out, "--out")
     folder.mkdir(parents=True, exist_ok=True)
-    named = _named(reference, config)
-    ours: list[WeightedEvents] = []
-    theirs: list[WeightedEvents] = []
-    found: dict[str, Any] = {}
+    patterns = _reference_patterns(reference, config)
+    simulated_classes: list[WeightedEvents] = []
+    reference_classes: list[WeightedEvents] = []
+    results: dict[str, Any] = {}
     lines: list[str] = []
     with Bar(run_folder.console, "validate-simulation", "samples") as bar:
-        for place, sample in enumerate(config.samples):
-            bar(place, len(config.samples), sample.name)
-            other = SampleSettings(
-                name=sample.name,
-                label=0,
-                files=named.get(
-                    sample.name, [str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")]
-                ),
-            )
-            (one, *its), (two, *others) = (
-                _read(each, config, run_folder.say) for each in (sample, other)
-            )
-            ours.append(one)
-            theirs.append(two)
-            area = separation(one, two, seed=_SEED)
-            columns, candidates = (
-                {name: (first[name], second[name]) for name in first}
-                for first, second in zip(its, others, strict=True)
-            )
-            labels = PlotLabels("", "Simulation", config.simulate.energy_tev, sample.name)
-            for words, quantities in (("features", columns), ("candidates", candidates)):
-                figure = plot_comparison(quantities, ("this simulation", "reference"), labels)
-                save_figure(figure, folder / f"{sample.name}-{words}")
-            apart = {
-                name: round(cumulative_distance(*one, *two), 4)
-                for name, (one, two) in (columns | candidates).items()
+        for sample_index, sample in enumerate(config.samples):
+            bar(sample_index, len(config.samples), sample.name)
+            bundled = str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")
+            files = patterns.get(sample.name, [bundled])
+            reference_settings = SampleSettings(name=sample.name, label=0, files=files)
+            simulated_sample = _read(sample, config, run_folder.say)
+            reference_sample = _read(reference_settings, config, run_folder.say)
+            simulated_classes.append(simulated_sample.events)
+            reference_classes.append(reference_sample.events)
+
+            area = separation(simulated_sample.events, reference_sample.events, seed=_SEED)
+            num_events = len(simulated_sample.events.features)
+            num_reference_events = len(reference_sample.events.features)
+            results[sample.name] = {
+                "events": num_events,
+                "reference_events": num_reference_events,
+                "auc": area._asdict(),
+                "distances": _distances(simulated_sample, reference_sample),
             }
-            found[sample.name] = {
-                "events": len(one.features), "reference_events": len(two.features),
-                "auc": area._asdict(), "distances": apart,
-            }  # fmt: skip
+            _plot(simulated_sample, reference_sample, config, folder / sample.name)
             lines.append(
-                f"{sample.name}: {len(one.features)} against {len(two.features)} events; boosted trees tell them apart "
-                f"with AUC {with_error(area.value, area.error, ' +- ')}"
+                f"{sample.name}: {num_events} against {num_reference_events} events; boosted trees "
+                f"tell them apart with AUC {with_error(area.value, area.error, ' +- ')}"
             )
-        moved = {
-            "reference": transfer(theirs, ours, seed=_SEED),
-            "simulation": transfer(ours, theirs, seed=_SEED),
+        transfers = {
+            "reference": transfer(reference_classes, simulated_classes, seed=_SEED),
+            "simulation": transfer(simulated_classes, reference_classes, seed=_SEED),
         }
-    transferred = {
-        name: {key: value._asdict() for key, value in each.items()} for name, each in moved.items()
-    }
-    content = {"samples": found, "transfer": transferred}
-    (folder / "validation.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    return [*lines, *map(_about_transfer, moved, moved.values()), f"figures and numbers: {folder}"]
+    transfer_results: dict[str, Any] = {}
+    for tested, estimates in transfers.items():
+        transfer_results[tested] = {name: value._asdict() for name, value in estimates.items()}
+        lines.append(_transfer_line(tested, estimates))
+    validation = {"samples": results, "transfer": transfer_results}
+    (folder / "validation.json").write_text(json.dumps(validation, indent=1), encoding="utf-8")
+    return [*lines, f"figures and numbers: {folder}"]
 
 
-def _about_transfer(tested: str, moved: dict[str, Any]) -> str:
-    own_text, other_text, loss_text = (
-        with_error(each.value, each.error, " +- ") for each in moved.values()
-    )
-    return (
-        f"tested on the {tested}: a network trained on it reaches {own_text}, one trained on the other {other_text}; "
-        f"loss {loss_text}"
-    )
-
-
-def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
+def _reference_patterns(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
+    """Patterns of files by sample."""
     names = [sample.name for sample in config.samples]
-    found: dict[str, list[str]] = {}
-    for each in reference:
-        name, is_named, pattern = each.partition("=")
-        if not is_named or name not in names:
+    patterns: dict[str, list[str]] = {}
+    for option in reference:
+        name, equals_sign, pattern = option.partition("=")
+        if not equals_sign or name not in names:
             raise ConfigError(
-                f"--reference {each}: give SAMPLE=GLOB with a sample of the config.{nearest(name, names)}"
+                f"--reference {option}: give SAMPLE=GLOB with a sample of the config."
+                f"{nearest(name, names)}"
             )
-        found.setdefault(name, []).append(expand_path(pattern))
-    return found
+        patterns.setdefault(name, []).append(expand_path(pattern))
+    return patterns
 
 
-def _read(
-    sample: SampleSettings, config: Config, say: Callable[[str], None]
-) -> tuple[WeightedEvents, dict[str, Any], dict[str, Any]]:
-    """The selected events; their high-level features and numbers of their candidates by name, with weights."""
+def _distances(simulated: _Sample, reference: _Sample) -> dict[str, float]:
+    """Distance of the cumulative distributions of each quantity."""
+    from models.evaluation.curves import cumulative_distance
+
+    reference_quantities = reference.features | reference.candidates
+    distances = {}
+    for name, weighted in (simulated.features | simulated.candidates).items():
+        distances[name] = round(cumulative_distance(*weighted, *reference_quantities[name]), 4)
+    return distances
+
+
+def _plot(simulated: _Sample, reference: _Sample, config: Config, path: Path) -> None:
+    """Write `<path>-features` and `<path>-candidates`."""
+    from models.evaluation.sample_comparison import plot_comparison
+    from models.evaluation.style import PlotLabels, save_figure
+
+    labels = PlotLabels("", "Simulation", config.simulate.energy_tev, path.name)
+    names = ("this simulation", "reference")
+    features = _pairs(simulated.features, reference.features)
+    save_figure(plot_comparison(features, names, labels), Path(f"{path}-features"))
+    candidates = _pairs(simulated.candidates, reference.candidates)
+    save_figure(plot_comparison(candidates, names, labels), Path(f"{path}-candidates"))
+
+
+def _pairs(
+    simulated: Mapping[str, Weighted], reference: Mapping[str, Weighted]
+) -> dict[str, tuple[Weighted, Weighted]]:
+    return {name: (weighted, reference[name]) for name, weighted in simulated.items()}
+
+
+def _transfer_line(tested: str, estimates: Mapping[str, Any]) -> str:
+    texts = {
+        name: with_error(estimate.value, estimate.error, " +- ")
+        for name, estimate in estimates.items()
+    }
+    return (
+        f"tested on the {tested}: a network trained on it reaches {texts['own']}, "
+        f"one trained on the other {texts['other']}; loss {texts['loss']}"
+    )
+
+
+def _read(sample: SampleSettings, config: Config, print_note: Callable[[str], None]) -> _Sample:
+    """Read and select the events of a sample."""
     from features.columns import hlf_names
     from ingestion.files import find_input_files
     from models.evaluation.sample_comparison import WeightedEvents
     from pipeline.scoring import read_blocks
 
-    hlf, weights, tables = [], [], []
-    found = find_input_files([sample], config.ingest, say, strict=True)
-    for bad in found.bad:
-        say(f"skipped: {bad.message}")
-    for _, kept, block in read_blocks(found.infos, config.ingest, config.features):
-        hlf.append(block.hlf)
-        chosen = kept.table.take(pa.array(block.selected))
-        weights.append(chosen["weight"].to_numpy())
-        tables.append(chosen.select(list(_KINDS)))
-    events = WeightedEvents(np.concatenate(hlf).astype(np.float64), np.concatenate(weights))
-    features = {
-        name: (events.features[:, place], events.weights) for place, name in enumerate(hlf_names())
-    }
-    return events, features, _candidates(pa.concat_tables(tables), events.weights)
+    hlf_blocks = []
+    tables = []
+    files = find_input_files([sample], config.ingest, print_note, strict=True)
+    for bad_file in files.bad:
+        print_note(f"skipped: {bad_file.message}")
+    for _, selection, block in read_blocks(files.infos, config.ingest, config.features):
+        hlf_blocks.append(block.hlf)
+        selected = selection.table.take(pa.array(block.selected))
+        tables.append(selected.select([*_CANDIDATE_FIELDS, "weight"]))
+    table = pa.concat_tables(tables)
+    weights = table["weight"].to_numpy()
+    hlf = np.concatenate(hlf_blocks).astype(np.float64)
+    features = {name: (hlf[:, column], weights) for column, name in enumerate(hlf_names())}
+    return _Sample(WeightedEvents(hlf, weights), features, _candidate_quantities(table, weights))
 
 
-def _candidates(table: pa.Table, weights: Any) -> dict[str, Any]:
-    """Multiplicities, and values of all candidates of some kinds, each with weights."""
-    found: dict[str, Any] = {}
-    for kind, fields in _KINDS.items():
-        lists = table[kind].combine_chunks()
+def _candidate_quantities(
+    table: pa.Table, event_weights: NDArray[np.float64]
+) -> dict[str, Weighted]:
+    """Numbers of candidates of each event, and fields of all candidates, with weights."""
+    quantities: dict[str, Weighted] = {}
+    for collection, fields in _CANDIDATE_FIELDS.items():
+        title = collection.replace("_", " ")
+        lists = table[collection].combine_chunks()
         counts = np.diff(lists.offsets.to_numpy())
-        found[f"number of {kind.replace('_', ' ')}"] = (counts.astype(np.float64), weights)
-        flat, of_each = lists.flatten(), np.repeat(weights, counts)
-        step = max(1, len(flat) // _MOST_CANDIDATES)
+        quantities[f"number of {title}"] = (counts.astype(np.float64), event_weights)
+        candidates = lists.flatten()
+        step = max(1, len(candidates) // _MAX_CANDIDATES)
+        weights = np.repeat(event_weights, counts)[::step]
         for field in fields:
-            values = flat.field(field).to_numpy().astype(np.float64)[::step]
-            name = f"{kind.replace('_', ' ')} {field}"
+            numbers = candidates.field(field).to_numpy().astype(np.float64)[::step]
             if field in {"pt", "et"}:
-                values, name = np.log10(values), f"log10 {name}"
-            found[name] = (values, of_each[::step])
-    return found
+                quantities[f"log10 {title} {field}"] = (np.log10(numbers), weights)
+            else:
+                quantities[f"{title} {field}"] = (numbers, weights)
+    return quantities

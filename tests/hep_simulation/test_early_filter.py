@@ -1,4 +1,4 @@
-"""Events are given up early: fewer are followed, and all weighted sums stay."""
+"""Early vetoes: fewer events are followed, and all weighted sums stay."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import pytest
 
 from hep_simulation.generator import (
     GeneratedBlock,
-    GenerationError,
     Generator,
     Tally,
-    _pythia,
-    joined,
 )
 from hep_simulation.particles import passes
 from hep_simulation.production import SimulatedFile, make_file
-from hep_simulation.repeated_decays import _particles, resample_decays
+from hep_simulation.pythia_records import select_particles
+from hep_simulation.pythia_setup import GenerationError, start_pythia
+from hep_simulation.repeated_decays import resample_decays
 from pipeline.configuration.simulate_section import (
     PRESETS,
     HeavyFlavourSettings,
@@ -49,21 +48,22 @@ ONE_PROCESS = """<LesHouchesEvents version="1.0">
 """
 
 
-def from_a_file(folder: Path, weight: str = "1.0") -> list[str]:
+def lhe_lines(folder: Path, weight: str = "1.0") -> list[str]:
     """Settings that read one muon pair, of some weight, from a file."""
-    (folder / "one.lhe").write_text(ONE_PROCESS.replace("4 1 1.0 91.0", f"4 1 {weight} 91.0"))
-    return ["Beams:frameType = 4", f"Beams:LHEF = {folder / 'one.lhe'}", "PartonLevel:MPI = off"]
+    path = folder / "one.lhe"
+    path.write_text(ONE_PROCESS.replace("4 1 1.0 91.0", f"4 1 {weight} 91.0"))
+    return ["Beams:frameType = 4", f"Beams:LHEF = {path}", "PartonLevel:MPI = off"]
 
 
-def generated(
+def generate(
     lines: list[str],
-    index: int,
+    min_events: int,
     *,
     thinning: int,
     seed: int,
     heavy_flavour: HeavyFlavourSettings | None = None,
 ) -> tuple[GeneratedBlock, Tally]:
-    """What is made of at least this number of generated events."""
+    """The events that pass of at least `min_events` generated ones, and the tally."""
     generator = Generator(
         lines,
         energy_tev=13.0,
@@ -74,121 +74,125 @@ def generated(
     blocks = []
     for block in generator.blocks():
         blocks.append(block)
-        if generator.num_generated >= index:
+        if generator.num_generated >= min_events:
             break
-    return joined(blocks), generator.tally()
+    return GeneratedBlock.concatenate(blocks), generator.tally()
 
 
-def test_giving_events_up_early_leaves_the_share_that_passes_and_the_cross_section() -> None:
+def efficiency_error(block: GeneratedBlock, tally: Tally) -> float:
+    """Statistical error of the filter efficiency."""
+    return float(np.sqrt(np.square(block.weights).sum()) / tally.generated)
+
+
+def assert_same_cross_section(first: Tally, second: Tally) -> None:
+    """Compare two cross-sections within four standard deviations."""
+    error = np.hypot(first.cross_section_error_pb, second.cross_section_error_pb)
+    assert first.cross_section_pb == pytest.approx(second.cross_section_pb, abs=4 * error)
+
+
+def test_early_vetoes_keep_the_filter_efficiency_and_the_cross_section() -> None:
     lines = list(PRESETS["ttbar"])
-    (all_of_them, state_before), (few, state_after) = (
-        generated(lines, index, thinning=thinning, seed=11)
-        for thinning, index in ((1, 150), (5, 400))
-    )
-    assert set(all_of_them.weights) == {1.0}
+
+    unthinned, unthinned_tally = generate(lines, 150, thinning=1, seed=11)
+    thinned, thinned_tally = generate(lines, 400, thinning=5, seed=11)
+
+    assert set(unthinned.weights) == {1.0}
     # Most pass by a lepton of the hard process, and stand for themselves.
-    assert np.mean(few.weights == 1) > 0.9
-    shares, errors = zip(
-        *((t.filter_efficiency, np.sqrt(np.square(b.weights).sum()) / t.generated) for b, t in
-          ((all_of_them, state_before), (few, state_after))), strict=True
-    )  # fmt: skip
-    assert abs(shares[0] - shares[1]) < 4 * np.hypot(*errors)
-    assert state_after.cross_section_pb == pytest.approx(
-        state_before.cross_section_pb,
-        abs=4 * np.hypot(state_before.cross_section_error_pb, state_after.cross_section_error_pb),
+    assert np.mean(thinned.weights == 1) > 0.9
+    unthinned_error = efficiency_error(unthinned, unthinned_tally)
+    thinned_error = efficiency_error(thinned, thinned_tally)
+    assert unthinned_tally.filter_efficiency == pytest.approx(
+        thinned_tally.filter_efficiency, abs=4 * np.hypot(unthinned_error, thinned_error)
     )
+    assert_same_cross_section(thinned_tally, unthinned_tally)
 
 
-def test_decays_of_a_followed_event_are_drawn_for_those_given_up() -> None:
-    block, tally = generated(TO_TAUS, 700, thinning=5, seed=4)
-    # About one in 25 passes; each event kept stands for the versions of its decays that pass.
+def test_a_thinned_event_has_the_number_of_passing_versions_as_weight() -> None:
+    block, tally = generate(TO_TAUS, 700, thinning=5, seed=4)
+
+    particles = block.particles
+    # About one in 25 passes.
     assert 0.01 < tally.filter_efficiency < 0.09
     assert len(block.weights) > 0
     assert set(block.weights) <= {1.0, 2.0, 3.0, 4.0, 5.0}
     assert tally.passed_weight == block.weights.sum()
-    assert not np.isin(np.abs(block.particles.pid), 15).any()
-    lepton = np.isin(np.abs(block.particles.pid), (11, 13)) & (block.particles.pt > 23)
-    assert set(block.particles.event[lepton]) == set(range(block.particles.num_events))
+    assert not np.isin(np.abs(particles.pid), 15).any()
+    is_hard_lepton = np.isin(np.abs(particles.pid), (11, 13)) & (particles.pt > 23)
+    assert set(particles.event[is_hard_lepton]) == set(range(particles.num_events))
     # W bosons to one kind of leptons in leading order: about 17 nb.
     assert 1.2e4 < tally.cross_section_pb < 2.4e4
 
 
-def test_enriched_events_without_a_hard_quark_stand_for_those_given_up() -> None:
+def test_enriched_events_keep_the_cross_section_when_thinned() -> None:
     enrichment = HeavyFlavourSettings(hadronisations=2, decays=10)
-    lines = [*PRESETS["qcd"], "PhaseSpace:pTHatMin = 60"]
-    (_, state_before), (_, state_after) = (
-        generated(lines, 150, thinning=thinning, seed=9, heavy_flavour=enrichment)
-        for thinning in (1, 5)
-    )
-    assert state_after.generated >= 150
-    assert state_after.cross_section_pb == pytest.approx(
-        state_before.cross_section_pb,
-        abs=4 * np.hypot(state_before.cross_section_error_pb, state_after.cross_section_error_pb),
-    )
+    lines = list(PRESETS["qcd"])
+
+    _, unthinned_tally = generate(lines, 150, thinning=1, seed=9, heavy_flavour=enrichment)
+    _, thinned_tally = generate(lines, 150, thinning=5, seed=9, heavy_flavour=enrichment)
+
+    assert thinned_tally.generated >= 150
+    assert_same_cross_section(thinned_tally, unthinned_tally)
 
 
 def test_taus_of_one_boson_decay_together() -> None:
-    """Pythia drew the decay of a hard tau anew as soon as the soft tau of the same boson decayed."""
+    """Pythia draws the decay of a hard tau again when the soft tau of the same boson decays."""
     lines = [
         "WeakSingleBoson:ffbar2gmZ = on",
         "23:onMode = off",
         "23:onIfAny = 15",
         "PhaseSpace:mHatMin = 60",
-    ]
-    own_value = [
         "PartonLevel:MPI = off",
         "HadronLevel:all = off",
         "Random:setSeed = on",
         "Random:seed = 5",
         "Print:quiet = on",
     ]
-    pythia = _pythia([*lines, *own_value], None)
+    pythia = start_pythia(lines, None)
     settings = LeptonFilterSettings(min_pt=15)
-    often = plain = 0
+    num_resampled = num_hadronised = 0
     for _ in range(600):
         pythia.next()
-        taus = sorted(
+        tau_pts = [
             particle.pT()
             for particle in pythia.event
             if particle.idAbs() == 15 and particle.isFinal()
-        )
-        if not (len(taus) == 2 and taus[0] < 15 and taus[1] > 30):
+        ]
+        if len(tau_pts) != 2 or min(tau_pts) >= 15 or max(tau_pts) <= 30:
             continue
         partons = type(pythia.event)(pythia.event)
-        actual = resample_decays(
+        versions = resample_decays(
             pythia, partons, hadronisations=1, decays=20, lepton_filter=settings
         )
-        often += actual.passed
+        num_resampled += versions.num_passed
         for _ in range(20):
             pythia.event = partons
             pythia.forceHadronLevel()
-            final = [
-                position
-                for position in range(1, pythia.event.size())
-                if pythia.event[position].isFinal()
-            ]
-            plain += int(passes(_particles(pythia.event, final), settings)[0])
-    assert plain > 50
-    assert abs(often - plain) < 4 * np.sqrt(often + plain)
+            event = pythia.event
+            final = [index for index in range(1, event.size()) if event[index].isFinal()]
+            num_hadronised += int(passes(select_particles(event, final), settings)[0])
+
+    assert num_hadronised > 50
+    assert abs(num_resampled - num_hadronised) < 4 * np.sqrt(num_resampled + num_hadronised)
 
 
-def test_weighted_events_do_not_come_last() -> None:
-    """The last events of a file may be left out, which took mostly weighted ones."""
+def test_weighted_events_are_spread_over_a_block() -> None:
+    """The last events of a file may be dropped: they must not be the weighted ones."""
     generator = Generator(
         list(PRESETS["ttbar"]),
         energy_tev=13.0,
         seed=3,
         lepton_filter=LeptonFilterSettings(thinning=2),
     )
-    (places,) = np.nonzero(
-        next(block for block in generator.blocks() if set(block.weights) > {1.0}).weights != 1
-    )
-    block = next(block for block in generator.blocks() if set(block.weights) > {1.0})
-    assert places.min() < len(block.weights) - len(places)
+    blocks_with_weights = (block for block in generator.blocks() if set(block.weights) > {1.0})
+
+    is_weighted = next(blocks_with_weights).weights != 1
+
+    assert np.flatnonzero(is_weighted)[0] < len(is_weighted) - np.count_nonzero(is_weighted)
 
 
-def test_a_file_with_too_few_hard_processes_was_waited_for_without_end(tmp_path: Path) -> None:
-    blocks = Generator(from_a_file(tmp_path), energy_tev=13.0, seed=1).blocks()
+def test_a_file_with_too_few_hard_processes_is_an_error(tmp_path: Path) -> None:
+    blocks = Generator(lhe_lines(tmp_path), energy_tev=13.0, seed=1).blocks()
+
     assert len(next(blocks).weights) == 1
     with pytest.raises(GenerationError, match="if it reads events from a file, these are too few"):
         list(islice(blocks, 20))
@@ -198,62 +202,69 @@ BIASED = ["HardQCD:all = on", "PhaseSpace:pTHatMin = 100", "PhaseSpace:bias2Sele
 
 
 @pytest.mark.parametrize("enrichment", [None, HeavyFlavourSettings()])
-def test_weights_of_pythia_were_lost(enrichment: HeavyFlavourSettings | None) -> None:
-    """Of 300 events with a sum of weights of 43, each counted as one: the spectrum was that of the bias."""
+def test_weights_of_pythia_are_refused(enrichment: HeavyFlavourSettings | None) -> None:
+    """Each event would count as one, so the spectrum would be that of the bias."""
     blocks = Generator(BIASED, energy_tev=13.0, seed=3, heavy_flavour=enrichment).blocks()
+
     with pytest.raises(
         GenerationError, match=r"weight .*; only events of weight 1.*bias2Selection"
     ):
         next(blocks)
 
 
-def test_negative_weights_of_a_file_counted_as_one(tmp_path: Path) -> None:
-    lines = from_a_file(tmp_path, "-1.0")
+def test_negative_weights_of_a_file_are_refused(tmp_path: Path) -> None:
+    lines = lhe_lines(tmp_path, "-1.0")
     path = tmp_path / "one.lhe"
     path.write_text(path.read_text().replace("10042 10042 3 1", "10042 10042 -3 1"))
+
     with pytest.raises(GenerationError, match="the weight -1; only events of weight 1"):
         next(Generator(lines, energy_tev=13.0, seed=1).blocks())
 
 
-def test_each_file_of_events_began_with_the_same_hard_process(tmp_path: Path) -> None:
-    """Two showers of one hard process have two identities, so they crossed the splits."""
+@pytest.mark.parametrize(
+    ("events_per_file", "message"),
+    [(1, r"Raise simulate\.events_per_file to 2"), (2, "these are too few")],
+)
+def test_a_file_of_hard_processes_gives_one_file_of_events(
+    tmp_path: Path, events_per_file: int, message: str
+) -> None:
+    """Showers of one hard process, with two identities, would cross the splits."""
     (tmp_path / "mine").mkdir()
-    process = ProcessSettings(name="mine", events=2, pythia=from_a_file(tmp_path))
-    for size, index, fails in ((1, 0, True), (1, 1, True), (2, 0, False)):
-        settings = SimulateSettings(
-            processes=[process], events_per_file=size, pile_up=PileUpSettings(mean=0)
-        )
-        expected = "these are too few" if not fails else r"Raise simulate\.events_per_file to 2"
-        with pytest.raises(GenerationError, match=expected):
-            make_file(SimulatedFile("mine", index, size), settings, tmp_path)
+    process = ProcessSettings(name="mine", events=2, pythia=lhe_lines(tmp_path))
+    settings = SimulateSettings(
+        processes=[process], events_per_file=events_per_file, pile_up=PileUpSettings(mean=0)
+    )
+
+    with pytest.raises(GenerationError, match=message):
+        make_file(SimulatedFile("mine", 0, events_per_file), settings, tmp_path)
 
 
 def test_collisions_of_another_energy_than_that_of_the_config_are_refused(tmp_path: Path) -> None:
-    """That of the process was ignored; a file of hard processes ignored that of the config, unlike its pile-up."""
     for line in ("Beams:eCM = 14000.", "beams:ecm 1.4e4 ! of a card"):
         with pytest.raises(GenerationError, match=r"14000 GeV, simulate\.energy_tev is 13"):
             Generator([*TO_TAUS, line], energy_tev=13.0, seed=1)
     with pytest.raises(GenerationError, match=r"13000 GeV, simulate\.energy_tev is 14"):
-        Generator(from_a_file(tmp_path), energy_tev=14.0, seed=1)
+        Generator(lhe_lines(tmp_path), energy_tev=14.0, seed=1)
     Generator([*TO_TAUS, "Beams:eCM = 13000"], energy_tev=13.0, seed=1)
 
 
 def test_without_a_threshold_all_events_are_kept() -> None:
-    generator = Generator(
-        TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=LeptonFilterSettings(min_pt=0, thinning=5)
-    )
+    settings = LeptonFilterSettings(min_pt=0, thinning=5)
+    generator = Generator(TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=settings)
+
     block = next(generator.blocks())
+
     assert len(block.weights) == generator.num_generated
     assert set(block.weights) == {1.0}
 
 
-def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:
-    """It was that of the last event that was not given up, times all events given up since."""
-    generator = Generator(
-        TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=LeptonFilterSettings(thinning=1000)
-    )
+def test_the_cross_section_does_not_depend_on_when_it_is_read() -> None:
+    settings = LeptonFilterSettings(thinning=1000)
+    generator = Generator(TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=settings)
     next(generator.blocks())
+
     tally = generator.tally()
+
     assert tally.generated == generator.num_generated
     assert 1.2e4 < tally.cross_section_pb < 2.4e4
     assert 0 < tally.cross_section_error_pb < 0.5 * tally.cross_section_pb

@@ -1,4 +1,4 @@
-"""Generated files: the same events for any number of tasks and after a kill; and what ingest reads of them."""
+"""Simulated files: equal events for any number of tasks and after a kill, as ingest reads them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ranks import wait_until
 from spark_in_process import InProcessSpark
 
 from hep_core.input_errors import InputFileError
-from hep_simulation import generator, production
-from hep_simulation.generator import GenerationError, Tally, require_packages
+from hep_simulation import production, pythia_setup
+from hep_simulation.generator import Tally
 from hep_simulation.production import (
-    files_of,
     make_file,
-    make_pool_part,
-    pool_of,
+    make_pool_file,
+    pool_files,
+    process_files,
 )
+from hep_simulation.pythia_setup import GenerationError, require_packages
 from ingestion.files import expand, inventory
-from ingestion.reader import read_events
-from ingestion.selection import select_events
+from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.simulate_section import (
     HeavyFlavourSettings,
@@ -38,7 +38,7 @@ from pipeline.configuration.simulate_section import (
     SimulateSettings,
 )
 
-_MISSING = [name for name in ("pythia8mc", "fastjet") if generator.find_spec(name) is None]
+_MISSING = [name for name in ("pythia8mc", "fastjet") if pythia_setup.find_spec(name) is None]
 needs_generator = pytest.mark.skipif(
     bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed"
 )
@@ -46,40 +46,41 @@ needs_generator = pytest.mark.skipif(
 
 def small(events: int = 6, **changes: Any) -> SimulateSettings:
     """Some W bosons with a little pile-up."""
-    document = {
+    content = {
         "processes": [ProcessSettings(name="wjets", events=events)],
         "events_per_file": 3,
         "pile_up": PileUpSettings(mean=2, pool=20),
         "seed": 7,
     }
-    return SimulateSettings(**{**document, **changes})
+    return SimulateSettings(**{**content, **changes})
 
 
 def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
-    """All files in this process, the last one first."""
-    planned_file: Any
-    for planned_file in (*pool_of(settings), *files_of(settings)):
-        (folder / planned_file.name).parent.mkdir(parents=True, exist_ok=True)
-    for chunk in pool_of(settings):
-        make_pool_part(chunk, settings, folder)
-    return [make_file(file, settings, folder) for file in files_of(settings)[::-1]][::-1]
+    """Make all files in this process, the last one first; returns their records in order."""
+    files = process_files(settings)
+    for file in (*pool_files(settings), *files):
+        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+    for pool_file in pool_files(settings):
+        make_pool_file(pool_file, settings, folder)
+    records = [make_file(file, settings, folder) for file in reversed(files)]
+    return records[::-1]
 
 
-def essence(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records without the time that they took, and the size of a compressed file with a date in it."""
+def without_size(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without the size of the ROOT file, which holds a compressed date."""
     return [{key: value for key, value in record.items() if key != "bytes"} for record in records]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """The files of `small`, made one after the other."""
-    folder = tmp_path_factory.mktemp("made")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Folder and records of the files of `small`."""
+    folder = tmp_path_factory.mktemp("simulated")
     return folder, make_all(small(), folder)
 
 
 def test_a_missing_extra_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        generator, "find_spec", lambda name: None if name == "pythia8mc" else object()
+        pythia_setup, "find_spec", lambda name: None if name == "pythia8mc" else object()
     )
     with pytest.raises(ModuleNotFoundError, match="pythia8mc"):
         require_packages()
@@ -91,7 +92,7 @@ def test_a_process_without_settings_of_its_own_is_refused() -> None:
 
 
 def test_a_process_with_the_name_of_the_pool_is_refused() -> None:
-    """Its files lay among those of the pool, and a change of the pool's settings was not seen."""
+    """Its files would lie among those of the pool."""
     with pytest.raises(
         ValueError, match="'pile-up' is the pool of minimum-bias events; choose another name"
     ):
@@ -108,12 +109,12 @@ def test_settings_of_a_file_replace_those_of_the_name(tmp_path: Path) -> None:
 @needs_generator
 @pytest.mark.slow
 class TestWithTheGenerator:
-    """These generate events."""
+    """Tests that generate events."""
 
     def test_ingest_reads_the_files_as_they_are(
-        self, made: tuple[Path, list[dict[str, Any]]]
+        self, simulated: tuple[Path, list[dict[str, Any]]]
     ) -> None:
-        folder, records = made
+        folder, records = simulated
         sample = SampleSettings(name="wjets", label=0, files=[str(folder / "wjets" / "*.root")])
         infos = inventory(expand([sample]), IngestSettings()).infos
         assert [(info.entries, info.uuid) for info in infos] == [
@@ -127,12 +128,12 @@ class TestWithTheGenerator:
                 assert counts["rejected_nonfinite"] == counts["events_with_wrapped_azimuths"] == 0
 
     def test_the_branches_have_the_types_of_delphes(
-        self, made: tuple[Path, list[dict[str, Any]]]
+        self, simulated: tuple[Path, list[dict[str, Any]]]
     ) -> None:
-        folder, _ = made
+        folder, _ = simulated
         bundled = Path(__file__).resolve().parents[2] / "samples" / "wjets_13TeV_PU20_0.root"
         with (
-            uproot.open(folder / files_of(small())[0].name) as ours,
+            uproot.open(folder / process_files(small())[0].name) as ours,
             uproot.open(bundled) as theirs,
         ):
             types = {
@@ -142,86 +143,94 @@ class TestWithTheGenerator:
                 if "." in name:
                     assert branch.typename == types[name], name
 
+    @pytest.mark.parametrize("max_tasks", [1, 2])
     def test_any_number_of_tasks_gives_the_same_events(
-        self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
+        self,
+        simulated: tuple[Path, list[dict[str, Any]]],
+        spark: SparkContext,
+        tmp_path: Path,
+        max_tasks: int,
     ) -> None:
         from hep_simulation.spark_job import produce
 
-        for tasks in (1, 2):
-            folder = tmp_path / str(tasks)
-            folder.mkdir()
-            counters = {
-                ("pile-up", 20): spark.accumulator(0),
-                ("simulate", 6): spark.accumulator(0),
-            }
-            actual = produce(
-                spark,
-                small(),
-                folder,
-                counted=lambda *source, counters=counters: nullcontext(counters[source]),
-                num_tasks=lambda index, most=tasks: min(index, most),
-            )
-            assert essence(actual) == essence(made[1])
-            assert [counter.value for counter in counters.values()] == [20, 6]
+        counters = {"pile-up": spark.accumulator(0), "simulate": spark.accumulator(0)}
+        totals = {}
 
-    def test_more_events_keep_those_that_are_there(
-        self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
-    ) -> None:
-        from hep_simulation.spark_job import produce
+        def counted(label: str, num_events: int) -> Any:
+            totals[label] = num_events
+            return nullcontext(counters[label])
 
-        produce(spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
-        first = tmp_path / files_of(small())[0].name
-        time = first.stat().st_mtime_ns
-        (tmp_path / "wjets" / ".half.root.123").write_bytes(b"half")
-        assert essence(
-            produce(spark, small(6), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
-        ) == essence(made[1])
-        assert first.stat().st_mtime_ns == time
-        assert sorted(path.suffix for path in (tmp_path / "wjets").iterdir()) == [
-            ".json",
-            ".json",
-            ".root",
-            ".root",
-        ]
-        fewer = produce(
-            spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0))
+        records = produce(
+            spark,
+            small(),
+            tmp_path,
+            counted=counted,
+            num_tasks=lambda num_files: min(num_files, max_tasks),
         )
-        assert essence(fewer) == essence(made[1][:1])
+
+        assert without_size(records) == without_size(simulated[1])
+        assert totals == {"pile-up": 20, "simulate": 6}
+        assert {label: counter.value for label, counter in counters.items()} == totals
+
+    def test_more_events_keep_finished_files(
+        self, simulated: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
+    ) -> None:
+        from hep_simulation.spark_job import produce
+
+        def produce_records(num_events: int) -> list[dict[str, Any]]:
+            counter = nullcontext(spark.accumulator(0))
+            records = produce(spark, small(num_events), tmp_path, counted=lambda *_: counter)
+            return without_size(records)
+
+        produce_records(3)
+        first_file = tmp_path / process_files(small())[0].name
+        time = first_file.stat().st_mtime_ns
+        (tmp_path / "wjets" / ".half.root.123").write_bytes(b"half")
+
+        assert produce_records(6) == without_size(simulated[1])
+        assert first_file.stat().st_mtime_ns == time
+        suffixes = sorted(path.suffix for path in (tmp_path / "wjets").iterdir())
+        assert suffixes == [".json", ".json", ".root", ".root"]
+        assert produce_records(3) == without_size(simulated[1][:1])
         assert len(list((tmp_path / "wjets").iterdir())) == 2
 
-    def test_after_a_kill_the_rest_is_made_and_all_is_the_same(
-        self, made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    def test_missing_files_are_made_after_a_kill(
+        self, simulated: tuple[Path, list[dict[str, Any]]], tmp_path: Path
     ) -> None:
         program = (
             "import sys; from pathlib import Path; import test_production as test\n"
             "test.make_all(test.small(), Path(sys.argv[1]))"
         )
-        current = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        python_path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": current},
+            env={**os.environ, "PYTHONPATH": python_path},
         )
-        last = (tmp_path / files_of(small())[-1].name).with_suffix(".json")
-        wait_until(last.exists, label="the first file has been made")
+        files = process_files(small())
+        last_record = (tmp_path / files[-1].name).with_suffix(".json")
+        wait_until(last_record.exists, what="the first file has been made")
+
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        reference = [production.finished(tmp_path, file) for file in files_of(small())]
-        assert reference[1] is not None
-        for file, record in zip(files_of(small()), reference, strict=True):
-            record = record or make_file(file, small(), tmp_path)  # noqa: PLW2901
-            assert essence([record]) == essence([made[1][file.number]])
+
+        assert production.read_record(tmp_path, files[1]) is not None
+        for file in files:
+            record = production.read_record(tmp_path, file)
+            if record is None:
+                record = make_file(file, small(), tmp_path)
+            assert without_size([record]) == without_size([simulated[1][file.number]])
 
     def test_a_file_of_another_size_is_made_again(
-        self, made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+        self, simulated: tuple[Path, list[dict[str, Any]]], tmp_path: Path
     ) -> None:
-        folder, records = made
-        file = files_of(small())[0]
+        folder, records = simulated
+        file = process_files(small())[0]
         path = tmp_path / file.name
         path.parent.mkdir()
         path.write_bytes((folder / file.name).read_bytes()[:-1])
         path.with_suffix(".json").write_text(json.dumps(records[0]))
-        assert production.finished(folder, file) == records[0]
-        assert production.finished(tmp_path, file) is None
+        assert production.read_record(folder, file) == records[0]
+        assert production.read_record(tmp_path, file) is None
 
     def test_enriched_events_have_weights_and_a_lepton(self, tmp_path: Path) -> None:
         enrichment = HeavyFlavourSettings(hadronisations=4, decays=20)
@@ -230,7 +239,7 @@ class TestWithTheGenerator:
         )
         settings = small(processes=[process], pile_up=PileUpSettings(mean=0), events_per_file=2)
         (record,) = make_all(settings, tmp_path)
-        with uproot.open(tmp_path / files_of(settings)[0].name) as file:
+        with uproot.open(tmp_path / process_files(settings)[0].name) as file:
             weights = file["Delphes/Event.Weight"].array().to_numpy().ravel()
         assert ((weights > 0) & (weights <= 1)).all()
         np.testing.assert_allclose(weights * 80, np.round(weights * 80), atol=1e-4)
@@ -239,12 +248,12 @@ class TestWithTheGenerator:
     def test_a_filter_that_nothing_passes_is_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(production, "_MAX_PER_EVENT", 10)
-        document = {"lepton_filter": {"min_pt": 5000}, "pile_up": PileUpSettings(mean=0)}
+        monkeypatch.setattr(production, "_MAX_GENERATED_PER_EVENT", 10)
+        content = {"lepton_filter": {"min_pt": 5000}, "pile_up": PileUpSettings(mean=0)}
         with pytest.raises(
             GenerationError, match=r"0 of .* generated events pass the lepton filter"
         ):
-            make_all(small(**document), tmp_path)
+            make_all(small(**content), tmp_path)
 
     def test_a_setting_that_pythia_does_not_know_is_named(self, tmp_path: Path) -> None:
         process = ProcessSettings(name="ttbar", pythia=["Top:gg2tbar = on"])
@@ -253,46 +262,47 @@ class TestWithTheGenerator:
 
 
 def test_a_file_of_an_earlier_generator_is_made_again(tmp_path: Path) -> None:
-    """Its record lacked a number, and the sums over all files ended with a bare KeyError."""
-    (file, *_) = files_of(small())
+    """Its record lacks a number that the sums over all files need."""
+    file = process_files(small())[0]
     path = tmp_path / file.name
     path.parent.mkdir()
     path.write_bytes(b"root")
     record = {"bytes": 4, "events": file.events, **Tally(9, 3.0, 3.0, 1.0, 0.1)._asdict()}
     path.with_suffix(".json").write_text(json.dumps(record))
-    assert production.finished(tmp_path, file) == record
+    assert production.read_record(tmp_path, file) == record
     del record["passed_weight_squared"]
     path.with_suffix(".json").write_text(json.dumps(record))
-    assert production.finished(tmp_path, file) is None
+    assert production.read_record(tmp_path, file) is None
 
 
 @pytest.mark.parametrize("record", ["", "[]", "null", "{}", "[" * 100_000])
 def test_a_file_with_a_damaged_record_is_made_again(tmp_path: Path, record: str) -> None:
-    file = files_of(small())[0]
+    file = process_files(small())[0]
     path = tmp_path / file.name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     path.with_suffix(".json").write_text(record)
-    assert production.finished(tmp_path, file) is None
+    assert production.read_record(tmp_path, file) is None
 
 
-def test_fewer_events_remove_finished_files_only_once_the_others_are_made(
+def test_a_failed_run_removes_no_finished_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Files of a larger number of events are removed only after all others are made."""
     from hep_simulation import spark_job
 
-    def fails(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise InputFileError("not now")
 
-    monkeypatch.setattr(spark_job, "make_pool_part", lambda *_: None)
-    monkeypatch.setattr(spark_job, "make_file", fails)
-    reference = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json")]
-    reference[0].parent.mkdir()
-    for path in reference:
+    monkeypatch.setattr(spark_job, "make_pool_file", lambda *_: None)
+    monkeypatch.setattr(spark_job, "make_file", fail)
+    surplus_files = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json")]
+    surplus_files[0].parent.mkdir()
+    for path in surplus_files:
         path.write_bytes(b"made")
-    in_process_spark: Any = InProcessSpark()
+    spark: Any = InProcessSpark()
+
     with pytest.raises(InputFileError, match="not now"):
-        spark_job.produce(
-            in_process_spark, small(3), tmp_path, counted=lambda *_: nullcontext(in_process_spark)
-        )
-    assert [path.exists() for path in reference] == [True, True]
+        spark_job.produce(spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark))
+
+    assert all(path.exists() for path in surplus_files)

@@ -1,0 +1,32 @@
+"""Reads particles from event records of Pythia, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from hep_simulation.particles import StableParticles
+
+HEAVY_QUARKS: Final = (4, 5)
+
+
+def has_heavy_quark(event: Any, min_pt: float) -> bool:
+    """Whether an event has a charm or bottom quark above a transverse momentum [GeV]."""
+    return any(
+        particle.idAbs() in HEAVY_QUARKS and particle.isFinal() and particle.pT() > min_pt
+        for particle in event
+    )
+
+
+def select_particles(event: Any, indices: Iterable[int]) -> StableParticles:
+    """Some particles of a record, as one event."""
+    rows = []
+    for index in indices:
+        particle = event[index]
+        momentum = (particle.px(), particle.py(), particle.pz(), particle.e())
+        vertex = (particle.xProd(), particle.yProd(), particle.zProd())
+        rows.append((particle.id(), *momentum, *vertex))
+    pid, *columns = np.array(rows).reshape(-1, 8).T
+    return StableParticles(np.array([0, len(rows)]), pid.astype(np.int32), *columns)
