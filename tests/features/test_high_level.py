@@ -32,7 +32,7 @@ def test_mt_has_the_square_root(met: float, phi: float, met_phi: float, expected
     assert (hlf["met"], hlf["met_phi"]) == near_pair(met, met_phi)
 
 
-def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds() -> None:
+def test_jets_at_the_thresholds_do_not_count() -> None:
     jets = [
         jet(30.0, 0.0, 1.0, btag=1),
         jet(30.5, 0.0, 1.0, btag=1),
@@ -55,17 +55,19 @@ def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
     assert (hlf["num_jets"], hlf["num_bjets"]) == (5.0, expected)
 
 
-def test_jets_on_the_lepton_count_unless_cleaning_is_on() -> None:
+def test_jets_on_the_lepton_do_not_count_with_cleaning() -> None:
     jets = [
         jet(40.0, 0.0, 0.0, btag=1),
         jet(50.0, 0.0, -0.375, btag=1),
         jet(60.0, 0.5, 0.0, btag=1),
     ]
     event = event_row(electrons=[ELECTRON], jets=jets)
-    (off,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf
-    assert (off["ht"], off["num_jets"], off["num_bjets"]) == (150.0, 3.0, 3.0)
-    (on,) = extract(event, jet_lepton_cleaning_dr=0.5).hlf
-    assert (on["ht"], on["num_jets"], on["num_bjets"]) == (60.0, 1.0, 1.0)
+
+    (uncleaned,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf
+    (cleaned,) = extract(event, jet_lepton_cleaning_dr=0.5).hlf
+
+    assert (uncleaned["ht"], uncleaned["num_jets"], uncleaned["num_bjets"]) == (150.0, 3.0, 3.0)
+    assert (cleaned["ht"], cleaned["num_jets"], cleaned["num_bjets"]) == (60.0, 1.0, 1.0)
 
 
 def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
@@ -88,12 +90,14 @@ def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding
     monkeypatch: pytest.MonkeyPatch, values: tuple[float, float], is_refused: bool, is_plugin: bool
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_plugin=is_plugin))
-    few, repeated = np.ones((2, 3, len(hlf_names())), np.float32)
-    few[1, hlf_names().index("ht")], repeated[1, hlf_names().index("ht")] = values
-    # Features of ours may depend on the number of events in their last digits.
-    repeated[:, hlf_names().index("mt")] = 2
+    ht, mt = hlf_names().index("ht"), hlf_names().index("mt")
+    hlf, recomputed = np.ones((2, 3, len(hlf_names())), np.float32)
+    hlf[1, ht], recomputed[1, ht] = values
+    # Built-in features may depend on the number of events in their last digits.
+    recomputed[:, mt] = 2
+
     if is_refused and is_plugin:
         with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
-            check_independence(few, repeated)
+            check_independence(hlf, recomputed)
     else:
-        check_independence(few, repeated)
+        check_independence(hlf, recomputed)

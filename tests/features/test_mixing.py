@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from features.errors import FeatureError
 from features.kernel_pass import EventKeys
@@ -25,121 +26,128 @@ from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, event_hash, uniform
 
 
+def event_keys(
+    split: NDArray[np.integer], mixing: NDArray[np.integer], label: NDArray[np.integer]
+) -> EventKeys:
+    """Keys of events of weight 1; all arrays are (num_events,)."""
+    return EventKeys(
+        split=split.astype(np.int8),
+        mixing=mixing.astype(np.uint64),
+        balance=np.zeros(len(split)),
+        label=label.astype(np.int8),
+        weight=np.ones(len(split)),
+    )
+
+
 @pytest.mark.slow
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 16))
-def test_there_are_enough_groups_none_too_large(
+def test_there_are_enough_groups_and_none_is_too_large(
     num_events: int, rows_per_group: int, feed_workers: int
 ) -> None:
     size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=feed_workers)
-    num_groups = -(-num_events // size)
-    assert num_groups >= min(feed_workers, num_events)
+
+    assert math.ceil(num_events / size) >= min(feed_workers, num_events)
     assert 1 <= size <= rows_per_group
 
 
+@pytest.mark.parametrize("rows_per_group", [20, 512])
 @pytest.mark.parametrize(
     ("num_events", "workers"), [(425, 4), (1000, 8), (100_000, 8), (97, 3), (344, 8), (386, 8)]
 )
 def test_groups_divide_evenly_among_the_fed_workers_where_they_can(
-    num_events: int, workers: int
+    num_events: int, workers: int, rows_per_group: int
 ) -> None:
-    for rows_per_group in (20, 512):
-        size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=workers)
-        assert -(-num_events // size) % workers == 0
+    size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=workers)
+
+    assert math.ceil(num_events / size) % workers == 0
 
 
 @given(
     st.lists(st.integers(0, 2**64 - 1), min_size=30, max_size=200, unique=True), st.integers(1, 50)
 )
-def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(
-    keys: list[int], size: int
+def test_every_event_is_in_one_group_and_keys_grow_through_the_groups_of_a_split(
+    mixing_keys: list[int], size: int
 ) -> None:
-    index = np.arange(len(keys))
-    of_events = EventKeys(
-        split=(index % 3).astype(np.int8),
-        mixing=np.array(keys, dtype=np.uint64),
-        balance=np.zeros(len(keys)),
-        label=(index // 3 % 2).astype(np.int8),
-        weight=np.ones(len(keys)),
-    )
-    halves = [
-        EventKeys(*(column[selected] for column in of_events))
-        for selected in (index < 13, index >= 13)
-    ]
-    plan = plan_mixing(halves, FeatureSettings(rows_per_group=size, feed_workers=1), ["a", "b"])
+    event = np.arange(len(mixing_keys))
+    keys = event_keys(event % 3, np.array(mixing_keys, dtype=np.uint64), event // 3 % 2)
+    first_part = EventKeys(*(column[:13] for column in keys))
+    second_part = EventKeys(*(column[13:] for column in keys))
+    settings = FeatureSettings(rows_per_group=size, feed_workers=1)
+
+    plan = plan_mixing([first_part, second_part], settings, ["a", "b"])
+
     for split in range(3):
-        groups = [each for each in plan.groups if each.split == split]
-        assert [each.group for each in groups] == list(range(len(groups)))
-        assert {len(each.events) for each in groups[:-1]} <= {
-            max(len(each.events) for each in groups)
-        }
-        events = np.concatenate([each.events for each in groups])
-        assert sorted(events) == np.flatnonzero(of_events.split == split).tolist()
-        assert (np.diff(of_events.mixing[events].astype(object)) > 0).all()
-    assert (
-        sum(len(each.events) for each in plan.groups)
-        == len(keys)
-        == sum(map(sum, plan.counts.values()))
-    )
+        groups = [group for group in plan.groups if group.split == split]
+        sizes = [len(group.events) for group in groups]
+        events = np.concatenate([group.events for group in groups])
+        assert [group.group for group in groups] == list(range(len(groups)))
+        assert set(sizes[:-1]) <= {max(sizes)}
+        assert sorted(events) == np.flatnonzero(keys.split == split).tolist()
+        assert (np.diff(keys.mixing[events].astype(object)) > 0).all()
+    assert np.sum(list(plan.counts.values())) == len(mixing_keys)
 
 
 def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
-    groups = [RowGroupPlan(0, index, np.arange(rows)) for index, rows in enumerate([3, 3, 3, 9, 1])]
+    sizes = [3, 3, 3, 9, 1]
+    groups = [RowGroupPlan(0, group, np.arange(size)) for group, size in enumerate(sizes)]
+
     tasks = MixingPlan(groups, [], {}).tasks(max_events=6)
-    assert [[step.group for step in task] for task in tasks] == [[0, 1], [2], [3], [4]]
+
+    assert [[group.group for group in task] for task in tasks] == [[0, 1], [2], [3], [4]]
 
 
-def test_a_split_of_fewer_events_than_workers_was_refused() -> None:
+def test_a_split_of_fewer_events_than_workers_has_one_event_in_each_group() -> None:
     """Row groups are for speed; every number of workers trains on all events."""
-    index = np.arange(24)
-    split = np.where(index < 4, 2, index % 2).astype(np.int8)
-    keys = EventKeys(
-        split,
-        index.astype(np.uint64),
-        np.zeros(24),
-        (index // 2 % 2).astype(np.int8),
-        np.ones(24),
-    )
+    event = np.arange(24)
+    split = np.where(event < 4, 2, event % 2)
+    keys = event_keys(split, event, event // 2 % 2)
+
     plan = plan_mixing([keys], FeatureSettings(feed_workers=8), ["a", "b"])
+
     assert [len(group.events) for group in plan.groups if group.split == 2] == [1] * 4
 
 
-def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_grows() -> None:
-    """The kept sets are nested: with more data of a class, each of its kept events was kept before or is new."""
+def test_downsampling_keeps_a_subset_of_the_kept_events_as_the_larger_class_grows() -> None:
+    """With more data of a class, each kept event of it was kept before or is new."""
     rng = np.random.default_rng(6)
-    uuids = [str(uuid.UUID(int=int(index))) for index in rng.integers(1, 2**62, 4)]
+    uuids = [str(uuid.UUID(int=bits)) for bits in rng.integers(1, 2**62, 4).tolist()]
 
-    def keys(num_files: int) -> EventKeys:
-        names = np.repeat(uuids[:num_files], 500)
+    def kept_events(num_files: int) -> NDArray[np.bool_]:
+        """Mask of the events of some files, 500 each; the first is a class by itself."""
+        files = np.repeat(np.arange(num_files), 500)
+        names = np.repeat(uuids[:num_files], 500).tolist()
         entries = np.tile(np.arange(500), num_files)
-        label = (names == uuids[0]).astype(np.int8)
-        balance = uniform(event_hash(names.tolist(), entries, stream=BALANCE_STREAM))
-        zeros = np.zeros(len(names), np.int8)
-        return EventKeys(
-            zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names))
-        )
+        keys = event_keys(np.zeros(len(files)), np.arange(len(files)), files == 0)
+        balance = uniform(event_hash(names, entries, stream=BALANCE_STREAM))
+        return downsampling_mask(keys._replace(balance=balance), 2)
 
-    retained = [downsampling_mask(keys(num_files), 2) for num_files in (2, 3, 4)]
-    assert [int(mask[:500].sum()) for mask in retained] == [500] * 3, (
-        "the smallest class stays whole"
-    )
-    for fewer, more in pairwise(reversed(retained)):
-        assert (more[: len(more)] | ~fewer[: len(more)]).all()
-    shares = [mask[500:1000].mean() for mask in retained]
-    np.testing.assert_allclose(shares, [1, 1 / 2, 1 / 3], atol=0.07)
+    kept_of_two, kept_of_three, kept_of_four = kept_events(2), kept_events(3), kept_events(4)
+
+    for mask in (kept_of_two, kept_of_three, kept_of_four):
+        assert mask[:500].all(), "the smallest class is kept"
+    assert (kept_of_two | ~kept_of_three[:1000]).all()
+    assert (kept_of_three | ~kept_of_four[:1500]).all()
+    assert kept_of_two[500:].mean() == pytest.approx(1)
+    assert kept_of_three[500:].mean() == pytest.approx(1 / 2, abs=0.07)
+    assert kept_of_four[500:].mean() == pytest.approx(1 / 3, abs=0.07)
 
 
-def test_class_weights_make_classes_count_alike_and_average_one() -> None:
-    rng = np.random.default_rng(3)
+def test_class_weights_make_the_sums_of_classes_equal_and_average_one() -> None:
     labels = np.repeat([0, 1, 2], [1000, 100, 400])
-    weights = rng.uniform(0.5, 50, 1500)
-    total = weights * class_weights(labels, weights, ["a", "b", "c"])[labels]
-    np.testing.assert_allclose(np.bincount(labels, total), [500, 500, 500])
-    assert total.mean() == pytest.approx(1)
+    weights = np.random.default_rng(3).uniform(0.5, 50, 1500)
+
+    balanced = weights * class_weights(labels, weights, ["a", "b", "c"])[labels]
+
+    np.testing.assert_allclose(np.bincount(labels, balanced), [500, 500, 500])
+    assert balanced.mean() == pytest.approx(1)
 
 
 def test_negative_weights_are_fine_as_long_as_their_sum_is_positive() -> None:
     labels = np.array([0, 0, 0, 1])
-    assert class_weights(labels, np.array([1.0, 1.0, -1.0, 2.0]), ["a", "b"]).tolist() == [2.0, 1.0]
+
+    factors = class_weights(labels, np.array([1.0, 1.0, -1.0, 2.0]), ["a", "b"])
+
+    assert factors.tolist() == [2.0, 1.0]
     with pytest.raises(FeatureError, match="class a add up to -1"):
         class_weights(labels, np.array([1.0, -1.0, -1.0, 2.0]), ["a", "b"])
 

@@ -38,15 +38,20 @@ SLICES = {
 WEIGHTS = {"low": 3.0, "high": 7.0, "ttbar": 1.0}
 
 
-def written(folder: Path, sample: str) -> EventsFile:
+def write_sample(folder: Path, sample: str) -> EventsFile:
+    """Write 300 events of a sample, with its weight."""
     name = str(uuid.uuid5(uuid.NAMESPACE_OID, sample))
     rows = [
         event_row(
-            file_uuid=name, entry=entry, sample=sample, label=SLICES[sample].label, weight=WEIGHTS[sample],
+            file_uuid=name,
+            entry=entry,
+            sample=sample,
+            label=SLICES[sample].label,
+            weight=WEIGHTS[sample],
             electrons=[lepton(40.0 + entry % 7, 0, 0)],
         )
         for entry in range(300)
-    ]  # fmt: skip
+    ]
     pq.write_table(events_table(rows), folder / f"{name}.parquet")
     return EventsFile(f"{name}.parquet", sample, "", str(folder / f"{name}.parquet"))
 
@@ -54,48 +59,51 @@ def written(folder: Path, sample: str) -> EventsFile:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     folder = tmp_path_factory.mktemp("slices")
-    chunks = [written(folder, sample) for sample in SLICES]
-    for name in ("out", "kernels"):
-        (folder / name).mkdir()
-    settings, in_process_spark = (
+    (folder / "out").mkdir()
+    (folder / "kernels").mkdir()
+    spark: Any = InProcessSpark()
+    result = make_features(
+        spark,
+        [write_sample(folder, sample) for sample in SLICES],
+        SLICES,
         FeatureSettings(feed_workers=1, integrated_luminosity=2.0),
-        InProcessSpark(),
+        CLASSES,
+        folder / "out",
+        kernels=folder / "kernels",
+        event_counter=spark.accumulator(0),
+        num_tasks=int,
     )
-    context: Any = in_process_spark
-    make_features(
-        context, chunks, SLICES, settings, CLASSES, folder / "out",
-        kernels=folder / "kernels", event_counter=context.accumulator(0), num_tasks=lambda work: work,
-    )  # fmt: skip
-    return FeatureDataset.load(folder / "out")
+    return result.dataset
 
 
-def rows_of(dataset: FeatureDataset, *splits: str) -> pa.Table:
-    return pa.concat_tables(
-        [pq.read_table(file) for split in splits for file in dataset.files(split)]
-    )
+def read_splits(dataset: FeatureDataset, *splits: str) -> pa.Table:
+    tables = []
+    for split in splits:
+        tables += [pq.read_table(file) for file in dataset.files(split)]
+    return pa.concat_tables(tables)
 
 
 def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(
     dataset: FeatureDataset,
 ) -> None:
-    sums = rows_of(dataset, *SPLITS).group_by("sample").aggregate([("weight", "sum")]).to_pylist()
-    actual = {sample_sum["sample"]: sample_sum["weight_sum"] for sample_sum in sums}
-    assert actual == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
+    rows = read_splits(dataset, *SPLITS).to_pandas()
+
+    sums = rows.groupby("sample")["weight"].sum().to_dict()
+
+    assert sums == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
 
 
 def test_the_training_mixture_is_that_of_the_cross_sections(dataset: FeatureDataset) -> None:
-    train = rows_of(dataset, "train")
-    weights = (
-        train["weight"].to_numpy() * np.array(dataset.class_weights)[train["label"].to_numpy()]
-    )
-    source = {
-        name: weights[train["sample"].to_numpy() == name].sum() / weights.sum() for name in SLICES
-    }
-    assert source["high"] / source["low"] == pytest.approx(1e-6, rel=0.5)
-    assert source["low"] + source["high"] == pytest.approx(0.5)
+    train = read_splits(dataset, "train").to_pandas()
+
+    train["weight"] *= np.array(dataset.class_weights)[train["label"]]
+    shares = train.groupby("sample")["weight"].sum() / train["weight"].sum()
+
+    assert shares["high"] / shares["low"] == pytest.approx(1e-6, rel=0.5)
+    assert shares["low"] + shares["high"] == pytest.approx(0.5)
 
 
-def test_the_dataset_tells_its_normalisation(dataset: FeatureDataset) -> None:
+def test_the_dataset_records_its_normalisation(dataset: FeatureDataset) -> None:
     assert dataset.normalisation["low"] == {
         **SLICES["low"]._asdict(),
         "factor": pytest.approx(2e6 / 9000),
@@ -103,38 +111,42 @@ def test_the_dataset_tells_its_normalisation(dataset: FeatureDataset) -> None:
 
 
 def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureDataset) -> None:
-    # The classifier keeps the rare slice and rejects the frequent one: an efficiency of 1e-6, by counts 0.5.
-    table = rows_of(dataset, "test")
-    samples = table["sample"].to_numpy()
-    scores = np.where(samples == "low", 0.1, np.where(samples == "high", 0.9, 0.8))
-    table = table.append_column(
-        "probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))
-    )
+    # The classifier keeps the rare slice and rejects the frequent one: an efficiency of 1e-6, by
+    # counts 0.5.
+    score_by_sample = {"low": 0.1, "high": 0.9, "ttbar": 0.8}
+    table = read_splits(dataset, "test")
+    scores = [score_by_sample[sample] for sample in table["sample"].to_pylist()]
+    table = table.append_column("probability", pa.array([[1 - score, score] for score in scores]))
     events = ScoredEvents.from_predictions(
         table.append_column("hlf", pa.array(list(hlf_array(table))))
     )
-    state_before = {
+    expected_events = {
         "low": Estimate(5000.0, 0.0),
         "high": Estimate(0.25, 0.0),
         "ttbar": Estimate(3.0, 0.0),
     }
-    rates = Rates(state_before, {"low": 0, "high": 0, "ttbar": 1})
+    rates = Rates(expected_events, {"low": 0, "high": 0, "ttbar": 1})
     task = EvaluationTask(CLASSES, [1], [0.9], rates, NO_LABELS, seed=1)
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=100)
-    actual = measure(events, None, replicas, task).numbers
-    (point,) = actual["working_points"]
-    assert point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
-    assert {name: rate["value"] for name, rate in point["rates"].items()} == pytest.approx(
-        {"QCD": 0.25, "ttbar": 3.0}
-    )
-    assert actual["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
+
+    numbers = measure(events, None, replicas, task).numbers
+
+    (working_point,) = numbers["working_points"]
+    assert working_point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
+    assert working_point["rates"]["QCD"]["value"] == pytest.approx(0.25)
+    assert working_point["rates"]["ttbar"]["value"] == pytest.approx(3.0)
+    assert numbers["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> None:
     # One sample without a cross-section is enough, and another class has its own.
-    unknown = {**SLICES, "low": SLICES["low"]._replace(cross_section_pb=None)}
-    unknown["ttbar"] = SLICES["ttbar"]._replace(stated_sum=400.0)
-    assert physics_factors(unknown, 2.0) == pytest.approx(
+    samples = {
+        "low": SLICES["low"]._replace(cross_section_pb=None),
+        "high": SLICES["high"],
+        "ttbar": SLICES["ttbar"]._replace(stated_sum=400.0),
+    }
+
+    assert physics_factors(samples, 2.0) == pytest.approx(
         {"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 400}
     )
 
@@ -167,9 +179,9 @@ INGESTED = {
 def generated(
     *classes: int, cross_section: float | None = 3.0, stated: float | str | None = None
 ) -> dict[str, GeneratedSample]:
-    chunks = {f"low.{index}": index for index in classes}
+    labels = {f"low.{label}": label for label in classes}
     return GeneratedSample.from_counters(
-        "low", chunks, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated
+        "low", labels, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated
     )
 
 
@@ -190,8 +202,9 @@ def test_copies_count_neither_as_generated_events_nor_with_their_weights() -> No
 def test_the_classes_of_a_sample_share_its_sum_of_weights(
     cross_section: float | None, stated: float | str | None, expected: float | None
 ) -> None:
-    chunks = generated(0, 1, cross_section=cross_section, stated=stated)
-    assert chunks == {
+    samples = generated(0, 1, cross_section=cross_section, stated=stated)
+
+    assert samples == {
         "low.0": GeneratedSample(0, cross_section, 90, 200.0, expected),
         "low.1": GeneratedSample(1, cross_section, 40, 80.0, expected),
     }
@@ -218,4 +231,4 @@ def test_a_stated_sum_below_that_of_the_events_is_refused_unless_negative_weight
         ):
             generated(*classes, stated=stated)
     else:
-        assert generated(*classes, stated=stated)["low." + str(classes[0])].stated_sum == stated
+        assert generated(*classes, stated=stated)[f"low.{classes[0]}"].stated_sum == stated

@@ -21,7 +21,8 @@ JETS = [jet(29.5, 0.0, 3.0, btag=1), jet(100.0, 1.0, 2.0), jet(30.2, -1.0, -2.0)
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Path:
+def events_file(tmp_path: Path) -> Path:
+    """Four events with a muon; entry 2 has no jets."""
     events = [
         event_row(
             entry=entry,
@@ -32,7 +33,7 @@ def part(tmp_path: Path) -> Path:
         )
         for entry in range(4)
     ]
-    path = tmp_path / "part.parquet"
+    path = tmp_path / "events.parquet"
     pq.write_table(events_table(events), path, row_group_size=3)
     return path
 
@@ -41,32 +42,34 @@ def identities(*entries: int) -> pa.Array:
     return pa.array([f"{UUID}:{entry}" for entry in entries])
 
 
-def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None:
-    up, down, met = (EnergyScales(1.02), EnergyScales(0.98), EnergyScales(met=1.1))
-    results = shifted_features([part], identities(3, 0), FeatureSettings(), [up, down, met])
-    by_name = [dict(zip(hlf_names(), rows[0], strict=True)) for rows in results]
-    assert [each["num_jets"] for each in by_name] == [3, 1, 2]
-    assert [each["num_bjets"] for each in by_name] == [1, 0, 0]
-    np.testing.assert_allclose(
-        [each["ht"] for each in by_name], [1.02 * 159.7, 98.0, 130.2], rtol=1e-6
+def test_jets_cross_their_threshold_and_mt_follows_met(events_file: Path) -> None:
+    shifts = [EnergyScales(1.02), EnergyScales(0.98), EnergyScales(met=1.1)]
+
+    hlf = np.stack(
+        shifted_features([events_file], identities(3, 0), FeatureSettings(), shifts), axis=-1
     )
+
+    np.testing.assert_array_equal(hlf[0], hlf[1])
+    shifted = dict(zip(hlf_names(), hlf[0], strict=True))
     mt = np.sqrt(2 * 40 * 50 * np.array([1, 1, 1.1]) * (1 - np.cos(1.0)))
-    np.testing.assert_allclose([each["mt"] for each in by_name], mt, rtol=1e-6)
-    np.testing.assert_allclose([each["met"] for each in by_name], [50, 50, 55], rtol=1e-6)
-    for rows in results:
-        np.testing.assert_array_equal(rows[0], rows[1])
+    assert shifted["num_jets"].tolist() == [3, 1, 2]
+    assert shifted["num_bjets"].tolist() == [1, 0, 0]
+    np.testing.assert_allclose(shifted["ht"], [1.02 * 159.7, 98.0, 130.2], rtol=1e-6)
+    np.testing.assert_allclose(shifted["mt"], mt, rtol=1e-6)
+    np.testing.assert_allclose(shifted["met"], [50, 50, 55], rtol=1e-6)
 
 
-def test_events_that_no_longer_pass_are_not_numbers_and_the_order_is_that_of_the_rows(
-    part: Path,
+@pytest.mark.parametrize(("scale", "fails"), [(1.0, [False, True, False]), (0.98, [True] * 3)])
+def test_events_that_fail_the_selection_are_nan(
+    events_file: Path, scale: float, fails: list[bool]
 ) -> None:
     settings = FeatureSettings(min_jets=2)
-    (actual,) = shifted_features([part], identities(1, 2, 0), settings, [EnergyScales()])
-    assert np.isnan(actual).all(axis=1).tolist() == [False, True, False]
-    (down,) = shifted_features([part], identities(1), settings, [EnergyScales(0.98)])
-    assert np.isnan(down).all()
+
+    (hlf,) = shifted_features([events_file], identities(1, 2, 0), settings, [EnergyScales(scale)])
+
+    assert np.isnan(hlf).all(axis=1).tolist() == fails
 
 
-def test_events_that_are_not_there_are_refused(part: Path) -> None:
+def test_missing_events_are_refused(events_file: Path) -> None:
     with pytest.raises(DatasetError, match="1 of 2 events are not in the events Parquet"):
-        shifted_features([part], identities(0, 9), FeatureSettings(), [EnergyScales()])
+        shifted_features([events_file], identities(0, 9), FeatureSettings(), [EnergyScales()])

@@ -29,7 +29,8 @@ from hep_simulation.production import (
 )
 from hep_simulation.pythia_setup import GenerationError, require_packages
 from ingestion.files import expand, inventory
-from ingestion.reader import read_events, select_events
+from ingestion.reader import read_events
+from ingestion.selection import select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.simulate_section import (
     HeavyFlavourSettings,
@@ -208,7 +209,7 @@ class TestWithTheGenerator:
         )
         files = process_files(small())
         last_record = (tmp_path / files[-1].name).with_suffix(".json")
-        wait_until(last_record.exists, what="the first file has been made")
+        wait_until(last_record.exists, label="the first file has been made")
 
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
