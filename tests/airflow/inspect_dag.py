@@ -1,6 +1,6 @@
-"""For Airflow's interpreter: what the DAG file is under some environment, and how its tasks end.
+"""A program for Airflow's interpreter: it loads the DAG file under some environment, and runs its tasks.
 
-A line of JSON comes in for each question, and one goes out for each answer, so that Airflow is imported once.
+It answers each line of JSON with a line, so that Airflow is imported once.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def main() -> None:
     for name in imported(Path(sys.argv[1])):
         importlib.import_module(name)
     for line in sys.stdin:
-        asked = json.loads(line)
+        question = json.loads(line)
         os.environ.clear()
-        os.environ.update(asked["env"])
-        print(json.dumps(answer(sys.argv[1], asked["runs"])), file=answers, flush=True)
+        os.environ.update(question["env"])
+        print(json.dumps(answer(sys.argv[1], question["runs"])), file=answers, flush=True)
 
 
 def answer(path: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the file is.
+    """The DAG, and the ends of its tasks.
 
     Args:
         path: The DAG file.
-        runs: Of tasks: `task`, and perhaps `run_type`, `params`, `waited` (seconds).
+        runs: Each with `task`, and perhaps `run_type`, `params`, `waited` (seconds).
     """
     cpu_time_before = time.process_time()
     try:
@@ -62,7 +62,7 @@ def answer(path: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def about(task: Any) -> dict[str, Any]:
-    """What a data engineer sees of a task before it runs."""
+    """The settings of a task."""
     return {
         "after": sorted(task.upstream_task_ids),
         "retries": task.retries,
@@ -86,7 +86,7 @@ def imported(path: Path) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.append(node.module)
             module = importlib.import_module(node.module)
-            # Airflow imports these when they are asked for.
+            # Airflow imports these at their first use.
             for each in node.names:
                 getattr(module, each.name, None)
     return names
@@ -103,7 +103,7 @@ def load(path: str) -> ModuleType:
 
 
 class Events:
-    """What a task announces of an asset alias."""
+    """The events of an asset alias."""
 
     def __init__(self) -> None:
         self.uris: list[str] = []
@@ -135,7 +135,7 @@ def end_of(
     try:
         type(operator).execute.__wrapped__(operator, context)
         message = "done"
-    except Exception as error:  # noqa: BLE001 - what it is, is asked for
+    except Exception as error:  # noqa: BLE001 - its name is the answer
         message = f"{type(error).__name__}: {error}"
     assets = {alias.name: events.uris for alias, events in announced.items()}
     return {"end": message, "assets": assets}

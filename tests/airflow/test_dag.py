@@ -1,8 +1,9 @@
-"""The DAG file by itself: quick to parse, nothing of ours imported, values passed untouched, errors told apart."""
+"""The DAG file by itself: it loads quickly, imports nothing of ours, and runs commands with the right words."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -19,49 +20,45 @@ from pipeline.stages.table import STAGES
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
-#: In this order; the last three run only if a parameter says so.
+#: The tasks in their order; the last three run only if a parameter asks for them.
 ORDER = [*(stage.name for stage in STAGES), "promote", "track", "clean"]
 SCRIPT = Path(__file__).with_name("inspect_dag.py")
-OURS = {
-    "hep_core",
-    "ingestion",
-    "features",
-    "models",
-    "training",
-    "pipeline",
-    "hep_simulation",
-    "hep_studies",
+OUR_PACKAGES = {
+    *("hep_core", "ingestion", "features", "models", "training", "pipeline"),
+    *("hep_simulation", "hep_studies"),
 }
-#: Beyond importing Airflow.
+#: Time of loading the file, beyond importing Airflow.
 MAX_SECONDS = 1.0
-#: Words that a shell would act on.
+#: A name of a config with signs that a shell would act on.
 NASTY = """a folder/$(touch owned) `touch owned` "quoted" 'config' {{ ds }};.yaml"""
-#: What the interpreter of these tests says that a run folder is.
+#: The run folder of every config, by the interpreter of these tests.
 RUN_DIR = "runs/a night"
+#: The words of the interpreter for the stage `ingest`.
+INGEST = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
 
 
-def stand_in(folder: Path, exit_codes: dict[str, int] | None = None) -> Path:
-    """An interpreter that only writes down its words and environment, and ends as told for each stage."""
-    path = folder / "stand-in"
+def write_interpreter(folder: Path, exit_codes: dict[str, int]) -> Path:
+    """Write an interpreter that records its words and environment, and ends with an exit code for each stage."""
+    path = folder / "interpreter"
     path.write_text(
         f"#!{sys.executable}\n"
         "import json, os, sys\n"
         "if sys.argv[3] == 'config':\n"
         f"    sys.exit(print(json.dumps({{'run_dir': {{'value': {RUN_DIR!r}}}}})))\n"
-        f"with open({str(folder / 'called.jsonl')!r}, 'a') as file:\n"
+        f"with open({str(folder / 'calls.jsonl')!r}, 'a') as file:\n"
         "    print(json.dumps({'words': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}), file=file)\n"
-        f"sys.exit({exit_codes or {}!r}.get(sys.argv[3], 0))\n"
+        f"sys.exit({exit_codes!r}.get(sys.argv[3], 0))\n"
     )
     path.chmod(0o755)
     return path
 
 
 class Site:
-    """A site's settings, and what the DAG is and does under them.
+    """The settings of a site, and the DAG under them.
 
     Args:
-        airflow: Answers.
-        folder: Of the stand-in.
+        airflow: The process that loads the DAG and runs tasks.
+        folder: Where the interpreter records its calls.
         env: Environment variables.
     """
 
@@ -71,7 +68,7 @@ class Site:
         self._env = env
 
     def dag(self, *runs: dict[str, Any]) -> Any:
-        """What the file is once loaded, and how tasks end."""
+        """The loaded file, and the ends of runs of tasks."""
         assert self._airflow.stdin is not None
         assert self._airflow.stdout is not None
         print(json.dumps({"env": self._env, "runs": runs}), file=self._airflow.stdin, flush=True)
@@ -80,25 +77,23 @@ class Site:
         return json.loads(answer)
 
     def ends(self, *runs: dict[str, Any]) -> list[str]:
-        """How tasks end, in words."""
-        return [task_end["end"] for task_end in self.dag(*runs)["ends"]]
+        """How tasks end: `done`, or an exception with its message."""
+        return [end["end"] for end in self.dag(*runs)["ends"]]
 
-    def called(self) -> list[Any]:
-        """Words and environment of every command."""
-        return [
-            json.loads(line) for line in (self._folder / "called.jsonl").read_text().splitlines()
-        ]
+    def calls(self) -> list[Any]:
+        """Words, environment and folder of every command."""
+        lines = (self._folder / "calls.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
     """Airflow's interpreter, which takes longer to start than all tests of this file."""
     home = AirflowHome(tmp_path_factory.mktemp("airflow"))
-    command = [str(home.python), str(SCRIPT), str(DAG_FILE)]
     with (
         (home.folder / "log").open("w") as log,
         subprocess.Popen(
-            command,
+            [str(home.python), str(SCRIPT), str(DAG_FILE)],
             env=home.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -116,50 +111,64 @@ MakeSite = Callable[..., Site]
 
 @pytest.fixture
 def make_site(airflow: subprocess.Popen[str], tmp_path: Path) -> MakeSite:
-    """Makes a site of exit codes by stage, and environment variables."""
+    """Makes a site with exit codes by stage, and environment variables."""
 
-    def make(*, exit_codes: dict[str, int] | None = None, **settings: str) -> Site:
-        own_value = {
-            "HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes)),
+    def make(*, exit_codes: dict[str, int] | None = None, **variables: str) -> Site:
+        env = {
+            "PATH": os.environ["PATH"],
+            "HEP_PIPELINE_PYTHON": str(write_interpreter(tmp_path, exit_codes or {})),
             "HEP_PIPELINE_DIR": str(tmp_path),
         }
-        return Site(airflow, tmp_path, {"PATH": os.environ["PATH"], **own_value, **settings})
+        return Site(airflow, tmp_path, env | variables)
 
     return make
 
 
 @pytest.fixture
-def default(make_site: MakeSite) -> Any:
+def default_dag(make_site: MakeSite) -> Any:
     """The DAG of a site that sets nothing."""
     return make_site().dag()
 
 
-def each_task(actual: Any, key: str) -> set[Any]:
-    return {task[key] for task in actual["tasks"].values()}
+def values_of_tasks(dag: Any, key: str) -> set[Any]:
+    return {task[key] for task in dag["tasks"].values()}
 
 
-def test_loading_it_is_quick_and_imports_nothing_of_ours(default: Any) -> None:
-    assert default["seconds"] < MAX_SECONDS
-    assert not OURS & set(default["modules"])
-    nodes = list(ast.walk(ast.parse(DAG_FILE.read_text())))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in names} <= {"airflow", *sys.stdlib_module_names}
+def exceptions(ends: list[str]) -> list[str]:
+    return [end.split(":")[0] for end in ends]
 
 
-def test_the_report_comes_whatever_promote_says(default: Any) -> None:
-    assert {name: task["after"] for name, task in default["tasks"].items()} == {
-        name: [state_before] if state_before else []
-        for state_before, name in zip(["", *ORDER], ORDER, strict=False)
+def test_the_file_loads_quickly_and_imports_nothing_of_ours(default_dag: Any) -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(DAG_FILE.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module))
+
+    assert default_dag["seconds"] < MAX_SECONDS
+    assert not OUR_PACKAGES & set(default_dag["modules"])
+    top_level = {name.split(".")[0] for name in imported}
+    assert top_level <= {"airflow", *sys.stdlib_module_names}
+
+
+def test_each_task_follows_the_one_before_it(default_dag: Any) -> None:
+    upstream = {name: task["after"] for name, task in default_dag["tasks"].items()}
+
+    assert upstream == {"simulate": []} | {
+        name: [previous] for previous, name in itertools.pairwise(ORDER)
     }
     # What had nothing to do stops nothing; what failed does.
-    assert each_task(default, "rule") == {"none_failed"}
-    assert default["max_active_runs"] == 1
-    assert default["catchup"] is False
-    assert default["schedule"] == "0 0 * * *"
+    assert values_of_tasks(default_dag, "rule") == {"none_failed"}
+    assert values_of_tasks(default_dag, "retries") == {2}
+    assert default_dag["max_active_runs"] == 1
+    assert default_dag["catchup"] is False
+    assert default_dag["schedule"] == "0 0 * * *"
 
 
-def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, default: Any) -> None:
+def test_the_environment_sets_values_and_never_the_graph(
+    make_site: MakeSite, default_dag: Any
+) -> None:
     site = make_site(
         HEP_PIPELINE_CONFIG="nightly.yaml",
         HEP_PIPELINE_TRACK="yes",
@@ -168,71 +177,82 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
         HEP_PIPELINE_CPU_POOL="cores",
         HEP_PIPELINE_GPU_POOL="gpus",
     )
-    found = site.dag()
-    assert {name: task["after"] for name, task in found["tasks"].items()} == {
-        name: task["after"] for name, task in default["tasks"].items()
+
+    dag = site.dag()
+
+    for name, task in default_dag["tasks"].items():
+        assert dag["tasks"][name]["after"] == task["after"]
+    default_params = {
+        "config": "demo",
+        "until": None,
+        "promote": True,
+        "track": False,
+        "keep": None,
+        "files_hours": 0,
+        "lock_hours": 12,
     }
-    asked = {"config": "demo", "until": None, "promote": True, "track": False, "keep": None}
-    assert default["params"] == {**asked, "files_hours": 0, "lock_hours": 12}
-    assert found["params"] == {
-        **default["params"],
-        "config": "nightly.yaml",
-        "track": True,
-        "keep": 5,
-    }
-    assert found["schedule"] == "15 2 * * *"
-    assert each_task(found, "retries") == {2}
-    assert {task["pool"] for name, task in found["tasks"].items() if name != "train"} == {"cores"}
-    assert found["tasks"]["train"]["pool"] == "gpus"
-    # A pool says how many run at once; where there is none, no two of a task do.
-    assert each_task(found, "together") == {None}
-    assert each_task(default, "together") == {1}
-    assert each_task(default, "pool") == {"default_pool"}
+    assert default_dag["params"] == default_params
+    assert dag["params"] == default_params | {"config": "nightly.yaml", "track": True, "keep": 5}
+    assert dag["schedule"] == "15 2 * * *"
 
 
-def test_all_that_a_site_can_set_is_documented(default: Any, tmp_path: Path) -> None:
-    documented = (ROOT / "docs" / "operations.md").read_text()
-    of_ports = ("AIRFLOW__API__", "AIRFLOW__CORE__EXECUTION", "AIRFLOW__LOGGING__")
-    needed = {name for name in AirflowHome(tmp_path).env if name.startswith(of_ports)}
-    needed |= set(re.findall(r"HEP_PIPELINE_[A-Z_]+", DAG_FILE.read_text())) | set(
-        default["params"]
-    )
-    assert {name for name in needed if name not in documented} == set()
+def test_pools_say_how_many_tasks_run_at_once(make_site: MakeSite, default_dag: Any) -> None:
+    dag = make_site(HEP_PIPELINE_CPU_POOL="cores", HEP_PIPELINE_GPU_POOL="gpus").dag()
+
+    pools = {name: task["pool"] for name, task in dag["tasks"].items()}
+    assert pools == dict.fromkeys(ORDER, "cores") | {"train": "gpus"}
+    assert values_of_tasks(dag, "together") == {None}
+    # Where there is none, no two of a task run.
+    assert values_of_tasks(default_dag, "pool") == {"default_pool"}
+    assert values_of_tasks(default_dag, "together") == {1}
 
 
-def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_folder_of_their_own(
-    make_site: MakeSite, tmp_path: Path
+def test_all_settings_of_a_site_are_documented(default_dag: Any, tmp_path: Path) -> None:
+    prefixes = ("AIRFLOW__API__", "AIRFLOW__CORE__EXECUTION")
+    settings = {name for name in AirflowHome(tmp_path).env if name.startswith(prefixes)}
+    settings |= set(re.findall(r"HEP_PIPELINE_[A-Z_]+", DAG_FILE.read_text()))
+    settings |= set(default_dag["params"])
+
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert {name for name in settings if name not in page} == set()
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "manual", "asset_triggered"])
+def test_a_run_takes_all_files(make_site: MakeSite, run_type: str) -> None:
+    site = make_site()
+
+    assert site.ends({"task": "ingest", "run_type": run_type}) == ["done"]
+    assert [call["words"] for call in site.calls()] == [INGEST]
+
+
+@pytest.mark.parametrize(
+    ("run", "folder_name", "until"),
+    [
+        ({"run_type": "backfill"}, "2025-03-02T000000Z", "2025-03-02T00:00:00+00:00"),
+        (
+            {"run_type": "manual", "params": {"until": "2025-03-01T12:00:00+02:00"}},
+            "2025-03-01T100000Z",
+            "2025-03-01T10:00:00+00:00",
+        ),
+    ],
+    ids=["backfill", "until"],
+)
+def test_a_run_with_an_end_leaves_files_out_in_a_folder_of_its_own(
+    make_site: MakeSite, tmp_path: Path, run: dict[str, Any], folder_name: str, until: str
 ) -> None:
     site = make_site()
-    options = {"until": "2025-03-01T12:00:00+02:00"}
-    types = ("scheduled", "manual", "asset_triggered", "backfill")
-    results = site.dag(
-        *({"task": "ingest", "run_type": type_} for type_ in types),
-        {"task": "ingest", "run_type": "manual", "params": options},
-        *({"task": result, "run_type": "backfill"} for result in ("simulate", "promote", "track")),
-        {"task": "promote", "run_type": "manual", "params": options},
-    )["ends"]
-    asked = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
-    own_value = [
-        [
-            "--set",
-            f"run_dir={tmp_path / RUN_DIR}-until/{day}Z",
-            "--set",
-            "storage=null",
-            "--set",
-            f"ingest.until={until}",
-        ]
-        for day, until in (
-            ("2025-03-02T000000", "2025-03-02T00:00:00+00:00"),
-            ("2025-03-01T100000", "2025-03-01T10:00:00+00:00"),
-        )
-    ]
-    assert [result["words"] for result in site.called()] == [asked] * 3 + [
-        [*asked, *result] for result in own_value
-    ]
-    assert [result["end"].split(":")[0] for result in results] == ["done"] * 5 + [
-        "AirflowSkipException"
-    ] * 4
+    tasks = ("ingest", "simulate", "promote", "track")
+
+    ends = site.ends(*[{"task": task, **run} for task in tasks])
+
+    assert exceptions(ends) == ["done", *["AirflowSkipException"] * 3]
+    (call,) = site.calls()
+    run_dir = f"{tmp_path / RUN_DIR}-until/{folder_name}"
+    overrides = [f"run_dir={run_dir}", "storage=null", f"ingest.until={until}"]
+    words = list(INGEST)
+    for override in overrides:
+        words += ["--set", override]
+    assert call["words"] == words
 
 
 def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
@@ -240,6 +260,7 @@ def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
 ) -> None:
     site = make_site(exit_codes={"ingest": 66, "train": 75})
     hours = {"files_hours": 1, "lock_hours": 2}
+
     ends = site.ends(
         {"task": "ingest"},
         {"task": "ingest", "params": hours},
@@ -247,7 +268,8 @@ def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
         {"task": "train", "params": hours, "waited": 3700},
         {"task": "train", "params": hours, "waited": 7300},
     )
-    assert [end.split(":")[0] for end in ends] == [
+
+    assert exceptions(ends) == [
         "AirflowSkipException",
         "AirflowRescheduleException",
         "AirflowSkipException",
@@ -257,19 +279,15 @@ def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(
 
 
 def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
-    codes = {"features": 1, "train": 2, "evaluate": 3, "export": 130}
-    site = make_site(exit_codes=codes)
-    ends = dict(zip(codes, site.ends(*({"task": name} for name in codes)), strict=True))
-    assert {stage: message.split(":")[0] for stage, message in ends.items()} == {
-        "features": "AirflowException",
-        "train": "AirflowFailException",
-        "evaluate": "AirflowFailException",
-        "export": "AirflowException",
-    }
-    assert (
-        ends["train"]
-        == "AirflowFailException: train ended with exit code 2: the command line or the config is wrong"
-    )
+    exit_codes = {"features": 1, "train": 2, "evaluate": 3, "export": 130}
+    site = make_site(exit_codes=exit_codes)
+
+    ends = site.ends(*[{"task": task} for task in exit_codes])
+
+    may_pass, is_permanent = "AirflowException", "AirflowFailException"
+    assert exceptions(ends) == [may_pass, is_permanent, is_permanent, may_pass]
+    message = "train ended with exit code 2: the command line or the config is wrong"
+    assert ends[1] == f"AirflowFailException: {message}"
 
 
 def test_a_promotion_is_announced_and_a_stage_that_was_up_to_date_is_skipped(
@@ -290,21 +308,15 @@ def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path
     site = make_site(
         PYTHONPATH=str(tmp_path / "of airflow"), AIRFLOW__SMTP__SMTP_MAIL_FROM="me@example.org"
     )
-    assert (
-        site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:9]))
-        == ["done"] * 9
-    )
-    for stage, call in zip(ORDER, site.called(), strict=False):
-        expected = ["--if-wanted"] if stage in {"simulate", "gridsearch"} else []
-        assert call["words"] == [
-            "-m",
-            "pipeline",
-            stage,
-            *expected,
-            "--exit-code",
-            "--config",
-            config,
-        ]
+    tasks = ORDER[:9]
+
+    ends = site.ends(*[{"task": task, "params": {"config": config}} for task in tasks])
+
+    assert ends == ["done"] * len(tasks)
+    for task, call in zip(tasks, site.calls(), strict=True):
+        options = ["--if-wanted"] if task in {"simulate", "gridsearch"} else []
+        options += ["--exit-code", "--config", config]
+        assert call["words"] == ["-m", "pipeline", task, *options]
         assert call["cwd"] == str(tmp_path)
-        assert not [name for name in call["env"] if name.startswith(("AIRFLOW__", "PYTHONPATH"))]
+        assert not any(name.startswith(("AIRFLOW__", "PYTHONPATH")) for name in call["env"])
     assert not list(tmp_path.rglob("owned"))
