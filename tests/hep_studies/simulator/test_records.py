@@ -1,4 +1,4 @@
-"""What a run records: losses of the average model and of single workers, how far they are apart, the best model."""
+"""Records of a run: validation of the average model and of workers, bytes, kinds of time."""
 
 from __future__ import annotations
 
@@ -17,134 +17,165 @@ from hep_studies.simulator.costs import all_reduce_seconds, tree_seconds
 from training.loop.records import MemoryFiles, merge_records
 
 
-def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:
+def validation(parameters: NDArray[np.float64]) -> tuple[float, float]:
     """Weighted loss and accuracy of a model on the validation rows."""
-    network, rows = toy_network(), toy_rows(60, groups=1, seed=1).rows
+    network = toy_network()
+    rows = toy_rows(60, groups=1, seed=1).rows
     nn.utils.vector_to_parameters(torch.from_numpy(parameters), network.parameters())
     logits = network(rows.inputs[0]).detach()
     losses = nn.functional.cross_entropy(logits, rows.labels, reduction="none")
-    right = (logits.argmax(dim=1) == rows.labels).double()
-    total = rows.weights.sum()
-    return float((losses * rows.weights).sum() / total), float((right * rows.weights).sum() / total)
+    is_correct = (logits.argmax(dim=1) == rows.labels).double()
+    weights = rows.weights / rows.weights.sum()
+    return float(losses @ weights), float(is_correct @ weights)
 
 
 def test_the_average_model_and_single_workers_are_validated() -> None:
     simulated = run(algorithm="d-psgd", topology="ring", workers=5)
+
     parameters = models(simulated)
     mean = parameters.mean(axis=0)
     distance = np.sqrt(np.square(parameters - mean).sum(axis=1).mean())
-    for rank, records in enumerate(simulated.records):
-        last = records[-1]
-        assert (last["val_loss"], last["val_accuracy"]) == pytest.approx(validated(mean))
-        assert (last["worker_val_loss"], last["worker_val_accuracy"]) == pytest.approx(
-            validated(parameters[rank])
-        )
+    for rank, (*_, last) in enumerate(simulated.records):
+        of_mean = (last["val_loss"], last["val_accuracy"])
+        of_worker = (last["worker_val_loss"], last["worker_val_accuracy"])
+        assert of_mean == pytest.approx(validation(mean))
+        assert of_worker == pytest.approx(validation(parameters[rank]))
         assert last["consensus_distance"] == pytest.approx(distance)
-        assert "worker_val_loss" not in records[0]
+    assert "worker_val_loss" not in simulated.records[0][0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "mpca"])
 def test_the_best_average_model_is_kept(method: str) -> None:
-    retained = [MemoryFiles() for _ in range(4)]
+    files = [MemoryFiles() for _ in range(4)]
+
     simulated = run(
         **PEER_METHODS[method],
-        files=retained.__getitem__,
+        files=files.__getitem__,
         epochs=6,
         learning_rate=0.5,
         cluster=UNEVEN_CLUSTER,
     )
+
     losses = [record["val_loss"] for record in simulated.records[0]]
-    assert losses != sorted(losses, reverse=True), (
-        "the test needs a run that gets worse now and then"
-    )
-    (best,) = [checkpoint.best for checkpoint in retained if checkpoint.best is not None]
-    assert validated(best.parameters)[0] == pytest.approx(min(losses))
-    assert merge_records([checkpoint.records for checkpoint in retained]) == simulated.records
+    assert losses != sorted(losses, reverse=True), "the test needs a run that gets worse"
+    (best,) = [rank_files.best for rank_files in files if rank_files.best is not None]
+    assert validation(best.parameters)[0] == pytest.approx(min(losses))
+    assert merge_records([rank_files.records for rank_files in files]) == simulated.records
     for records in simulated.records:
         assert records[-1]["best_epoch"] == int(np.argmin(losses))
 
 
-def test_bytes_are_those_that_leave_a_worker() -> None:
-    size = 8 * models(run(epochs=1)).shape[1]
-    (record,) = run(algorithm="ar-sgd", epochs=1).records[0]
-    workers = record["workers"]
-
-    def all_reduced(vector: int) -> int:
-        return 2 * (workers - 1) * vector // workers
-
-    # At the end of the epoch: the model and the number of finite ones, the distance, four sums of the validation.
-    end = all_reduced(size + 8) + all_reduced(8) + all_reduced(32)
-    # The gradient and the number of samples in each of 8 steps.
-    assert record["bytes_sent"] == 8 * all_reduced(size + 8) + end
-    (record,) = run(algorithm="local-sgd", local_steps=4, epochs=1).records[0]
-    assert record["bytes_sent"] == 2 * all_reduced(size + 8) + end
-    (record,) = run(algorithm="d-psgd", topology="complete", epochs=1).records[0]
-    assert record["bytes_sent"] == 8 * (workers - 1) * size + end
+WORKERS = 4
+MODEL_BYTES = sum(weights.nbytes for weights in toy_network().parameters())
 
 
-def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_communication() -> None:
-    """It was two thirds of the communication of a study whose epochs have 17 steps."""
-    slow = CLUSTER.model_copy(update={"latency_seconds": 1e-3})
-    barrier = tree_seconds(slow.network, 4, 0)
-    for record in run(algorithm="local-sgd", local_steps=1000, cluster=slow).records[0]:
-        kinds = record["seconds_by_kind"]
-        # Only the end of the epoch: nobody averages.
-        assert kinds["communicate"] + kinds["wait"] == pytest.approx(barrier)
+def all_reduce_bytes(nbytes: int) -> int:
+    """Bytes that leave each worker in an all-reduce around a ring."""
+    return 2 * (WORKERS - 1) * nbytes // WORKERS
+
+
+#: At the end of the epoch: the model and the number of finite ones, the distance, four sums of the
+#: validation.
+END_BYTES = all_reduce_bytes(MODEL_BYTES + 8) + all_reduce_bytes(8) + all_reduce_bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("method", "step_bytes"),
+    [
+        # The gradient and the number of samples in each of 8 steps.
+        ({"algorithm": "ar-sgd"}, 8 * all_reduce_bytes(MODEL_BYTES + 8)),
+        ({"algorithm": "local-sgd", "local_steps": 4}, 2 * all_reduce_bytes(MODEL_BYTES + 8)),
+        ({"algorithm": "d-psgd", "topology": "complete"}, 8 * (WORKERS - 1) * MODEL_BYTES),
+    ],
+    ids=["ar-sgd", "local-sgd", "d-psgd"],
+)
+def test_bytes_are_those_that_leave_a_worker(method: dict[str, Any], step_bytes: int) -> None:
+    (record,) = run(**method, workers=WORKERS, epochs=1).records[0]
+
+    assert record["bytes_sent"] == step_bytes + END_BYTES
+
+
+SLOW_LINKS = CLUSTER.model_copy(update={"latency_seconds": 1e-3})
+BARRIER = tree_seconds(SLOW_LINKS.network, WORKERS, 0)
+
+
+def communication(record: dict[str, Any]) -> float:
+    times = record["seconds_by_kind"]
+    return float(times["communicate"] + times["wait"])
+
+
+def test_messages_of_a_validation_are_validation_and_no_communication() -> None:
+    simulated = run(algorithm="local-sgd", local_steps=1000, cluster=SLOW_LINKS)
+
+    for record in simulated.records[0]:
+        # No worker averages: only the end of the epoch is communication.
+        assert communication(record) == pytest.approx(BARRIER)
         # At least the mean of the models, their distance and the sums of the validation.
-        assert kinds["validate"] > 2.9 * barrier
-        assert sum(kinds.values()) == pytest.approx(record["seconds"], abs=1e-5)
-    numbers = numbers_of(run(algorithm="local-sgd", local_steps=8, cluster=slow).records)
-    mean = all_reduce_seconds(slow.network, 4, 8 * (models(run(epochs=1)).shape[1] + 1))
-    assert numbers["utilisation"] == pytest.approx(8e-3 / (8e-3 + mean + barrier), rel=1e-3)
-    assert numbers["seconds_per_batch"] == pytest.approx((8e-3 + mean + barrier) / 8, rel=1e-3)
+        times = record["seconds_by_kind"]
+        assert times["validate"] > 2.9 * BARRIER
+        assert sum(times.values()) == pytest.approx(record["seconds"], abs=1e-5)
+
+
+def test_rates_and_utilisation_leave_out_the_validation() -> None:
+    average = all_reduce_seconds(SLOW_LINKS.network, WORKERS, MODEL_BYTES + 8)
+    seconds = 8e-3 + average + BARRIER
+
+    numbers = numbers_of(run(algorithm="local-sgd", local_steps=8, cluster=SLOW_LINKS).records)
+
+    assert numbers["utilisation"] == pytest.approx(8e-3 / seconds, rel=1e-3)
+    assert numbers["seconds_per_batch"] == pytest.approx(seconds / 8, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("method", "round_trips"),
-    # The models of the three others, or the one shard of the server, which rank 0 owns.
+    # The models of the three partners, or the one shard of the server, which rank 0 owns.
     [
         ({"algorithm": "swarm-sgd", "local_steps": 1000}, 3),
         ({"algorithm": "agn", "local_steps": 1000}, 1),
     ],
     ids=["pairs", "server"],
 )
-def test_what_one_worker_reads_for_its_validation_was_called_communication(
+def test_reading_models_for_a_validation_is_validation(
     method: dict[str, Any], round_trips: int
 ) -> None:
     latency = 2e-3
-    slow = CLUSTER.model_copy(update={"latency_seconds": latency})
-    # Rank 0 is busy with its first unit, so another worker begins the second epoch.
-    simulated = run(**method, cluster=slow.model_copy(update={"slow_ranks": {0: 100.0}}))
-    actual = sorted(
-        worker[0]["seconds_by_kind"].get("validate", 0.0) for worker in simulated.records
-    )
-    assert actual == pytest.approx([0, 0, 0, round_trips * 2 * latency], rel=1e-3)
+    # Rank 0 is busy with its first unit, so that another worker begins the second epoch.
+    cluster = CLUSTER.model_copy(update={"latency_seconds": latency, "slow_ranks": {0: 100.0}})
+
+    simulated = run(**method, cluster=cluster)
+
+    first_records = [records[0] for records in simulated.records]
+    seconds = [record["seconds_by_kind"].get("validate", 0.0) for record in first_records]
+    expected = [0, 0, 0, round_trips * 2 * latency]
+    assert sorted(seconds) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("method", "counter", "messages_each", "num_barriers"),
     [
-        {"algorithm": "agn", "local_steps": 3, "sharding": "static"},
-        {"algorithm": "mpca", "cycle_steps": 4},
+        ({"algorithm": "agn", "local_steps": 3, "sharding": "static"}, "pushes", 4, 1),
+        ({"algorithm": "mpca", "cycle_steps": 4}, "cycles", 1, 0),
     ],
-    ids=lambda method: "-".join(map(str, method.values())),
+    ids=["agn", "mpca"],
 )
-def test_the_last_steps_of_an_epoch_were_sent_as_validation(method: dict[str, Any]) -> None:
-    slow = CLUSTER.model_copy(update={"latency_seconds": 1e-3})
-    # Four steps of each worker. Rank 1 is as far from rank 0, which owns the server, as from any other.
-    simulated = run(**method, train=toy_rows(80), workers=2, epochs=1, cluster=slow)
+def test_messages_of_the_last_steps_of_an_epoch_are_communication(
+    method: dict[str, Any], counter: str, messages_each: int, num_barriers: int
+) -> None:
+    """Rank 1 is as far from rank 0, which owns the server, as from any other."""
+    simulated = run(**method, train=toy_rows(80), workers=2, epochs=1, cluster=SLOW_LINKS)
+
     (record,) = simulated.records[1]
-    messages = 4 * record["pushes"] if "pushes" in record else record["cycles"]
-    barriers = int("pushes" in record)
-    kinds = record["seconds_by_kind"]
-    assert messages >= 3
-    assert kinds["communicate"] + kinds["wait"] == pytest.approx(
-        (messages + barriers) * 1e-3, rel=1e-2
-    )
+    num_messages = messages_each * record[counter]
+    assert num_messages >= 3
+    expected = (num_messages + num_barriers) * SLOW_LINKS.latency_seconds
+    assert communication(record) == pytest.approx(expected, rel=1e-2)
 
 
 def test_every_key_of_a_record_is_explained() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text(encoding="utf-8")
-    keys = {key for record in run(algorithm="ad-psgd", epochs=2).records[0] for key in record}
-    assert {key for key in keys if f"`{key}`" not in text} == set()
+    page = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+
+    records = run(algorithm="ad-psgd", epochs=2).records[0]
+
+    keys = {key for record in records for key in record}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []

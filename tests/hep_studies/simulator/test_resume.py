@@ -51,12 +51,15 @@ CASES += [
     (method, "momentum", "slowmo")
     for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")
 ]
-#: Virtual times and what is metered; they count from where the run was taken up.
+#: Virtual times, which count from the start of the resumed run.
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
 
 
-def training(retained: MemoryCheckpoints, resume: Any = None, **selected: Any) -> Simulated:
-    """Two epochs with a checkpoint after seven steps of each: within a window of SlowMo, between two averages."""
+def training(checkpoints: MemoryCheckpoints, resume: Any = None, **settings: Any) -> Simulated:
+    """Two epochs with a checkpoint after seven steps of each.
+
+    That is within a window of SlowMo, and between two averages.
+    """
     defaults = {
         "workers": 3,
         "batch_size": 4,
@@ -65,19 +68,23 @@ def training(retained: MemoryCheckpoints, resume: Any = None, **selected: Any) -
         "train": toy_rows(120, groups=6),
         "sharding": "static",
     }
-    return run(files=retained.files, resume=resume, **(defaults | selected))
+    return run(files=checkpoints.files, resume=resume, **(defaults | settings))
 
 
-def assert_same(actual: Simulated, expected: Simulated, taken_up: tuple[int, int]) -> None:
-    np.testing.assert_array_equal(
-        models(actual), models(expected), err_msg=f"taken up at {taken_up}"
-    )
-    for remaining, records in zip(actual.records, expected.records, strict=True):
-        for second, record in zip(remaining, records, strict=True):
-            for key in record.keys() - METERED:
-                np.testing.assert_equal(
-                    second[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}"
-                )
+def assert_resumes_bit_by_bit(settings: dict[str, Any]) -> None:
+    """A run has the same models and records when it resumes within or between epochs."""
+    checkpoints = MemoryCheckpoints()
+    complete = training(checkpoints, **settings)
+    assert sorted(checkpoints.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
+    for position in (WITHIN, BETWEEN):
+        resumed = training(MemoryCheckpoints(), checkpoints.at(position), **settings)
+        np.testing.assert_array_equal(models(resumed), models(complete), err_msg=str(position))
+        for resumed_records, records in zip(resumed.records, complete.records, strict=True):
+            for resumed_record, record in zip(resumed_records, records, strict=True):
+                assert resumed_record.keys() == record.keys()
+                for key in record.keys() - METERED:
+                    about = f"{position}, epoch {record['epoch']}, {key}"
+                    np.testing.assert_equal(resumed_record[key], record[key], about)
 
 
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
@@ -90,15 +97,8 @@ def test_every_method_continues_from_a_checkpoint_bit_by_bit(
     if settings["algorithm"] == "sharded":
         # Its momentum and moments stay at the server.
         settings.pop("optimizer_state", None)
-    memory_checkpoints = MemoryCheckpoints()
-    complete = training(memory_checkpoints, **settings)
-    assert sorted(memory_checkpoints.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
-    for position in (WITHIN, BETWEEN):
-        assert_same(
-            training(MemoryCheckpoints(), memory_checkpoints.at(position), **settings),
-            complete,
-            position,
-        )
+
+    assert_resumes_bit_by_bit(settings)
 
 
 #: Steps that end at the same instant again and again.
@@ -114,33 +114,25 @@ TIES = {
 @pytest.mark.parametrize("cluster", TIES)
 @pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd on a host", "swarm-sgd geometric"])
 @pytest.mark.slow
-def test_what_happens_at_the_same_instant_happens_in_the_same_order(
-    method: str, cluster: str
-) -> None:
-    settings = PEER_METHODS[method] | {"cluster": TIES[cluster]}
-    memory_checkpoints = MemoryCheckpoints()
-    complete = training(memory_checkpoints, **settings)
-    for position in (WITHIN, BETWEEN):
-        assert_same(
-            training(MemoryCheckpoints(), memory_checkpoints.at(position), **settings),
-            complete,
-            position,
-        )
+def test_events_of_the_same_instant_keep_their_order(method: str, cluster: str) -> None:
+    assert_resumes_bit_by_bit(PEER_METHODS[method] | {"cluster": TIES[cluster]})
 
 
 def test_the_best_model_so_far_is_remembered() -> None:
-    memory_checkpoints = MemoryCheckpoints()
     settings: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
-    complete = training(memory_checkpoints, **settings)
+    checkpoints = MemoryCheckpoints()
+    complete = training(checkpoints, **settings)
     losses = [record["val_loss"] for record in complete.records[0]]
     assert losses[0] < losses[1], "the test needs a run whose first epoch is its best"
-    begun = MemoryCheckpoints()
-    resumed = training(begun, memory_checkpoints.at(BETWEEN), **settings)
+    resumed_checkpoints = MemoryCheckpoints()
+
+    resumed = training(resumed_checkpoints, checkpoints.at(BETWEEN), **settings)
+
     assert resumed.records[0][-1]["best_epoch"] == 0
-    # A run that was killed may have left a later model in its place, which it will not find again.
-    assert begun.best(0) is not None
-    np.testing.assert_array_equal(begun.best(0), memory_checkpoints.best(0))
-    assert begun.best(1) is None
+    # A run that was killed may have written a later model, which it will not reach again.
+    assert resumed_checkpoints.best(0) is not None
+    np.testing.assert_array_equal(resumed_checkpoints.best(0), checkpoints.best(0))
+    assert resumed_checkpoints.best(1) is None
 
 
 #: Methods whose model is not the mean of the workers' models.
@@ -154,60 +146,61 @@ JOINT |= {
 
 
 @pytest.mark.parametrize("method", JOINT)
-def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(
-    method: str,
+def test_another_number_of_workers_begins_from_the_joint_model(method: str) -> None:
+    checkpoints = MemoryCheckpoints()
+    training(checkpoints, **JOINT[method], epochs=1)
+    checkpoint = checkpoints.at(BETWEEN)
+    states = [checkpoint.load(rank) for rank in range(3)]
+    # The only validation was of the joint model, so that it is the best one.
+    joint_model = states[0]["best"]["model"].numpy()
+    mean_model = np.mean([state["current"].numpy() for state in states], axis=0)
+    assert abs(joint_model - mean_model).max() > 1e-4, "the test needs another mean"
+
+    # Without a further step.
+    resumed = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
+
+    np.testing.assert_allclose(models(resumed), np.tile(joint_model, (2, 1)), atol=1e-15)
+
+
+def joint_model(state: dict[str, Any]) -> tuple[int, Any]:
+    """The age and the joint model in the checkpoint of a worker."""
+    if "joint" in state:
+        return int(state["joint"]["counts"][0]), state["joint"]["vectors"][0]
+    return int(state["clocks"].sum()), state["published"][0]
+
+
+@pytest.mark.parametrize("method", [SERVER_METHODS["easgd"], PEER_METHODS["mpca"]], ids=str)
+def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_model(
+    method: dict[str, Any],
 ) -> None:
-    memory_checkpoints = MemoryCheckpoints()
-    training(memory_checkpoints, **JOINT[method], epochs=1)
-    checkpoint = memory_checkpoints.at(BETWEEN)
-    chunks = [checkpoint.load(rank) for rank in range(3)]
-    # The last validation was of what the method returns, and the only one: it is the best model.
-    returned = chunks[0]["best"]["model"].numpy()
-    distance = abs(returned - np.mean([chunk["current"].numpy() for chunk in chunks], axis=0)).max()
-    assert distance > 1e-4, "a test needs workers whose mean is not the model"
-    still = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
-    np.testing.assert_allclose(models(still), np.tile(returned, (2, 1)), atol=1e-15)
+    settings = {**method, "sharding": None}
+    checkpoints = MemoryCheckpoints()
+    training(checkpoints, **settings, checkpoint_steps=None)
+    checkpoint = checkpoints.at(BETWEEN)
+    joint_models = [joint_model(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
+    ages = [age for age, _ in joint_models]
+    assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
+    _, newest = joint_models[int(np.argmax(ages))]
+
+    resumed = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **settings)
+
+    np.testing.assert_array_equal(models(resumed), np.tile(newest.numpy(), (2, 1)))
 
 
-def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_model() -> None:
-    def model_of(state: dict[str, Any]) -> tuple[int, Any]:
-        if "joint" in state:
-            return state["joint"]["counts"][0], state["joint"]["vectors"][0]
-        return state["clocks"].sum(), state["published"][0]
+def test_a_model_that_is_not_finite_is_left_out_for_another_number_of_workers() -> None:
+    checkpoints = MemoryCheckpoints()
+    training(checkpoints, epochs=1, algorithm="d-psgd")
+    checkpoint = checkpoints.at(BETWEEN)
+    load = checkpoint.load
+    finite_mean = np.mean([load(rank)["current"].numpy() for rank in (0, 2)], axis=0)
 
-    for selected in (SERVER_METHODS["easgd"], PEER_METHODS["mpca"]):
-        memory_checkpoints = MemoryCheckpoints()
-        training(memory_checkpoints, **selected, sharding=None, checkpoint_steps=None)
-        checkpoint = memory_checkpoints.at(BETWEEN)
-        results = [model_of(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
-        ages = [int(age) for age, _ in results]
-        newest = results[int(np.argmax(ages))][1].numpy()
-        assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
-        still = training(
-            MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **selected, sharding=None
-        )
-        np.testing.assert_array_equal(models(still), np.tile(newest, (2, 1)))
-
-
-def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> (
-    None
-):
-    memory_checkpoints = MemoryCheckpoints()
-    training(memory_checkpoints, epochs=1, algorithm="d-psgd")
-    checkpoint = memory_checkpoints.at(BETWEEN)
-    load, models_left = (
-        checkpoint.load,
-        [checkpoint.load(rank)["current"].numpy() for rank in (0, 2)],
-    )
-
-    def spoiled(rank: int) -> Any:
-        chunk = load(rank)
+    def load_with_nan(rank: int) -> Any:
+        state = load(rank)
         if rank == 1:
-            chunk["current"][3] = float("nan")
-        return chunk
+            state["current"][3] = float("nan")
+        return state
 
-    checkpoint.load = spoiled
-    still = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
-    np.testing.assert_allclose(
-        models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15
-    )
+    checkpoint.load = load_with_nan
+    resumed = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
+
+    np.testing.assert_allclose(models(resumed), np.tile(finite_mean, (2, 1)), atol=1e-15)

@@ -1,4 +1,4 @@
-"""The virtual clock, and how long things take on it; a run is a function of its seed."""
+"""The virtual clock, and the times of messages and steps on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOCKED = 2 * (LATENCY + MESSAGE)
 
 
 def on_workers(workers: int, work: Callable[[SimTransport], Coroutine[Any, Any, None]]) -> float:
-    """Run something on each of some workers; the virtual time at the end."""
+    """Run a coroutine on each worker; the virtual time at the end."""
     clock = VirtualClock()
     for transport in SimNetwork(clock, LINK, workers).transports():
         clock.spawn(work(transport), f"worker {transport.rank}")
@@ -51,18 +51,21 @@ def test_an_error_says_in_which_worker_it_was() -> None:
     assert caught.value.__notes__ == ["in the simulated worker 2"]
 
 
-@pytest.mark.parametrize("kind_name", ["all_reduce_sum", "broadcast", "barrier"])
-def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(
-    kind_name: str,
-) -> None:
-    async def meet(transport: SimTransport) -> None:
-        if transport.rank != 1:
-            await getattr(transport, kind_name)(*([] if kind_name == "barrier" else [np.ones(3)]))
+COLLECTIVES: dict[str, Callable[[SimTransport], Coroutine[Any, Any, None]]] = {
+    "all-reduce": lambda transport: transport.all_reduce_sum(np.ones(3)),
+    "broadcast": lambda transport: transport.broadcast(np.ones(3)),
+    "barrier": lambda transport: transport.barrier(),
+}
 
-    with pytest.raises(
-        StalledError, match=r"these never ended: \['worker 0', 'worker 2', 'worker 3'\]"
-    ):
-        on_workers(4, meet)
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_collective_without_one_worker_stalls_and_names_those_that_wait(collective: str) -> None:
+    async def join(transport: SimTransport) -> None:
+        if transport.rank != 1:
+            await COLLECTIVES[collective](transport)
+
+    with pytest.raises(StalledError, match=r": \['worker 0', 'worker 2', 'worker 3'\]"):
+        on_workers(4, join)
 
 
 def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> None:
@@ -90,96 +93,123 @@ def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
             await shared.average_with(0)
             await shared.average_with(0)
         else:
-            # Between the reading and the writing of the other.
+            # Between the reading and the writing of rank 1.
             await clock.sleep(0.75 * seconds)
             await shared.add(np.full(5, 8.0))
 
     for transport in network.transports():
         clock.spawn(work(transport), f"worker {transport.rank}")
     clock.run()
+
     assert [network.vectors[0][rank].values[0] for rank in range(2)] == [5, 5]
 
 
-def step_seconds(workers: int = 4, **selected: Any) -> float:
-    """Mean length of a step of rank 0."""
-    watcher = StepRecorder()
-    problem = LinearGradients(workers=workers, steps=13, seed=1)
-    problem.drive(cluster=LINK, before_step=watcher, optimizer="sgd", **selected)
-    return (watcher.began[0][12] - watcher.began[0][0]) / 12
+def only_rank_0_begins(rank: int) -> ListedPartners:
+    return ListedPartners([1 if rank == 0 else None])
 
 
-def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> None:
-    # The gradient and, behind it, the number of samples: 6 numbers. Four workers: two rounds.
-    round_seconds = LATENCY + 48 / BANDWIDTH
-    assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 2 * round_seconds)
-    assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + round_seconds)
-    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(
-        STEP + 2 * round_seconds / 3
-    )
-    pairs = {"workers": 2, "partners": lambda rank: ListedPartners([1 if rank == 0 else None])}
-    assert step_seconds(algorithm="ad-psgd", exchange="memory", **pairs) == pytest.approx(
-        STEP + LOCKED
-    )
-    # The models travel while the gradient is computed.
-    assert step_seconds(algorithm="d-psgd") == pytest.approx(STEP)
-    assert step_seconds(algorithm="d-psgd", local_steps=1) == pytest.approx(STEP)
-    assert step_seconds(algorithm="ad-psgd", exchange="sockets") == pytest.approx(STEP)
+#: The gradient and, behind it, the number of samples: 6 numbers.
+ROUND = LATENCY + 48 / BANDWIDTH
+
+
+@pytest.mark.parametrize(
+    ("method", "communication"),
+    [
+        # Four workers need two rounds.
+        ({"algorithm": "ar-sgd"}, 2 * ROUND),
+        ({"algorithm": "ar-sgd", "workers": 2}, ROUND),
+        ({"algorithm": "local-sgd", "local_steps": 3}, 2 * ROUND / 3),
+        (
+            {
+                "algorithm": "ad-psgd",
+                "exchange": "memory",
+                "workers": 2,
+                "partners": only_rank_0_begins,
+            },
+            LOCKED,
+        ),
+        # The models travel while the gradient is computed.
+        ({"algorithm": "d-psgd"}, 0.0),
+        ({"algorithm": "d-psgd", "local_steps": 1}, 0.0),
+        ({"algorithm": "ad-psgd", "exchange": "sockets"}, 0.0),
+    ],
+)
+def test_steps_take_the_time_of_computing_and_of_messages_that_are_waited_for(
+    method: dict[str, Any], communication: float
+) -> None:
+    settings = {"workers": 4, **method}
+    problem = LinearGradients(workers=settings.pop("workers"), steps=13, seed=1)
+    recorder = StepRecorder()
+
+    problem.drive(cluster=LINK, before_step=recorder, optimizer="sgd", **settings)
+
+    begins = recorder.began[0]
+    assert (begins[12] - begins[0]) / 12 == pytest.approx(STEP + communication)
+
+
+def all_reduce(nbytes: int) -> float:
+    """Time of an all-reduce of two workers."""
+    return LATENCY + nbytes / BANDWIDTH
 
 
 def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
     cluster = ClusterSettings(
         step_seconds=1e-3, event_seconds=1e-5, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH
     )
+
     simulated = run(algorithm="ar-sgd", workers=2, batch_size=20, cluster=cluster, epochs=1)
-    size = 8 * simulated.parameters.shape[1]
 
-    def all_reduce(nbytes: int) -> float:
-        return LATENCY + nbytes / BANDWIDTH
-
-    # 160 rows each in 8 steps of 20. At the end: a barrier; the mean model and the number of finite ones; its distance;
-    # half of the 60 rows of the validation, and four sums; then all 60 for the worker's own model.
-    steps = 8 * (1e-3 + 20 * 1e-5 + all_reduce(size + 8))
-    end = LATENCY + all_reduce(size + 8) + all_reduce(8) + (30 + 60) * 1e-5 / 3 + all_reduce(32)
+    model_bytes = 8 * simulated.parameters.shape[1]
+    # Each worker has 160 rows, in 8 steps of 20.
+    steps = 8 * (1e-3 + 20 * 1e-5 + all_reduce(model_bytes + 8))
+    # A barrier; the mean model and the number of finite ones; its distance.
+    averaging = LATENCY + all_reduce(model_bytes + 8) + all_reduce(8)
+    # Half of the 60 rows for the mean model and four sums, then all 60 for the worker's own model.
+    validation = (30 + 60) * 1e-5 / 3 + all_reduce(32)
+    end = averaging + validation
     for (record,) in simulated.records:
         assert record["seconds"] == pytest.approx(steps + end)
         assert record["seconds_by_kind"]["compute"] == pytest.approx(8 * 1.2e-3)
+
+
+def draw_times(cluster: ClusterSettings, *, rank: int) -> np.ndarray[Any, Any]:
+    times = ComputeTimes(cluster, seed=1, rank=rank)
+    return np.array([times.draw(10) for _ in range(20_000)])
 
 
 def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
     cluster = constant_step_cluster(
         1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0
     )
-    drawn = []
-    for rank in range(2):
-        times = ComputeTimes(cluster, seed=1, rank=rank)
-        drawn.append(np.array([times.draw(10) for _ in range(20_000)]))
-    assert drawn[0].mean() == pytest.approx(1 + 0.25 * 2, rel=0.03)
-    assert drawn[1].mean() == pytest.approx(3 + 0.25 * 2, rel=0.03)
-    quiet = ComputeTimes(cluster.model_copy(update={"pause_probability": 0.0}), seed=1, rank=0)
-    logarithms = np.log([quiet.draw(10) for _ in range(20_000)])
-    assert (logarithms.mean(), logarithms.std()) == (
-        pytest.approx(-0.125, abs=0.02),
-        pytest.approx(0.5, abs=0.02),
-    )
-    assert abs(np.corrcoef(*drawn)[0, 1]) < 0.03
+    without_pauses = cluster.model_copy(update={"pause_probability": 0.0})
+
+    fast = draw_times(cluster, rank=0)
+    slow = draw_times(cluster, rank=1)
+    logarithms = np.log(draw_times(without_pauses, rank=0))
+
+    assert fast.mean() == pytest.approx(1 + 0.25 * 2, rel=0.03)
+    assert slow.mean() == pytest.approx(3 + 0.25 * 2, rel=0.03)
+    assert abs(np.corrcoef(fast, slow)[0, 1]) < 0.03
+    assert logarithms.mean() == pytest.approx(-0.125, abs=0.02)
+    assert logarithms.std() == pytest.approx(0.5, abs=0.02)
 
 
 @pytest.mark.parametrize("method", PEER_METHODS)
 def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
     simulated = run(**PEER_METHODS[method], cluster=UNEVEN_CLUSTER, epochs=3)
+
+    # After the last record: the choice of the best model and the last barrier.
+    end_seconds = 0 if "on a host" in method else 0.8e-3
     for records in simulated.records:
         for record in records:
-            assert sum(record["seconds_by_kind"].values()) == pytest.approx(
-                record["seconds"], rel=1e-3
-            )
-        # The end of the run, behind the last record: the choice of the best model and the farewell.
-        total = sum(record["seconds"] for record in records)
-        farewell = 0 if "on a host" in method else 0.8e-3
-        assert total == pytest.approx(simulated.seconds - farewell, abs=5e-4)
+            total = sum(record["seconds_by_kind"].values())
+            assert total == pytest.approx(record["seconds"], rel=1e-3)
+        all_epochs = sum(record["seconds"] for record in records)
+        assert all_epochs == pytest.approx(simulated.seconds - end_seconds, abs=5e-4)
 
 
 def test_waiting_for_a_lock_is_no_communication() -> None:
-    async def one(transport: SimTransport) -> None:
+    async def work(transport: SimTransport) -> None:
         meter = Meter(transport.now)
         shared = await MeteredTransport(transport, meter).shared_vector(np.zeros(5))
         meter.restart()
@@ -195,4 +225,4 @@ def test_waiting_for_a_lock_is_no_communication() -> None:
             assert meter.seconds["wait"] == 0
             assert meter.seconds["communicate"] == pytest.approx(LOCKED)
 
-    on_workers(2, one)
+    on_workers(2, work)
