@@ -15,7 +15,12 @@ from models.networks.lepton_frame import LeptonFrame, RotatedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
-from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
+from training.compiled.recurrent import (
+    ParticleEvents,
+    Recurrent,
+    order_by_length,
+    recurrent_gradient,
+)
 from training.readers.batch import Batch, Rows
 
 if TYPE_CHECKING:
@@ -61,10 +66,10 @@ class PerceptronEngine(Engine):
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         widths = np.array([linear[0].in_features, *(layer.out_features for layer in linear)])
         real = linear[0].weight.detach().numpy().dtype
-        scaling = layers[0] if isinstance(layers[0], Standardize) else None
-        self.network = Perceptron(
-            widths, column_scaling(scaling) if scaling else unscaled(widths[0], real)
-        )
+        scaling = unscaled(widths[0], real)
+        if isinstance(layers[0], Standardize):
+            scaling = column_scaling(layers[0])
+        self.network = Perceptron(widths, scaling)
 
     @override
     def gradients(
@@ -93,14 +98,16 @@ class RecurrentEngine(Engine):
         head = PerceptronEngine(form.layers).network
         scaling = column_scaling(encoder.scaling)
         real = scaling.mean.dtype
-        joined = unscaled(0, real) if form.scaling is None else column_scaling(form.scaling)
+        further_scaling = unscaled(0, real)
+        if form.scaling is not None:
+            further_scaling = column_scaling(form.scaling)
         self._network = Recurrent(
             encoder.gru.hidden_size,
             scaling,
             encoder.reads_from_end,
-            Perceptron(head.widths, joined),
-            columns_to_turn(encoder.frame),
-            columns_to_turn(form.frame),
+            Perceptron(head.widths, further_scaling),
+            rotated_columns(encoder.frame),
+            rotated_columns(form.frame),
         )
         self._work = np.empty(0, real)
 
@@ -108,26 +115,22 @@ class RecurrentEngine(Engine):
     def gradients(
         self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
     ) -> None:
-        particles, numbers = (column.numpy() for column in rows.inputs[-2:])
-        further = (
-            rows.inputs[0].numpy()
-            if len(rows.inputs) > 2
-            else np.empty((len(numbers), 0), particles.dtype)
-        )
-        events = ParticleEvents(
-            further, particles, numbers, rows.labels.numpy(), rows.weights.numpy()
-        )
-        for place, member in enumerate(batches.members):
-            batch = batches.order[batches.bounds[place] : batches.bounds[place + 1]]
-            longest = numbers[batch].max()
+        *further_inputs, particles, num_particles = [column.numpy() for column in rows.inputs]
+        further = np.empty((len(num_particles), 0), particles.dtype)
+        if further_inputs:
+            (further,) = further_inputs
+        labels, weights = rows.labels.numpy(), rows.weights.numpy()
+        events = ParticleEvents(further, particles, num_particles, labels, weights)
+        numbers_per_particle = 5 * self._network.width + len(self._network.scaling.mean)
+        for index, member in enumerate(batches.members):
+            batch = batches.order[batches.bounds[index] : batches.bounds[index + 1]]
+            longest = num_particles[batch].max()
             if longest > particles.shape[1]:
                 raise IndexError(
                     f"an event has {longest} particles in an array for {particles.shape[1]}"
                 )
-            steps = steps_of(batch, numbers[batch])
-            work = self._room(
-                steps.num_particles * (5 * self._network.width + len(self._network.scaling.mean))
-            )
+            steps = order_by_length(batch, num_particles[batch])
+            work = self._reserve_memory(steps.num_particles * numbers_per_particle)
             recurrent_gradient(
                 parameters[member],
                 gradients[member],
@@ -138,8 +141,11 @@ class RecurrentEngine(Engine):
                 sums[member],
             )
 
-    def _room(self, size: int) -> Array:
-        """Memory that is kept from step to step: new memory takes the system a tenth of a step to give."""
+    def _reserve_memory(self, size: int) -> Array:
+        """Memory for `size` numbers, from the step before if it is large enough.
+
+        The system takes a tenth of a step to give new memory.
+        """
         if len(self._work) < size:
             self._work = np.empty(size, self._work.dtype)
         return self._work
@@ -155,14 +161,12 @@ def column_scaling(scaling: Standardize) -> ColumnScaling:
     return ColumnScaling(mean, scaling.inverse_std.numpy(), log_above, limit)
 
 
-def columns_to_turn(frame: nn.Module | None) -> RotatedColumns:
-    """The columns that a frame layer turns; none for other layers."""
-    none = np.empty(0, np.int64)
-    return (
-        frame.columns
-        if isinstance(frame, LeptonFrame)
-        else RotatedColumns(none, none, none, none, 0, 0)
-    )
+def rotated_columns(frame: nn.Module | None) -> RotatedColumns:
+    """The columns that a frame layer rotates; none for other layers."""
+    if isinstance(frame, LeptonFrame):
+        return frame.columns
+    no_columns = np.empty(0, np.int64)
+    return RotatedColumns(no_columns, no_columns, no_columns, no_columns, azimuth=0, eta=0)
 
 
 def row_arrays(rows: Rows | Batch) -> RowArrays:
@@ -184,28 +188,42 @@ def compiled_engine(module: nn.Module) -> Engine | None:
     for parameter in module.parameters():
         if parameter.device.type != "cpu" or not parameter.requires_grad:
             return None
-    if isinstance(module, Classifier) and _owner(module, "standard_form") is _owner(
-        module, "forward"
-    ):
-        form = module.standard_form()
-        if form is not None and form.encoder is not None:
-            return RecurrentEngine(form.encoder, form)
-        # The kernels of perceptrons turn no features.
-        if form is not None and not isinstance(form.frame, LeptonFrame):
-            return PerceptronEngine([*([form.scaling] if form.scaling else []), *form.layers])
     if type(module) is nn.Sequential and _is_perceptron(list(module)):
         return PerceptronEngine(list(module))
-    return None
+    return _classifier_engine(module) if isinstance(module, Classifier) else None
 
 
-def _owner(module: nn.Module, method: str) -> type:
-    return next(kind for kind in type(module).__mro__ if method in vars(kind))
+def _classifier_engine(module: Classifier) -> Engine | None:
+    # A subclass with a `forward` of its own may compute something else than the standard form.
+    if _defining_class(module, "standard_form") is not _defining_class(module, "forward"):
+        return None
+    form = module.standard_form()
+    if form is None:
+        return None
+    if form.encoder is not None:
+        return RecurrentEngine(form.encoder, form)
+    # The kernels of perceptrons rotate no features.
+    if isinstance(form.frame, LeptonFrame):
+        return None
+    layers = list(form.layers)
+    if form.scaling is not None:
+        layers.insert(0, form.scaling)
+    return PerceptronEngine(layers)
+
+
+def _defining_class(module: nn.Module, method: str) -> type:
+    """The class of a module that defines a method."""
+    return next(base for base in type(module).__mro__ if method in vars(base))
 
 
 def _is_perceptron(layers: Sequence[nn.Module]) -> bool:
-    """Whether linear layers with biases and ReLU alternate, after scaling or without."""
-    dense = layers[1:] if layers and isinstance(layers[0], Standardize) else layers
-    alternate = all(
-        type(layer) is (nn.ReLU if place % 2 else nn.Linear) for place, layer in enumerate(dense)
-    )
-    return len(dense) % 2 == 1 and alternate and all(layer.bias is not None for layer in dense[::2])
+    """Whether linear layers with biases and ReLU alternate, with scaling before them or without."""
+    if layers and isinstance(layers[0], Standardize):
+        layers = layers[1:]
+    if len(layers) % 2 == 0:
+        return False
+    for index, layer in enumerate(layers):
+        expected_type = nn.Linear if index % 2 == 0 else nn.ReLU
+        if type(layer) is not expected_type:
+            return False
+    return all(layer.bias is not None for layer in layers[::2])

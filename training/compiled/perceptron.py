@@ -1,8 +1,8 @@
 """Perceptrons with ReLU: scaling, dense layers and the weighted cross-entropy, forward and backward.
 
-All values of a layer are (width, num_events), so that loops over events are vectors, and biases are scalars. The values
-of all layers are one vector, one layer after the other. So are the parameters: weights (out, in) and biases (out,) of
-each layer, as torch orders them.
+All values of a layer are (width, num_events), so that loops over events are vectors, and biases are
+scalars. The values of all layers are one vector, one layer after the other. So are the parameters:
+weights (out, in) and biases (out,) of each layer, as torch orders them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def dense_forward(parameters: Array, widths: Integers, values: Array, num_rows: 
     """Compute the values of all layers from those of the first.
 
     Args:
-        parameters: Of all layers.
+        parameters: The parameters of all layers.
         widths: Widths of the inputs and of all layers.
         values: (sum of `widths` times num_rows,) with the inputs first.
         num_rows: Number of events.
@@ -32,29 +32,36 @@ def dense_forward(parameters: Array, widths: Integers, values: Array, num_rows: 
     Returns:
         The logits, (num_classes, num_rows), a view of `values`.
     """
-    start = place = 0
+    # Positions of the layer in `parameters` and of its inputs in `values`.
+    position = input_position = 0
     for layer in range(len(widths) - 1):
         num_in, num_out = widths[layer], widths[layer + 1]
-        matrix = parameters[start : start + num_in * num_out].reshape(num_out, num_in)
-        start += num_in * num_out
-        below = values[place : place + num_in * num_rows].reshape(num_in, num_rows)
-        place += num_in * num_rows
-        above = values[place : place + num_out * num_rows].reshape(num_out, num_rows)
-        np.dot(matrix, below, above)
+        weights = _as_matrix(parameters, position, num_out, num_in)
+        position += num_in * num_out
+        inputs = _as_matrix(values, input_position, num_in, num_rows)
+        input_position += num_in * num_rows
+        outputs = _as_matrix(values, input_position, num_out, num_rows)
+        np.dot(weights, inputs, outputs)
         is_last = layer == len(widths) - 2
         for i in range(num_out):
-            bias, row = parameters[start + i], above[i]
+            bias, output = parameters[position + i], outputs[i]
             for j in range(num_rows):
-                value = row[j] + bias
+                value = output[j] + bias
                 # NaN stays NaN.
-                row[j] = value if is_last or not value <= 0 else 0
-        start += num_out
-    return values[place : place + widths[-1] * num_rows].reshape(widths[-1], num_rows)
+                output[j] = value if is_last or not value <= 0 else 0
+        position += num_out
+    return _as_matrix(values, input_position, widths[-1], num_rows)
+
+
+@kernel
+def _as_matrix(vector: Array, start: int, num_rows: int, num_columns: int) -> Array:
+    """A part of a vector as a matrix, without a copy."""
+    return vector[start : start + num_rows * num_columns].reshape(num_rows, num_columns)
 
 
 @kernel
 def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> None:
-    """Add the sums of a batch, and replace the logits by the derivatives of the mean weighted loss.
+    """Add the sums of a batch; replace the logits by the derivatives of the mean weighted loss.
 
     Args:
         logits: (num_classes, num_rows).
@@ -72,18 +79,18 @@ def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> 
         label, weight = labels[i], weights[i]
         if not 0 <= label < num_classes:
             raise IndexError("a label is not the number of a class")
-        best, highest = 0, logits[0, i]
+        predicted, highest = 0, logits[0, i]
         for k in range(1, num_classes):
-            best = k if logits[k, i] > highest else best
+            predicted = k if logits[k, i] > highest else predicted
             highest = max(highest, logits[k, i])
-        at_label = logits[label, i]
+        label_logit = logits[label, i]
         total = real(0)
         for k in range(num_classes):
             logits[k, i] = math.exp(logits[k, i] - highest)
             total += logits[k, i]
-        sums[0] += weight * (math.log(total) + highest - at_label)
+        sums[0] += weight * (math.log(total) + highest - label_logit)
         sums[1] += weight
-        sums[2] += weight if best == label else 0
+        sums[2] += weight if predicted == label else 0
         weight *= scale
         for k in range(num_classes):
             logits[k, i] *= weight / total
@@ -100,33 +107,34 @@ def dense_backward(
     num_rows: int,
     to_inputs: bool,
 ) -> None:
-    """Overwrite `gradient`, from the derivatives by the logits, which stand in their place in `values`.
+    """Overwrite `gradient`, from the derivatives by the logits, which have replaced them in `values`.
 
     Args:
-        parameters: Of all layers.
-        gradient: Of all layers.
+        parameters: The parameters of all layers.
+        gradient: The gradient of all layers.
         widths: Widths of the inputs and of all layers.
-        values: Those of `dense_forward`; the derivatives by each layer's values replace these values.
+        values: From `dense_forward`; the derivatives by each layer's values replace these values.
         num_rows: Number of events.
         to_inputs: Whether to compute the derivatives by the inputs too.
     """
-    start, place = len(parameters), len(values) - widths[-1] * num_rows
+    # End of the layer in `parameters`, and the position of its outputs in `values`.
+    position, value_position = len(parameters), len(values) - widths[-1] * num_rows
     for layer in range(len(widths) - 2, -1, -1):
         num_in, num_out = widths[layer], widths[layer + 1]
-        above = values[place : place + num_out * num_rows].reshape(num_out, num_rows)
-        sum_over_events(above, gradient[start - num_out : start])
-        start -= (num_in + 1) * num_out
-        place -= num_in * num_rows
-        below = values[place : place + num_in * num_rows].reshape(num_in, num_rows)
-        _sum_of_products(
-            above, below, gradient[start : start + num_in * num_out].reshape(num_out, num_in)
-        )
+        output_derivatives = _as_matrix(values, value_position, num_out, num_rows)
+        sum_over_events(output_derivatives, gradient[position - num_out : position])
+        position -= (num_in + 1) * num_out
+        value_position -= num_in * num_rows
+        inputs = _as_matrix(values, value_position, num_in, num_rows)
+        weight_gradient = _as_matrix(gradient, position, num_out, num_in)
+        _sum_products(output_derivatives, inputs, weight_gradient)
         if layer or to_inputs:
-            matrix = parameters[start : start + num_in * num_out].reshape(num_out, num_in)
-            passed = np.dot(matrix.T, above)
+            weights = _as_matrix(parameters, position, num_out, num_in)
+            input_derivatives = np.dot(weights.T, output_derivatives)
             for i in range(num_in):
-                derivative, row = passed[i], below[i]
+                derivative, row = input_derivatives[i], inputs[i]
                 for j in range(num_rows):
+                    # Where ReLU gave 0, its derivative is 0; the raw inputs had no ReLU.
                     row[j] = 0 if layer and row[j] <= 0 else derivative[j]
 
 
@@ -141,10 +149,15 @@ def sum_over_events(derivatives: Array, out: Array) -> None:
 
 
 @kernel
-def _sum_of_products(derivatives: Array, values: Array, out: Array) -> None:
-    """Sums over events: derivatives (num_out, num_events) times values (num_in, num_events), (num_out, num_in).
+def _sum_products(derivatives: Array, values: Array, out: Array) -> None:
+    """Write the product of derivatives and transposed values, a sum over events, into `out`.
 
     Blocks of 2 x 4 in registers take half the time of BLAS, whose strength is large matrices.
+
+    Args:
+        derivatives: (num_out, num_events).
+        values: (num_in, num_events).
+        out: (num_out, num_in).
     """
     num_out, num_in = out.shape
     if num_out * num_in > _MOST_WEIGHTS_WITHOUT_BLAS:
@@ -153,8 +166,8 @@ def _sum_of_products(derivatives: Array, values: Array, out: Array) -> None:
     zero = out.dtype.type(0)
     for i in range(0, num_out, 2):
         # With an odd number, the last row is computed twice.
-        other = min(i + 1, num_out - 1)
-        d0, d1 = derivatives[i], derivatives[other]
+        next_i = min(i + 1, num_out - 1)
+        d0, d1 = derivatives[i], derivatives[next_i]
         for k in range(0, num_in - 3, 4):
             v0, v1, v2, v3 = values[k], values[k + 1], values[k + 2], values[k + 3]
             s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
@@ -168,14 +181,15 @@ def _sum_of_products(derivatives: Array, values: Array, out: Array) -> None:
                 t2 += d1[j] * v2[j]
                 t3 += d1[j] * v3[j]
             out[i, k], out[i, k + 1], out[i, k + 2], out[i, k + 3] = s0, s1, s2, s3
-            out[other, k], out[other, k + 1], out[other, k + 2], out[other, k + 3] = t0, t1, t2, t3
+            out[next_i, k], out[next_i, k + 1] = t0, t1
+            out[next_i, k + 2], out[next_i, k + 3] = t2, t3
         for k in range(num_in // 4 * 4, num_in):
             v0 = values[k]
             s0 = t0 = zero
             for j in range(values.shape[1]):
                 s0 += d0[j] * v0[j]
                 t0 += d1[j] * v0[j]
-            out[i, k], out[other, k] = s0, t0
+            out[i, k], out[next_i, k] = s0, t0
 
 
 class Perceptron(NamedTuple):
@@ -184,7 +198,7 @@ class Perceptron(NamedTuple):
     widths: Integers
     """Widths of all layers: inputs, hidden layers, classes."""
     scaling: ColumnScaling
-    """Of the inputs."""
+    """Scaling of the inputs."""
 
 
 class RowArrays(NamedTuple):
@@ -244,7 +258,8 @@ def perceptron_epoch(
 ) -> None:
     """Train one network on consecutive batches; a step whose gradient is not finite has no update.
 
-    Arguments as for `perceptron_gradients` and `update`, and the learning rate of each step, (k,).
+    The arguments are those of `perceptron_gradients` and `update`, and the learning rate of each step,
+    (k,).
     """
     for k in range(len(bounds) - 1):
         rows = order[bounds[k] : bounds[k + 1]]
@@ -261,13 +276,15 @@ def perceptron_sums(
     order: Integers,
     sums: Array,
 ) -> None:
-    """Add loss, weight, correct and samples of some rows under one network; arguments as for `perceptron_gradients`."""
-    at_once = 512
-    for start in range(0, len(order), at_once):
-        rows = order[start : start + at_once]
-        logits = dense_forward(
-            parameters, network.widths, _scaled(network, events.inputs, rows), len(rows)
-        )
+    """Add loss, weight, correct and samples of some rows under one network.
+
+    The arguments are those of `perceptron_gradients`.
+    """
+    rows_at_once = 512
+    for start in range(0, len(order), rows_at_once):
+        rows = order[start : start + rows_at_once]
+        values = _scale_inputs(network, events.inputs, rows)
+        logits = dense_forward(parameters, network.widths, values, len(rows))
         add_losses(logits, events.labels[rows], events.weights[rows], sums)
 
 
@@ -281,17 +298,17 @@ def _gradient(
     sums: Array,
 ) -> None:
     """Overwrite `gradient` by the gradient of one network on one batch."""
-    # Together, since rows of different places in memory are waited for together.
+    # Before the scaling, so that the processor fetches all rows from memory at the same time.
     labels, weights = events.labels[rows], events.weights[rows]
-    values = _scaled(network, events.inputs, rows)
+    values = _scale_inputs(network, events.inputs, rows)
     logits = dense_forward(parameters, network.widths, values, len(rows))
     add_losses(logits, labels, weights, sums)
     dense_backward(parameters, gradient, network.widths, values, len(rows), False)
 
 
 @kernel
-def _scaled(network: Perceptron, inputs: Array, rows: Integers) -> Array:
-    """Room for the values of all layers, with those of the inputs."""
+def _scale_inputs(network: Perceptron, inputs: Array, rows: Integers) -> Array:
+    """Memory for the values of all layers, with the scaled inputs."""
     num_rows, num_inputs = len(rows), network.widths[0]
     values = np.empty(network.widths.sum() * num_rows, inputs.dtype)
     for i in range(num_rows):
