@@ -203,7 +203,7 @@ class StackedWork(Work):
         """Wait for the time of this worker's part; the first worker computes all parts."""
         num_rows = self._gradients.num_val // part.num_parts
         await self._gradients.clock.sleep(self._times.evaluation_seconds(num_rows))
-        return Sums() if part.part else self._gradients.validate(state)
+        return Sums() if part.part_index else self._gradients.validate(state)
 
     @override
     def state(self) -> dict[str, Any]:

@@ -22,17 +22,17 @@ from training.workloads.workload import Workload, network_dtype
 def make_model(
     workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device
 ) -> FlatModel:
-    """The network with initial weights from the seed or from the workload's start, the same on all ranks."""
+    """The network with the same initial weights on all ranks, from the seed or the workload."""
     torch.manual_seed(settings.seed)
-    before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(network_dtype(settings))
         module = workload.network().to(device)
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype)
     parameters = list(module.parameters())
     if parameters:
-        # Frozen ones too, which no later exchange makes equal.
+        # Frozen parameters too, which no later exchange makes equal.
         initial = parameters_to_vector(parameters).detach().cpu()
         run_now(transport.broadcast(initial.numpy()))
         vector_to_parameters(initial.to(device), parameters)
@@ -68,18 +68,20 @@ def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
 def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
     """The optimiser of torch over a vector.
 
-    Its state starts as zeros. Torch would make it at the first step. A worker without a gradient skips this step, and
-    would then have no moments for an average.
+    Its state starts as zeros. Torch would make it at the first step. A worker without a gradient
+    skips this step, and would then have no moments for an average.
     """
     rate, decay = settings.effective_learning_rate, settings.weight_decay
-    optimizer: Optimizer
-    if settings.optimizer is not OptimizerName.SGD:
-        kind = AdamW if settings.optimizer is OptimizerName.ADAMW else Adam
-        optimizer = kind([flat], lr=rate, weight_decay=decay)
-        moments = {name: torch.zeros_like(flat.detach()) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[flat] = {"step": torch.zeros(()), **moments}
-    else:
-        optimizer = SGD([flat], lr=rate, momentum=settings.momentum, weight_decay=decay)
+    if settings.optimizer is OptimizerName.SGD:
+        sgd = SGD([flat], lr=rate, momentum=settings.momentum, weight_decay=decay)
         if settings.momentum:
-            optimizer.state[flat] = {"momentum_buffer": torch.zeros_like(flat.detach())}
-    return optimizer
+            sgd.state[flat] = {"momentum_buffer": torch.zeros_like(flat.detach())}
+        return sgd
+    adam_class = AdamW if settings.optimizer is OptimizerName.ADAMW else Adam
+    adam = adam_class([flat], lr=rate, weight_decay=decay)
+    adam.state[flat] = {
+        "step": torch.zeros(()),
+        "exp_avg": torch.zeros_like(flat.detach()),
+        "exp_avg_sq": torch.zeros_like(flat.detach()),
+    }
+    return adam

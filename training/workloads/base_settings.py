@@ -18,13 +18,13 @@ WORKLOADS: Final[dict[str, type[BaseSettings]]] = {}
 W = TypeVar("W", bound=type[Any])
 
 
-def workload(kind: W) -> W:
-    """Register settings, with `name: Literal[...] = ...`, as the workload of this name, which no other may have."""
-    name = kind.model_fields["name"].default
+def workload(settings: W) -> W:
+    """Register settings, with `name: Literal[...] = ...`, as the workload of this name."""
+    name = settings.model_fields["name"].default
     if name in WORKLOADS:
         raise ValueError(f"there is a workload '{name}' already")
-    WORKLOADS[name] = kind
-    return kind
+    WORKLOADS[name] = settings
+    return settings
 
 
 class BaseSettings(BaseModel, ABC):
@@ -42,15 +42,18 @@ class BaseSettings(BaseModel, ABC):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """What the result of a training depends on, as plain values; no places of files."""
+        """The settings that the result of a training depends on, as plain values; no paths."""
         return self.model_dump(mode="json")
 
     @abstractmethod
     def open(self) -> Workload:
         """Open the rows; this imports torch."""
 
-    def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
-        """The settings as plain values, which `workload_from_json` reads; `written`: writes a path as text."""
-        paths = {name: written(value) for name, value in self if isinstance(value, Path)}
+    def to_json(self, write_path: Callable[[Path], str]) -> dict[str, Any]:
+        """The settings as plain values, which `workload_from_json` reads.
+
+        `write_path`: converts a path to text.
+        """
+        paths = {name: write_path(field) for name, field in self if isinstance(field, Path)}
         settings = self.model_dump(mode="json") | paths
         return {"workload": settings, "module": type(self).__module__}

@@ -1,4 +1,4 @@
-"""The random numbers of a worker's steps: for the augmentation, and for layers that draw, such as dropout."""
+"""The random numbers of a worker's steps: for the augmentation, and for layers such as dropout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,31 +29,33 @@ class Augmentation(NamedTuple):
     """Height and width of the crops [pixels]."""
 
     def apply(self, images: Tensor, rng: np.random.Generator) -> Tensor:
-        """Change images (B, H, W, C); the numbers that are drawn depend on B only through their amount."""
-        count, height, width, _ = images.shape
+        """Crop and mirror images (B, H, W, C); the number of random draws depends on B only."""
+        num_images, height, width, _ = images.shape
         border = self.padding
         padded = functional.pad(images, (0, 0, border, border, border, border))
-        top = rng.integers(height + 2 * border - self.side + 1, size=count)
-        left = rng.integers(width + 2 * border - self.side + 1, size=count)
-        steps = np.arange(self.side)
-        columns = left[:, None] + steps
-        columns = np.where(rng.random(count)[:, None] < 0.5, columns[:, ::-1], columns)
-        places = (
-            np.arange(count)[:, None, None],
-            (top[:, None] + steps)[:, :, None],
-            columns[:, None, :],
-        )
-        return padded[tuple(torch.from_numpy(place).to(images.device) for place in places)]
+        top = rng.integers(height + 2 * border - self.side + 1, size=num_images)
+        left_edge = rng.integers(width + 2 * border - self.side + 1, size=num_images)
+        offsets = np.arange(self.side)
+        rows = top[:, None] + offsets
+        columns = left_edge[:, None] + offsets
+        is_mirrored = rng.random(num_images) < 0.5
+        columns = np.where(is_mirrored[:, None], columns[:, ::-1], columns)
+
+        def to_device(indices: NDArray[np.int64]) -> Tensor:
+            return torch.from_numpy(indices).to(images.device)
+
+        image_indices = to_device(np.arange(num_images)[:, None, None])
+        return padded[image_indices, to_device(rows[:, :, None]), to_device(columns[:, None, :])]
 
 
 _SEEDS: Final = 2**63
 
 
 class Draws:
-    """One random stream per worker, so that a resumed worker continues with the numbers that come next.
+    """One random stream per worker, so that a resumed worker continues with the next numbers.
 
-    Before a step, torch gets a seed from the stream. So virtual workers that share torch's generator do not depend on
-    each other, and a worker draws the same under MPI and in the simulator.
+    Before a step, torch gets a seed from the stream. So virtual workers that share torch's generator
+    do not depend on each other, and a worker draws the same under MPI and in the simulator.
 
     `augmentation`: changes the first input of each batch; None for no change.
     """
@@ -71,10 +74,9 @@ class Draws:
                 torch.cuda.manual_seed(seed)
         if self._augmentation is None:
             return batch
-        images, *others = batch.inputs
-        return Batch(
-            (self._augmentation.apply(images, self._rng), *others), batch.labels, batch.weights
-        )
+        images, *other_inputs = batch.inputs
+        augmented = self._augmentation.apply(images, self._rng)
+        return Batch((augmented, *other_inputs), batch.labels, batch.weights)
 
     def state(self) -> dict[str, Any]:
         """Position in the stream, in plain values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import add
 from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -28,13 +27,18 @@ class Sums(NamedTuple):
 
     @classmethod
     def from_array(cls, numbers: Vector) -> Self:
-        """From an array of these four numbers."""
+        """The sums from an array of these four numbers."""
         loss, weight, correct, samples = numbers.tolist()
         return cls(loss, weight, correct, round(samples))
 
-    def combine(self, other: Sums) -> Sums:
-        """Sums over both sets of events."""
-        return Sums(*map(add, self, other))
+    def combine(self, more: Sums) -> Sums:
+        """Sums over the events of both."""
+        return Sums(
+            self.loss + more.loss,
+            self.weight + more.weight,
+            self.correct + more.correct,
+            self.samples + more.samples,
+        )
 
     @property
     def mean_loss(self) -> float:
@@ -53,12 +57,15 @@ def weighted_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 
 def compute_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
-    """Compute the losses of some events, and the sums over them."""
+    """The sums over some events."""
     losses = weighted_losses(logits, labels, weights)
-    correct = (logits.argmax(dim=1) == labels) * weights
-    totals = torch.stack([values.double().sum() for values in (losses, weights, correct)])
-    loss, weight, right = totals.tolist()
-    return Sums(loss, weight, right, len(labels))
+    correct_weights = (logits.argmax(dim=1) == labels) * weights
+    # One transfer from the device for all three.
+    totals = torch.stack(
+        [losses.double().sum(), weights.double().sum(), correct_weights.double().sum()]
+    )
+    loss, weight, correct = totals.tolist()
+    return Sums(loss, weight, correct, len(labels))
 
 
 async def reduce_sums(sums: Sums, transport: Transport) -> Sums:
@@ -69,7 +76,7 @@ async def reduce_sums(sums: Sums, transport: Transport) -> Sums:
 
 
 #: Number of steps whose outputs are summed together, which is cheaper than step by step.
-_STEPS_KEPT: Final = 64
+_STEPS_AT_ONCE: Final = 64
 
 
 class Gradients(Protocol):
@@ -88,7 +95,7 @@ class Gradients(Protocol):
         """Sums over the batches, computed before their updates."""
 
     def pop_sums(self) -> Sums:
-        """The sums so far; resets them."""
+        """Return the sums so far, and reset them."""
 
 
 def make_gradients(model: FlatModel) -> Gradients:
@@ -137,7 +144,7 @@ class TorchGradients(Gradients):
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._unsummed: list[tuple[Tensor, Tensor, Tensor]] = []
         self._sums = Sums()
 
     @override
@@ -146,15 +153,15 @@ class TorchGradients(Gradients):
         logits = self._model.module(*batch.inputs)
         losses = weighted_losses(logits, batch.labels, batch.weights)
         (losses.sum() / len(batch)).backward()
-        self._kept.append((logits.detach(), batch.labels, batch.weights))
-        if len(self._kept) == _STEPS_KEPT:
+        self._unsummed.append((logits.detach(), batch.labels, batch.weights))
+        if len(self._unsummed) == _STEPS_AT_ONCE:
             self._sum_up()
 
     @override
     def running_sums(self) -> Sums:
-        if not self._kept:
+        if not self._unsummed:
             return self._sums
-        logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        logits, labels, weights = map(torch.cat, zip(*self._unsummed, strict=True))
         return self._sums.combine(compute_sums(logits, labels, weights))
 
     @override
@@ -165,4 +172,4 @@ class TorchGradients(Gradients):
 
     def _sum_up(self) -> None:
         self._sums = self.running_sums()
-        self._kept.clear()
+        self._unsummed.clear()

@@ -29,8 +29,8 @@ class HepSettings(BaseSettings):
 
     @field_validator("network", mode="before")
     @classmethod
-    def _of_its_class(cls, value: Any) -> Any:
-        return settings_of(value) if isinstance(value, Mapping) else value
+    def _read_network(cls, network: Any) -> Any:
+        return settings_of(network) if isinstance(network, Mapping) else network
 
     @property
     @override
@@ -49,5 +49,5 @@ class HepSettings(BaseSettings):
         return HepEvents(self.folder, self.network)
 
     @override
-    def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
-        return {"dataset": written(self.folder), "model": self.network.to_json()}
+    def to_json(self, write_path: Callable[[Path], str]) -> dict[str, Any]:
+        return {"dataset": write_path(self.folder), "model": self.network.to_json()}

@@ -1,4 +1,4 @@
-"""All workloads: what a study or a run trains. No torch.
+"""All workloads that a study or a run can train. It imports no torch.
 
 To add a workload, write its file and its settings with `@workload`, in this folder or in a plugin.
 """
@@ -23,14 +23,14 @@ WorkloadSettings = BaseSettings
 
 
 def workload_from_json(
-    content: Mapping[str, Any], resolved: Callable[[str], Path]
+    content: Mapping[str, Any], read_path: Callable[[str], Path]
 ) -> WorkloadSettings:
-    """Read what `to_json` wrote; other keys are ignored. `resolved`: reads a path from text."""
-    written = content.get("workload")
-    if written is None:
-        return HepSettings(folder=resolved(content["dataset"]), network=content["model"])
-    folder = written.get("folder")
-    settings = dict(written) if folder is None else {**written, "folder": resolved(folder)}
+    """The settings that `to_json` wrote; other keys are ignored. `read_path`: reads text as a path."""
+    if "workload" not in content:
+        return HepSettings(folder=read_path(content["dataset"]), network=content["model"])
+    settings = dict(content["workload"])
+    if settings.get("folder") is not None:
+        settings["folder"] = read_path(settings["folder"])
     name = settings["name"]
     if name not in WORKLOADS:
         importlib.import_module(content["module"])

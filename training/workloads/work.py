@@ -21,7 +21,7 @@ from training.workloads.gradients import Sums, compute_sums, make_gradients
 class ValidationPart(NamedTuple):
     """The part of the validation split that a worker evaluates."""
 
-    part: int
+    part_index: int
     num_parts: int
 
 
@@ -68,7 +68,10 @@ class Work(Protocol):
 
 
 class ReaderWork(Work):
-    """Batches from a reader; `draws`: the random numbers of the steps; `alive`: called within long work."""
+    """Work on the batches of a reader.
+
+    `draws`: the random numbers of the steps. `alive`: called within long work.
+    """
 
     model: FlatModel
 
@@ -77,7 +80,7 @@ class ReaderWork(Work):
     ) -> None:
         self.model = model
         self._reader = reader
-        self._alive = alive
+        self._report_alive = alive
         self._batches: Iterator[Batch] = iter(())
         self._batch: Batch
         self._gradients = make_gradients(model)
@@ -99,9 +102,8 @@ class ReaderWork(Work):
 
     @override
     async def compute_gradient(self) -> None:
-        self._gradients.compute(
-            self._draws.prepare(self._batch, for_torch=self._gradients.runs_forward)
-        )
+        batch = self._draws.prepare(self._batch, for_torch=self._gradients.runs_forward)
+        self._gradients.compute(batch)
 
     @override
     def pop_sums(self) -> Sums:
@@ -121,18 +123,18 @@ class ReaderWork(Work):
 
     @override
     async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
-        own = self.model.state()
+        network = self.model.module
+        trained_state = self.model.state()
         self.model.load(state)
-        self.model.module.eval()
+        network.eval()
         sums = Sums()
         with torch.inference_mode():
-            for batch in self._reader.val_batches(rank=part.part, world_size=part.num_parts):
-                self._alive()
-                sums = sums.combine(
-                    compute_sums(self.model.module(*batch.inputs), batch.labels, batch.weights)
-                )
-        self.model.module.train()
-        self.model.load(own)
+            for batch in self._reader.val_batches(rank=part.part_index, world_size=part.num_parts):
+                self._report_alive()
+                logits = network(*batch.inputs)
+                sums = sums.combine(compute_sums(logits, batch.labels, batch.weights))
+        network.train()
+        self.model.load(trained_state)
         return sums
 
     @override

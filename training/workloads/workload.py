@@ -1,4 +1,4 @@
-"""What a run trains, opened: rows, network and augmentation, the same for MPI and the simulator."""
+"""The interface of workloads: rows, network and augmentation of a run, for MPI and the simulator."""
 
 from __future__ import annotations
 
@@ -40,20 +40,23 @@ class Workload(Protocol):
 
     def labels(self, settings: TrainSettings) -> NDArray[np.int64]:
         """(num_rows,) class of each row of the training split."""
-        found: NDArray[np.int64] = self.rows("train", settings).rows.labels.numpy()
-        return found
+        labels: NDArray[np.int64] = self.rows("train", settings).rows.labels.numpy()
+        return labels
 
     def partition(self, settings: TrainSettings, *, world_size: int) -> DirichletPartition | None:
-        """Who owns which training rows; None if all read all.
+        """The training rows of each worker; None if all workers divide all rows.
 
         Raises:
             ShardError: The rows cannot be divided in this way.
         """
         if settings.skew is None:
             return None
-        rows, alpha = self.group_rows("train"), settings.skew.dirichlet
         return DirichletPartition(
-            self.labels(settings), rows, world_size=world_size, alpha=alpha, seed=settings.seed
+            self.labels(settings),
+            self.group_rows("train"),
+            world_size=world_size,
+            alpha=settings.skew.dirichlet,
+            seed=settings.seed,
         )
 
     def reader(
@@ -63,10 +66,12 @@ class Workload(Protocol):
         *,
         owned_rows: OwnedRows | None = None,
     ) -> Reader:
-        """A reader of the training and validation rows; it trains on `owned_rows` of each row group (None: all)."""
-        return MemoryReader(
-            self.rows("train", settings), self.rows("val", settings), owned_rows=owned_rows
-        )
+        """A reader of the training and validation rows.
+
+        It trains on `owned_rows` of each row group; None: on all.
+        """
+        train, val = self.rows("train", settings), self.rows("val", settings)
+        return MemoryReader(train, val, owned_rows=owned_rows)
 
     def save(self, module: nn.Module, folder: Path) -> None:
         """Write a trained network into a folder."""
