@@ -100,7 +100,7 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
         load_config(str(path))
 
 
-def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) -> None:
+def test_a_network_may_have_keys_of_its_own(tmp_path: Path) -> None:
     config = load_config(
         write_config(
             tmp_path,
@@ -198,7 +198,7 @@ def test_credentials_of_spark_are_given_to_spark_alone(tmp_path: Path) -> None:
     assert redact("java says hush-9d8c") == "java says ***"
 
 
-def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
+def test_files_that_are_no_config_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     for document, message in (
         ("- a\n- b\n", "must hold keys and values"),
@@ -234,7 +234,7 @@ def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_choice_names_the_nearest_and_a_key_of_another_method_whose_it_is(
+def test_a_wrong_choice_names_the_nearest_and_the_method_that_has_the_key(
     tmp_path: Path, overrides: list[str], message: str
 ) -> None:
     assert message in config_mistakes(tmp_path, *overrides)
@@ -260,7 +260,7 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
     )
 
 
-def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples_page() -> None:
+def test_the_demo_has_the_cross_sections_of_the_page_of_its_samples() -> None:
     page = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
     demo = load_config("demo")
     actual = {
@@ -282,7 +282,7 @@ def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
     )
 
 
-def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
+def test_text_in_an_override_stays_whole(tmp_path: Path) -> None:
     config = load_config(
         write_config(tmp_path),
         ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"],
@@ -341,7 +341,7 @@ def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
     )
 
 
-def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
+def test_mistakes_of_the_file_and_of_options_are_told_apart(tmp_path: Path) -> None:
     path = write_config(tmp_path, train={"epochs": 0, "seeed": 3})
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["train.batch_size=0", "report.title=x"])
@@ -402,7 +402,7 @@ def test_each_value_has_a_source(tmp_path: Path) -> None:
     assert {keys: actual.source(keys) for keys in sources} == sources
 
 
-def test_plugins_of_an_option_were_said_to_be_those_of_the_file(
+def test_plugins_of_an_option_have_it_as_their_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hep_core.plugins.load", lambda _: None)

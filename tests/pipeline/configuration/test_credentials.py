@@ -1,4 +1,4 @@
-"""Which settings hold credentials, and how an override is hide_credentials."""
+"""Settings that hold credentials, and overrides whose values are hidden."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import pytest
 from pipeline.configuration.credentials import hide_credentials, holds_credential
 
 
-def test_names_of_credentials_and_of_other_properties() -> None:
-    secret = [
-        "spark.ssl.keyPassword",
-        "spark.hadoop.fs.s3a.server-side-encryption.key",
-        "spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net",
-        "spark.hadoop.fs.azure.sas.box.mine.blob.core.windows.net",
-        "spark.hadoop.fs.gs.auth.client.id",
-        "AWS_SECRET_ACCESS_KEY",
-    ]
-    remaining = [
-        "spark.authenticate",
-        "spark.hadoop.hadoop.security.credential.provider.path",
-        "OMP_NUM_THREADS",
-    ]
-    assert list(filter(holds_credential, [*secret, *remaining])) == secret
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        ("spark.ssl.keyPassword", True),
+        ("spark.hadoop.fs.s3a.server-side-encryption.key", True),
+        ("spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net", True),
+        ("spark.hadoop.fs.azure.sas.box.mine.blob.core.windows.net", True),
+        ("spark.hadoop.fs.gs.auth.client.id", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("spark.authenticate", False),
+        ("spark.hadoop.hadoop.security.credential.provider.path", False),
+        ("OMP_NUM_THREADS", False),
+    ],
+)
+def test_credentials_are_known_by_their_names(name: str, is_secret: bool) -> None:
+    assert holds_credential(name) == is_secret
 
 
 @pytest.mark.parametrize(
-    ("word", "seen"),
+    ("override", "hidden"),
     [
         ('spark.conf={"spark.x.password": "a,b c"}', "spark.conf=***"),
         ("sprak.conf.spark.my.password=a;b, c", "sprak.conf.spark.my.password=***"),
@@ -40,6 +41,6 @@ def test_names_of_credentials_and_of_other_properties() -> None:
         ("train_token.yaml", "train_token.yaml"),
     ],
 )
-def test_only_values_that_hold_credentials_are_not_shown(word: str, seen: str) -> None:
-    assert hide_credentials(word) == seen
-    assert hide_credentials(seen) == seen
+def test_only_values_that_hold_credentials_are_hidden(override: str, hidden: str) -> None:
+    assert hide_credentials(override) == hidden
+    assert hide_credentials(hidden) == hidden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import pytest
 from minimal_configs import MINIMAL, write_config
@@ -17,61 +17,64 @@ from pipeline.configuration.paths import PATHS, folder_of_option
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 
+FIRST_SAMPLE, *OTHER_SAMPLES = MINIMAL["samples"]
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder; configs lie in another."""
+
+def samples_with_files(*files: str) -> list[dict[str, Any]]:
+    """The samples of a minimal config; the first has these files."""
+    return [{**FIRST_SAMPLE, "files": list(files)}, *OTHER_SAMPLES]
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder; configs lie in the one above it."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_the_current(
-    tmp_path: Path,
-) -> None:
-    odd = tmp_path / "a [b] folder"
-    odd.mkdir()
-    samples = [
-        {
-            **MINIMAL["samples"][0],
-            "files": ["data/*.root", "a.root", "/x/b.root", "https://x/c.root"],
-        }
-    ]
-    path = write_config(odd, samples=[*samples, *MINIMAL["samples"][1:]])
-    config = load_config(path)
-    assert config.run_dir == odd / "runs" / "x"
-    first, *remaining = config.samples[0].files
-    assert remaining == [f"{odd}/a.root", "/x/b.root", "https://x/c.root"]
-    (odd / "data").mkdir()
-    (odd / "data" / "1.root").touch()
-    (source,) = expand([config.samples[0].model_copy(update={"files": [first]})])
-    assert source.path == f"{odd}/data/1.root"
-    assert load_config(write_config(tmp_path, run_dir="~/x")).run_dir == Path.home() / "x"
-    config = load_config(path, ["run_dir=runs/y", "samples.0.files=[d.root]"])
-    assert (config.run_dir, config.samples[0].files) == (Path("runs/y"), ["d.root"])
+def test_relative_paths_of_a_file_start_at_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a [b] folder"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "1.root").touch()
+    files = ("data/*.root", "a.root", "/x/b.root", "https://x/c.root")
+
+    config = load_config(write_config(folder, samples=samples_with_files(*files)))
+
+    assert config.run_dir == folder / "runs" / "x"
+    pattern, *paths = config.samples[0].files
+    assert paths == [f"{folder}/a.root", "/x/b.root", "https://x/c.root"]
+    (source,) = expand([config.samples[0].model_copy(update={"files": [pattern]})])
+    assert source.path == f"{folder}/data/1.root"
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
+def test_relative_paths_of_options_start_at_the_current_folder(tmp_path: Path) -> None:
+    config = load_config(write_config(tmp_path), ["run_dir=runs/y", "samples.0.files=[d.root]"])
+
+    assert config.run_dir == Path("runs/y")
+    assert config.samples[0].files == ["d.root"]
+
+
+def test_home_and_variables_are_replaced_in_each_path_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NIGHT", "7")
     monkeypatch.setenv("HOME", "/home/ada")
-    document = {
-        "run_dir": "runs/$NIGHT",
-        "storage": "s3://bucket/${NIGHT}",
-        "samples": [
-            {**MINIMAL["samples"][0], "files": ["~/x.root", "$NIGHT/**.root"]},
-            *MINIMAL["samples"][1:],
-        ],
-        "simulate": {"processes": [{"name": "zz", "file": "$NIGHT.cmnd"}]},
-        "compare": {"workload": {"folder": "~/mnist"}},
-        "spark": {"executor_python": "~/bin/python"},
-        "train": {"launcher_args": ["--hostfile", "$NIGHT.hosts"]},
-    }
-    config = load_config(write_config(tmp_path, **document))
+
+    config = load_config(
+        write_config(
+            tmp_path,
+            run_dir="runs/$NIGHT",
+            storage="s3://bucket/${NIGHT}",
+            samples=samples_with_files("~/x.root", "$NIGHT/**.root"),
+            simulate={"processes": [{"name": "zz", "file": "$NIGHT.cmnd"}]},
+            compare={"workload": {"folder": "~/mnist"}},
+            spark={"executor_python": "~/bin/python"},
+            train={"launcher_args": ["--hostfile", "$NIGHT.hosts"]},
+        )
+    )
+
     assert config.run_dir == tmp_path / "runs" / "7"
     assert config.storage == "s3://bucket/7"
     assert config.samples[0].files == ["/home/ada/x.root", f"{tmp_path}/7/**.root"]
@@ -79,87 +82,115 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
     assert config.compare["workload"]["folder"] == "/home/ada/mnist"
     assert config.spark.executor_python == "/home/ada/bin/python"
     assert config.train.launcher_args == ["--hostfile", "7.hosts"]
-    options = load_config(
+
+
+def test_home_and_variables_are_replaced_in_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHT", "7")
+    monkeypatch.setenv("HOME", "/home/ada")
+
+    config = load_config(
         write_config(tmp_path), ["run_dir=~/$NIGHT", "samples.0.files=[$NIGHT.root]"]
     )
-    assert (options.run_dir, options.samples[0].files) == (Path("/home/ada/7"), ["7.root"])
-    for text, message in {
-        "$NIGHTS/a": "no variable 'NIGHTS'. Nearest: NIGHT",
-        "~no-such-user/a": "no home folder",
-    }.items():
-        with pytest.raises(ConfigError, match=f"config.yaml: run_dir: .*{message}"):
-            load_config(write_config(tmp_path, run_dir=text))
-        with pytest.raises(ConfigError, match=f"--set: samples.0.files.0: .*{message}"):
-            load_config(write_config(tmp_path), [f"samples.0.files=[{text}]"])
+
+    assert config.run_dir == Path("/home/ada/7")
+    assert config.samples[0].files == ["7.root"]
 
 
-def test_each_path_of_the_config_is_among_them() -> None:
-    # Texts that may be paths.
-    remaining = {
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("$NIGHTS/a", "no variable 'NIGHTS'. Nearest: NIGHT"),
+        ("~no-such-user/a", "no home folder"),
+    ],
+)
+def test_an_unknown_variable_or_user_is_named_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str
+) -> None:
+    monkeypatch.setenv("NIGHT", "7")
+
+    with pytest.raises(ConfigError, match=f"config.yaml: run_dir: .*{message}"):
+        load_config(write_config(tmp_path, run_dir=path))
+    with pytest.raises(ConfigError, match=f"--set: samples.0.files.0: .*{message}"):
+        load_config(write_config(tmp_path), [f"samples.0.files=[{path}]"])
+
+
+def test_the_list_of_paths_has_all_keys_whose_values_are_paths() -> None:
+    path_keys = {key for key, annotation in keys_of(Config) if "Path" in str(annotation)}
+    # Text that may be a path.
+    text_keys = {
         "storage",
         "spark.executor_python",
         "train.launcher_args.*",
         "samples.*.files.*",
         "evaluate.data.*",
+        "compare.workload.folder",
     }
-    remaining |= {path for path in PATHS if path.startswith("compare")}
-    assert remaining | {
-        key for key, kind_name in _fields(Config, "") if "Path" in str(kind_name)
-    } == {*PATHS}
+
+    assert path_keys | text_keys == set(PATHS)
 
 
-def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
-    """All keys of a section with their types, those of lists of sections with a star."""
-    for name, field in model.model_fields.items():
-        (kind_name, *_), many = (
-            (
-                *(argument for argument in get_args(field.annotation) if get_origin(argument)),
-                field.annotation,
-            ),
-            "",
-        )
-        if get_origin(kind_name) is list:
-            kind_name, many = get_args(kind_name)[0], ".*"
-        if isinstance(kind_name, type) and issubclass(kind_name, BaseModel):
-            yield from _fields(kind_name, f"{prefix}{name}{many}.")
+def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """All keys of a section with their types; a star is each item of a list."""
+    for name, field in section.model_fields.items():
+        key, annotation = f"{prefix}{name}", field.annotation
+        generic_types = [arg for arg in get_args(annotation) if get_origin(arg)]
+        if generic_types:
+            annotation = generic_types[0]
+        if get_origin(annotation) is list:
+            key, annotation = f"{key}.*", get_args(annotation)[0]
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from keys_of(annotation, f"{key}.")
         else:
-            yield f"{prefix}{name}{many}", kind_name
+            yield key, annotation
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_paths_in_a_shipped_config_count_from_the_current_folder() -> None:
+def test_paths_in_a_shipped_config_start_at_the_current_folder() -> None:
     assert load_config("demo").run_dir == Path("runs/demo")
     assert load_config(str(SHIPPED / "demo.yaml")) == load_config("demo")
 
 
-def test_the_default_config_of_a_wheel_named_a_folder_that_was_not_there(
+def test_the_bundled_events_lie_in_the_checkout(
+    current_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern = "qcd_13TeV_PU20_*.root"
+
+    assert load_config("demo").samples[0].files == [str(ROOT / "samples" / pattern)]
+    shutil.copy(SHIPPED / "demo.yaml", current_folder / "copy.yaml")
+    assert load_config("copy.yaml").samples == load_config("demo").samples
+    monkeypatch.chdir(ROOT)
+    assert load_config("demo").samples[0].files == [f"samples/{pattern}"]
+
+
+def test_the_bundled_events_of_a_wheel_lie_where_it_installs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bundled events lie in the checkout, or where a wheel installs them, whatever the current folder is."""
-    monkeypatch.chdir(ROOT)
-    assert load_config("demo").samples[0].files == ["samples/qcd_13TeV_PU20_*.root"]
-    monkeypatch.chdir(tmp_path)
-    assert load_config("demo").samples[0].files == [str(ROOT / "samples" / "qcd_13TeV_PU20_*.root")]
     monkeypatch.setattr("pipeline.configuration.paths.ROOT", tmp_path / "site-packages")
     monkeypatch.setattr("sys.prefix", str(tmp_path))
-    assert load_config("demo").samples[0].files == [
-        str(tmp_path / "share" / "hep-pipeline" / "samples" / "qcd_13TeV_PU20_*.root")
-    ]
+    samples = tmp_path / "share" / "hep-pipeline" / "samples"
+
+    own_config = load_config(write_config(tmp_path), ["samples.0.files=[bundled://a.root]"])
+
+    assert load_config("demo").samples[0].files == [str(samples / "qcd_13TeV_PU20_*.root")]
     assert load_config("simulated").samples[0].files == ["simulate://qcd"]
-    own = load_config(write_config(tmp_path), ["samples.0.files=[bundled://a.root]"])
-    assert own.samples[0].files == [str(tmp_path / "share" / "hep-pipeline" / "samples" / "a.root")]
-    shutil.copy(SHIPPED / "demo.yaml", tmp_path / "copy.yaml")
-    assert load_config(str(tmp_path / "copy.yaml")).samples == load_config("demo").samples
+    assert own_config.samples[0].files == [str(samples / "a.root")]
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/run", Path("s3://bucket/run"), "file:///tmp/run"])
-def test_of_a_folder_on_the_command_line_the_option_is_named_and_urls_are_refused(
-    url: str | Path,
-) -> None:
+def test_a_folder_of_an_option_may_have_any_name() -> None:
     assert folder_of_option(Path("runs/a#b? ü"), "--out") == Path("runs/a#b? ü")
-    with pytest.raises(
-        ConfigError, match=r"^--out: '.*' is a URL, and outputs go to local file systems only"
-    ):
-        folder_of_option(url, "--out")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^--out: .*write the whole path"):
-        folder_of_option(Path("~nobody-of-this-name/run"), "--out")
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("s3://bucket/run", "'.*' is a URL, and outputs go to local file systems only"),
+        ("file:///tmp/run", "'.*' is a URL, and outputs go to local file systems only"),
+        ("~nobody-of-this-name/run", ".*write the whole path"),
+    ],
+)
+def test_a_folder_that_outputs_cannot_go_to_is_refused_with_the_option(
+    folder: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^--out: {message}"):
+        folder_of_option(Path(folder), "--out")

@@ -11,7 +11,7 @@ from pipeline.configuration.yaml_text import about_yaml, read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "value"),
     [
         ("010", 10),
         ("1e-3", 0.001),
@@ -23,9 +23,9 @@ from pipeline.configuration.yaml_text import about_yaml, read_yaml, write_yaml
         ("=", "="),
     ],
 )
-def test_values_follow_yaml_1_2(text: str, meant: Any) -> None:
-    assert read_yaml(f"key: {text}") == {"key": meant}
-    assert type(read_yaml(text)) is type(meant)
+def test_values_follow_yaml_1_2(text: str, value: Any) -> None:
+    assert read_yaml(f"key: {text}") == {"key": value}
+    assert type(read_yaml(text)) is type(value)
 
 
 def test_a_key_that_is_given_twice_is_named_with_its_line_and_without_values() -> None:
@@ -46,13 +46,13 @@ def test_a_key_that_is_given_twice_is_named_with_its_line_and_without_values() -
         "classes: !!set {QCD, ttbar, W}",
     ],
 )
-def test_what_nobody_means_is_refused(text: str) -> None:
+def test_yaml_beyond_json_is_refused(text: str) -> None:
     with pytest.raises(YAMLError):
         read_yaml(text)
 
 
-def test_what_is_written_is_read_back_in_the_same_order() -> None:
-    command = [
+def test_written_yaml_is_read_back_in_the_same_order() -> None:
+    texts = [
         "yes",
         "1:30",
         "010",
@@ -68,10 +68,13 @@ def test_what_is_written_is_read_back_in_the_same_order() -> None:
         "",
     ]
     document = {
-        "words": command,
+        "texts": texts,
         "none": None,
         "numbers": [1e3, 1.5e-5, 3],
         "a": {"empty": {}, "list": []},
     }
-    assert read_yaml(write_yaml(document)) == document
-    assert list(read_yaml(write_yaml(document))) == list(document)
+
+    values = read_yaml(write_yaml(document))
+
+    assert values == document
+    assert list(values) == list(document)

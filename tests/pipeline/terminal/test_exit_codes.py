@@ -30,54 +30,50 @@ from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
 
 @pytest.fixture(autouse=True)
-def what_a_command_sets_for_its_process() -> Iterator[None]:
-    """Is put back."""
-    handlers = {index: signal.getsignal(index) for index in (signal.SIGINT, signal.SIGTERM)}
+def restore_process_state() -> Iterator[None]:
+    """Puts back what a command sets for its process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
-    for index, handler in handlers.items():
-        signal.signal(index, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def exit_code_after(error: Exception) -> object:
+    """Exit code of a command that raises an error."""
+
+    def work() -> NoReturn:
+        raise error
+
+    with pytest.raises(typer.Exit) as exit_info:
+        guard(work, debug=False)
+    return exit_info.value.exit_code
 
 
 @pytest.mark.parametrize("name", ["Ünïcode ± 運", "\udcff"])
 def test_an_ascii_terminal_shows_other_letters_escaped(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    streams = {
-        stream_name: io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-        for stream_name in ("stdout", "stderr")
-    }
-    for stream_name, stream in streams.items():
-        monkeypatch.setattr(sys, stream_name, stream)
-
-    def work() -> NoReturn:
-        out.print(f"report: {name}")
-        err.print(f"note: {name}")
-        raise RunFolderError(f"{name} is damaged")
+    stdout_bytes, stderr_bytes = io.BytesIO(), io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stdout_bytes, encoding="ascii"))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(stderr_bytes, encoding="ascii"))
 
     def command_line() -> None:
-        try:
-            guard(work, debug=False)
-        except typer.Exit as end:
-            sys.exit(end.exit_code)
+        out.print(f"report: {name}")
+        err.print(f"note: {name}")
+        sys.stdout.flush()
+        sys.stderr.flush()
 
-    with pytest.raises(SystemExit) as ended:
-        with_exit_code(command_line)
-    assert ended.value.code == Exit.USER_ERROR
-    displayed = {
-        stream_name: stream.buffer.getvalue().decode("ascii")
-        for stream_name, stream in streams.items()
-    }  # type: ignore[attr-defined]
+    with_exit_code(command_line)
+
     escaped = name.encode("ascii", "backslashreplace").decode()
-    assert displayed == {
-        "stdout": f"report: {escaped}\n",
-        "stderr": f"note: {escaped}\nerror: {escaped} is damaged\n",
-    }
+    assert stdout_bytes.getvalue().decode() == f"report: {escaped}\n"
+    assert stderr_bytes.getvalue().decode() == f"note: {escaped}\n"
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "exit_code"),
     [
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), Exit.USER_ERROR),
         (PermissionError(errno.EACCES, "Permission denied", "locked"), Exit.USER_ERROR),
@@ -89,32 +85,16 @@ def test_an_ascii_terminal_shows_other_letters_escaped(
         (ValueError("a bug"), Exit.BUG),
     ],
 )
-def test_names_and_permissions_are_no_bugs_of_ours(
-    capsys: pytest.CaptureFixture[str], error: Exception, code: Exit
+def test_each_kind_of_error_has_its_exit_code(
+    capsys: pytest.CaptureFixture[str], error: Exception, exit_code: Exit
 ) -> None:
-    def work() -> NoReturn:
-        raise error
-
-    with pytest.raises(typer.Exit) as ended:
-        guard(work, debug=False)
-    assert ended.value.exit_code == code
+    assert exit_code_after(error) == exit_code
     assert str(error) in capsys.readouterr().err
 
 
 def caused_by(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
-
-
-def ended_by(error: Exception) -> object:
-    """Exit code of a command that raises an error."""
-
-    def work() -> NoReturn:
-        raise error
-
-    with pytest.raises(typer.Exit) as ended:
-        guard(work, debug=False)
-    return ended.value.exit_code
 
 
 @pytest.mark.parametrize(
@@ -138,7 +118,7 @@ def ended_by(error: Exception) -> object:
 def test_a_lack_of_memory_names_the_limit_and_is_no_bug(
     capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    assert ended_by(error) == Exit.USER_ERROR
+    assert exit_code_after(error) == Exit.USER_ERROR
     message = capsys.readouterr().err
     assert message.startswith("error: there is no memory for this command (")
     assert f"): {memory_limit()}. Allow this command more memory" in message
@@ -147,10 +127,10 @@ def test_a_lack_of_memory_names_the_limit_and_is_no_bug(
 @pytest.mark.parametrize(
     "message", ["CUDA out of memory. Tried to allocate 2.00 GiB", "HIP out of memory"]
 )
-def test_a_lack_of_memory_of_a_gpu_is_not_called_one_of_the_host(
+def test_a_lack_of_memory_of_a_gpu_does_not_name_the_host(
     capsys: pytest.CaptureFixture[str], message: str
 ) -> None:
-    assert ended_by(torch.OutOfMemoryError(message)) == Exit.USER_ERROR
+    assert exit_code_after(torch.OutOfMemoryError(message)) == Exit.USER_ERROR
     output = capsys.readouterr().err
     assert "it is that of the GPU. Lower train.batch_size" in output
     assert str(memory_limit()) not in output
@@ -162,7 +142,7 @@ def test_a_killed_helper_process_is_no_bug(capsys: pytest.CaptureFixture[str]) -
         pytest.raises(BrokenExecutor) as broken,
     ):
         pool.submit(signal.raise_signal, signal.SIGKILL).result()
-    assert ended_by(broken.value) == Exit.USER_ERROR
+    assert exit_code_after(broken.value) == Exit.USER_ERROR
     assert "a process that this command started was killed" in capsys.readouterr().err
 
 
@@ -174,7 +154,7 @@ def test_a_kill_for_memory_during_the_command_is_named(
 ) -> None:
     counts = iter([4, 6])
     monkeypatch.setattr(exit_codes, "killed_for_memory", lambda: next(counts))
-    assert ended_by(error) == Exit.USER_ERROR
+    assert exit_code_after(error) == Exit.USER_ERROR
     message = capsys.readouterr().err
     assert "kernel has killed 2 process(es)" in message
     assert str(memory_limit()) in message
@@ -193,10 +173,7 @@ def test_a_kill_for_memory_during_the_command_is_named(
 def test_a_missing_package_names_the_extra_that_installs_it(
     capsys: pytest.CaptureFixture[str], module: str, extra: str
 ) -> None:
-    def work() -> NoReturn:
-        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+    error = ModuleNotFoundError(f"No module named '{module}'", name=module)
 
-    with pytest.raises(typer.Exit) as ended:
-        guard(work, debug=False)
-    assert ended.value.exit_code == Exit.USER_ERROR
+    assert exit_code_after(error) == Exit.USER_ERROR
     assert f"Install it: pip install 'hep-pipeline[{extra}]'" in capsys.readouterr().err
