@@ -247,7 +247,7 @@ def skim(trained: Trained) -> Path:
     return path
 
 
-def test_events_that_were_trained_on_had_another_identity_in_a_skim(
+def test_training_events_in_a_skim_are_recognised(
     trained: Trained, skim: Path, tmp_path: Path
 ) -> None:
     (file,) = trained.data.glob("ttbar*")
@@ -290,7 +290,7 @@ def keys_gone(_: dict[str, Any], version: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [keys_of_earlier_code, keys_gone])
-def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
+def test_a_skim_whose_events_cannot_be_known_is_noted(
     trained: Trained, skim: Path, tmp_path: Path, spoil: Callable[[dict[str, Any], Path], None]
 ) -> None:
     run_dir = Path(shutil.copytree(trained.run_dir, tmp_path / "run"))
@@ -352,7 +352,7 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
 
 
-def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
+def test_files_that_wait_are_named(trained: Trained) -> None:
     message = trained.refused(
         Exit.NOT_THERE_YET, *ALL_NEW, "--set", "ingest.until=2000-01-01T00:00:00Z"
     )

@@ -55,7 +55,7 @@ def interrupt(finished_run: FinishedRun, stage: str) -> None:
     finished_run.assert_nothing_left()
 
 
-def test_a_version_that_was_complete_before_a_kill_stayed_unused_and_the_work_was_done_again(
+def test_a_version_that_is_complete_before_a_kill_is_put_in_use(
     finished_run: FinishedRun,
 ) -> None:
     finished_run.restore("report")
@@ -67,7 +67,7 @@ def test_a_version_that_was_complete_before_a_kill_stayed_unused_and_the_work_wa
 
 
 @pytest.mark.parametrize("step", range(len(STEPS) + 1), ids=["at the beginning", *STEPS])
-def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
+def test_a_kill_while_a_model_is_published_leaves_a_whole_one_in_use(
     finished_run: FinishedRun, step: int
 ) -> None:
     run_dir = finished_run.restore()
@@ -89,7 +89,7 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     finished_run.assert_nothing_left()
 
 
-def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goes_back_to(
+def test_a_rollback_skips_a_model_that_a_kill_kept_from_use(
     finished_run: FinishedRun,
 ) -> None:
     run_dir = finished_run.restore()

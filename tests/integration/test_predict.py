@@ -166,9 +166,7 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
     assert "Did you mean 'hlf'?" in second.stderr
 
 
-def test_scores_of_training_events_looked_like_those_of_new_ones(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_scores_of_training_events_come_with_a_warning(finished: Finished, tmp_path: Path) -> None:
     """`predict` said nothing where the model had learnt from the files; also a copy of the run knows them."""
     splits = [
         pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")
@@ -267,7 +265,9 @@ def test_a_damaged_model_marks_no_event_as_scored(finished: Finished, tmp_path: 
             classifier.scores(events)
 
 
-def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_path: Path) -> None:
+def test_files_of_the_same_name_are_scored_into_different_files(
+    finished: Finished, tmp_path: Path
+) -> None:
     """The second `a.root` was named like the scores of `a-2.root`."""
     events = [event_row(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])]
     files = []
@@ -302,7 +302,7 @@ def test_a_notebook_gets_scores_of_arrow_pandas_and_awkward_events(finished: Fin
         )
 
 
-def test_features_of_another_selection_got_scores(finished: Finished) -> None:
+def test_features_of_another_selection_are_refused(finished: Finished) -> None:
     """The features of our datasets, and of `features_of`, say what they were made with; other tables say nothing."""
     path = next(finished.current("features").glob("test/*.parquet"))
     table, classifier = pq.read_table(path), load_classifier(finished.exported)

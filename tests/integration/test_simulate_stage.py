@@ -57,9 +57,7 @@ def test_a_sample_of_an_unknown_process_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["simulate://ttbar", "more.root"])
-def test_processes_of_other_luminosities_were_normalised_as_one_sample(
-    tmp_path: Path, second: str
-) -> None:
+def test_a_sample_of_different_luminosities_is_refused(tmp_path: Path, second: str) -> None:
     samples = [
         {"name": "a", "label": 0, "files": ["simulate://wjets", second]},
         {"name": "b", "label": 1, "files": ["b.root"]},
@@ -90,7 +88,7 @@ def test_files_with_settings_start_at_the_folder_of_the_config(tmp_path: Path) -
     assert config.simulate.process("ttbar").lines() == ["Top:gg2ttbar = on"]
 
 
-def test_other_events_in_a_file_of_the_same_name_were_not_simulated(tmp_path: Path) -> None:
+def test_other_events_in_a_file_of_the_same_name_are_simulated(tmp_path: Path) -> None:
     (tmp_path / "hard.lhe").write_text("some events")
     lines = ["Beams:frameType = 4", f"Beams:LHEF = {tmp_path / 'hard.lhe'}"]
     document = {"processes": [{"name": "wjets", "pythia": lines}, {"name": "ttbar"}]}

@@ -33,7 +33,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 
 @pytest.mark.slow
-def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
+def test_a_file_of_copies_only_leaves_the_events_as_they_are(night: Night) -> None:
     """What the first read had written of it stayed in the folder, and the stage refused its own output."""
     night.run()
     events_before, data = night.events(), night.version("features").folder / "dataset.json"
