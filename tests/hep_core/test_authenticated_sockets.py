@@ -39,7 +39,7 @@ def come(door: AuthenticatedListener, message: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("message", WORDS.values(), ids=WORDS)
-def test_a_stranger_is_sent_away_and_disturbs_nobody(
+def test_a_client_without_the_token_is_rejected_and_disturbs_no_other(
     door: AuthenticatedListener, message: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with come(door, message) as stranger:
@@ -67,7 +67,7 @@ def test_a_stranger_is_sent_away_and_disturbs_nobody(
     ("message", "stays"),
     [(b"0" * len(TOKEN), False), (b"0" * (len(TOKEN) - 1), True), (TOKEN[:-1], True)],
 )
-def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(
+def test_a_complete_wrong_token_is_rejected_at_once(
     door: AuthenticatedListener, message: bytes, stays: bool
 ) -> None:
     with come(door, message):
@@ -78,7 +78,7 @@ def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(
 
 
 @given(words=st.binary(max_size=40))
-def test_no_words_but_the_token_open_the_door(message: bytes) -> None:
+def test_only_the_token_is_accepted(message: bytes) -> None:
     door = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), TOKEN)
     with come(door, message):
         results = [*door.accept(1), *door.accept(0)]
@@ -88,7 +88,7 @@ def test_no_words_but_the_token_open_the_door(message: bytes) -> None:
     assert bool(results) == message.startswith(TOKEN)
 
 
-def test_300_silent_strangers_make_room(door: AuthenticatedListener) -> None:
+def test_silent_clients_make_room_for_new_ones(door: AuthenticatedListener) -> None:
     with ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(come(door, b""))

@@ -50,7 +50,7 @@ def result(package: Path, inner: str) -> tuple[int, int]:
     return actual["outer"](3), sum(actual["outer"].stats.cache_misses.values())
 
 
-def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_changes(
+def test_the_cache_is_used_until_a_file_of_the_package_changes(
     tmp_path: Path,
 ) -> None:
     package = tmp_path / "kernels"
@@ -60,7 +60,7 @@ def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_cha
     assert result(package, "x + 2") == (5, 1)
 
 
-def test_a_function_with_other_options_ran_as_it_was_compiled_before(tmp_path: Path) -> None:
+def test_a_function_with_other_options_is_compiled_again(tmp_path: Path) -> None:
     file = tmp_path / "divided.py"
     file.write_text("def divided(x, y):\n    return x / y\n")
     for options in ({"error_model": "numpy"}, {}):
@@ -74,7 +74,7 @@ def test_a_function_with_other_options_ran_as_it_was_compiled_before(tmp_path: P
                 kernel(1.0, 0.0)
 
 
-def test_capsules_that_pybind11_leaves_in_builtins_stop_no_cache(
+def test_capsules_in_builtins_stop_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builtins, "__pybind11_internals", dt.datetime_CAPI, raising=False)
@@ -82,14 +82,14 @@ def test_capsules_that_pybind11_leaves_in_builtins_stop_no_cache(
     assert result(tmp_path / "kernels", "x + 1") == (4, 0)
 
 
-def test_the_first_place_that_we_can_write_and_others_cannot_is_taken(tmp_path: Path) -> None:
+def test_the_cache_is_in_the_first_writable_private_folder(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
     places = [unwritable(tmp_path), tmp_path / "shared", tmp_path / "home"]
     assert cache_folder("kernels-1", places) == tmp_path / "home" / "kernels-1"
 
 
-def test_with_a_read_only_checkout_and_home_it_is_a_temporary_folder_that_is_found_again(
+def test_without_a_writable_folder_the_cache_is_a_stable_temporary_one(
     tmp_path: Path, temporary: Path
 ) -> None:
     places = [unwritable(tmp_path)]
@@ -223,7 +223,7 @@ def test_no_kernel_reads_or_writes_beyond_an_array() -> None:
     assert completed.stdout.split() == ["checked", "True", "True"], completed.stderr
 
 
-def test_machine_code_was_compiled_again_in_each_process() -> None:
+def test_machine_code_is_compiled_once_for_all_processes() -> None:
     """A set of options has another order in each process, and the name of the cache had that order."""
     flags = {"reassoc", "contract", "arcp", "nsz", "nnan"}
     compiling.compiled(lambda x: x, fastmath=flags)

@@ -35,7 +35,7 @@ print(json.dumps([sys.argv, sys.flags.optimize, sys.path[:2], sys.getfilesysteme
         *("SSL_CERT_FILE", "NUMBA_CACHE_DIR", "_TYPER_COMPLETE_ARGS", "MPLCONFIGDIR", "MY_TOKEN"),
     ],
 )  # fmt: skip
-def test_what_counts_stays(name: str) -> None:
+def test_variables_of_no_row_stay(name: str) -> None:
     assert list(ignored_names(IGNORED_EVERYWHERE | IGNORED_BY_LOCAL_SPARK, [name])) == []
     assert clean_environment({name: "x"})[name] == "x"
 

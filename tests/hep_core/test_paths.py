@@ -54,7 +54,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_pattern_matches_what_it_matches_in_a_shell(
+def test_a_pattern_matches_as_in_a_shell(
     tree: Path, pattern: str, absolute: bool
 ) -> None:
     bash = shutil.which("bash")
@@ -69,7 +69,7 @@ def test_a_pattern_matches_what_it_matches_in_a_shell(
     assert actual == matching_files(pattern)
 
 
-def test_links_to_folders_are_followed_where_they_are_named_only(tree: Path) -> None:
+def test_links_to_folders_are_followed_only_where_they_are_named(tree: Path) -> None:
     # Bash follows some of them below `**`; a circle would give each file many times.
     (tree / "d" / "again").symlink_to(tree)
     (tree / "link").symlink_to(tree / "d")
@@ -80,7 +80,7 @@ def test_links_to_folders_are_followed_where_they_are_named_only(tree: Path) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_there_is_no_pattern(tree: Path, name: str) -> None:
+def test_an_existing_name_is_no_pattern(tree: Path, name: str) -> None:
     assert matching_files(f"{tree}/{name}") == [f"{tree}/{name}"]
 
 
@@ -95,7 +95,7 @@ def test_two_stars_beside_letters_are_one_on_servers_too(
     )
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.root")).touch()
     with pytest.raises(PathError, match=r"udcff.root' is no text"):
         matching_files(f"{tmp_path}/*.root")
@@ -118,13 +118,13 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         (ExpandedPath("$NIGHT"), "$NIGHT"),
     ],
 )
-def test_home_and_variables(monkeypatch: pytest.MonkeyPatch, message: str, path: str) -> None:
+def test_home_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch, message: str, path: str) -> None:
     for name, value in {"HOME": "/home/ada", "NIGHT": "/data/7", "SUB": "sub"}.items():
         monkeypatch.setenv(name, value)
     assert expand_path(message, "/my [1]") == path
 
 
-def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Path) -> None:
+def test_an_existing_name_with_a_dollar_sign_stands_for_itself(tmp_path: Path) -> None:
     (tmp_path / "a$b.root").touch()
     assert expand_path("a$b.root", tmp_path) == f"{tmp_path}/a$b.root"
 
@@ -144,7 +144,7 @@ def test_a_name_with_a_dollar_sign_that_is_there_stands_for_itself(tmp_path: Pat
         ),
     ],
 )
-def test_what_is_unknown_is_named(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_an_unknown_variable_or_user_is_named(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     monkeypatch.setenv("NIGHT", "7")
     with pytest.raises(PathError, match=message):
         expand_path(text)

@@ -80,7 +80,7 @@ def wrapped(*arguments: Any) -> Any:
         "object with a function of another",
     ),
 )
-def test_the_function_behind_a_callable_says_name_and_module(
+def test_name_and_module_of_a_callable_are_those_of_its_function(
     options: Callable[..., Any], name: str, function: Callable[..., Any]
 ) -> None:
     assert python_function(options) is function

@@ -195,7 +195,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
-def test_a_plugin_that_cannot_be_is_refused_with_its_file_and_line(
+def test_an_impossible_plugin_is_refused_with_its_file_and_line(
     name: str, answers: dict[str, tuple[str, str]]
 ) -> None:
     _, kind_name, text = BAD[name]
@@ -205,7 +205,7 @@ def test_a_plugin_that_cannot_be_is_refused_with_its_file_and_line(
     assert not text or f"{name}.py" in message
 
 
-def test_a_plugin_that_is_not_there_is_named() -> None:
+def test_a_missing_plugin_is_named() -> None:
     from hep_core.plugins import PluginError, load, loaded
 
     with pytest.raises(PluginError, match=r"no file /not/there\.py"):

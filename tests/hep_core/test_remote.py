@@ -114,7 +114,7 @@ def test_a_remote_file_gives_the_table_of_the_local_one(
     assert {method for method, byte_range in server.requests if byte_range} == {"GET"}
 
 
-def test_a_url_that_is_not_there_is_named(server: FaultyServer) -> None:
+def test_a_missing_url_is_named(server: FaultyServer) -> None:
     url = f"{server.url}/absent.root"
     with pytest.raises(NoFilesError, match=rf"sample 'remote': no file matches '{re.escape(url)}'"):
         expand([sample(f"{server.url}/a.root", url)])
@@ -134,7 +134,7 @@ def test_a_remote_file_that_changes_in_place_is_checked_again(
 
 
 @pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
-def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(
+def test_finding_and_checking_files_retry_after_temporary_faults(
     server: FaultyServer, fault: str
 ) -> None:
     url = f"{server.url}/a.root"
@@ -243,7 +243,7 @@ def test_a_server_that_never_answers_is_given_up(
             read()
 
 
-def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(
+def test_waits_of_xrootd_are_limited_unless_the_user_sets_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("XRD_CONNECTIONWINDOW", "XRD_CONNECTIONRETRY", "XRD_STREAMERRORWINDOW"):
@@ -274,7 +274,7 @@ def test_a_url_that_no_file_system_takes_is_named(url: str, message: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_timeout(
+def test_the_timeout_of_the_user_limits_the_wait(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = {"https": {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}

@@ -61,7 +61,7 @@ def of_module(module: str, *bases: type[Exception]) -> Exception:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_what_may_pass(cause: Exception, current: bool, reference: bool) -> None:
+def test_only_errors_that_may_pass_are_retried(cause: Exception, current: bool, reference: bool) -> None:
     for path, passing in ((LOCAL, current), (REMOTE, reference)):
         refused = path == REMOTE and isinstance(cause, PermissionError)
         gone = isinstance(cause, FileNotFoundError | PermissionError)
@@ -76,7 +76,7 @@ def test_what_may_pass(cause: Exception, current: bool, reference: bool) -> None
 @pytest.mark.parametrize(
     "name", ["NoSuchBucket", "NoCredentialsError", "ClientConnectorCertificateError"]
 )
-def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: str) -> None:
+def test_a_refusing_server_is_named_and_its_file_is_never_skipped(name: str) -> None:
     cause = FileNotFoundError("The specified bucket does not exist")
     cause.__cause__ = type(name, (Exception,), {})("not for you")
     problem = read_error("s3://bucket/a.root", where="its size", cause=cause)
@@ -96,7 +96,7 @@ def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: s
         )
 
 
-def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
+def test_temporary_disk_errors_are_translated_and_missing_files_are_not() -> None:
     with (
         pytest.raises(UnreachableFileError, match="/data/a: its hash could not be read"),
         translate_fs_errors("/data/a", "its hash"),

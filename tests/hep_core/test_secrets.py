@@ -57,7 +57,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         f"{{'files': ['https://store/a.root?sig={SECRET}']}}",
     ],
 )
-def test_secrets_of_urls_are_gone(text: str) -> None:
+def test_secrets_of_urls_are_hidden(text: str) -> None:
     assert SECRET not in redact(text)
     assert "***" in redact(text)
 
@@ -75,7 +75,7 @@ def test_secrets_of_urls_are_gone(text: str) -> None:
         "s3://bucket/a@b/c:d@e.root",
     ],
 )
-def test_the_rest_stays_as_it_is(text: str) -> None:
+def test_texts_without_secrets_stay_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
@@ -91,7 +91,7 @@ def test_the_rest_stays_as_it_is(text: str) -> None:
         ("https://store/a?token=x, https://store/b", "https://store/a?token=***, https://store/b"),
     ],
 )
-def test_what_is_around_a_secret_stays_readable(text: str, displayed: str) -> None:
+def test_the_text_around_a_secret_stays_readable(text: str, displayed: str) -> None:
     assert redact(text) == displayed
 
 
@@ -114,12 +114,12 @@ def test_credentials_of_the_config_are_hidden_wherever_they_stand() -> None:
     }
 
 
-def test_short_credentials_cost_no_words() -> None:
+def test_short_credentials_hide_no_parts_of_texts() -> None:
     register_secrets([SecretStr("4"), SecretStr(""), SecretStr("true")])
     assert redact("4 jets are true") == "4 jets are true"
 
 
-def test_errors_hide_them_and_survive_the_way_back_from_a_task() -> None:
+def test_errors_hide_secrets_and_can_be_pickled() -> None:
     error = UnreadableFileError(f"https://me:{SECRET}@store/a.root cannot be opened")
     assert SECRET not in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - our own

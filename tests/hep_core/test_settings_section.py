@@ -93,7 +93,7 @@ def test_keys_of_a_method_without_effect_are_refused(
     TrainSettings.model_validate({"algorithm": {"name": name, **selected, **beside}})
 
 
-def test_interruptions_of_no_length_were_accepted_by_the_simulated_cluster() -> None:
+def test_interruptions_of_no_length_are_refused() -> None:
     with pytest.raises(
         ValidationError, match=r"pause_probability: 0\.1 has no effect: it needs pause_seconds"
     ):
@@ -165,7 +165,7 @@ def test_a_window_longer_than_the_run_is_counted_and_not_refused() -> None:
 
 @pytest.mark.parametrize("selected", PARALLEL_METHODS.values(), ids=PARALLEL_METHODS)
 @pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=str)
-def test_what_acts_now_and_then_is_counted(
+def test_actions_of_some_steps_are_counted(
     selected: dict[str, Any], slowmo: dict[str, Any] | None
 ) -> None:
     how = settings(**selected)

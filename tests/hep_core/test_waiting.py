@@ -76,7 +76,7 @@ def test_files_that_wait_for_the_same_reason_are_named_in_one_line(data: Path) -
     assert f"The same of 2 more: {waiting[1]}, {waiting[2]}" in line
 
 
-def test_what_stays_as_it_is_counts_as_damaged_and_at_once_without_the_setting(data: Path) -> None:
+def test_a_truncated_file_is_bad_once_it_no_longer_changes(data: Path) -> None:
     with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
         look(data)
     age(data / "half.root", 120)
@@ -107,11 +107,11 @@ def test_a_file_that_grows_during_its_check_waits(
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(-30, True), (30, True), (-90, False), (90, False)])
-def test_a_clock_that_is_ahead_a_little_does_not_matter(seconds: float, waits: bool) -> None:
+def test_a_clock_may_be_ahead_by_the_settle_time(seconds: float, waits: bool) -> None:
     assert is_recent(str(time.time() + seconds), 60) is waits
 
 
-def test_files_from_the_end_of_the_interval_on_are_left(data: Path) -> None:
+def test_files_modified_after_the_limit_wait(data: Path) -> None:
     (data / "half.root").unlink()
     shutil.copy(SAMPLES / "qcd_13TeV_PU20_1.root", data / "later.root")
     until = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
@@ -127,7 +127,7 @@ def samples(data: Path, *names: str) -> list[SampleSettings]:
     return [SampleSettings(name=name, label=0, files=[str(data / "*.root")]) for name in names]
 
 
-def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
+def test_a_glob_without_files_gives_a_note_or_if_strict_an_error(data: Path) -> None:
     (data / "half.root").unlink()
     (sample,) = samples(data, "qcd")
     sample = sample.model_copy(update={"files": [*sample.files, str(data / "late*.root")]})
@@ -140,6 +140,6 @@ def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
         find_input_files([sample], IngestSettings(), reports.append, strict=True)
 
 
-def test_times_of_servers_say_nothing() -> None:
+def test_times_of_servers_are_never_recent() -> None:
     assert not is_recent("2026-11-21T00:00:00+00:00", 1e12)
     assert not is_recent("", 1e12)

@@ -269,7 +269,7 @@ def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_s
 
 
 @pytest.mark.parametrize("index", [errno.EMFILE, errno.ENOTCONN])
-def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
+def test_a_temporary_error_of_the_system_skips_no_file(
     analysis: Incoming, monkeypatch: pytest.MonkeyPatch, index: int
 ) -> None:
     """A dead mount, or too many open files: the next run said `up to date` without the events of the file."""

@@ -128,7 +128,7 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(
         assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
-def test_clusters_from_before_a_field_was_added_ended_as_an_error_of_this_program(
+def test_clusters_without_a_late_field_are_read(
     tmp_path: Path,
 ) -> None:
     """Their lists of pages end before its columns."""

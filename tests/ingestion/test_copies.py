@@ -89,7 +89,7 @@ def test_copies_in_another_file_are_an_error_that_names_both(
     assert "on_duplicate: drop" in message
 
 
-def test_the_order_of_the_samples_chose_the_class_of_an_event_in_two(
+def test_an_event_in_two_classes_is_refused(
     whole: Path, merged: Path, tmp_path: Path
 ) -> None:
     for index, names in enumerate((("a", "other"), ("other", "a"))):
@@ -132,7 +132,7 @@ def full_event(index: int, *, slim: bool) -> Row:
     )
 
 
-def test_copies_in_a_slimmed_skim_were_not_found(tmp_path: Path) -> None:
+def test_copies_in_a_slimmed_skim_are_found(tmp_path: Path) -> None:
     whole = write_delphes(
         tmp_path / "whole.root", [full_event(index, slim=False) for index in range(6)]
     )

@@ -22,7 +22,7 @@ def packed(tmp_path: Path) -> Iterator[Path]:
     importlib.reload(root_format)
 
 
-def test_isal_is_what_uproot_calls(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uproot_decompresses_with_isal(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isal_zlib = pytest.importorskip("isal.isal_zlib")
     sizes: list[int] = []
     real = isal_zlib.decompress

@@ -66,7 +66,7 @@ def qcd(*patterns: Path | str) -> list[SampleSettings]:
         (["absent/x/*.root"], True, r"Nearest: [^ ]*a\.root\."),
     ],
 )
-def test_what_matches_nothing_is_named_with_the_nearest_that_is_there(
+def test_a_path_that_matches_nothing_is_named_with_the_nearest(
     tmp_path: Path, patterns: list[str], is_listening: bool, message: str
 ) -> None:
     (tmp_path / "a.root").touch()
@@ -80,7 +80,7 @@ def test_what_matches_nothing_is_named_with_the_nearest_that_is_there(
     assert reports == []
 
 
-def test_a_folder_with_brackets_in_its_name_made_a_named_file_a_glob(
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that was not there was left out with a note."""

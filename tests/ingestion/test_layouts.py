@@ -84,7 +84,7 @@ TWO_AND_ONE: Final = [[90.0, 50.0], [70.0]]
 
 
 @pytest.mark.parametrize("name", ["nJet", "njets", "Jet_size"])
-def test_stale_slots_behind_a_counter_became_jets(tmp_path: Path, name: str) -> None:
+def test_slots_behind_the_counter_are_no_jets(tmp_path: Path, name: str) -> None:
     path = rewritten(tmp_path / "a.root", {**fixed(0, stale=True), name: COUNTS})
     assert jet_pts(select(path)) == TWO_AND_ONE
 
@@ -98,7 +98,7 @@ def test_a_counter_of_any_name_and_type_is_mapped(tmp_path: Path, counts: Any) -
 
 
 @pytest.mark.parametrize("fill", [-999, np.nan, 0])
-def test_padded_slots_without_a_counter(tmp_path: Path, fill: float) -> None:
+def test_padded_slots_without_a_counter_are_dropped(tmp_path: Path, fill: float) -> None:
     path = rewritten(tmp_path / "a.root", fixed(fill))
     with pytest.raises(
         MissingBranchError, match=r"'Jet_PT' .* arrays of 4 slots .*set `jets\.count`.* `filled`"
@@ -107,7 +107,7 @@ def test_padded_slots_without_a_counter(tmp_path: Path, fill: float) -> None:
     assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
 
 
-def test_slots_that_all_hold_a_candidate(tmp_path: Path) -> None:
+def test_slots_may_all_hold_a_candidate(tmp_path: Path) -> None:
     changes = {name: values[:, :2] for name, values in fixed(0, stale=True).items()}
     path = rewritten(tmp_path / "a.root", changes)
     assert jet_pts(select(path, branch_map={"jets.count": "all"})) == [[90.0, 50.0], [70.0, 50.0]]
@@ -166,7 +166,7 @@ def test_a_counter_that_cannot_be_right_is_named(
 
 
 @pytest.mark.parametrize("fill", [999, -99, 0])
-def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> None:
+def test_padding_in_lists_is_named(tmp_path: Path, fill: float) -> None:
     changes = {name: ak.Array(ak.from_regular(values)) for name, values in fixed(fill).items()}
     path = rewritten(tmp_path / "a.root", changes)
     message = rf"5 of 8 candidates of 'jets' look like padding, such as pt {fill}, .*`jets\.count`.*`filled`"
@@ -197,7 +197,7 @@ def test_one_branch_for_two_momenta_is_refused(
         found(write_delphes(tmp_path / "a.root", EVENTS), IngestSettings(branch_map=branch_map))
 
 
-def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_path: Path) -> None:
+def test_tracks_below_the_threshold_reject_no_event(tmp_path: Path) -> None:
     below = [track(0.0, np.inf, 0), track(0.2, 0, 720.0), track(-999.0, -999.0, -999.0)]
     photons = [tower(0.0, np.inf, 0), tower(5.0, 0, 0)]
     event = event_row(
@@ -366,7 +366,7 @@ def test_objects_and_leaves_are_read_by_their_full_path(
     assert source.read(0, 2).tolist() == document
 
 
-def test_a_short_name_read_the_electrons_for_the_muons() -> None:
+def test_an_ambiguous_short_name_is_refused() -> None:
     with pytest.raises(
         MissingBranchError, match=r"'PT' is the name of 2 branches: 'electron/PT', 'muon/PT'"
     ):
@@ -395,7 +395,7 @@ def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(
         field_sources(names, {field: name}, {})
 
 
-def test_a_merge_behind_an_empty_file_was_called_a_damaged_copy() -> None:
+def test_a_merge_after_an_empty_file_is_named() -> None:
     with pytest.raises(
         DamagedFileError, match=r"first file of the merge .* had no entries.*Merge again without"
     ):
@@ -495,7 +495,7 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
     assert "not closed" in waiting.reason
 
 
-def test_padding_was_taken_for_missing_energy(tmp_path: Path) -> None:
+def test_a_negative_missing_energy_is_refused(tmp_path: Path) -> None:
     path = rewritten(tmp_path / "a.root", {"MissingET_MET": np.array([20.0, -999.0], "f4")})
     with pytest.raises(
         WrongBranchTypeError, match=r"'met' is -999 in entry 1; no missing energy is negative"

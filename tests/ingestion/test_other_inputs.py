@@ -114,7 +114,7 @@ def test_without_the_map_the_missing_branches_and_the_cure_are_named() -> None:
     assert "`muons: Muon`" in message
 
 
-def test_a_file_that_was_never_closed_was_called_empty() -> None:
+def test_a_file_that_was_never_closed_is_named() -> None:
     message = message_of(NO_KEYS, IngestSettings(), UnclosedFileError)
     assert (
         f"{NO_KEYS} was never closed: the job that wrote its 970 bytes ended before it saved a tree."
@@ -172,7 +172,7 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     assert not block.lacks_own_track.any()
 
 
-def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path: Path) -> None:
+def test_jets_whose_discriminant_is_nan_reject_the_event(tmp_path: Path) -> None:
     events = some_events()[:3] + some_events()[6:9]
     offsets = np.array([len(event["jets"]) for event in events])
     flat = np.linspace(0.0, 1.0, offsets.sum())

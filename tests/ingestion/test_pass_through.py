@@ -89,7 +89,7 @@ def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -
     return predict(small_network("hlf"), features.files)
 
 
-def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
+def test_pass_through_columns_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
     actual = predicted(tmp_path, PASS_THROUGH, GeneratedSample(1, None, 1, 1.0))
     assert actual["Event.Number"].to_pylist() == [NUMBER + 1, NUMBER + 3, NUMBER + 5]
     assert actual["ScalarHT.HT"].to_pylist() == [0.25, 0.75, 1.25]
@@ -117,7 +117,7 @@ def listed(path: Path, *, short: int | None = None, is_empty: bool = False) -> P
     return written(path, further=further, is_empty=is_empty)
 
 
-def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path) -> None:
+def test_weights_are_read_from_lists(tmp_path: Path) -> None:
     path = listed(tmp_path / "a.root")
     weights = {
         "up": "WeightLHEF.Weight[7]",

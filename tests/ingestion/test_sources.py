@@ -52,7 +52,7 @@ def test_each_choice_in_braces_needs_a_file(tmp_path: Path) -> None:
         expand([sample("x", tmp_path / "{a,c}*.root")])
 
 
-def test_what_several_samples_lack_is_said_at_once(tmp_path: Path) -> None:
+def test_missing_files_of_several_samples_are_named_together(tmp_path: Path) -> None:
     touched(tmp_path, "a.root")
     samples = [
         sample("x", tmp_path / "a1.root"),

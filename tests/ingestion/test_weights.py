@@ -79,7 +79,7 @@ def test_the_weight_is_what_the_sample_states(
         ),
     ],
 )
-def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
+def test_several_weights_of_an_event_need_a_position(
     tmp_path: Path, weight: str | None, kind_name: type[Exception], message: str
 ) -> None:
     path = written(tmp_path / "a.root", {"Event.Weight": THREE})
@@ -100,7 +100,7 @@ def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_pat
     assert notes_of(*checked_files(info.path, weight="genWeight")) == []
 
 
-def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
+def test_collision_data_need_no_mapped_weight(tmp_path: Path) -> None:
     """Neither the weight nor its variations are there; of simulated events each counts."""
     settings = IngestSettings(weights={"up": "LHEWeight[1]", "down": "weight * LHEWeight[2]"})
     data = written(tmp_path / "data.root", {"run": np.arange(4)})
@@ -129,7 +129,7 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
 
 
 @pytest.mark.parametrize("weight", ["MissingET.MET", "Jet.PT[0]"])
-def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> None:
+def test_a_momentum_is_no_weight(tmp_path: Path, weight: str) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
     with pytest.raises(WrongBranchTypeError, match="and 'weight' would both be read from branch"):
         checked_files(path, weight=weight)
@@ -272,7 +272,7 @@ def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(
         ([1e9], {"genEventCount_": np.array([4])}, NUMBERS, ""),
     ],
 )
-def test_what_counts_the_generated_events_shows_a_skim(
+def test_counters_of_generated_events_show_a_skim(
     tmp_path: Path,
     histogram: list[float] | None,
     runs: dict[str, Any],
@@ -298,7 +298,7 @@ def test_what_counts_the_generated_events_shows_a_skim(
     ("message", "is_right"),
     [("Runs.genEventSumw", False), ("counts/h_genWeight[1]", False), ("Runs.genEventCount", True)],
 )
-def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
+def test_a_sum_of_weights_in_another_scale_than_the_events_is_refused(
     tmp_path: Path, weight: str | None, message: str, is_right: bool
 ) -> None:
     path = counted(tmp_path / "a.root", [12.0, 5.0], RUNS)
@@ -318,7 +318,7 @@ def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
         inventory([source], IngestSettings())
 
 
-def test_a_tree_runs_written_as_ntuple_did_not_show_a_skim(tmp_path: Path) -> None:
+def test_a_tree_runs_written_as_ntuple_shows_a_skim(tmp_path: Path) -> None:
     (info,) = checked_files(counted(tmp_path / "a.root", None, RUNS, is_ntuple=True), weight="none")
     assert info.skim == "Runs.genEventCount is 50, its tree has 4 entries"
 
