@@ -54,9 +54,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_pattern_matches_as_in_a_shell(
-    tree: Path, pattern: str, absolute: bool
-) -> None:
+def test_a_pattern_matches_as_in_a_shell(tree: Path, pattern: str, absolute: bool) -> None:
     bash = shutil.which("bash")
     assert bash
     if absolute:
@@ -118,7 +116,9 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         (ExpandedPath("$NIGHT"), "$NIGHT"),
     ],
 )
-def test_home_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch, message: str, path: str) -> None:
+def test_home_and_variables_are_expanded(
+    monkeypatch: pytest.MonkeyPatch, message: str, path: str
+) -> None:
     for name, value in {"HOME": "/home/ada", "NIGHT": "/data/7", "SUB": "sub"}.items():
         monkeypatch.setenv(name, value)
     assert expand_path(message, "/my [1]") == path
@@ -144,7 +144,9 @@ def test_an_existing_name_with_a_dollar_sign_stands_for_itself(tmp_path: Path) -
         ),
     ],
 )
-def test_an_unknown_variable_or_user_is_named(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_an_unknown_variable_or_user_is_named(
+    monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
     monkeypatch.setenv("NIGHT", "7")
     with pytest.raises(PathError, match=message):
         expand_path(text)

@@ -33,44 +33,48 @@ from ingestion.spark_job import ingest
 LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
 
 
-def of_module(module: str, *bases: type[Exception]) -> Exception:
-    kind_name: type[Exception] = type("Failure", bases or (Exception,), {"__module__": module})
-    return kind_name("some words")
+def error_of_module(module: str, *bases: type[Exception]) -> Exception:
+    """An error whose class is defined in a module."""
+    error_class: type[Exception] = type("Failure", bases or (Exception,), {"__module__": module})
+    return error_class("some message")
 
 
 @pytest.mark.parametrize(
-    ("cause", "current", "reference"),
+    ("cause", "local_error", "remote_error"),
     [
-        (OSError(errno.EIO, "Input/output error"), True, True),
-        (OSError(errno.EMFILE, "Too many open files"), True, True),
-        (BlockingIOError(errno.EAGAIN, "Try again"), True, True),
-        (TimeoutError(), True, True),
-        (ConnectionRefusedError(), True, True),
-        (FileNotFoundError(errno.ENOENT, "No such file"), False, False),
-        (PermissionError(errno.EACCES, "Permission denied"), False, False),
-        (IsADirectoryError(errno.EISDIR, "Is a directory"), False, False),
+        (OSError(errno.EIO, "Input/output error"), UnreachableFileError, UnreachableFileError),
+        (OSError(errno.EMFILE, "Too many open files"), UnreachableFileError, UnreachableFileError),
+        (BlockingIOError(errno.EAGAIN, "Try again"), UnreachableFileError, UnreachableFileError),
+        (TimeoutError(), UnreachableFileError, UnreachableFileError),
+        (ConnectionRefusedError(), UnreachableFileError, UnreachableFileError),
+        (FileNotFoundError(errno.ENOENT, "No file"), UnreadableFileError, UnreadableFileError),
+        (PermissionError(errno.EACCES, "Denied"), UnreadableFileError, RefusedFileError),
+        (IsADirectoryError(errno.EISDIR, "A folder"), DamagedFileError, DamagedFileError),
         # Uproot says this of damaged bytes; of a server it may be anything.
-        (OSError("not a ROOT file"), False, True),
-        (OSError(errno.EINVAL, "Invalid argument"), False, True),
-        (OSError("[ERROR] Server responded with an error: [3011] No such file"), False, False),
-        (of_module("botocore.exceptions"), False, True),
-        (of_module("aiohttplike.exceptions"), False, False),
-        (of_module("aiohttp.client_exceptions", FileNotFoundError), False, False),
-        (ValueError("inconsistent"), False, False),
-        (uproot.deserialization.DeserializationError("bad", None, None, {}, LOCAL), False, False),
+        (OSError("not a ROOT file"), DamagedFileError, UnreachableFileError),
+        (OSError(errno.EINVAL, "Invalid argument"), DamagedFileError, UnreachableFileError),
+        (OSError("[ERROR] [3011] No such file"), DamagedFileError, DamagedFileError),
+        (error_of_module("botocore.exceptions"), DamagedFileError, UnreachableFileError),
+        (error_of_module("aiohttplike.exceptions"), DamagedFileError, DamagedFileError),
+        (
+            error_of_module("aiohttp.client_exceptions", FileNotFoundError),
+            UnreadableFileError,
+            UnreadableFileError,
+        ),
+        (ValueError("inconsistent"), DamagedFileError, DamagedFileError),
+        (
+            uproot.deserialization.DeserializationError("bad", None, None, {}, LOCAL),
+            DamagedFileError,
+            DamagedFileError,
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_only_errors_that_may_pass_are_retried(cause: Exception, current: bool, reference: bool) -> None:
-    for path, passing in ((LOCAL, current), (REMOTE, reference)):
-        refused = path == REMOTE and isinstance(cause, PermissionError)
-        gone = isinstance(cause, FileNotFoundError | PermissionError)
-        kind_name = (
-            UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
-        )
-        assert type(read_error(path, where="its index", cause=cause)) is (
-            RefusedFileError if refused else kind_name
-        )
+def test_only_errors_that_may_pass_are_retried(
+    cause: Exception, local_error: type[Exception], remote_error: type[Exception]
+) -> None:
+    assert type(read_error(LOCAL, where="its index", cause=cause)) is local_error
+    assert type(read_error(REMOTE, where="its index", cause=cause)) is remote_error
 
 
 @pytest.mark.parametrize(

@@ -96,26 +96,27 @@ def path(tmp_path: Path) -> Path:
 def test_the_content_decides_whether_a_file_is_unchanged(
     path: Path, change: Callable[[Path], Path], same: bool
 ) -> None:
-    (state_before,) = as_read(path)
-    (state_after,) = carry_over_revisions(checked_files(change(path)), [state_before])
-    assert state_after.uuid == state_before.uuid
-    assert is_unchanged(state_after, state_before) is same
-    assert (state_after.digest, state_after.revision) == (
-        (state_before.digest, "") if same else ("", state_after.modified)
-    )
-    # Once it is read, it is the new one; touching it changes nothing.
-    repeated = as_read(Path(state_after.path), earlier=[state_before])
-    assert is_unchanged(
-        carry_over_revisions(checked_files(touch(Path(state_after.path))), repeated)[0], repeated[0]
-    )
+    (old,) = as_read(path)
+
+    (new,) = carry_over_revisions(checked_files(change(path)), [old])
+
+    assert new.uuid == old.uuid
+    assert is_unchanged(new, old) is same
+    expected = (old.digest, "") if same else ("", new.modified)
+    assert (new.digest, new.revision) == expected
+    # Once it is read, touching it changes nothing.
+    (read_again,) = as_read(Path(new.path), earlier=[old])
+    (touched,) = carry_over_revisions(checked_files(touch(Path(new.path))), [read_again])
+    assert is_unchanged(touched, read_again)
 
 
-def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(path: Path) -> None:
-    as_read_before = as_read(path)
+def test_a_file_of_a_new_uuid_has_neither_digest_nor_revision(path: Path) -> None:
+    old = as_read(path)
     write_plain(path, events(), uuid=uuid5(NAMESPACE_URL, "another"))
-    for earlier in ([], as_read_before):
-        (info,) = carry_over_revisions(checked_files(path), earlier)
-        assert (info.digest, info.revision) == ("", "")
+
+    (info,) = carry_over_revisions(checked_files(path), old)
+
+    assert (info.digest, info.revision) == ("", "")
     assert not is_unchanged(info, None)
 
 
@@ -125,64 +126,68 @@ def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(pat
 def test_a_file_of_another_size_number_of_entries_or_revision_is_changed(
     path: Path, change: dict[str, Any]
 ) -> None:
-    (state_before,) = as_read(path)
-    replace_after = state_before._replace(**change)
-    assert not is_unchanged(replace_after, state_before)
+    (old,) = as_read(path)
+    new = old._replace(**change)
+
+    assert not is_unchanged(new, old)
     if "revision" not in change:
-        (info,) = carry_over_revisions([replace_after], [state_before])
-        assert (info.digest, info.revision) == ("", replace_after.modified)
+        (info,) = carry_over_revisions([new], [old])
+        assert (info.digest, info.revision) == ("", new.modified)
 
 
-def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_read_before = as_read(path)
+def test_the_content_of_a_file_of_the_same_time_is_not_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = as_read(path)
+    monkeypatch.delattr("ingestion.changes.content_digest")
 
-    def never(_: str) -> str:
-        raise AssertionError("the content was read")
-
-    monkeypatch.setattr("ingestion.changes.content_digest", never)
-    assert carry_over_revisions(checked_files(path), as_read_before) == as_read_before
+    assert carry_over_revisions(checked_files(path), old) == old
 
 
 def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_read_before = as_read(path)
+    (old,) = as_read(path)
 
     def unreadable(name: str) -> str:
         raise UnreadableFileError(name)
 
     monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
-    (info,) = carry_over_revisions(checked_files(touch(path)), as_read_before)
-    assert not is_unchanged(info, as_read_before[0])
+    (info,) = carry_over_revisions(checked_files(touch(path)), [old])
+
+    assert not is_unchanged(info, old)
 
 
 def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
-    as_read_before = as_read(
-        path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
-    )
-    assert is_unchanged(
-        carry_over_revisions(checked_files(touch(path)), as_read_before)[0], as_read_before[0]
-    )
+    path = write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
+    (old,) = as_read(path)
+
+    (info,) = carry_over_revisions(checked_files(touch(path)), [old])
+
+    assert is_unchanged(info, old)
 
 
-def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(
-    path: Path,
+def test_without_a_digest_another_time_is_a_change(path: Path) -> None:
+    (unread,) = carry_over_revisions(checked_files(path), [])
+
+    (info,) = carry_over_revisions(checked_files(touch(path)), [unread])
+
+    assert not is_unchanged(info, unread)
+
+
+@pytest.mark.parametrize(
+    ("old_time", "new_time", "is_same"),
+    [("yesterday", "yesterday", True), ("yesterday", "today", False), ("", "", False)],
+)
+def test_the_time_of_a_remote_file_decides(
+    path: Path, old_time: str, new_time: str, is_same: bool
 ) -> None:
-    carry_over_revisions_before = carry_over_revisions(checked_files(path), [])
-    assert not is_unchanged(
-        carry_over_revisions(checked_files(touch(path)), carry_over_revisions_before)[0],
-        carry_over_revisions_before[0],
-    )
-    # The server of a remote file tells nothing but its size and its time, which may be unknown.
-    remote = carry_over_revisions_before[0]._replace(
-        path="https://host/a.root", modified="yesterday"
-    )
-    for modified, is_same in (("yesterday", True), ("today", False)):
-        (info,) = carry_over_revisions([remote._replace(modified=modified, revision="")], [remote])
-        assert is_unchanged(info, remote) is is_same
-    unknown = remote._replace(modified="", revision="first")
-    (info,) = carry_over_revisions([unknown], [unknown])
-    assert not is_unchanged(info, unknown)
+    (local,) = checked_files(path)
+    old = local._replace(path="https://host/a.root", modified=old_time, revision="first")
+
+    (info,) = carry_over_revisions([old._replace(modified=new_time, revision="")], [old])
+
+    assert is_unchanged(info, old) is is_same
 
 
 def test_content_that_is_gone_or_out_of_reach_names_the_file(

@@ -42,21 +42,23 @@ THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
         ("Event.Weight", THREE, "Event.Weight[0]", [0, 3, 6, 9]),
         ("Event.Weight", THREE, "Event.Weight[2]", [2, 5, 8, 11]),
         ("Event.Weight", THREE, "none", [1, 1, 1, 1]),
-        ("Event.Weight", np.zeros(4), "None", [1, 1, 1, 1]),
-        ("genWeight", np.array([-1, 2, 3, 2**40]), "genWeight", [-1, 2, 3, 2**40]),
-        ("genWeight", np.array([True, False, True, True]), "genWeight", [1, 0, 1, 1]),
-        ("genWeight", np.array([0.1, -0.1, 1e12, 1e-12]), "genWeight", [0.1, -0.1, 1e12, 1e-12]),
+        ("Event.Weight", [0, 0, 0, 0], "None", [1, 1, 1, 1]),
+        ("genWeight", [-1, 2, 3, 2**40], "genWeight", [-1, 2, 3, 2**40]),
+        ("genWeight", [True, False, True, True], "genWeight", [1, 0, 1, 1]),
+        ("genWeight", [0.1, -0.1, 1e12, 1e-12], "genWeight", [0.1, -0.1, 1e12, 1e-12]),
     ],
 )
-def test_the_weight_is_what_the_sample_states(
-    tmp_path: Path, branch: str, values: np.ndarray[Any, Any], weight: str, expected: list[float]
+def test_the_weight_is_the_branch_that_the_sample_states(
+    tmp_path: Path, branch: str, values: Any, weight: str, expected: list[float]
 ) -> None:
-    actual = select(written(tmp_path / "a.root", {branch: values}), weight=weight)
-    assert actual.table["weight"].to_pylist() == expected
-    squares = [index**2 for index in expected]
-    assert actual.tally().weights["entries"] == pytest.approx(
-        [sum(expected), sum(squares)], rel=1e-15
-    )
+    path = written(tmp_path / "a.root", {branch: np.asarray(values)})
+
+    selection = select(path, weight=weight)
+
+    assert selection.table["weight"].to_pylist() == expected
+    weights = np.array(expected, np.float64)
+    sums = [weights.sum(), np.square(weights).sum()]
+    assert selection.tally().weights["entries"] == pytest.approx(sums, rel=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -279,18 +281,19 @@ def test_counters_of_generated_events_show_a_skim(
     numbers: Any,
     sign: str | None,
 ) -> None:
-    (info,) = checked_files(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
-    assert info.skim == sign
+    path = counted(tmp_path / "a.root", histogram, runs, numbers)
     sample = SampleSettings(name="made", label=0, files=["a.root"], cross_section_pb=2.0)
-    results = notes([info], [sample])
-    assert len(results) == (sign != "")
-    for note in results:
-        assert (
-            sign or "Nothing in the files of made shows whether they hold all generated events"
-        ) in note
-        assert "`sum_of_weights" in note
-    assert notes([info], [sample.model_copy(update={"cross_section_pb": None})]) == []
-    assert notes([info], [sample.model_copy(update={"sum_of_weights": 5.0})]) == []
+
+    (info,) = checked_files(path, weight="none")
+
+    assert info.skim == sign
+    sentences = notes([info], [sample])
+    assert len(sentences) == (0 if sign == "" else 1)
+    for sentence in sentences:
+        assert (sign or "Nothing in the files of made shows whether they hold all") in sentence
+        assert "`sum_of_weights" in sentence
+    for change in ({"cross_section_pb": None}, {"sum_of_weights": 5.0}):
+        assert notes([info], [sample.model_copy(update=change)]) == []
 
 
 @pytest.mark.parametrize("weight", [None, "none"])
