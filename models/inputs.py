@@ -39,8 +39,8 @@ def check_inputs_match(saved_inputs: Mapping[str, Any], names: Sequence[str]) ->
 
 def _feature_names(inputs: Mapping[str, Any]) -> set[str]:
     names: set[str] = set()
-    for content in inputs.values():
-        names.update(content["names"])
+    for description in inputs.values():
+        names.update(description["names"])
     return names
 
 

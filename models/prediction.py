@@ -23,14 +23,17 @@ BATCH_SIZE: Final = 256
 
 
 class Predictor(Protocol):
-    """A model that gives each event a probability of each class: a network, an exported network or boosted trees."""
+    """A model that gives each event a probability of each class.
+
+    It is a network, an exported network or boosted trees.
+    """
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Columns of the features Parquet that the model takes."""
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Class probabilities, (num_events, num_classes), for columns of the features Parquet, one row per event."""
+        """(num_events, num_classes) for columns of the features Parquet, one row per event."""
 
 
 class Candidate(NamedTuple):
@@ -62,7 +65,8 @@ def predict(
         files: Features Parquet files.
         batch_size: Number of rows to read and predict at once.
         also: Inputs to keep, such as `hlf`.
-        at_most: Highest number of events; the first events are a random sample, since rows are mixed.
+        at_most: Highest number of events; the first events are a random sample, since rows are
+            mixed.
         on_events: Called with the number of events of each batch.
         instead: Inputs that replace those of the files, one row for each row of all files.
 

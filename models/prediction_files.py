@@ -31,7 +31,7 @@ _UUID_HALVES: Final = ("file_uuid_high", "file_uuid_low")
 
 
 def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> None:
-    """Write predictions as Parquet, with `predicted` and one column per class, named as in `write_root`.
+    """Write predictions as Parquet, with the columns `predicted` and one for each class.
 
     The metadata of the file have the form of those of the features Parquet
     (`features.schema.described`): classes, and what the columns are.
@@ -56,13 +56,14 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
 def write_root(
     predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS
 ) -> None:
-    """Write predictions as a TTree named `predictions`, atomically; docs/results.md joins it with the events.
+    """Write predictions as a TTree named `predictions`, atomically.
 
-    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event;
-    `file_uuid_high` and `file_uuid_low` are the same UUID as two unsigned numbers of 64 bits.
-    `sample` (text) is its sample, `label` its true class, `predicted` its most probable class,
-    `weight` its physics weight, and `probability_<class>` are the class probabilities. The title of
-    the tree is the JSON list of the classes, in the order of the labels.
+    Docs/results.md joins it with the events. Branches, one entry per event: `file_uuid` (text, a
+    TLeafC) and `entry` identify the event; `file_uuid_high` and `file_uuid_low` are the same UUID
+    as two unsigned numbers of 64 bits. `sample` (text) is its sample, `label` its true class,
+    `predicted` its most probable class, `weight` its physics weight, and `probability_<class>` are
+    the class probabilities. The title of the tree is the JSON list of the classes, in the order of
+    the labels.
     """
     branches = probability_branches(classes)
     types = {
@@ -81,7 +82,7 @@ def write_root(
 
 
 def probability_branches(classes: Sequence[str]) -> list[str]:
-    """Branch names of the classes' probabilities, with the ASCII letters, digits and underscores of class names."""
+    """Branch names of the probabilities: letters, digits and underscores of class names."""
     names = [re.sub(r"[^0-9A-Za-z_]", "", class_name) for class_name in classes]
     if not all(names) or len(set(names)) < len(names):
         raise ModelError(

@@ -39,11 +39,11 @@ class ModelSpec(NamedTuple):
 
     def described(self) -> dict[str, Any]:
         """The description that every form of the network on disk contains."""
-        content = self._asdict()
-        del content["scalers"]
-        content["settings"] = self.settings.to_json()
-        content["inputs"] = inputs_json(self.settings.inputs)
-        return content
+        description = self._asdict()
+        del description["scalers"]
+        description["settings"] = self.settings.to_json()
+        description["inputs"] = inputs_json(self.settings.inputs)
+        return description
 
 
 def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
@@ -65,17 +65,20 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
 
 
 def build(spec: ModelSpec) -> Classifier:
-    """Build a network with fresh weights from torch's current random state, in torch's current default type."""
+    """Build a network with fresh weights, with the random state and default type of torch."""
     network: Classifier = spec.settings.build(spec.scalers, len(spec.classes))
     return network
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
-    """Write a model folder, each file atomically; the description names the weights that belong to it."""
+    """Write a model folder, each file atomically.
+
+    The description names the weights that belong to it.
+    """
     folder.mkdir(exist_ok=True)
     weights, unfinished = folder / "weights.pt", folder / ".weights.pt"
     torch.save(model.state_dict(), unfinished)
-    content = {
+    description = {
         "version": MODEL_VERSION,
         **spec.described(),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
@@ -83,15 +86,15 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     digest = file_digest(unfinished)
     if weights.exists():
         # A kill between the two replacements leaves old weights, so the description names them too.
-        _write_description(folder, {**content, "weights": [digest, file_digest(weights)]})
+        _write_description(folder, {**description, "weights": [digest, file_digest(weights)]})
     unfinished.replace(weights)
-    _write_description(folder, {**content, "weights": [digest]})
+    _write_description(folder, {**description, "weights": [digest]})
 
 
-def _write_description(folder: Path, content: dict[str, Any]) -> None:
-    description = folder / ".model.json"
-    description.write_text(json.dumps(with_seal(content), indent=1), encoding="utf-8")
-    description.replace(folder / "model.json")
+def _write_description(folder: Path, description: dict[str, Any]) -> None:
+    unfinished = folder / ".model.json"
+    unfinished.write_text(json.dumps(with_seal(description), indent=1), encoding="utf-8")
+    unfinished.replace(folder / "model.json")
 
 
 def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
@@ -102,9 +105,9 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
         DamagedModelError: A file of it is not what was written.
     """
     try:
-        content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            _check_digests(folder, content)
+        description: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        if isinstance(description, dict):
+            _check_digests(folder, description)
         state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")
     except DamagedModelError:
         raise
@@ -114,17 +117,17 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
         raise SavedModelError(
             f"{folder} holds no readable model ({cause}). Train again."
         ) from cause
-    version = content.get("version") if isinstance(content, dict) else None
+    version = description.get("version") if isinstance(description, dict) else None
     if version != MODEL_VERSION:
         raise SavedModelError(
             f"{folder}: model version {version}; this code reads {MODEL_VERSION}. Train again."
         )
     try:
-        spec = _spec_from_json(content)
+        spec = _spec_from_json(description)
         model = build(spec)
         model.load_state_dict(state)
     except MissingPluginError as cause:
-        raise cause.for_model(folder, content.get("plugins", [])) from cause
+        raise cause.for_model(folder, description.get("plugins", [])) from cause
     except (
         AttributeError,
         KeyError,
@@ -137,10 +140,13 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     return model, spec
 
 
-def _check_digests(folder: Path, content: dict[str, Any]) -> None:
-    """Check that the files of a model are as they were written; models of earlier releases have no digests."""
-    digests = content.get("weights")
-    if SEAL in content and not has_seal(content):
+def _check_digests(folder: Path, description: dict[str, Any]) -> None:
+    """Check that the files of a model are as they were written.
+
+    Models of earlier releases have no digests.
+    """
+    digests = description.get("weights")
+    if SEAL in description and not has_seal(description):
         damaged = "model.json"
     elif digests is not None and file_digest(folder / "weights.pt") not in digests:
         damaged = "weights.pt"
@@ -151,14 +157,14 @@ def _check_digests(folder: Path, content: dict[str, Any]) -> None:
     )
 
 
-def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
-    settings = settings_from_json(content["settings"])
-    check_inputs_match(content["inputs"], settings.inputs)
+def _spec_from_json(description: dict[str, Any]) -> ModelSpec:
+    settings = settings_from_json(description["settings"])
+    check_inputs_match(description["inputs"], settings.inputs)
     return ModelSpec(
         settings,
-        content["classes"],
-        {name: Scaler(**scaler) for name, scaler in content["scalers"].items()},
-        content["definitions"],
-        content.get("reading", {}),
-        content.get("plugins", []),
+        description["classes"],
+        {name: Scaler(**scaler) for name, scaler in description["scalers"].items()},
+        description["definitions"],
+        description.get("reading", {}),
+        description.get("plugins", []),
     )

@@ -24,7 +24,7 @@ FEWEST_TO_STOP_EARLY: Final = 1000
 
 
 class BoostedTrees(NamedTuple):
-    """Gradient-boosted decision trees (Friedman 2001) on the high-level features, by scikit-learn."""
+    """Boosted decision trees (Friedman 2001) on the high-level features, by scikit-learn."""
 
     trees: HistGradientBoostingClassifier
     inputs: tuple[str, ...] = ("hlf",)
@@ -75,7 +75,8 @@ def fitted_trees(
         l2_regularization=1.0,
         random_state=seed,
     )
-    # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
+    # Leaf penalties are absolute: weights of 1 on average make them independent of the weights'
+    # unit.
     trees.fit(hlf, labels, sample_weight=positive / positive.mean())
     return BoostedTrees(trees)
 

@@ -1,4 +1,4 @@
-"""One bootstrap for all errors of an evaluation: replicas of the events of each sample, the same for all models.
+"""One bootstrap for all errors of an evaluation, with the same replicas for all models.
 
 A replica gives every event a random weight of its own, exponential with mean 1 (Rubin's Bayesian
 bootstrap, 1981), and each sample keeps its share of its class. So errors follow from the weights of
@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
 
 
 class ReplicatedInterval(NamedTuple):
-    """Shares or rates in all replicas, twice: for the lower and for the upper end of their intervals."""
+    """Shares or rates in all replicas, for the lower and for the upper end of their intervals."""
 
     value: Floats
     """(num_points,) measured."""
@@ -59,14 +59,20 @@ class ReplicatedInterval(NamedTuple):
         return ReplicatedInterval(self.value * factor, self.low * factor, self.high * factor)
 
     def interval(self, point: int) -> Efficiency:
-        """The measured value of a point, with its central interval; without replicas its ends are NaN."""
+        """The measured value of a point, with its central interval.
+
+        Without replicas its ends are NaN.
+        """
         low = lower_end(self.low[point])
         high = upper_end(self.high[point])
         return Efficiency(float(self.value[point]), float(low), float(high))
 
 
 class Stratum(NamedTuple):
-    """The events of a class in a sample, and their replicas; the first replica is the measurement."""
+    """The events of a class in a sample, and their replicas.
+
+    The first replica is the measurement.
+    """
 
     label: int
     sample: str
@@ -228,7 +234,7 @@ def _with_fractions(strata: list[Stratum]) -> list[Stratum]:
 
 
 def _without_rounding(passing: Floats, total: Floats) -> Floats:
-    """Set sums of weights that differ only by rounding from nothing, or from all, to exactly that."""
+    """Set sums of weights that are nothing, or all, but for rounding to exactly that."""
     passing = np.where(np.abs(passing) <= ROUNDING * total, 0.0, passing)
     return np.where(np.abs(passing - total) <= ROUNDING * total, total, passing)
 
@@ -305,7 +311,10 @@ def _stratum(
 
 
 def _effective_events(sums: Floats, squares: Floats, typical: float) -> tuple[Floats, Floats]:
-    """Effective numbers of events, and their weights; 0 and the typical weight where a sum is 0 or less."""
+    """Effective numbers of events, and their weights.
+
+    They are 0 and the typical weight where a sum is 0 or less.
+    """
     numbers = effective_numbers(sums, squares)
     weights = np.divide(squares, sums, out=np.full_like(sums, typical), where=numbers > 0)
     return numbers, weights

@@ -1,4 +1,4 @@
-"""Calibration: observed shares of a class against its predicted probabilities, and those of a perfect model."""
+"""Calibration: observed shares of a class against its predicted probabilities."""
 
 from __future__ import annotations
 
@@ -50,17 +50,15 @@ def calibration(
 
 
 def calibration_error(bins: Sequence[Mapping[str, Any]]) -> float:
-    """Expected calibration error: mean distance of observed and predicted share, weighted by the bins' weights.
+    """Expected calibration error: mean distance of observed and predicted share, by weight.
 
     Naeini, Cooper and Hauskrecht (2015). It depends on the bins. Even for a perfect model it is
     above 0; see `expected_calibration_errors`.
     """
     total, distance = 0.0, 0.0
-    for content in bins:
-        total += content["weight"]
-        distance += content["weight"] * abs(
-            content["observed"]["value"] - content["mean_predicted"]
-        )
+    for bin_ in bins:
+        total += bin_["weight"]
+        distance += bin_["weight"] * abs(bin_["observed"]["value"] - bin_["mean_predicted"])
     return float(distance / total)
 
 
@@ -72,7 +70,7 @@ def expected_calibration_errors(
     *,
     generator: np.random.Generator,
 ) -> list[dict[str, float]]:
-    """Mean calibration error of a perfect model with these predictions, and the p-value of those observed, by class.
+    """Mean calibration error of a perfect model, and the p-value of the observed one, by class.
 
     The labels are drawn from the (num_events, num_classes) probabilities, many times. These refer
     to classes in equal parts. The drawn labels have the classes in the parts of the sample, and

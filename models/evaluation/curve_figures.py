@@ -33,7 +33,8 @@ _LOWEST_BACKGROUND: Final = 1e-3
 #: Range of the panels of ratios.
 _RATIO_RANGE: Final = (0.2, 5.0)
 _HIGHEST_SIGNAL: Final = 1.005
-#: Distance between the marks of two models at the same signal efficiency, so that no bar hides another.
+#: Distance between the marks of two models at the same signal efficiency, so that no bar hides
+#: another.
 _MARK_DISTANCE: Final = 0.004
 
 #: Curves by background and model.
@@ -51,7 +52,7 @@ def plot_curves(
     *,
     rejection: bool,
 ) -> Figure:
-    """Background efficiency against signal efficiency in the working region, and relative to the first model.
+    """Background efficiency against signal efficiency, and relative to the first model.
 
     Args:
         curves: By background (one panel each) and model, all of the same replicas.
@@ -127,7 +128,10 @@ def _draw_curve(
     *,
     power: int,
 ) -> list[Floats]:
-    """Draw a line, and marks with error bars at the working points; returns the values that axes must hold."""
+    """Draw a line, and marks with error bars at the working points.
+
+    Returns the values that axes must hold.
+    """
     signal, background = curve.signal_efficiency, curve.background_efficiency
     is_drawn = (signal >= lowest) & (background > 0)
     line = background[is_drawn] ** power
@@ -148,7 +152,8 @@ def _draw_curve(
 def _bar_ends(curve: EfficiencyCurve, rows: NDArray[np.int64], *, power: int) -> Floats:
     """Lower and upper ends of the bars of some points, (2, num_points)."""
     value, low, high = curve.background_efficiency[rows], curve.low[rows], curve.high[rows]
-    # A rejection has no upper end where the efficiency may be 0: its bar is as long as the other side.
+    # A rejection has no upper end where the efficiency may be 0: its bar is as long as the other
+    # side.
     low = np.where(low > 0, low, value**2 / high)
     return np.sort([low**power, high**power], axis=0)
 
@@ -162,7 +167,10 @@ def _draw_limits(
     *,
     power: int,
 ) -> Floats:
-    """Draw arrows from the limits at working points where no background passes; returns the limits."""
+    """Draw arrows from the limits at working points where no background passes.
+
+    Returns the limits.
+    """
     is_limit = (curve.background_efficiency[point_rows] <= 0) & (curve.high[point_rows] > 0)
     rows = point_rows[is_limit]
     limits = curve.high[rows] ** power

@@ -15,7 +15,8 @@ from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.intervals import Efficiency, Floats, WeightSums, efficiency
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`.
-#: pT, HT and missing ET in GeV. The leptons begin at the published selection; see `kinematic_edges`.
+#: pT, HT and missing ET in GeV. The leptons begin at the published selection; see
+#: `kinematic_edges`.
 KINEMATIC_EDGES: Final[dict[str, tuple[float, ...]]] = {
     "lepton_pt": (23, 30, 40, 50, 70, 100, 150, 300),
     "lepton_eta": (-2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5),
@@ -87,7 +88,8 @@ def kolmogorov_smirnov(
     distance = cumulative_distance(first, first_weights, second, second_weights)
     first_size, _ = first_sums.effective_events(1.0)
     second_size, _ = second_sums.effective_events(1.0)
-    # scipy rounds to whole events. Round to 9 digits first, so that a common factor cannot tip a half.
+    # scipy rounds to whole events. Round to 9 digits first, so that a common factor cannot tip a
+    # half.
     size = round(round(first_size * second_size / (first_size + second_size), 9))
     p_value = float(kstwo.sf(distance, size)) if size >= 1 else None
     return {"distance": distance, "p_value": p_value}
@@ -145,10 +147,11 @@ def kinematic_edges(
 def efficiency_against(
     variable: Floats, passing: NDArray[np.bool_], weights: Floats, edges: Sequence[float] | Floats
 ) -> list[Efficiency | None]:
-    """Share of events that pass, in bins of a variable; None for bins whose weights add up to 0 or less.
+    """Share of events that pass, in bins of a variable.
 
-    A bin contains its lower edge. The first bin also holds all events below it, the last all events
-    above it. The (num_bins + 1,) edges rise. A value that is NaN is an `UndefinedMetricError`.
+    The share is None for bins whose weights add up to 0 or less. A bin contains its lower edge. The first bin
+    also holds all events below it, the last all events above it. The (num_bins + 1,) edges rise. A
+    value that is NaN is an `UndefinedMetricError`.
     """
     if np.isnan(variable).any():
         raise UndefinedMetricError("a value of the variable is not a number. Check the features.")

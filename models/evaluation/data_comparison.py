@@ -1,4 +1,4 @@
-"""Data without labels beside the simulation: histograms of inputs and scores, and their chi-squares."""
+"""Data beside the simulation: histograms of inputs and scores, and their chi-squares."""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ def plot_overlays(
     task: EvaluationTask,
     labels: PlotLabels,
 ) -> Figure:
-    """Data on the stacked simulation, with the ratio of both below; one panel for each histogram."""
+    """Data on the stacked simulation, with the ratio of both below.
+
+    There is one panel for each histogram.
+    """
     columns = min(_COLUMNS, len(overlays))
     height = 6.4 if columns == 1 else 4.2
     figure, panels = new_grid(
@@ -51,7 +54,7 @@ def plot_overlays(
 
 
 def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
-    """The labels on figures of data: how the simulation is scaled, and whether some data are blinded."""
+    """Labels of figures of data, with the scale of the simulation and the blinding."""
     note = "Data and simulation"
     if numbers["scale"] is not None:
         note += f" \N{MULTIPLICATION SIGN} {numbers['scale']:.3g}"

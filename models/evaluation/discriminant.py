@@ -1,4 +1,4 @@
-"""The score that separates the signal from a mixture of backgrounds, and its cuts in all replicas."""
+"""The score that separates the signal from backgrounds, and its cuts in all replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Replicas, ReplicatedInterval, sum_intervals
 from models.evaluation.intervals import Floats, effective_numbers, first_reaching, thresholds
 
-#: Highest number of thresholds in the replicas. With more different scores, only some are thresholds.
+#: Highest number of thresholds in the replicas. With more different scores, only some are
+#: thresholds.
 _MOST_THRESHOLDS: Final = 2000
 
 
@@ -49,7 +50,10 @@ def _weighted_sum(probabilities: Floats, fractions: Mapping[int, float]) -> Floa
 
 
 def log_odds(score: Floats) -> Floats:
-    """log10(s / b) of scores s / (s + b); scores of 0 and 1 become the last ones that floats distinguish."""
+    """log10(s / b) of scores s / (s + b).
+
+    Scores of 0 and 1 become the last ones that floats distinguish.
+    """
     inside = np.clip(score, 1e-12, 1 - 1e-12)
     return np.asarray(np.log10(inside / (1 - inside)), dtype=np.float64)
 
@@ -179,7 +183,10 @@ class ReplicatedScore:
         return np.maximum(np.stack(last, axis=1), 0)
 
     def area(self, fractions: Mapping[int, float]) -> Floats:
-        """Area under the ROC curve against a mixture, (1 + num_replicas,); equal scores count half."""
+        """Area under the ROC curve against a mixture, (1 + num_replicas,).
+
+        Pairs of equal scores count half.
+        """
         signal_above = self.mixture_shares_above(self.signal)
         # Trapezoids: the mean share of the signal between a threshold and the next higher one.
         next_higher = np.vstack([np.zeros((1, signal_above.shape[1])), signal_above[:-1]])
@@ -197,7 +204,7 @@ class ReplicatedScore:
     def sample_shares_at(
         self, cuts: NDArray[np.int64]
     ) -> dict[tuple[int, str], ReplicatedInterval]:
-        """Share of each class in each sample that passes some cuts, which are indices as in `cuts`."""
+        """Share of each class in each sample that passes some cuts; indices as in `cuts`."""
         shares = {}
         num_thresholds = len(self.thresholds)
         for stratum in self.replicas.strata:

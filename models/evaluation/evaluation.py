@@ -79,14 +79,16 @@ def evaluate(
     Args:
         candidates: The models, in the order of the report.
         test_files: Features Parquet files to evaluate on.
-        train_files: Features Parquet files of the training split, to compare the scores with; may be empty.
+        train_files: Features Parquet files of the training split, to compare the scores with; may
+            be empty.
         task: What to compute.
         out_dir: An existing folder.
         train_events: Highest number of training events to predict.
         on_progress: Called with the events predicted so far, their total, and what is predicted.
         shifted: By name of a systematic uncertainty, the shifted high-level features of all test
             events, (num_events, NUM_HLF), NaN for an event that the selection then rejects.
-        data: By name of a model, the selected events of data without labels, with its probabilities.
+        data: By name of a model, the selected events of data without labels, with its
+            probabilities.
     """
     num_events = _num_predictions(candidates, test_files, train_files, train_events)
     progress = Progress(num_events, on_progress)
@@ -176,8 +178,8 @@ def _predict_train(
     return task.scored(predictions)
 
 
-def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    path.write_text(json.dumps(content, indent=indent, allow_nan=False), encoding="utf-8")
+def _write_json(path: Path, document: Mapping[str, Any], indent: int | None = None) -> None:
+    path.write_text(json.dumps(document, indent=indent, allow_nan=False), encoding="utf-8")
 
 
 def _metrics(models: Sequence[EvaluatedModel], task: EvaluationTask) -> dict[str, Any]:
@@ -216,12 +218,12 @@ def _by_class(fractions: Mapping[int, float], task: EvaluationTask) -> dict[str,
 
 def _curves(models: Sequence[EvaluatedModel]) -> dict[str, Any]:
     """Background efficiencies by background and model, for JSON."""
-    content: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for background in models[0].curves:
-        content[background] = {
+        document[background] = {
             model.name: _curve_json(model.curves[background]) for model in models
         }
-    return content
+    return document
 
 
 def _curve_json(curve: EfficiencyCurve) -> dict[str, list[float]]:
@@ -276,7 +278,8 @@ def _variations(
             weights = predictions[column].to_numpy().astype(np.float64)
             name = column.removeprefix(OTHER_WEIGHTS)
             reweighted[name] = with_weights(test, factors * weights)
-    # Particles are not shifted, so a model that takes them would seem to depend on the scale too little.
+    # Particles are not shifted, so a model that takes them would seem to depend on the scale too
+    # little.
     rescored = {}
     if tuple(model.candidate.model.inputs) == ("hlf",):
         for name, hlf in shifted.items():
@@ -291,7 +294,10 @@ def _variations(
 def _with_shifted_inputs(
     model: EvaluatedModel, hlf: NDArray[np.float32], files: Sequence[Path]
 ) -> EventVariation:
-    """The test events with shifted high-level features; rejected events keep theirs, and do not count."""
+    """The test events with shifted high-level features.
+
+    Rejected events keep theirs, and do not count.
+    """
     is_selected = ~np.isnan(hlf[:, 0])
     inputs = np.where(is_selected[:, None], hlf, model.test.hlf)
     table = predict(model.candidate.model, files, instead={"hlf": inputs})

@@ -31,7 +31,8 @@ class EvaluationTask(NamedTuple):
     labels: PlotLabels
     seed: int
     by_rate: bool = True
-    """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
+    """Whether backgrounds count in the fractions of their rates, where these are known; else in
+    equal parts."""
     edges: Mapping[str, Sequence[float]] = KINEMATIC_EDGES
     """Bins of the kinematic variables."""
     background_points: Sequence[float] = ()
@@ -76,7 +77,10 @@ class EvaluationTask(NamedTuple):
 
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
-        """The mixture first, and each background alone, by name; of a single background only itself."""
+        """The mixture first, and each background alone, by name.
+
+        A single background is alone.
+        """
         fractions = self.mixture.fractions
         backgrounds: dict[str, Mapping[int, float]] = {}
         if len(fractions) > 1:
@@ -87,7 +91,10 @@ class EvaluationTask(NamedTuple):
 
     @property
     def outputs(self) -> list[int]:
-        """The classes whose outputs are measured: of two only the signal, since the other is 1 minus it."""
+        """The classes whose outputs are measured.
+
+        Of two classes it is only the signal, since the other output is 1 minus it.
+        """
         return self.measured_labels if len(self.measured_labels) > 2 else self.signal_labels
 
     @property
@@ -115,7 +122,10 @@ class EvaluationTask(NamedTuple):
         return self.labels._replace(luminosity=luminosity_text(self.luminosity))
 
     def scored(self, predictions: pa.Table) -> ScoredEvents:
-        """Events of a table from `models.prediction.predict`, samples in the proportions of the rates."""
+        """Events of a table from `models.prediction.predict`.
+
+        Their samples have the proportions of the rates.
+        """
         return ScoredEvents.from_predictions(predictions, self.sample_rates)
 
     def score(self, probabilities: Floats) -> Floats:
@@ -125,7 +135,7 @@ class EvaluationTask(NamedTuple):
         )
 
     def expected_events(self, events: ScoredEvents) -> Mapping[int, float]:
-        """Expected number of events of each class: that of the luminosity, or else of the test split."""
+        """Expected number of events of each class, or else the number of the test split."""
         if self.expected is not None:
             return self.expected
         num_events = np.bincount(events.labels, events.weights, len(self.classes))

@@ -1,4 +1,4 @@
-"""Figures of one model, and of the importance of its inputs: functions of arrays that return matplotlib figures."""
+"""Figures of one model: functions of arrays that return matplotlib figures."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def plot_scores(
     outputs: Sequence[int],
     labels: PlotLabels,
 ) -> Figure:
-    """Distribution of outputs of the network for the events of each true class; one panel per output.
+    """Distribution of outputs of the network for the events of each true class.
 
-    Test events are points with statistical errors; classes stand beside each other within a bin.
-    Training events, if there are any, are lines. `tests` has the two-sample test of both for each
-    output and true class.
+    There is one panel per output. Test events are points with statistical errors; classes stand beside each
+    other within a bin. Training events, if there are any, are lines. `tests` has the two-sample
+    test of both for each output and true class.
     """
     figure, first = new_figure(labels, panels=len(outputs))
     edges = np.linspace(0, 1, _SCORE_BINS + 1)
@@ -153,7 +153,7 @@ def plot_discriminant(
     significance: Mapping[str, Any],
     labels: PlotLabels,
 ) -> Figure:
-    """Events against the logarithm of the score s / b, and the significance behind each cut below them.
+    """Events against the logarithm of the score s / b, with the significance behind each cut.
 
     Args:
         events: The test events.
@@ -225,17 +225,17 @@ def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
 def plot_calibration(calibration: Mapping[str, Any], labels: PlotLabels) -> Figure:
     """Observed share of a class against its predicted probability; one panel per class."""
     figure, first = new_figure(labels, panels=len(calibration))
-    for axes, (name, content) in zip(figure.axes, calibration.items(), strict=True):
+    for axes, (name, numbers) in zip(figure.axes, calibration.items(), strict=True):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
-        predicted = [bin_["mean_predicted"] for bin_ in content["bins"]]
-        values, bars = _values_and_bars([bin_["observed"] for bin_ in content["bins"]])
+        predicted = [bin_["mean_predicted"] for bin_ in numbers["bins"]]
+        values, bars = _values_and_bars([bin_["observed"] for bin_ in numbers["bins"]])
         axes.errorbar(
             predicted, values, bars, color=COLOURS[0], marker="o", linestyle="", capsize=3
         )
         text = (
-            f"distance {content['error']:.3f}\n"
-            f"of a perfect model {content['expected']:.3f}\n"
-            f"p = {content['p_value']:.2g}"
+            f"distance {numbers['error']:.3f}\n"
+            f"of a perfect model {numbers['expected']:.3f}\n"
+            f"p = {numbers['p_value']:.2g}"
         )
         axes.text(0.05, 0.96, text, transform=axes.transAxes, fontsize="x-small", va="top")
         xlabel = f"Probability of {literal_text(name)}"
@@ -253,11 +253,11 @@ def plot_efficiencies(
     Uneven bins are drawn equally wide.
     """
     figure, panels = new_grid(labels, panels=len(efficiencies), columns=_COLUMNS)
-    for axes, (variable, content) in zip(panels, efficiencies.items(), strict=True):
-        edges = _drawn_edges(axes, np.array(content["edges"]))
+    for axes, (variable, binned) in zip(panels, efficiencies.items(), strict=True):
+        edges = _drawn_edges(axes, np.array(binned["edges"]))
         axes.axhline(signal_efficiency, color=GREY, linewidth=1)
-        num_classes = len(content["classes"])
-        for label, (name, bins) in enumerate(content["classes"].items()):
+        num_classes = len(binned["classes"])
+        for label, (name, bins) in enumerate(binned["classes"].items()):
             # Classes stand beside each other within a bin.
             positions = edges[:-1] + np.diff(edges) * (label + 1) / (num_classes + 1)
             is_measured = [share is not None for share in bins]
@@ -275,7 +275,10 @@ def plot_efficiencies(
 
 
 def _drawn_edges(axes: Axes, edges: Floats) -> Floats:
-    """Edges of the bins on an axis; uneven ones become equally wide, with their values as labels."""
+    """Edges of the bins on an axis.
+
+    Uneven bins become equally wide, with their edges as labels.
+    """
     is_even = np.ptp(np.diff(edges)) <= 0
     if is_even:
         return edges

@@ -58,8 +58,8 @@ def _no_gain(events: ScoredEvents) -> str:
     if gain.value > gain.error:
         return ""
     return (
-        "its mean cross-entropy is not below that of the best constant answer by more than the error: "
-        f"the decrease is {_text(gain)}"
+        "its mean cross-entropy is not below that of the best constant answer by more than the "
+        f"error: the decrease is {_text(gain)}"
     )
 
 
@@ -70,8 +70,8 @@ def _no_working_point(events: ScoredEvents, replicas: Replicas, task: Evaluation
     efficiencies = ", ".join(f"{point['wanted']:g}" for point in points)
     num_failing = max(point["num_failing"] for point in points)
     return (
-        f"none of its working points ({efficiencies}) can be measured: on {len(events.labels)} test "
-        f"events effectively {num_failing:.1f} signal events fail where 10 are needed. "
+        f"none of its working points ({efficiencies}) can be measured: on {len(events.labels)} "
+        f"test events effectively {num_failing:.1f} signal events fail where 10 are needed. "
         "Add files, or a lower signal efficiency to evaluate.working_points"
     )
 

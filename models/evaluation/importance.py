@@ -1,4 +1,4 @@
-"""Importance of a part of the inputs: the area under the ROC curve that is lost when it is permuted among events."""
+"""Importance of a part of the inputs: the area under the ROC curve that its permutation loses."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _BATCH_SIZE: Final = 256
 
 
 def sampled_events(inputs: Sequence[str], labels: Labels) -> NDArray[np.int64]:
-    """Rows of the events on which the importance is measured: the first of each class, a random sample.
+    """Rows of the events on which the importance is measured.
 
-    There are none if nothing of the inputs can be permuted.
+    They are the first of each class, a random sample. There are none if nothing of the inputs can
+    be permuted.
     """
     if not permutations_of(inputs):
         return np.array([], dtype=np.int64)
@@ -182,7 +183,10 @@ def _has_flag(columns: Columns, flag_columns: Sequence[int]) -> NDArray[np.bool_
 
 
 def _relative_positions(columns: Columns) -> Floats:
-    """(num_events, num_rows) position of each particle in its list, from 0 to 1; infinite for padding."""
+    """(num_events, num_rows) position of each particle in its list, from 0 to 1.
+
+    It is infinite for padding.
+    """
     rows = np.arange(columns["particles"].shape[1])
     lengths = columns["num_particles"][:, None]
     return np.where(rows < lengths, rows / np.maximum(lengths, 1), np.inf)

@@ -20,14 +20,16 @@ Labels = NDArray[np.int64]
 ONE_SIGMA: Final = 0.31731
 #: Sums of weights differ by less of their size for no other reason than rounding.
 ROUNDING: Final = 1e-9
-#: With fewer events on one side of a cut, intervals cover at least what they promise, like Clopper and Pearson's.
+#: With fewer events on one side of a cut, intervals cover at least what they promise, like Clopper
+#: and Pearson's.
 FEW: Final = 10.0
 
 
 class Efficiency(NamedTuple):
     """A share or a rate with its central interval.
 
-    Where nothing passes, `high` is an upper limit; where all of a share passes, `low` is a lower limit.
+    Where nothing passes, `high` is an upper limit; where all of a share passes, `low` is a lower
+    limit.
     """
 
     value: float
@@ -39,13 +41,13 @@ class Efficiency(NamedTuple):
 
         `most` is the highest possible value: 1 for a share, infinite for a rate.
         """
-        content: dict[str, Any] = {}
+        numbers: dict[str, Any] = {}
         for name, number in self._asdict().items():
-            content[name] = _snap_to_ends(number, most)
-        limit = limit_of(content, most)
+            numbers[name] = _snap_to_ends(number, most)
+        limit = limit_of(numbers, most)
         if limit is not None:
-            content["limit"] = limit
-        return content
+            numbers["limit"] = limit
+        return numbers
 
 
 def _snap_to_ends(number: float, most: float) -> float:
@@ -70,7 +72,7 @@ class WeightSums(NamedTuple):
 
     @property
     def is_positive(self) -> bool:
-        """Whether the weights add up to more than 0, beyond the rounding error of weights that cancel."""
+        """Whether the weights add up to more than 0, beyond rounding."""
         return self.weight > ROUNDING * math.sqrt(self.weight2)
 
     def effective_events(self, typical: float) -> tuple[float, float]:
@@ -85,7 +87,7 @@ class WeightSums(NamedTuple):
 
 
 def typical_weight(weights: Floats) -> float:
-    """Weight of an event that was not seen: the mean of the absolute weights, weighted with themselves.
+    """Weight of an event that was not seen: the mean absolute weight, weighted with itself.
 
     Weights that cancel each other make the events neither fewer nor heavier.
 
@@ -98,7 +100,10 @@ def typical_weight(weights: Floats) -> float:
 
 
 def effective_numbers(sums: Floats, squares: Floats) -> Floats:
-    """Effective numbers of events with these sums of weights and of their squares; 0 where a sum is 0 or less."""
+    """Effective numbers of events with these sums of weights and of their squares.
+
+    They are 0 where a sum is 0 or less.
+    """
     is_positive = (sums > 0) & (squares > 0)
     return np.divide(np.square(sums), squares, out=np.zeros_like(sums), where=is_positive)
 
@@ -106,9 +111,10 @@ def effective_numbers(sums: Floats, squares: Floats) -> Floats:
 def efficiency_of_sums(
     passing: WeightSums, failing: WeightSums, *, typical: float | None = None
 ) -> Efficiency:
-    """Weighted share that passes, with its interval; the weights of both sums add up to more than 0.
+    """Weighted share that passes, with its interval.
 
-    `typical` is the weight of an event where none was seen. Without it all weights must be positive.
+    The weights of both sums add up to more than 0. `typical` is the weight of an event where none
+    was seen. Without it all weights must be positive.
 
     The weights of events that pass and of events that fail count separately, so that the interval
     is right where weights and passing are correlated. With weights of 1 and fewer than 10 events on
@@ -175,7 +181,8 @@ def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
 def first_reaching(highest_share: Floats, shares: Floats) -> NDArray[np.int64]:
     """Index of the highest threshold that reaches each of some shares.
 
-    `highest_share` is the highest share at this threshold or above it, from the highest threshold down.
+    `highest_share` is the highest share at this threshold or above it, from the highest threshold
+    down.
     """
     # The lowest score keeps all events, but rounding may make the sum of many weights less than 1.
     index = np.searchsorted(highest_share, shares - 1e-12)

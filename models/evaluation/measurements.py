@@ -1,4 +1,7 @@
-"""All numbers of one evaluated model, ready for JSON; every error is of the same replicas of the events."""
+"""All numbers of one evaluated model, ready for JSON.
+
+Every error is of the same replicas of the events.
+"""
 
 from __future__ import annotations
 
@@ -84,14 +87,14 @@ def measure(
     return ModelMeasurements(only_finite(numbers), curves, areas[mixture])
 
 
-def only_finite(content: dict[str, Any]) -> dict[str, Any]:
+def only_finite(document: dict[str, Any]) -> dict[str, Any]:
     """Replace numbers that are not finite by null, since JSON lacks them.
 
     Examples:
         >>> only_finite({"value": 1.0, "ends": [math.nan, math.inf]})
         {'value': 1.0, 'ends': [None, None]}
     """
-    return {key: _null_if_not_finite(value) for key, value in content.items()}
+    return {key: _null_if_not_finite(value) for key, value in document.items()}
 
 
 def _null_if_not_finite(value: Any) -> Any:
@@ -366,7 +369,7 @@ def _uncompared_classes(
 def _kinematics(
     events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Efficiency of each class at the first measurable working point against kinematic variables."""
+    """Efficiency of each class at the first measurable point against kinematic variables."""
     measurable_points = [point for point in points if point["measurable"]]
     if not measurable_points:
         return {}

@@ -1,4 +1,4 @@
-"""Figures of plugins: drawn for each model of an evaluation, and shown in its part of the report."""
+"""Figures of plugins, drawn for each model of an evaluation and shown in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trigger rates, or expected events, and purity behind a working point, from each sample's own efficiency."""
+"""Rates or expected events, and purity, behind a working point, from each sample's efficiency."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Rates(NamedTuple):
 def rates_behind(
     score: ReplicatedScore, rates: Rates, classes: Sequence[str], *, seed: int
 ) -> list[dict[str, Any]]:
-    """Rates or events of each class and of all together, and the purity, behind each cut, with intervals.
+    """Rates or events of each class and in total, and the purity, behind each cut.
 
     The rate of a class is the sum over its samples of rate before the classifier x efficiency of
     the sample. The purity is None if the total is 0 or less.

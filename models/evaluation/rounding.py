@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-#: A `value`, and the ends `low` and `high` of its interval, as in `metrics.json`; null where they cannot be measured.
+#: A `value`, and the ends `low` and `high` of its interval, as in `metrics.json`; null where they
+#: cannot be measured.
 Interval = Mapping[str, Any]
 NOT_MEASURABLE: Final = "not measurable"
 #: How an interval is written on the terminal, and on pages, if its sides differ.
@@ -14,7 +15,8 @@ ON_TERMINAL: Final = "{value}{symbol} +{up} -{down}"
 ON_PAGE: Final = "{value}{symbol} (+{up} \N{MINUS SIGN}{down})"
 #: The same for equal sides.
 _EVEN: Final = {ON_TERMINAL: "{value} ± {up}{symbol}", ON_PAGE: "{value}{symbol} (± {up})"}
-#: Largest three digits of an error of which two are shown (Particle Data Group, Review of Particle Physics, 5.3).
+#: Largest three digits of an error of which two are shown (Particle Data Group, Review of Particle
+#: Physics, 5.3).
 _TWO_DIGITS: Final = 3.54
 #: Relative error of numbers in double precision.
 _ROUNDING: Final = 1e-12
@@ -23,7 +25,9 @@ _WITHOUT_ERROR: Final = 3
 
 
 def decimal_places(error: float) -> int:
-    """Decimal places of a number with an error above 0, as the Particle Data Group rounds; negative for tens.
+    """Decimal places of a number with an error above 0, as the Particle Data Group rounds.
+
+    They are negative for tens.
 
     Examples:
         >>> [decimal_places(error) for error in (0.023, 0.0062, 0.000123, 0.0965, 354, 355)]
@@ -64,13 +68,17 @@ def with_error(value: float | None, error: float | None, sign: str = " ± ") -> 
 
 
 def limit_of(interval: Interval, most: float = math.inf) -> Literal["upper", "lower"] | None:
-    """The end of an interval that is a limit: `upper` where nothing passes, `lower` where a share is `most` or more.
+    """The end of an interval that is a limit: `upper`, `lower` or None.
 
-    A significance has no value where no background passes; then its own `limit` says that `low` is one.
+    The limit is `upper` where nothing passes, and `lower` where a share is `most` or more. A
+    significance has no value where no background passes; then its own `limit` says that `low` is
+    one.
 
     Examples:
-        >>> limit_of({"value": 0.0, "low": 0.0, "high": 0.1}), limit_of({"value": 1.0, "low": 0.9, "high": 1.0}, 1.0)
-        ('upper', 'lower')
+        >>> limit_of({"value": 0.0, "low": 0.0, "high": 0.1})
+        'upper'
+        >>> limit_of({"value": 1.0, "low": 0.9, "high": 1.0}, most=1.0)
+        'lower'
     """
     if not is_measured(interval):
         is_limit = interval.get("limit") == "lower" and _is_finite(interval.get("low"))
@@ -99,8 +107,8 @@ def with_interval(
         '12.3 ± 1.2 %'
         >>> with_interval({"value": 0.0, "low": 0.0, "high": 0.0577}), with_interval(None)
         ('< 0.058', 'not measurable')
-        >>> with_interval({"value": 1.0, "low": 0.9931, "high": 1.0}, scale=100, symbol=" %", most=1.0)
-        '> 99.31 %'
+        >>> with_interval({"value": 1.0, "low": 0.9931, "high": 1.0}, scale=100, most=1.0)
+        '> 99.31'
     """
     if interval is None:
         return NOT_MEASURABLE
@@ -121,7 +129,7 @@ def with_interval(
 
 
 def inverse_with_interval(share: Interval | None) -> str:
-    """The inverse of a share, such as a rejection, with both ends of its interval, or a lower limit.
+    """The inverse of a share, such as a rejection, with its interval or a lower limit.
 
     Examples:
         >>> inverse_with_interval({"value": 0.1, "low": 0.08, "high": 0.125})
@@ -156,7 +164,7 @@ def _is_finite(number: float | None) -> bool:
 
 
 def _places_of_interval(up: float, down: float) -> int:
-    """Decimal places that the shorter side of an interval needs, or a tenth of the longer one, which is above 0."""
+    """Decimal places for the shorter side of an interval, or for a tenth of the longer one."""
     longer, shorter = max(up, down), min(up, down)
     return decimal_places(max(shorter, longer / 10))
 

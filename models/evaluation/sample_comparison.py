@@ -1,7 +1,7 @@
-"""Two samples of the same process, such as events of our own and of a full simulation: do they look alike?
+"""Compares two samples of the same process, such as our events and those of a full simulation.
 
-Boosted trees that learn to tell them apart give an area under the curve of 0.5 if they do. A network
-that is trained on one and tested on the other shows whether the differences matter for the
+Boosted trees that learn to tell them apart give an area under the curve of 0.5 if they do. A
+network that is trained on one and tested on the other shows whether the differences matter for the
 classification.
 """
 
@@ -79,9 +79,10 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
 def transfer(
     tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int
 ) -> dict[str, Estimate]:
-    """Train perceptrons on half of a sample, and on as many events of another; test both on the other half.
+    """Train perceptrons on half of a sample, and on as many events of another.
 
-    They take the high-level features. Samples are lists of the events of each class.
+    Test both on the other half. They take the high-level features. Samples are lists of the events
+    of each class.
 
     Returns:
         Accuracies, in which classes count alike, after a training on the `own` sample and on the

@@ -101,7 +101,7 @@ def _class_masks(labels: Labels) -> Iterator[NDArray[np.bool_]]:
 
 
 def describe_weights(weights: Floats) -> str:
-    """Describe the number of events, their weights relative to the smallest, and the effective number.
+    """Describe weights: their number, their relative values, and the effective number.
 
     Examples:
         >>> describe_weights(np.repeat([-2.0, 2.0, 6.0], [5, 6, 1]))

@@ -15,7 +15,9 @@ from models.evaluation.intervals import Floats, effective_numbers, typical_weigh
 def significance(
     score: ReplicatedScore, expected: Mapping[int, float], uncertainty: float
 ) -> dict[str, Floats]:
-    """Events and significances behind the cuts of a score, (num_points,) each; NaN without background.
+    """Events and significances behind the cuts of a score, (num_points,) each.
+
+    NaN without background.
 
     Args:
         score: The score and its cuts.
@@ -23,10 +25,10 @@ def significance(
         uncertainty: Relative uncertainty of the background.
 
     Returns:
-        `threshold`; expected `signal` and `background`; the `effective` number of test events of the
-        background; `simple`, S / sqrt(B); `asimov`, and `low` and `high`, the ends of its one-sigma
-        interval at this threshold from the statistics of the test events. The higher end is infinite
-        where too many replicas have no background.
+        `threshold`; expected `signal` and `background`; the `effective` number of test events of
+        the background; `simple`, S / sqrt(B); `asimov`, and `low` and `high`, the ends of its
+        one-sigma interval at this threshold from the statistics of the test events. The higher end
+        is infinite where too many replicas have no background.
     """
     cuts = score.cuts[:, 0]
     signal, background = _expected_behind(score, cuts, expected)

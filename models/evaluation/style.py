@@ -1,6 +1,7 @@
-"""The common style of all figures: mplhep's CMS style around the whole drawing, and labels of axes and figures.
+"""The common style of all figures: mplhep's CMS style, and labels of axes and figures.
 
-The colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes too.
+The colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes
+too.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ NO_LABELS: Final = PlotLabels("", "", None)
 
 
 def style() -> Any:
-    """The CMS style of mplhep at the size of a page, in matplotlib's own font (mplhep's may be missing)."""
+    """The CMS style of mplhep at the size of a page.
+
+    The font is that of matplotlib, since that of mplhep may be missing.
+    """
     return {
         **mplhep.style.CMS,
         "font.size": 15,
@@ -241,7 +245,10 @@ def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
 
 
 def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
-    """Give axes a logarithmic y axis that holds all positive values, with room at the top as a factor."""
+    """Give axes a logarithmic y axis that holds all positive values.
+
+    `room` is the factor between its end and the highest value.
+    """
     flat = np.concatenate([np.ravel(array) for array in values])
     positive = flat[np.isfinite(flat) & (flat > 0)]
     low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
@@ -251,7 +258,7 @@ def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
 
 @styled
 def save_figure(figure: Figure, stem: Path) -> None:
-    """Write `stem.png` and `stem.pdf` without a creation time, so that the same figure gives the same bytes."""
+    """Write `stem.png` and `stem.pdf`; the same figure gives the same bytes."""
     # `savefig` would draw the figure once more to lay it out, and again for each file.
     figure.dpi = DPI
     for axes in figure.axes:
@@ -271,9 +278,9 @@ Save = Callable[[Figure, Path], None]
 
 @contextmanager
 def saving_in_processes() -> Iterator[Save]:
-    """Run `save_figure` in a few other processes beside this one; at the end all figures are written.
+    """Run `save_figure` in a few other processes beside this one.
 
-    Drawing takes most of the time of an evaluation.
+    At the end all figures are written. Drawing takes most of the time of an evaluation.
     """
     pool = ProcessPoolExecutor(
         min(4, usable_cores()),
@@ -292,7 +299,10 @@ def saving_in_processes() -> Iterator[Save]:
 
 
 def literal_text(text: str) -> str:
-    """Text that matplotlib draws as it is: `$` starts no formula, and a leading `_` hides no label."""
+    """Text that matplotlib draws as it is.
+
+    `$` starts no formula, and a leading `_` hides no label.
+    """
     # A zero-width space, since legends leave out labels that begin with an underscore.
     prefix = "\u200b" if text.startswith("_") else ""
     return prefix + text.replace("$", r"\$")

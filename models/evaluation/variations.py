@@ -27,7 +27,8 @@ class EventVariation(NamedTuple):
     probabilities: Floats
     """(num_events, num_classes)."""
     is_selected: NDArray[np.bool_]
-    """(num_events,) whether the event still passes the selection; if not, it passes no threshold."""
+    """(num_events,) whether the event still passes the selection; if not, it passes no
+    threshold."""
 
     def select(self, rows: NDArray[np.int64]) -> EventVariation:
         """The events in some rows."""
@@ -39,7 +40,8 @@ class Statistic(NamedTuple):
 
     value: float
     contributions: Floats
-    """(num_events,) influence of each event on the number; the sum of their squares is its variance."""
+    """(num_events,) influence of each event on the number; the sum of their squares is its
+    variance."""
 
 
 def with_weights(events: ScoredEvents, weights: Floats) -> EventVariation:
@@ -135,7 +137,10 @@ def _efficiency_shifts(
     task: EvaluationTask,
     threshold: float,
 ) -> dict[str, dict[str, float] | None]:
-    """Shift of the share of each class at or above a threshold; null for classes that do not count."""
+    """Shift of the share of each class at or above a threshold.
+
+    Null for classes that do not count.
+    """
     nominal_passes = task.score(nominal.probabilities) >= threshold
     varied_passes = task.score(varied.probabilities) >= threshold
     shifts: dict[str, dict[str, float] | None] = dict.fromkeys(task.classes)
@@ -200,8 +205,8 @@ def _share(weights: Floats, passing: NDArray[np.bool_]) -> Statistic:
 def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Statistic:
     """Area under the ROC curve against all backgrounds; NaN if a class has no positive weight.
 
-    Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights). Events that
-    are not selected have the lowest score.
+    Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights). Events
+    that are not selected have the lowest score.
     """
     num_classes = len(task.classes)
     weight_of_class = np.bincount(labels, events.weights, num_classes)

@@ -1,4 +1,4 @@
-"""Working points: thresholds at given shares of the signal or of all backgrounds, and what passes them."""
+"""Working points: thresholds at shares of signal or background, and what passes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from models.evaluation.discriminant import Mixture, ReplicatedScore
 from models.evaluation.intervals import efficiency
 from models.evaluation.rates import Rates, rates_behind
 
-#: Least effective number of events that fail, or that pass. With fewer, a threshold is mostly chance.
+#: Least effective number of events that fail, or that pass. With fewer, a threshold is mostly
+#: chance.
 FEWEST_EVENTS: Final = 10.0
 _ROUNDING: Final = 1e-9
 

@@ -1,7 +1,8 @@
 """A perceptron as firmware for FPGAs by hls4ml (the extra `hls`), simulated bit by bit.
 
-The firmware takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no isolation.
-`scaling.onnx` makes them of raw features. hls4ml gives no latency before the synthesis; da4ml estimates it.
+The firmware takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no
+isolation. `scaling.onnx` makes them of raw features. hls4ml gives no latency before the synthesis;
+da4ml estimates it.
 """
 
 from __future__ import annotations
@@ -41,23 +42,24 @@ def export_firmware(
 ) -> list[dict[str, float]]:
     """Write firmware of several widths, compile its simulation, and compare that with the network.
 
-    Writes `scaling.onnx`, from raw features `hlf` (batch, NUM_HLF) to `scaled`, and for each width a
-    project of hls4ml in the folder `<bits>-bits`. All numbers between the layers, and all weights,
-    have that many bits. As many of them are before the point as the largest number of the layer
-    needs, so that nothing overflows. The result are logits.
+    Writes `scaling.onnx`, from raw features `hlf` (batch, NUM_HLF) to `scaled`, and for each width
+    a project of hls4ml in the folder `<bits>-bits`. All numbers between the layers, and all
+    weights, have that many bits. As many of them are before the point as the largest number of the
+    layer needs, so that nothing overflows. The result are logits.
 
     Args:
         model: A network that is `is_convertible`; it stays unchanged.
-        calibration: (num_events, NUM_HLF) raw features of training events, for the ranges of the layers.
+        calibration: (num_events, NUM_HLF) raw features of training events, for the ranges of the
+            layers.
         events: (num_events, NUM_HLF) raw features of the events of the comparison.
         folder: An empty folder.
         bits: Widths.
 
     Returns:
-        For each width its `bits`, the `largest_difference` of a probability, `same_class`, the share
-        of events with the same most probable class, and estimates for a circuit of adders from the
-        scaled features to the logits: `latency_ns` [ns] and `lookup_tables`. A simulation that
-        cannot be compiled is a `FirmwareError`.
+        For each width its `bits`, the `largest_difference` of a probability, `same_class`, the
+        share of events with the same most probable class, and estimates for a circuit of adders
+        from the scaled features to the logits: `latency_ns` [ns] and `lookup_tables`. A simulation
+        that cannot be compiled is a `FirmwareError`.
     """
     form = single_precision(model).standard_form()
     if form is None or form.scaling is None:
@@ -109,7 +111,7 @@ def _largest_numbers(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, fl
 
 
 class _FixedPoint(NamedTuple):
-    """Rounded, saturating numbers with a sign, and enough bits before the point for the largest one."""
+    """Rounded, saturating, signed numbers with a point after some bits."""
 
     bits: int
     integer_bits: int
@@ -150,7 +152,8 @@ def _estimate(
 ) -> dict[str, float]:
     """Latency [ns] and number of look-up tables of a circuit of adders with the same numbers.
 
-    A product with a fixed weight is a sum of shifted numbers; da4ml finds a circuit with few additions.
+    A product with a fixed weight is a sum of shifted numbers; da4ml finds a circuit with few
+    additions.
     """
     from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - an optional package
 

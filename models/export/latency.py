@@ -1,4 +1,4 @@
-"""Measures the speed of an exported network: latency for single events, as in a trigger, and throughput for batches."""
+"""Measures the latency of an exported network for single events, and its throughput for batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _FEWEST_SLOWER: Final = 10
 
 
 class Latency(NamedTuple):
-    """Percentiles of the time of one call with one event [us]; None where fewer than 10 calls are slower."""
+    """Percentiles of the time of one call with one event [us].
+
+    None where fewer than 10 calls are slower.
+    """
 
     p50: float
     p90: float | None
@@ -31,9 +34,10 @@ class Latency(NamedTuple):
 def measure_latency(
     exported: OnnxClassifier, columns: Columns, *, calls: int = 10_000, warm_up: int = 50
 ) -> Latency:
-    """Time of single-event calls, from one thread; it cycles through the events, each with its own particles.
+    """Time of single-event calls, from one thread.
 
-    The time covers only the call into onnxruntime, without the preparation of the event's arrays.
+    It cycles through the events, each with its own particles. The time covers only the call into
+    onnxruntime, without the preparation of the event's arrays.
     """
     num_events = min(len(columns[exported.inputs[0]]), max(calls, warm_up))
     events = [_feeds(exported, columns, np.array([event])) for event in range(num_events)]

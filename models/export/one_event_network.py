@@ -1,4 +1,4 @@
-"""A network for one event a call, with fixed shapes and few operators, for runtimes without dynamic axes."""
+"""A network for one event a call, with fixed shapes and few operators, for small runtimes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _HOLD: Final = 64.0
 class PlainScaling(nn.Module):
     """`Standardize` in operators that small runtimes have, so without Asinh, Where and Clip.
 
-    asinh(x) is log(z + sqrt(z^2 + 1)) of the size z of x, with the sign of x; a limit is made of two Relu.
+    asinh(x) is log(z + sqrt(z^2 + 1)) of the size z of x, with the sign of x; a limit is made of
+    two Relu.
     """
 
     mean: Tensor
@@ -69,10 +70,10 @@ def _plain(scaling: nn.Module) -> nn.Module:
 
 
 class HoldingEncoder(nn.Module):
-    """A list encoder whose GRU holds its state while it reads padding, so that its last state is the result.
+    """A list encoder whose GRU holds its state while it reads padding.
 
-    The GRU gets one more input, 1 in rows of padding, which opens its update gates entirely. So nothing is gathered,
-    and the number of particles is not needed.
+    The GRU gets one more input, 1 in rows of padding, which opens its update gates entirely. So
+    nothing is gathered, and the number of particles is not needed.
     """
 
     flag_sum: Tensor
@@ -97,7 +98,10 @@ class HoldingEncoder(nn.Module):
         self.register_buffer("start", torch.zeros(1, 1, width))
 
     def forward(self, particles: Tensor) -> Tensor:
-        """State (1, width) of raw particles (1, rows, 19); the rows behind the last particle are 0."""
+        """State (1, width) of raw particles (1, rows, 19).
+
+        The rows behind the last particle are 0.
+        """
         is_valid = particles[..., _PARTICLE_TYPES] @ self.flag_sum
         is_padding = 1.0 - is_valid
         # Scaling may have no value at 0, such as a logarithm: padding becomes rows of 1 instead.
@@ -113,7 +117,7 @@ class HoldingEncoder(nn.Module):
 
 
 class OneEventNetwork(nn.Module):
-    """A network with a `standard_form`, from the raw columns of one event to (1, num_classes) probabilities."""
+    """A network of the standard form, from the raw columns of one event to probabilities."""
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()
@@ -136,5 +140,6 @@ class OneEventNetwork(nn.Module):
             features.append(self.scaling(self.frame(inputs["hlf"])))
         joined = torch.cat(features, dim=1) if len(features) > 1 else features[0]
         probabilities = torch.softmax(self.layers(joined), dim=1)
-        # A sum of one, since SOFIE would take a product and the addition after it for a linear layer.
+        # A sum of one, since SOFIE would take a product and the addition after it for a linear
+        # layer.
         return probabilities + nan_where_invalid(**inputs).sum(dim=1, keepdim=True)

@@ -25,7 +25,8 @@ Feeds = dict[str, NDArray[Any]]
 OUTPUT: Final = "probability"
 #: Version of the file's metadata, inputs and output.
 FORMAT_VERSION: Final = 2
-#: The last entry of the metadata, but for its 32 letters: field 14 of the model, 42 bytes, with a key and a value.
+#: The last entry of the metadata, but for its 32 letters: field 14 of the model, 42 bytes, with a
+#: key and a value.
 _SEAL_BEGIN: Final = b"\x72\x28\x0a\x04seal\x12\x20"
 #: onnxruntime's log level for fatal messages only; errors are raised as exceptions anyway.
 _FATAL = 4
@@ -87,12 +88,12 @@ class OnnxClassifier:
         return np.asarray(self.session.run([OUTPUT], feeds)[0], dtype=np.float32)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`."""
+        """(num_events, num_classes) for columns as for `models.inputs.input_arrays`."""
         return self.run(self.prepare(columns))
 
 
 class OneEventClassifier:
-    """A file of `models.export.onnx_export.export_one_event`: a call for each event, with all rows of its particles."""
+    """A file of `models.export.onnx_export.export_one_event`, which is called for each event."""
 
     def __init__(self, path: Path) -> None:
         self._session = open_session(path)
@@ -101,7 +102,7 @@ class OneEventClassifier:
         self._num_classes = self._session.get_outputs()[0].shape[1]
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`.
+        """(num_events, num_classes) for columns as for `models.inputs.input_arrays`.
 
         An event with more particles than the file has rows is a `ModelInputError`.
         """
@@ -124,7 +125,7 @@ class OneEventClassifier:
 def _fit_rows(
     particles: NDArray[np.float32], num_particles: NDArray[np.int64], num_rows: int
 ) -> NDArray[np.float32]:
-    """Lists (B, any number of rows, 19) with the rows of a file, (B, num_rows, 19), and zeros as padding."""
+    """Pad lists (B, any number of rows, 19) with zeros to the rows of a file, (B, num_rows, 19)."""
     num_events, length, num_features = particles.shape
     if length > num_rows:
         raise ModelInputError(
@@ -155,14 +156,20 @@ def _check_format(path: Path, session: Any, metadata: Mapping[str, str]) -> None
         )
 
 
-def seal_onnx(content: bytes) -> bytes:
-    """An ONNX file with a digest of itself as the last of its metadata: protobuf reads appended fields as its own."""
-    return content + _SEAL_BEGIN + xxhash.xxh3_128_hexdigest(content).encode()
+def seal_onnx(file_bytes: bytes) -> bytes:
+    """Append a digest to an ONNX file, as the last of its metadata.
+
+    Protobuf reads appended fields as its own.
+    """
+    return file_bytes + _SEAL_BEGIN + xxhash.xxh3_128_hexdigest(file_bytes).encode()
 
 
-def _check_seal(path: Path, content: bytes) -> None:
-    """Check that a file is as it was sealed; files of earlier releases and other projects have no seal."""
-    body, begin, seal = content.rpartition(_SEAL_BEGIN)
+def _check_seal(path: Path, file_bytes: bytes) -> None:
+    """Check that a file is as it was sealed.
+
+    Files of earlier releases and other projects have no seal.
+    """
+    body, begin, seal = file_bytes.rpartition(_SEAL_BEGIN)
     if begin and seal != xxhash.xxh3_128_hexdigest(body).encode():
         raise DamagedModelError(path, "something changed it since the export", "export")
 
@@ -173,17 +180,18 @@ def open_session(path: Path) -> Any:
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _FATAL
-    # Memory patterns are off: onnxruntime would make and keep one for every new number of particles.
+    # Memory patterns are off: onnxruntime would make and keep one for every new number of
+    # particles.
     options.enable_mem_pattern = False
     try:
-        content = path.read_bytes()
+        file_bytes = path.read_bytes()
     except OSError as cause:
         raise SavedModelError(
             f"{path} cannot be read ({cause}). Give a model that was exported to ONNX."
         ) from cause
-    _check_seal(path, content)
+    _check_seal(path, file_bytes)
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(file_bytes, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime's errors have no common class.
         raise SavedModelError(
             f"{path} cannot be run as an ONNX model ({cause}). Export the model again."

@@ -35,7 +35,8 @@ class Provenance(NamedTuple):
     digests: Mapping[str, str] = {}
     """Digests of the features of its training, and of the network itself."""
     working_points: Mapping[str, Any] | None = None
-    """Thresholds from an evaluation, as `models.evaluation.evaluation` writes them; None if there is none."""
+    """Thresholds from an evaluation, as `models.evaluation.evaluation` writes them; None if there
+    is none."""
 
 
 #: The provenance of a network of which nothing is known.
@@ -52,10 +53,10 @@ def export_onnx(
 ) -> None:
     """Write an ONNX file atomically; the same model gives the same bytes.
 
-    Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows, 19) float32,
-    `num_particles` (batch,) int64, in the units of `features.columns`. The output `probability` is
-    (batch, num_classes) float32. Batch and num_rows may have any length. Networks in double precision are
-    exported in single precision.
+    Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows,
+    19) float32, `num_particles` (batch,) int64, in the units of `features.columns`. The output
+    `probability` is (batch, num_classes) float32. Batch and num_rows may have any length. Networks
+    in double precision are exported in single precision.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
     examples = {
@@ -80,8 +81,8 @@ def export_one_event(
 ) -> None:
     """Write an ONNX file for one event a call atomically, with fixed shapes and few operators.
 
-    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them. The rows behind the
-    last particle are 0. The output `probability` is (1, num_classes).
+    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them.
+    The rows behind the last particle are 0. The output `probability` is (1, num_classes).
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
@@ -107,9 +108,11 @@ def write_onnx(
     """
     temporary = path.with_name(f".{path.name}")
     try:
-        # The warnings are about the exporter, which is pinned with torch, and shapes, which parity checks.
+        # The warnings are about the exporter, which is pinned with torch, and shapes, which parity
+        # checks.
         with warnings.catch_warnings(action="ignore"):
-            # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
+            # The newer exporter (dynamo) would make the length of the example's particle lists a
+            # constant.
             torch.onnx.export(
                 network,
                 tuple(examples.values()),
@@ -131,7 +134,7 @@ def write_onnx(
 
 def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
     """Metadata of an exported file; lists and dictionaries are JSON."""
-    content = {
+    document = {
         **spec.described(),
         "inputs": inputs_json(inputs),
         "code": provenance.code,
@@ -139,6 +142,6 @@ def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> 
         "working_points": provenance.working_points,
     }
     properties = {"format_version": str(FORMAT_VERSION), "run_id": provenance.run_id}
-    for key, value in content.items():
+    for key, value in document.items():
         properties[key] = json.dumps(value)
     return properties

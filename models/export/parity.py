@@ -42,13 +42,14 @@ def largest_difference(
     variants = [events]
     if "particles" in model.inputs:
         variants = [_with_particles(events, count) for count in particle_counts]
-    differences = [_difference(model, exported, events, 0)]
+    differences = []
     for variant in variants:
         differences += [_difference(model, exported, variant, size) for size in batch_sizes]
     if "hlf" in model.inputs:
         differences.append(_difference(model, exported, _invalid_features(events), len(rows)))
     if "particles" in model.inputs:
         differences.append(_difference(model, exported, _invalid_particles(events), len(rows)))
+    differences.append(_difference(model, exported, events, 0))
     # numpy's maximum is NaN if one of the values is; Python's may not be.
     return float(np.max(differences))
 
@@ -77,7 +78,10 @@ def _invalid_features(columns: Columns) -> dict[str, NDArray[Any]]:
 
 
 def _invalid_particles(columns: Columns) -> dict[str, NDArray[Any]]:
-    """The events, each with one number of a particle that is not finite, of many particles and all features."""
+    """The events, each with one number of a particle that is not finite.
+
+    The numbers are of many particles and all features.
+    """
     particles = np.array(columns["particles"], dtype=np.float32)
     counts = columns["num_particles"]
     events = np.arange(len(particles))
@@ -89,7 +93,10 @@ def _invalid_particles(columns: Columns) -> dict[str, NDArray[Any]]:
 
 
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
-    """The events with `count` particles each, cut or repeated from their own; events without any get zeros."""
+    """The events with `count` particles each, cut or repeated from their own.
+
+    Events without any get zeros.
+    """
     particles = columns["particles"]
     num_events, num_rows, num_features = particles.shape
     rows = np.arange(count) % np.maximum(columns["num_particles"], 1)[:, None]

@@ -16,9 +16,10 @@ _TYPES: Final = {"float32": "TYPE_FP32", "int32": "TYPE_INT64"}
 
 
 def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
-    """The text of `config.pbtxt` for `model.onnx`; the server takes the model's name from its folder.
+    """The text of `config.pbtxt` for `model.onnx`.
 
-    Lists of particles have any length; the number of particles is one number per event, without an axis of its own.
+    The server takes the model's name from its folder. Lists of particles have any length; the
+    number of particles is one number per event, without an axis of its own.
     """
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
     for name in settings.inputs:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class StandardForm(NamedTuple):
     """The layers of a network of the form that compiled code can train.
 
-    It has an encoder of particle lists or none, then linear layers with biases and ReLU between them.
+    It has an encoder of particle lists or none, then linear layers with biases and ReLU between
+    them.
     """
 
     encoder: ParticleEncoder | None
@@ -36,15 +37,17 @@ class StandardForm(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """A network from raw features to logits (B, num_classes) of B events; feature scaling is its first layer.
+    """A network from raw features to logits (B, num_classes) of B events.
 
-    The loss takes logits; prediction applies the softmax. `models.saved_model.build` makes a network from its settings.
-    `forward` takes the columns named by `inputs`, in that order, on one device:
+    Feature scaling is its first layer. The loss takes logits; prediction applies the softmax.
+    `models.saved_model.build` makes a network from its settings. `forward` takes the columns named
+    by `inputs`, in that order, on one device:
 
     * `hlf`, (B, NUM_HLF): see `features.columns.HIGH_LEVEL`.
-    * `particles`, (B, L, 19): see `features.columns.PARTICLE`; L is at least 1, and readers cut it to
-      the longest event of the batch.
-    * `num_particles`, (B,) int64: number of valid rows of `particles`, from the first; the other rows are padding.
+    * `particles`, (B, L, 19): see `features.columns.PARTICLE`; L is at least 1, and readers cut it
+      to the longest event of the batch.
+    * `num_particles`, (B,) int64: number of valid rows of `particles`, from the first; the other
+      rows are padding.
     """
 
     def __init__(
@@ -58,14 +61,18 @@ class Classifier(nn.Module):
         """Columns of the features Parquet that `forward` takes, in this order."""
 
     def standard_form(self) -> StandardForm | None:
-        """The layers of a network of this form, which compiled code can train; None for other networks.
+        """The layers of a network of this form, which compiled code can train.
 
-        A class that overrides `forward` overrides this too. Else compiled code does not train it.
+        None for other networks. A class that overrides `forward` overrides this too. Else compiled
+        code does not train it.
         """
         return None
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """`ProbabilityNetwork` of columns as for `models.inputs.input_arrays`, (num_events, num_classes)."""
+        """(num_events, num_classes) for columns as for `models.inputs.input_arrays`.
+
+        See `ProbabilityNetwork`.
+        """
         self.eval()
         weights = next(self.parameters())
         inputs = []
@@ -80,7 +87,7 @@ class Classifier(nn.Module):
 
 
 class ProbabilityNetwork(nn.Module):
-    """A network with the softmax of its logits: what a prediction is, in torch and in all exported forms.
+    """A network with the softmax of its logits: the prediction, in torch and in all exported forms.
 
     An event with a number that is not finite has no probabilities: all are NaN. A network alone may
     give plausible ones: its scaling cuts off infinite numbers, and onnxruntime's GRU drops NaN.
@@ -94,7 +101,8 @@ class ProbabilityNetwork(nn.Module):
         """Probabilities of the classes, (B, num_classes), of the network's raw columns.
 
         Raises:
-            RuntimeError: The columns have different numbers of events, or an event has more particles than rows.
+            RuntimeError: The columns have different numbers of events, or an event has more
+                particles than rows.
         """
         inputs = dict(zip(self.network.inputs, columns, strict=True))
         return torch.softmax(self.network(*columns), dim=1) + nan_where_invalid(**inputs)
@@ -128,7 +136,10 @@ def nan_where_invalid(
 
 
 def _without_padding(rows: Tensor, counts: Tensor) -> Tensor:
-    """Rows (B, L, 1) with zeros as padding, after one row that is NaN if the count (B, 1, 1) is negative."""
+    """Rows (B, L, 1) with zeros as padding, after one row for the count.
+
+    The first row is NaN if the count (B, 1, 1) is negative.
+    """
     # The root of -1 is NaN.
     count_zeros = torch.sqrt(counts.to(rows.dtype)) * 0.0
     # Columns of different numbers of events are an error only if they are concatenated.

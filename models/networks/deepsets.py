@@ -1,4 +1,4 @@
-"""The classifier on the set of particles: deep sets (Zaheer et al. 2017), in physics particle flow networks.
+"""The classifier on the set of particles: deep sets (Zaheer et al. 2017).
 
 Komiske, Metodiev and Thaler (2019) introduced them for jets.
 """
@@ -19,7 +19,10 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class DeepSetsClassifier(Classifier):
-    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), in any order of the particles."""
+    """Maps raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
+
+    The order of the particles does not matter.
+    """
 
     def __init__(
         self, settings: DeepSetsSettings, scalers: Mapping[str, Scaler], num_classes: int

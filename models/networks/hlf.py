@@ -1,4 +1,4 @@
-"""The classifier on high-level features: a multilayer perceptron (Migliorini 2020, section 4.3.2)."""
+"""The classifier on high-level features: a perceptron (Migliorini 2020, section 4.3.2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class HlfClassifier(Classifier):
-    """Raw HLF (B, NUM_HLF) to logits (B, num_classes): scaling, dense layers with ReLU, one linear output layer."""
+    """Maps raw HLF (B, NUM_HLF) to logits (B, num_classes).
+
+    It has scaling, dense layers with ReLU, and one linear output layer.
+    """
 
     def __init__(
         self, settings: HlfSettings, scalers: Mapping[str, Scaler], num_classes: int

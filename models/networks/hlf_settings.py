@@ -19,7 +19,8 @@ class HlfSettings(NetworkSettings):
     not_built: ClassVar[frozenset[str]] = frozenset({"from_gridsearch"})
 
     hidden: list[PositiveInt] = Field(default=[50, 20, 10], min_length=1)
-    """Widths of the perceptron's hidden layers, each at least 1: 50, 20, 10 as CERN's network, 50, 20 as the thesis."""
+    """Widths of the perceptron's hidden layers, each at least 1: 50, 20, 10 as CERN's network, 50,
+    20 as the thesis."""
     from_gridsearch: bool = False
     """Whether widths, learning rate, batch size and epochs are the best ones of the grid search."""
 

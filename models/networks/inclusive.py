@@ -1,4 +1,7 @@
-"""The classifier on high-level features and particles: CERN's inclusive network (Migliorini 2020, section 4.3.2)."""
+"""The classifier on high-level features and particles: CERN's inclusive network.
+
+Migliorini (2020), section 4.3.2.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from models.networks.scaling_layer import Scaler, Standardize
 class InclusiveClassifier(Classifier):
     """Raw HLF (B, NUM_HLF), particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
 
-    The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a linear layer.
+    The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a
+    linear layer.
     """
 
     def __init__(

@@ -17,4 +17,5 @@ class InclusiveSettings(RecurrentSettings):
     inputs: ClassVar[tuple[str, ...]] = ("hlf", *RecurrentSettings.inputs)
 
     dense_width: PositiveInt = 25
-    """Width of the hidden layer on top of the GRU's state and the high-level features; at least 1."""
+    """Width of the hidden layer on top of the GRU's state and the high-level features; at least
+    1."""

@@ -1,4 +1,4 @@
-"""The first layer of networks on particles: every event is rotated so that its lepton points the same way."""
+"""The first layer of networks on particles: it rotates events by their lepton."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def rotated_columns(name: str) -> RotatedColumns:
 
 
 class LeptonFrame(nn.Module):
-    """Rotates events around the beam, and mirrors them along it, so that the lepton has azimuth 0 and eta >= 0.
+    """Rotates and mirrors events so that the lepton has azimuth 0 and eta >= 0.
 
     Both leave the physics unchanged, so a network need not learn that from its events. Each number
     follows only from those that rotate with it, as in compiled code. The operators are those that
@@ -77,7 +77,10 @@ class LeptonFrame(nn.Module):
         self._runs = runs_of([feature.rotation for feature in INPUT_COLUMNS[name].features])
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rotate raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
+        """Rotate raw rows (B, L, num_columns), or only the first row (B, num_columns).
+
+        The first row has the lepton.
+        """
         lepton = rows[:, :1] if rows.dim() == 3 else rows
         azimuth = lepton[..., self.columns.azimuth : self.columns.azimuth + 1]
         eta = lepton[..., self.columns.eta : self.columns.eta + 1]

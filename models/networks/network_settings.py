@@ -25,7 +25,8 @@ class Frame(StrEnum):
     """The frame in which a network sees an event."""
 
     LEPTON = "lepton"
-    """Turned around the beam and mirrored along it, so that the lepton has the azimuth 0 and a positive η."""
+    """Turned around the beam and mirrored along it, so that the lepton has the azimuth 0 and a
+    positive η."""
     DETECTOR = "detector"
     """As the features are."""
 
@@ -73,7 +74,8 @@ class NetworkSettings(BaseModel):
         return {"name": self.name, **self.model_dump(mode="json", exclude=set(self.not_built))}
 
 
-#: Settings class of every network by name; an import of `models.networks.registry` adds those of the package.
+#: Settings class of every network by name; an import of `models.networks.registry` adds those of
+#: the package.
 NETWORKS: Final = PluginRegistry[type[NetworkSettings]]("network")
 S = TypeVar("S", bound=type[Any])
 
@@ -117,4 +119,5 @@ class RecurrentSettings(ParticleNetworkSettings):
     gru_width: PositiveInt = 50
     """Width of the GRU's state, which summarises the particle list; at least 1."""
     read_from: ReadFrom = ReadFrom.END
-    """End of the particle list at which the GRU starts: `end` (its last state is that after the lepton) or `start`."""
+    """End of the particle list at which the GRU starts: `end` (its last state is that after the
+    lepton) or `start`."""

@@ -14,13 +14,15 @@ from models.networks.scaling_layer import Standardize
 def scaled_rows(
     scaling: Standardize, particles: Tensor, num_particles: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scale the rows of raw particles (B, L, 19); returns them with a mask (B, L) of the rows that count.
+    """Scale the rows of raw particles (B, L, 19).
 
-    `num_particles` (B,) rows of each event are valid. Rows of padding are 0. An event without
-    particles counts as one particle with the mean of every feature.
+    Returns them with a mask (B, L) of the rows that count. `num_particles` (B,) rows of each event
+    are valid. Rows of padding are 0. An event without particles counts as one particle with the
+    mean of every feature.
 
     Raises:
-        RuntimeError: An event has more particles than the list has rows; an exported network fails in the same way.
+        RuntimeError: An event has more particles than the list has rows; an exported network fails
+            in the same way.
 
     Examples:
         >>> from models.networks.scaling_layer import Scaler
@@ -41,9 +43,10 @@ def scaled_rows(
 
 
 def pad_to_one(column: Tensor) -> Tensor:
-    """In an export to ONNX, fill a column with zeros to at least one event and one row; else return it.
+    """In an export to ONNX, fill a column with zeros to at least one event and one row.
 
-    onnxruntime ends the process if a GRU gets no events or no rows, and cannot reshape an empty array.
+    Else return it. onnxruntime ends the process if a GRU gets no events or no rows, and cannot
+    reshape an empty array.
 
     Args:
         column: (B,) numbers of particles, or (B, L, num_columns) rows.
@@ -55,7 +58,7 @@ def pad_to_one(column: Tensor) -> Tensor:
 
 
 class _PadToOne(torch.autograd.Function):
-    """Written out for ONNX, since torch's exporter makes 30 operators of a padding of unknown width."""
+    """Pads with few operators: torch's exporter would make 30 of a padding of unknown width."""
 
     @staticmethod
     def forward(_: Any, column: Tensor) -> Tensor:

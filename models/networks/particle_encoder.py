@@ -1,4 +1,4 @@
-"""Particle lists to vectors: a recurrent network of gated units (Migliorini 2020, section 4.3.2)."""
+"""Particle lists to vectors: a network of gated units (Migliorini 2020, section 4.3.2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class ParticleEncoder(nn.Module):
-    """Particle lists to one vector per event: the state of a GRU (Cho et al. 2014) after all valid particles.
+    """Maps particle lists to the state of a GRU (Cho et al. 2014) after all valid particles.
 
     The GRU runs over all L rows, and each event gets the state after its number of valid rows. This
     is 70 times faster on the CPU, forward and backward, than packed sequences. The length and the
@@ -33,7 +33,7 @@ class ParticleEncoder(nn.Module):
         remember_long(self.gru, MAX_PARTICLES)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
-        """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
+        """States (B, width) of raw particles (B, L, 19); `num_particles` (B,) rows are valid."""
         num_events = particles.shape[0]
         particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
         row_numbers = torch.arange(particles.shape[1], device=particles.device)
@@ -43,7 +43,8 @@ class ParticleEncoder(nn.Module):
             particles = _reversed(particles, num_particles)
         rows = self.scaling(particles).masked_fill(is_padding[..., None], 0.0)
         states, _ = self.gru(rows)
-        # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
+        # take_along_dim would take indices modulo L, so that a list that is too short would go
+        # unnoticed.
         last_row = num_particles.clamp(min=1) - 1
         index = last_row[:, None, None].expand(-1, 1, states.shape[2])
         last_states: Tensor = states.gather(1, index)[:num_events, 0]
@@ -60,16 +61,18 @@ def _reversed(particles: Tensor, num_particles: Tensor) -> Tensor:
 
 
 def remember_long(gru: nn.GRU, longest: int) -> None:
-    """Initialise the units of a GRU with memories of 1 to `longest` steps, spread evenly on a logarithmic scale.
+    """Initialise the units of a GRU with memories of 1 to `longest` steps.
 
-    A unit whose update gate has the bias b remembers about exp(b) steps. Tallec and Ollivier (2018)
-    spread them evenly on a linear scale, which suits short lists less. With torch's default the
-    gradient shrinks by 10^12 within 60 particles of about 700: the network only uses the particles
-    that it reads last, and memorises its training events. Such small gradients are also denormal
-    numbers, which make a CPU several times slower.
+    The memories are spread evenly on a logarithmic scale. A unit whose update gate has the bias b
+    remembers about exp(b) steps. Tallec and Ollivier (2018) spread them evenly on a linear scale,
+    which suits short lists less. With torch's default the gradient shrinks by 10^12 within 60
+    particles of about 700: the network only uses the particles that it reads last, and memorises
+    its training events. Such small gradients are also denormal numbers, which make a CPU several
+    times slower.
     """
     width = gru.hidden_size
-    update_gate = slice(width, 2 * width)  # torch keeps the gates in the order reset, update, new.
+    # torch keeps the gates in the order reset, update, new.
+    update_gate = slice(width, 2 * width)
     with torch.no_grad():
         gru.get_parameter("bias_ih_l0")[update_gate].uniform_(0.0, math.log(longest))
         gru.get_parameter("bias_hh_l0")[update_gate].zero_()

@@ -1,4 +1,7 @@
-"""The classifier on the particle list: a recurrent network of gated units (Migliorini 2020, section 4.3.2)."""
+"""The classifier on the particle list: a network of gated units.
+
+Migliorini (2020), section 4.3.2.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from models.networks.scaling_layer import Scaler
 
 
 class ParticlesClassifier(Classifier):
-    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes): scaling, GRU, one linear layer."""
+    """Maps raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
+
+    It has scaling, a GRU, and one linear layer.
+    """
 
     def __init__(
         self, settings: ParticlesSettings, scalers: Mapping[str, Scaler], num_classes: int

@@ -39,7 +39,7 @@ for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."
 ModelName = Annotated[str, AfterValidator(name_validator(NETWORKS, "network"))]
 
 
-def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
+def settings_of(saved: Mapping[str, Any]) -> NetworkSettings:
     """Settings of a network from its `name` and the settings that are not the defaults.
 
     Raises:
@@ -47,14 +47,14 @@ def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
         MissingPluginError: There is no network of that name.
         ValueError: A value is invalid, or there is no such setting.
     """
-    settings = dict(content)
+    settings = dict(saved)
     name = settings.pop("name")
     if name not in NETWORKS:
         raise MissingPluginError(f"it has the network '{name}', which this code does not have")
     return NETWORKS[name].model_validate(settings)
 
 
-def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
+def settings_from_json(saved: Mapping[str, Any]) -> NetworkSettings:
     """Read the settings that `NetworkSettings.to_json` wrote.
 
     Raises:
@@ -62,8 +62,8 @@ def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
         ValueError: A value is invalid or missing. Other code wrote the settings: what it did
             without a key need not be the default of this code.
     """
-    settings = settings_of(content)
-    if missing := settings.to_json().keys() - content.keys():
+    settings = settings_of(saved)
+    if missing := settings.to_json().keys() - saved.keys():
         raise ValueError(
             f"the settings of {settings.name} lack {', '.join(sorted(missing))}: "
             "other code wrote them"

@@ -22,15 +22,16 @@ class Scaler(NamedTuple):
     """Largest size of a scaled value."""
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """Read the scaler of a column of `scaler.json` (`features.scaling.scaler_json`)."""
-        return cls(**{name: content[name] for name in cls._fields if name in content})
+        return cls(**{name: fields[name] for name in cls._fields if name in fields})
 
 
 class Standardize(nn.Module):
-    """(y - mean) / std per column, where y is x, or asinh(x / log_above) for a column with a heavy tail.
+    """Scales each column x to (y - mean) / std.
 
-    All numbers are constants of the model, computed on the training split.
+    y is x, or asinh(x / log_above) for a column with a heavy tail. All numbers are constants of the
+    model, computed on the training split.
     """
 
     mean: Tensor

@@ -24,9 +24,10 @@ from models.networks.transformer_settings import TransformerSettings
 
 
 class AttentionBlock(nn.Module):
-    """Multihead attention and two dense layers, each after a layer norm and added to its input (MAB of the paper).
+    """Multihead attention and two dense layers (MAB of the paper).
 
-    torch's own module is not used: its exported form holds the number of events as a constant.
+    Each follows a layer norm and is added to its input. torch's own module is not used: its
+    exported form holds the number of events as a constant.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -44,7 +45,10 @@ class AttentionBlock(nn.Module):
         )
 
     def forward(self, queries: Tensor, seen: Tensor, is_seen: Tensor | None = None) -> Tensor:
-        """Queries (B, N, width) attend to vectors (B, M, width), of which `is_seen` (B, 1, 1, M) masks some."""
+        """Let queries (B, N, width) attend to vectors (B, M, width).
+
+        `is_seen` (B, 1, 1, M) masks some of them.
+        """
         query = self._split_heads(self.query(self.norm_query(queries)))
         keys, values = self.key_and_value(self.norm_seen(seen)).chunk(2, dim=2)
         attended = scaled_dot_product_attention(
@@ -60,7 +64,7 @@ class AttentionBlock(nn.Module):
 
 
 class InducedBlock(nn.Module):
-    """Learnt points attend to the particles, then the particles to the points (ISAB of the paper)."""
+    """Learnt points attend to particles, then the particles to the points (ISAB of the paper)."""
 
     def __init__(self, width: int, heads: int, points: int) -> None:
         super().__init__()
@@ -69,7 +73,7 @@ class InducedBlock(nn.Module):
         self.spread = AttentionBlock(width, heads)
 
     def forward(self, particles: Tensor, is_seen: Tensor) -> Tensor:
-        """New vectors (B, L, width) of particles (B, L, width), of which `is_seen` (B, 1, 1, L) masks some."""
+        """New vectors (B, L, width) of particles (B, L, width), with a mask (B, 1, 1, L)."""
         points = self.points.expand(particles.shape[0], -1, -1)
         collected = self.collect(points, particles, is_seen)
         spread: Tensor = self.spread(particles, collected)
@@ -77,7 +81,10 @@ class InducedBlock(nn.Module):
 
 
 class TransformerClassifier(Classifier):
-    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), in any order of the particles."""
+    """Maps raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
+
+    The order of the particles does not matter.
+    """
 
     def __init__(
         self, settings: TransformerSettings, scalers: Mapping[str, Scaler], num_classes: int

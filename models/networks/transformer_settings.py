@@ -11,7 +11,7 @@ from models.networks.network_settings import ParticleNetworkSettings, network
 
 @network("transformer")
 class TransformerSettings(ParticleNetworkSettings):
-    """A set transformer: attention among the particles by way of a few learnt points, and a class token."""
+    """A set transformer: attention among particles by way of learnt points, and a class token."""
 
     classifier: ClassVar[str] = "TransformerClassifier"
 
@@ -22,7 +22,8 @@ class TransformerSettings(ParticleNetworkSettings):
     blocks: PositiveInt = 2
     """Number of blocks in which particles see each other, at least 1."""
     points: PositiveInt = 16
-    """Number of inducing points of each block, at least 1; particles exchange information through them only."""
+    """Number of inducing points of each block, at least 1; particles exchange information through
+    them only."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:

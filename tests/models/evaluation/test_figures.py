@@ -436,5 +436,5 @@ def test_the_discriminant_has_all_expected_events_and_the_scan_of_significances(
     # Backgrounds first, then the signal.
     assert sums == pytest.approx([50.0, 20.0, 5.0])
     assert main.get_yscale() == "log"
-    simple = below.lines[0]
+    simple: Any = below.get_legend_handles_labels()[0][0]
     assert list(simple.get_ydata()) == numbers["significance"]["simple"]
