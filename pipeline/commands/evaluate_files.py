@@ -26,6 +26,7 @@ from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
+from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import new_folder
 from pipeline.runs.provenance import code_version, now
@@ -294,8 +295,11 @@ def _rates_of_new_events(
     normalisation = {
         name: {"factor": 1.0, "stated_sum": sample.stated_sum} for name, sample in generated.items()
     }
-    selected = {**selected, "normalisation": normalisation}
-    steps = cutflow(ingested, selected, config.model_dump(mode="json"))
+    steps = cutflow(
+        IngestCounters.model_validate(ingested),
+        FeaturesCounters.model_validate({**selected, "normalisation": normalisation}),
+        config.model_dump(mode="json"),
+    )
     return rates_of_cutflow(config, steps, config.features)
 
 

@@ -13,6 +13,7 @@ from features.settings import Convention, FeatureSettings, LeptonFlavour
 from ingestion.expressions import sample_labels
 from ingestion.schema import PARTICLE_COLLECTIONS
 from models.evaluation.intervals import Efficiency, WeightSums, efficiency_of_sums
+from pipeline.runs.counters import CutflowCounters, FeaturesCounters, IngestCounters
 
 #: Number of events, sum of their weights and of the squares of their weights, in the last axis.
 _Sums = NDArray[np.float64]
@@ -60,8 +61,8 @@ _ALL: Final = Efficiency(1.0, 1.0, 1.0)
 
 
 def cutflow(
-    ingested: Mapping[str, Any],
-    selected: Mapping[str, Any],
+    ingested: IngestCounters,
+    selected: FeaturesCounters,
     config: Mapping[str, Any],
     *,
     by_class: bool = False,
@@ -231,14 +232,14 @@ def _acceptance(settings: FeatureSettings) -> str:
     return f"{leptons} with pT > {settings.min_lepton_pt:g} GeV{eta}"
 
 
-def _generated_sums(ingested: Mapping[str, Any], selected: Mapping[str, Any], sample: str) -> _Sums:
+def _generated_sums(ingested: IngestCounters, selected: FeaturesCounters, sample: str) -> _Sums:
     """All generated events of a sample, in physics weights.
 
     If the sample states its sum of weights, the events that were not read have the mean weight of
     the others.
     """
-    factor = selected["normalisation"][sample]["factor"]
-    stated_weight = selected["normalisation"][sample].get("stated_sum")
+    factor = selected.normalisation[sample].factor
+    stated_weight = selected.normalisation[sample].stated_sum
     sums = _counter_sums(ingested, "entries", sample) - _counter_sums(
         ingested, "rejected_copy", sample
     )
@@ -249,13 +250,13 @@ def _generated_sums(ingested: Mapping[str, Any], selected: Mapping[str, Any], sa
 
 
 def _sums_after_each_step(
-    ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str
+    ingested: IngestCounters, selected: FeaturesCounters, config: Mapping[str, Any], sample: str
 ) -> _Sums:
     """Events and physics weights of a sample after each step of the cutflow, (num_steps, 3)."""
-    factor = selected["normalisation"][sample]["factor"]
+    factor = selected.normalisation[sample].factor
     to_physics_weight = np.array([1, factor, factor**2])
 
-    def sums(counters: Mapping[str, Any], step: str) -> _Sums:
+    def sums(counters: CutflowCounters, step: str) -> _Sums:
         return to_physics_weight * _counter_sums(counters, step, sample)
 
     in_files = sums(ingested, "entries") - sums(ingested, "rejected_copy")
@@ -269,8 +270,8 @@ def _sums_after_each_step(
     return np.stack([in_files, finite, with_lepton, *reversed(passing)])
 
 
-def _counter_sums(counters: Mapping[str, Any], step: str, sample: str) -> _Sums:
+def _counter_sums(counters: CutflowCounters, step: str, sample: str) -> _Sums:
     """Events, weights and squared weights of a counter."""
-    events = counters["samples"][sample][step]
-    weights = counters["weights"][sample][step]
+    events = counters.samples[sample][step]
+    weights = counters.weights[sample][step]
     return np.array([events, *weights], np.float64)

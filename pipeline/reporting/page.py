@@ -30,7 +30,7 @@ from pipeline.reporting.cutflow import (
     uncertain_mixtures,
 )
 from pipeline.reporting.origin import BUNDLED
-from pipeline.runs.counters import IngestCounters
+from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.manifest import StageManifest
 from pipeline.runs.version import Version
 
@@ -166,7 +166,8 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
         sample: config["classes"][label]
         for sample, label in labels_by_sample(config["samples"]).items()
     }
-    steps = cutflow(counters["ingest"], counters["features"], config_of_cuts)
+    ingested = versions["ingest"].counters(IngestCounters)
+    steps = cutflow(ingested, versions["features"].counters(FeaturesCounters), config_of_cuts)
     particle_kinds: dict[str, None] = {}
     for run in runs.values():
         particle_kinds |= dict.fromkeys(run.get("importance_of_kinds", {}))

@@ -66,7 +66,7 @@ class Normalisation(Counters):
     """How the events of a sample are normalised."""
 
     factor: float
-    stated_sum: float | None
+    stated_sum: float | None = None
     """Sum of weights of all generated events, where it is stated."""
 
 

@@ -10,6 +10,7 @@ from features.settings import FeatureSettings
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import Step, cutflow, labels_by_sample
+from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.version import Version
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def rates_of_run(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
         "classes": selected.config.classes,
         "features": selected.config.features,
     }
-    steps = cutflow(ingested.manifest.counters, selected.manifest.counters, recorded_config)
+    ingest_counters = ingested.counters(IngestCounters)
+    steps = cutflow(ingest_counters, selected.counters(FeaturesCounters), recorded_config)
     rates = rates_of_cutflow(config, steps, feature_settings(selected))
     # The events have the labels that they were ingested with.
     return None if rates is None else rates._replace(labels=labels)

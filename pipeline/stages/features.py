@@ -25,7 +25,7 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import applied_cuts, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
-from pipeline.runs.counters import IngestCounters, KernelCounters
+from pipeline.runs.counters import FeaturesCounters, IngestCounters, KernelCounters
 from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
@@ -283,9 +283,10 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
         "classes": context.config.classes,
         "features": applied_cuts(settings.model_dump(mode="json"), ingested.manifest.inputs),
     }
-    ingest_counters = ingested.manifest.counters
-    by_class = cutflow(ingest_counters, counters, config, by_class=True)
-    by_sample = cutflow(ingest_counters, counters, config)
+    ingest_counters = ingested.counters(IngestCounters)
+    selected = FeaturesCounters.model_validate(counters)
+    by_class = cutflow(ingest_counters, selected, config, by_class=True)
+    by_sample = cutflow(ingest_counters, selected, config)
     beside_cuts = _counters_beside_cuts(ingested, counters)
     normalisation = counters["normalisation"]
     lines = []

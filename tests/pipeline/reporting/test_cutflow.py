@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from features.kernels import OUTCOMES
 from pipeline.reporting.cutflow import (
+    Step,
     Yield,
     applied_cuts,
     as_json,
@@ -20,6 +21,7 @@ from pipeline.reporting.cutflow import (
     selection,
     uncertain_mixtures,
 )
+from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.terminal.tables import cutflow_table
 
 CONFIG: dict[str, Any] = {
@@ -57,6 +59,18 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
     return counters_of("entries", *INGEST_STEPS, "events"), counters_of("events", *OUTCOMES)
 
 
+def cutflow_of(
+    ingested: dict[str, Any], selected: dict[str, Any], config: dict[str, Any], **options: bool
+) -> list[Step]:
+    """The cutflow of counters."""
+    return cutflow(
+        IngestCounters.model_validate(ingested),
+        FeaturesCounters.model_validate(selected),
+        config,
+        **options,
+    )
+
+
 def test_the_selection_names_all_cuts() -> None:
     cuts: dict[str, Any] = {
         "lepton_flavours": ["electron"],
@@ -76,7 +90,7 @@ def test_files_without_particles_have_no_cut_on_isolation() -> None:
     lacking = applied_cuts(cuts, [{"missing_optional": ["tracks.pt"]}])
     config = {**CONFIG, "features": lacking}
 
-    steps = cutflow(*counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]}), config)
+    steps = cutflow_of(*counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]}), config)
 
     assert "isolation" not in selection(config)
     assert not any("isolation" in step.name for step in steps)
@@ -87,7 +101,7 @@ def test_files_without_particles_have_no_cut_on_isolation() -> None:
 def test_classes_add_up_their_samples() -> None:
     ingested, selected = counters({"rejected_no_lepton": [1.0], "selected": [2.0, -1.0]})
 
-    steps = cutflow(ingested, selected, CONFIG, by_class=True)
+    steps = cutflow_of(ingested, selected, CONFIG, by_class=True)
 
     assert [step.yields["QCD"].events for step in steps] == [6, 6, 4, 4, 4]
     assert [step.yields["ttbar"].weight for step in steps] == [2.0, 2.0, 1.0, 1.0, 1.0]
@@ -99,7 +113,7 @@ def test_samples_of_a_class_add_up_in_physics_weights() -> None:
     # Everything of b passes, a quarter of a: the class' efficiency is that of a.
     ingested["weights"]["b"] |= {"rejected_no_lepton": [0.0, 0.0], "entries": [1.0, 1.0]}
 
-    last_step = cutflow(ingested, selected, CONFIG, by_class=True)[-1]
+    last_step = cutflow_of(ingested, selected, CONFIG, by_class=True)[-1]
 
     assert last_step.yields["QCD"] == Yield(2, 1e6 + 1, 1e12 + 1)
     share = last_step.weighted["QCD"]
@@ -117,7 +131,7 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
 
 
 def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_measurable() -> None:
-    steps = cutflow(*counters({"rejected_no_lepton": [1.0], "selected": [-1.0]}), CONFIG)
+    steps = cutflow_of(*counters({"rejected_no_lepton": [1.0], "selected": [-1.0]}), CONFIG)
 
     assert steps[-1].weighted["a"] is None
     assert "not measurable" in str(cutflow_table(steps))
@@ -133,7 +147,7 @@ def test_weights_of_very_different_sizes_keep_their_figures(
 ) -> None:
     weights = {"rejected_no_isolated_lepton": rejected, "selected": selected}
 
-    last_step = cutflow(*counters(weights), CONFIG)[-1]
+    last_step = cutflow_of(*counters(weights), CONFIG)[-1]
 
     passed, share = last_step.yields["a"], last_step.weighted["a"]
     assert passed.weight == pytest.approx(math.fsum(selected), rel=1e-12)
@@ -173,8 +187,8 @@ def test_every_cut_that_is_set_is_a_line_and_no_other() -> None:
     }
     weights = {outcome: [1.0] * 2**index for index, outcome in enumerate(OUTCOMES)}
 
-    steps = cutflow(*counters(weights), CONFIG | {"features": features})
-    default_steps = cutflow(*counters(weights), CONFIG)
+    steps = cutflow_of(*counters(weights), CONFIG | {"features": features})
+    default_steps = cutflow_of(*counters(weights), CONFIG)
 
     assert {step.name: step.yields["a"].events for step in steps} == {
         "in the files": 255,
