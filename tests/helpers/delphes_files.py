@@ -49,18 +49,19 @@ def write_delphes(
         flat_scalars: Write MET and weight as plain numbers instead of lists of one.
         options: Those of `uproot.recreate`.
     """
-    columns = columns_of(events, as_type=as_type, flat_scalars=flat_scalars)
-    retained = {
-        (rename or {}).get(branch, branch): values
-        for branch, values in columns.items()
+    names = rename or {}
+    branches = {
+        names.get(branch, branch): values
+        for branch, values in columns_of(events, as_type=as_type, flat_scalars=flat_scalars).items()
         if branch not in without
     }
-    retained |= more or {}
+    branches |= more or {}
     with uproot.recreate(path, **options) as file:
-        writable = file.mktree(tree, kinds_of(retained))
-        edges = np.cumsum([0, *(baskets or [len(events)])]).tolist()
-        for start, stop in pairwise(edges) if events else ():
-            writable.extend({name: values[start:stop] for name, values in retained.items()})
+        writable = file.mktree(tree, kinds_of(branches))
+        if events:
+            edges = np.cumsum([0, *(baskets or [len(events)])]).tolist()
+            for start, stop in pairwise(edges):
+                writable.extend({name: values[start:stop] for name, values in branches.items()})
     return path
 
 
@@ -69,9 +70,10 @@ def damage(path: Path, branch: str = "EFlowTrack.PT", *, tree: str = "Delphes") 
     with uproot.open({path: tree}) as events:
         members = events[branch].all_members
         last = int(events[branch].num_baskets) - 1
-        first, length = int(members["fBasketSeek"][last]), int(members["fBasketBytes"][last])
+        start = int(members["fBasketSeek"][last])
+        length = int(members["fBasketBytes"][last])
     file_bytes = bytearray(path.read_bytes())
-    file_bytes[first : first + length] = b"\xff" * length
+    file_bytes[start : start + length] = b"\xff" * length
     path.write_bytes(file_bytes)
     return path
 
@@ -83,30 +85,35 @@ def columns_of(
     flat_scalars: bool = False,
 ) -> dict[str, Any]:
     """The branches of a Delphes file of some events; see `write_delphes`."""
+    changed_types = as_type or {}
     columns: dict[str, Any] = {}
     for collection, fields in COLLECTIONS.items():
-        offsets = np.cumsum([0, *(len(event[collection]) for event in events)])
+        lengths = [len(event[collection]) for event in events]
+        offsets = np.cumsum([0, *lengths])
+        candidates = [candidate for event in events for candidate in event[collection]]
         for name, field in fields.items():
-            values = [candidate[name] for event in events for candidate in event[collection]]
-            kind_name, filling = (as_type or {}).get(field.branch, (field.dtype, None))
-            document: list[Any] = values if filling is None else [filling] * len(values)
-            columns[field.branch] = jagged(offsets, np.array(document, dtype=kind_name))
+            values: Any = np.array([candidate[name] for candidate in candidates], field.dtype)
+            if field.branch in changed_types:
+                dtype, constant = changed_types[field.branch]
+                values = np.full(len(candidates), constant, dtype)
+            columns[field.branch] = jagged(offsets, values)
     for name, field in SCALARS.items():
-        scalars = np.array([event[name] for event in events], dtype=field.dtype)
-        columns[field.branch] = (
-            scalars if flat_scalars else jagged(np.arange(len(events) + 1), scalars)
-        )
+        scalars: Any = np.array([event[name] for event in events], dtype=field.dtype)
+        if not flat_scalars:
+            scalars = jagged(np.arange(len(events) + 1), scalars)
+        columns[field.branch] = scalars
     return columns
 
 
 def kinds_of(columns: Mapping[str, Any]) -> dict[str, Any]:
     """The types of branches, as `mktree` takes them."""
-    return {
-        name: np.dtype((column.dtype, column.shape[1:]))
-        if isinstance(column, np.ndarray)
-        else column.type.content
-        for name, column in columns.items()
-    }
+    types = {}
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            types[name] = np.dtype((column.dtype, column.shape[1:]))
+        else:
+            types[name] = column.type.content
+    return types
 
 
 def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
+CANDIDATE_KINDS = ("track", "neutral hadron", "photon")
+Columns = dict[str, np.ndarray]
 
 
 def write_dataset(
@@ -36,41 +39,48 @@ def write_dataset(
 
     Events have 1 to `max_particles` particles; see `random_particles`.
     """
-    rngs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    rng = np.random.default_rng(seed)
+    particle_rng = np.random.default_rng([seed, 1])
     centres = np.random.default_rng(99).normal(0, separation, (len(CLASSES), len(hlf_names())))
     splits: dict[str, list[RowGroup]] = {}
-    counts: dict[str, list[int]] = {}
-    entry = 0
-    train: list[dict[str, np.ndarray]] = []
+    groups: dict[str, list[Columns]] = {}
+    num_entries = 0
     for split in SPLITS:
         (folder / split).mkdir(parents=True)
         splits[split] = []
-        labels_seen = []
-        for group, num_rows in enumerate(rows[split]):
-            columns = _random_group(*rngs, num_rows, centres, max_particles)
-            columns["entry"] = np.arange(entry, entry + num_rows)
-            name = f"{split}/part-{group:05d}.parquet"
+        groups[split] = []
+        for index, num_rows in enumerate(rows[split]):
+            columns = _random_group(rng, particle_rng, num_rows, centres, max_particles)
+            columns["entry"] = np.arange(num_entries, num_entries + num_rows)
+            name = f"{split}/part-{index:05d}.parquet"
             _write_group(folder / name, columns)
-            entry += num_rows
+            num_entries += num_rows
             splits[split].append(RowGroup(name, num_rows))
-            labels_seen.append(columns["label"])
-            if split == "train":
-                train.append(columns)
-        counts[split] = np.bincount(np.concatenate(labels_seen), minlength=len(CLASSES)).tolist()
+            groups[split].append(columns)
+    counts = {split: _class_counts(groups[split]) for split in SPLITS}
     dataset = FeatureDataset(folder, CLASSES, list(class_weights), splits, counts)
-    hlf, core = (np.concatenate([group[name] for group in train]) for name in ("hlf", "core"))
-    dataset.save(
-        columns={
-            name: scaler_json(
-                ColumnStatistics.from_rows(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name]
-            )
-            for name, rows in {
-                "hlf": hlf,
-                "particles": particle_features(particles_from_core(core.T)),
-            }.items()
-        }
-    )
+    dataset.save(columns=_scalers(groups["train"]))
     return dataset
+
+
+def _class_counts(groups: Sequence[Columns]) -> list[int]:
+    """Number of events of each class."""
+    labels = np.concatenate([columns["label"] for columns in groups])
+    return [*np.bincount(labels, minlength=len(CLASSES)).tolist()]
+
+
+def _scalers(groups: Sequence[Columns]) -> dict[str, Any]:
+    """The scalers of the input columns, fitted to some row groups."""
+    core = np.concatenate([columns["core"] for columns in groups])
+    inputs = {
+        "hlf": np.concatenate([columns["hlf"] for columns in groups]),
+        "particles": particle_features(particles_from_core(core.T)),
+    }
+    scalers = {}
+    for name, rows in inputs.items():
+        column = INPUT_COLUMNS[name]
+        scalers[name] = scaler_json(ColumnStatistics.from_rows(rows, column.log_above), column)
+    return scalers
 
 
 def _random_group(
@@ -79,15 +89,14 @@ def _random_group(
     num_rows: int,
     centres: np.ndarray,
     max_particles: int,
-) -> dict[str, np.ndarray]:
+) -> Columns:
     """All columns but the identity; particles draw from a generator of their own."""
     labels = rng.integers(0, len(CLASSES), num_rows)
     labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
     lengths = particle_rng.integers(1, max_particles + 1, num_rows)
+    noise = rng.normal(0, 1, (num_rows, len(hlf_names())))
     return {
-        "hlf": (
-            100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, len(hlf_names()))))
-        ).astype(np.float32),
+        "hlf": (100 + 10 * (centres[labels] + noise)).astype(np.float32),
         "core": random_core(particle_rng, labels, lengths),
         "num_particles": lengths,
         "label": labels,
@@ -99,9 +108,8 @@ def random_particles(
     rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
     """Particle lists (num_events, 801, 19), zero padded, of `random_core`."""
-    return particle_matrices(
-        offsets_of(lengths), particles_from_core(random_core(rng, labels, lengths).T)
-    )
+    core = random_core(rng, labels, lengths)
+    return particle_matrices(offsets_of(lengths), particles_from_core(core.T))
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -112,23 +120,27 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """(num_particles, 11) numbers of the particles of events: a lepton, then hadrons and photons.
 
-    The classes differ in the pT of the lepton, 30, 50 and 80 GeV give or take 4, and of the others, on average 1, 3 and
-    9 GeV. `labels`, `lengths`: (num_events,) classes, and particles of each event, the lepton included.
+    The classes differ in the pT of the lepton, 30, 50 and 80 GeV with a spread of 4, and in the mean
+    pT of the candidates, 1, 3 and 9 GeV. `labels`, `lengths`: (num_events,) classes, and numbers of
+    particles with the lepton.
     """
     shape = (len(labels), int(lengths.max(initial=1)))
     is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)
-    kind_name = rng.integers(0, 3, shape)
-    lepton_pt = rng.normal(np.array([30.0, 50.0, 80.0])[labels][:, None], 4, shape)
-    pt = np.where(is_lepton, lepton_pt, rng.exponential(3.0 ** labels[:, None], shape) + 0.1)
-    eta, phi = rng.uniform(-2.5, 2.5, shape), rng.uniform(-np.pi, np.pi, shape)
-    is_track = ~is_lepton & (kind_name == 0)
-    is_electron = is_lepton & rng.integers(0, 2, (shape[0], 1)).astype(bool)
-    hadron = np.array(
-        [PARTICLE_KINDS.index(name) for name in ("track", "neutral hadron", "photon")]
-    )[kind_name]
-    flavour = np.where(is_electron, PARTICLE_KINDS.index("electron"), PARTICLE_KINDS.index("muon"))
+    candidate_index = rng.integers(0, len(CANDIDATE_KINDS), shape)
+    mean_lepton_pt = np.array([30.0, 50.0, 80.0])[labels][:, None]
+    lepton_pt = rng.normal(mean_lepton_pt, 4, shape)
+    candidate_pt = rng.exponential(3.0 ** labels[:, None], shape) + 0.1
+    pt = np.where(is_lepton, lepton_pt, candidate_pt)
+    eta = rng.uniform(-2.5, 2.5, shape)
+    phi = rng.uniform(-np.pi, np.pi, shape)
+    is_track = ~is_lepton & (candidate_index == CANDIDATE_KINDS.index("track"))
+    has_electron = rng.integers(0, 2, (shape[0], 1)).astype(bool)
+
+    candidate_kinds = np.array([PARTICLE_KINDS.index(name) for name in CANDIDATE_KINDS])
+    electron, muon = PARTICLE_KINDS.index("electron"), PARTICLE_KINDS.index("muon")
+    lepton_kind = np.where(has_electron, electron, muon)
     values = {
-        "kind": np.where(is_lepton, flavour, hadron),
+        "kind": np.where(is_lepton, lepton_kind, candidate_kinds[candidate_index]),
         "pt": pt,
         "eta": eta,
         "phi": phi,
@@ -136,22 +148,23 @@ def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarra
         **{f"iso_{name}": rng.exponential(0.3, shape) for name in ("charged", "photon", "neutral")},
         "charge": (is_track | is_lepton) * rng.choice([-1.0, 1.0], shape),
     }
-    valid = np.arange(shape[1]) < lengths[:, None]
-    return np.stack([values[name][valid] for name in PARTICLE_CORE], axis=1).astype(np.float32)
+    is_particle = np.arange(shape[1]) < lengths[:, None]
+    columns = [values[name][is_particle] for name in PARTICLE_CORE]
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+def _write_group(path: Path, columns: Columns) -> None:
+    """Write the columns of a row group as the features have them."""
     num_rows = len(columns["label"])
-    options = {
+    offsets = offsets_of(columns["num_particles"])
+    high_level = dict(zip(hlf_names(), columns["hlf"].T.copy(), strict=True))
+    feature_columns: dict[str, Any] = {
         **columns,
-        **dict(zip(hlf_names(), columns["hlf"].T.copy(), strict=True)),
-        **list_columns(
-            offsets_of(columns["num_particles"]), particles_from_core(columns["core"].T)
-        ),
+        **high_level,
+        **list_columns(offsets, particles_from_core(columns["core"].T)),
         "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
         "sample": [CLASSES[label] for label in columns["label"]],
     }
-    table = pa.table({name: options[name] for name in features_schema().names}).cast(
-        features_schema()
-    )
+    schema = features_schema()
+    table = pa.table({name: feature_columns[name] for name in schema.names}).cast(schema)
     pq.write_table(table, path, row_group_size=max(1, num_rows))

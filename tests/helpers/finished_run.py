@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,7 +95,7 @@ class FinishedRun:
         # Most of the first stage is the start of Spark, which each command needs for itself.
         for stage in ("features", "gridsearch"):
             seconds[stage] += seconds["ingest"]
-        return {stage: start + seconds_ for stage, seconds_ in seconds.items()}
+        return {stage: start + stage_seconds for stage, stage_seconds in seconds.items()}
 
     def copy(self, folder: Path) -> Path:
         """Copy data and finished run to another folder, which gets its own config; returns that."""
@@ -195,18 +195,19 @@ class FinishedRun:
 
     def processes(self) -> list[psutil.Process]:
         """All that live and were started by this run, Spark's and MPI's too."""
-        results = []
+        living = []
         for process in psutil.process_iter(["environ", "status"]):
-            is_ours = (process.info["environ"] or {}).get(MARK) == self.mark
-            if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
-                results.append(process)
-        return results
+            environment = process.info["environ"] or {}
+            is_zombie = process.info["status"] == psutil.STATUS_ZOMBIE
+            if environment.get(MARK) == self.mark and not is_zombie:
+                living.append(process)
+        return living
 
 
 def wait_for_command(
     process: subprocess.Popen[str], *, seconds: float = 240
 ) -> subprocess.CompletedProcess[str]:
-    """Wait for a command; one that takes too long is killed with all its processes, and the test fails."""
+    """Wait for a command; after the time limit, its processes are killed and the test fails."""
     try:
         out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -233,33 +234,37 @@ def assert_same_version(
     names = files_of(reference, stage)
     assert files_of(current, stage) == names, f"{stage}: other files"
     for name in names:
-        first, second = current / name, reference / name
-        description = f"{stage}: {name} differs"
-        if first.suffix == ".parquet":
-            assert pq.read_table(first).equals(pq.read_table(second)), description
-        elif first.name in {"weights.pt", "cutflow.txt"}:
-            assert first.read_bytes() == second.read_bytes(), description
-        elif first.name == "model.onnx":
-            assert _probabilities(first, tests).equals(_probabilities(second, tests)), description
-        elif first.suffix == ".json" and first.name not in {"manifest.json", "run.json"}:
-            assert without_times(json.loads(first.read_text())) == without_times(
-                json.loads(second.read_text())
-            ), description
+        read = _reader_of(name, tests)
+        if read is not None:
+            assert read(current / name) == read(reference / name), f"{stage}: {name} differs"
+
+
+def _reader_of(name: str, tests: Sequence[Path]) -> Callable[[Path], Any] | None:
+    """The function that reads what a file must share with that of another run; None: nothing."""
+    path = Path(name)
+    if path.suffix == ".parquet":
+        read_table: Callable[[Path], pa.Table] = pq.read_table
+        return read_table
+    if path.name in {"weights.pt", "cutflow.txt"}:
+        return Path.read_bytes
+    if path.name == "model.onnx":
+        return lambda onnx: _probabilities(onnx, tests)
+    if path.suffix == ".json" and path.name not in {"manifest.json", "run.json"}:
+        return lambda document: without_times(json.loads(document.read_text()))
+    return None
 
 
 def files_of(folder: Path, stage: str) -> list[str]:
-    """Files of a version by relative path; of a training those that others read."""
-    patterns = (
-        ["*/model/*", "*/summary.json", "*/run.json", "manifest.json"]
-        if stage == "train"
-        else ["**/*"]
-    )
-    results = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return sorted(str(path.relative_to(folder)) for path in results)
+    """Files of a version by relative path; of a training those that other stages read."""
+    patterns = ["**/*"]
+    if stage == "train":
+        patterns = ["*/model/*", "*/summary.json", "*/run.json", "manifest.json"]
+    paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return sorted(str(path.relative_to(folder)) for path in paths)
 
 
 def without_times(document: Any) -> Any:
-    """JSON without what no two runs have alike."""
+    """JSON without the values that differ between runs."""
     if isinstance(document, dict):
         return {key: without_times(value) for key, value in document.items() if key not in _TIMES}
     if isinstance(document, list):

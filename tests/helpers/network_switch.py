@@ -28,32 +28,65 @@ def main() -> None:
     ports = [_tap(name) for name in sys.argv[3:]]
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    where: dict[bytes, int] = {}
-    free_at = dict.fromkeys(ports, 0.0)
-    flying: list[tuple[float, int, bytes, int]] = []
-    index = 0
+    switch = Switch(ports, delay, rate)
     while True:
-        wait = max(0.0, flying[0][0] - time.perf_counter()) if flying else None
-        ready, _, _ = select.select([0, *ports], [], [], wait)
+        ready, _, _ = select.select([0, *ports], [], [], switch.seconds_to_next_frame())
         if 0 in ready:
             return
-        now = time.perf_counter()
         for port in ready:
-            frame = os.read(port, _FRAME_BYTES)
-            where[frame[6:12]] = port
-            free_at[port] = max(free_at[port], now) + (8 * len(frame) / rate if rate else 0.0)
-            index += 1
-            heapq.heappush(flying, (free_at[port] + delay, index, frame, port))
+            switch.receive(port)
+        switch.forward_due_frames()
+
+
+class Switch:
+    """Forwards frames of 14 bytes of header: destination and source addresses come first."""
+
+    def __init__(self, ports: list[int], delay: float, rate: float) -> None:
+        self._ports = ports
+        self._delay = delay
+        self._rate = rate
+        self._port_of_address: dict[bytes, int] = {}
+        self._sending_until = dict.fromkeys(ports, 0.0)
+        self._travelling: list[tuple[float, int, bytes, int]] = []
+        self._num_frames = 0
+
+    def seconds_to_next_frame(self) -> float | None:
+        """Time to the arrival of the next frame; None without any."""
+        if not self._travelling:
+            return None
+        arrival, *_ = self._travelling[0]
+        return max(0.0, arrival - time.perf_counter())
+
+    def receive(self, port: int) -> None:
+        """Read a frame; it travels after the frames before it have left."""
         now = time.perf_counter()
-        while flying and flying[0][0] <= now:
-            _, _, frame, origin = heapq.heappop(flying)
-            to = where.get(frame[:6])
-            for port in [to] if to is not None else [each for each in ports if each != origin]:
+        frame = os.read(port, _FRAME_BYTES)
+        self._port_of_address[frame[6:12]] = port
+        duration = 8 * len(frame) / self._rate if self._rate else 0.0
+        sent = max(self._sending_until[port], now) + duration
+        self._sending_until[port] = sent
+        # Frames that arrive at once keep their order.
+        self._num_frames += 1
+        heapq.heappush(self._travelling, (sent + self._delay, self._num_frames, frame, port))
+
+    def forward_due_frames(self) -> None:
+        """Write the frames whose time has come."""
+        now = time.perf_counter()
+        while self._travelling and self._travelling[0][0] <= now:
+            _, _, frame, origin = heapq.heappop(self._travelling)
+            for port in self._destinations(frame, origin):
                 try:
                     os.write(port, frame)
                 except OSError:
                     # The device is not up yet.
                     continue
+
+    def _destinations(self, frame: bytes, origin: int) -> list[int]:
+        """The port of a frame's destination, or all other ports while it is unknown."""
+        address = frame[:6]
+        if address in self._port_of_address:
+            return [self._port_of_address[address]]
+        return [port for port in self._ports if port != origin]
 
 
 def _tap(name: str) -> int:
