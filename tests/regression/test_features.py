@@ -1,4 +1,4 @@
-"""Faults in making features that users met."""
+"""Features: empty parts, mapped files, and samples that leave the config."""
 
 from __future__ import annotations
 
@@ -25,34 +25,39 @@ SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.
 
 
 def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
-    """A part of which no event is selected has no rows; cutting nothing into pieces raised an error."""
+    """The kernel output of such a part has no rows to cut into pieces."""
     good = [
         event_row(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)]) for entry in range(60)
     ]
     bad = [event_row(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
-    keys, files = [], []
+    keys = []
+    files = []
+    first_event = 0
     for name, rows in (("bad.parquet", bad), ("good.parquet", good), ("bad2.parquet", bad)):
         pq.write_table(events_table(rows), tmp_path / name)
         output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
         path = output.path(tmp_path.parent)
-        files.append(KernelFile(str(path), sum(len(key.label) for key in keys), 1.0))
+        files.append(KernelFile(str(path), first_event, 1.0))
         keys.append(event_keys(path, SETTINGS))
-    assert [len(key.label) for key in keys] == [0, 60, 0]
+        first_event += output.counts["selected"]
     plan = plan_mixing(keys, SETTINGS, ["QCD", "ttbar"])
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()
+
     written, _ = write_groups(plan.groups, files, ["QCD", "ttbar"], tmp_path)
-    assert sum(part_rows.group.rows for part_rows in written) == 60
+
+    assert [len(part_keys.label) for part_keys in keys] == [0, 60, 0]
+    assert sum(group.group.rows for group in written) == 60
 
 
 def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
-    """A mixing task kept all kernel files mapped, so its memory grew with the sample: 2.9 GiB at 100,000 events."""
-    read: list[weakref.ref[np.ndarray]] = []
+    """Otherwise the memory of a mixing task grows with the sample: 2.9 GiB at 100,000 events."""
+    mapped: list[weakref.ref[np.ndarray]] = []
 
     def table(index: int) -> pa.Table:
-        assert sum(reference() is not None for reference in read) <= 2
+        assert sum(reference() is not None for reference in mapped) <= 2
         core = np.full(5 * NUM_CORE, index, dtype=np.float32)
-        read.append(weakref.ref(core))
+        mapped.append(weakref.ref(core))
         remaining = [
             [""] * 2 if field.type == pa.string() else [index, 3] for field in unmixed_schema()
         ][:-1]
@@ -64,10 +69,12 @@ def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
         PickedRows(partial(table, index), np.array([1]), np.array([4 - index]))
         for index in range(5)
     ]
-    actual = gather_rows(picked, 5)
-    assert len(read) >= 5
-    assert actual["num_particles"].to_pylist() == [2] * 5
-    assert actual["particle_pt"].to_pylist() == [[index] * 2 for index in (4, 3, 2, 1, 0)]
+
+    rows = gather_rows(picked, 5)
+
+    assert len(mapped) >= 5
+    assert rows["num_particles"].to_pylist() == [2] * 5
+    assert rows["particle_pt"].to_pylist() == [[index] * 2 for index in (4, 3, 2, 1, 0)]
 
 
 def sample(name: str, label: int, particle_kind: str, index: int = 0) -> dict[str, object]:
@@ -77,21 +84,22 @@ def sample(name: str, label: int, particle_kind: str, index: int = 0) -> dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "high"], ids=["gone", "renamed"])
-def test_sample_out_of_the_config_changed_the_normalisation(
+def test_features_need_ingest_again_after_a_sample_left_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
-    """Without the cross-section of a sample that left the config, all slices of its class counted by their events."""
+    """Without its cross-section, all slices of its class would count by their events."""
     without_spark(monkeypatch, tmp_path)
     remaining = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
     run_stages(
         small_config(tmp_path, tmp_path, samples=[*remaining, sample("hard", 0, "qcd", 1)]),
         "ingest",
     )
-    now = small_config(
-        tmp_path, tmp_path, samples=[*remaining, *([sample(name, 0, "qcd", 1)] if name else [])]
-    )
+    if name is not None:
+        remaining.append(sample(name, 0, "qcd", 1))
+    config = small_config(tmp_path, tmp_path, samples=remaining)
+
     with pytest.raises(
         MissingInputError,
         match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`",
     ):
-        run_stages(now, "features")
+        run_stages(config, "features")

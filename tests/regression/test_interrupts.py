@@ -1,4 +1,4 @@
-"""Ctrl-C at moments at which it was lost, left something behind or ended a command in another way."""
+"""Ctrl-C at any moment ends a command in the same way and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.stages.ingest import Ingest
 
 #: What a stage does when Ctrl-C comes.
 WORK: Final = {
-    # Spark's workers end too; their failure arrived first and was called a bug.
+    # Spark's workers end too, and their failure may arrive first.
     "an error after it": """
     try:
         os.kill(os.getpid(), signal.SIGINT)
@@ -57,12 +57,18 @@ cli.main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORK)
-def test_an_interrupt_was_lost_or_called_something_else(tmp_path: Path, work: str) -> None:
+def test_an_interrupt_ends_a_stage_whatever_it_does_with_it(tmp_path: Path, work: str) -> None:
     program = PROGRAM.format(work=WORK[work])
+    config = str(small_config(tmp_path, SAMPLES))
+
     completed = subprocess.run(
-        [sys.executable, "-c", program, "ingest", "--config", str(small_config(tmp_path, SAMPLES))],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program, "ingest", "--config", config],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
     assert completed.returncode == 130, completed.stderr
     assert "interrupted" in completed.stderr
     assert "bug" not in completed.stderr
@@ -72,7 +78,7 @@ def test_an_interrupt_was_lost_or_called_something_else(tmp_path: Path, work: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["typer", "pipeline.cli"])
-def test_at_any_moment_of_the_start_it_is_the_same(module: str) -> None:
+def test_an_interrupt_during_the_imports_shows_no_traceback(module: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "plan"]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -81,14 +87,14 @@ def test_at_any_moment_of_the_start_it_is_the_same(module: str) -> None:
         next(line for line in process.stderr if line.split("|")[-1].strip() == module)
         process.send_signal(signal.SIGINT)
         message = process.stderr.read()
-    # Later the run may have been done already.
+    # The command may have ended before the signal came.
     assert process.returncode in {130, 0}, message
     assert "Traceback" not in message
 
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
-    """Its ingest writes one file, without Spark."""
+    """A runner whose ingest writes one file, without Spark."""
 
     def run(_: Ingest, context: Context) -> Result:
         (context.out_dir / "data").write_text("whole")
@@ -104,7 +110,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     [("begin", True), ("commit", False), ("commit", True)],
     ids=["begun", "not published", "published"],
 )
-def test_an_interrupt_left_a_folder_or_removed_the_published_version(
+def test_an_interrupt_leaves_no_folder_but_a_published_version(
     runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
     original = getattr(StageStore, step)
@@ -115,8 +121,10 @@ def test_an_interrupt_left_a_folder_or_removed_the_published_version(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StageStore, step, interrupted)
+
     with pytest.raises(KeyboardInterrupt):
         runner.run(["ingest"])
+
     current = StageStore(tmp_path / "run", "ingest").current()
     if step == "commit" and is_done:
         assert current is not None

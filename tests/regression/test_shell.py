@@ -1,4 +1,4 @@
-"""Faults of the command line and of run folders that users met."""
+"""The command line and run folders: markup, versions of the code, damage of shared files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,20 @@ from pipeline.stages.base import Context, Part, Result, Stage
 
 
 @pytest.mark.parametrize("command", ["status", "validate", "plan"])
-def test_they_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
-    """Square brackets in names, which rich reads as markup, ended commands as "a bug of the pipeline"."""
+def test_names_with_square_brackets_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
+    """Rich reads square brackets as markup."""
     config = small_config(tmp_path, SAMPLES)
     options = (
         f"run_dir={tmp_path / 'r[/b]'}",
         'classes=["QCD", "ttbar", "W[/b]"]',
         "evaluate.signal=ttbar",
     )
-    changes = [word for option in options for word in ("--set", option)]
-    result = CliRunner().invoke(app, [command, "--config", str(config), *changes])
+    arguments = [command, "--config", str(config)]
+    for option in options:
+        arguments += ["--set", option]
+
+    result = CliRunner().invoke(app, arguments)
+
     assert result.exit_code == 0, result.output
     if command != "plan":
         assert "[/b]" in result.output
@@ -45,7 +49,6 @@ def test_they_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
 def test_without_a_checkout_the_code_is_that_of_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
-    """Without a checkout, as in a container, a manifest said `unknown`, although the release is known."""
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     if lacks == "commit":
         (tmp_path / ".git").mkdir()
@@ -55,14 +58,14 @@ def test_without_a_checkout_the_code_is_that_of_the_release(
 
 
 def test_the_name_of_an_unfinished_version_is_not_used_again(tmp_path: Path) -> None:
-    """After `kill -9` the next run took the same version folder name, where orphaned tasks could still write."""
+    """Orphaned tasks of a killed run may still write there."""
     store = StageStore(tmp_path, "ingest")
     killed = store.next_folder("abcdef0123")
     store.create(killed)
     assert store.next_folder("abcdef0123").name != killed.name
 
 
-def test_the_name_goes_with_the_lock(tmp_path: Path) -> None:
+def test_the_lock_file_names_its_process_while_it_is_locked(tmp_path: Path) -> None:
     with locked(tmp_path):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
     assert (tmp_path / ".lock").read_text() == ""
@@ -94,10 +97,10 @@ def refuse(*_: Any) -> NoReturn:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_damage_of_a_file_that_was_taken_over_was_hidden_until_the_network_is_trained_again(
+def test_damage_of_a_reused_file_is_shown_until_the_network_is_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
 ) -> None:
-    """The next version hashed the files that it took over anew, so `status --verify` called a damaged one unchanged."""
+    """The next version must not hash the files again that it takes over."""
     # Damage of large files shows only where they are read whole.
     monkeypatch.setattr(outputs, "_READ_WHOLE", 0)
     if not has_links:
@@ -112,14 +115,14 @@ def test_damage_of_a_file_that_was_taken_over_was_hidden_until_the_network_is_tr
     runner._run_stage(Networks(hlf=1, particles=2), force=False)
     second = in_use(run_folder.config.run_dir, "train")
     assert verify(run_folder) == [str(second.folder / "hlf" / "weights.pt")]
-    taken_over = {each for each in first.files if each.path.startswith("hlf/")}
-    assert len(taken_over) == 3
-    assert taken_over <= set(second.files)
+    hlf_files = {file for file in first.files if file.path.startswith("hlf/")}
+    assert len(hlf_files) == 3
+    assert hlf_files <= set(second.files)
     runner._run_stage(Networks(hlf=1, particles=2), force=True)
     assert verify(run_folder) == []
 
 
-def test_a_file_that_was_put_back_is_suspected_no_more(tmp_path: Path) -> None:
+def test_a_restored_file_is_no_longer_suspected(tmp_path: Path) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     runner = Runner(run_folder)
     runner._run_stage(Networks(hlf=1), force=False)

@@ -1,4 +1,4 @@
-"""Tasks that still ran when their job was over."""
+"""No task of Spark runs when its job is over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.machine.spark_session import watched
 
 @pytest.mark.spark
 def test_no_task_runs_after_an_interrupt(spark: SparkContext, tmp_path: Path) -> None:
-    """Ctrl-C just after a task began found no task that runs; Spark printed an error when the task reported its end."""
+    """Ctrl-C may come before Spark knows that the task runs."""
     begun, stop = tmp_path / "begun", tmp_path / "stop"
 
     def task(_: int) -> None:
@@ -52,7 +52,7 @@ def test_no_task_runs_after_an_interrupt(spark: SparkContext, tmp_path: Path) ->
 def test_no_task_writes_after_the_failure_is_known(
     spark: SparkContext, tmp_path: Path, daemon_works: bool
 ) -> None:
-    """Spark asks a daemon to end the Python processes of tasks; without a turn of a processor it does so later."""
+    """Spark asks a daemon to end the processes of tasks, which may come late."""
     written, stop, daemon = tmp_path / "written", tmp_path / "stop", tmp_path / "daemon"
 
     def task(index: int) -> None:

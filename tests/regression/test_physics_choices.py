@@ -1,4 +1,4 @@
-"""An order or a default decided about the physics: the signal, the classes of samples, numbers that were none."""
+"""No order and no default decides about the physics: the signal, the classes, the labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.runner import Runner, State
 from pipeline.runs.code_meaning import ROOT
 
 
-def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
+def write_neutral_config(folder: Path, classes: list[str], **changes: Any) -> str:
     """A config with a sample of a neutral name for each class."""
     files = sorted((ROOT / "samples").glob("*.root"))
     samples = [
@@ -44,10 +44,10 @@ def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
         (["assignal", "background"], None),
     ],
 )
-def test_the_second_class_was_the_signal(
+def test_the_signal_follows_from_the_names_of_classes_and_never_from_their_order(
     tmp_path: Path, classes: list[str], signal: str | None
 ) -> None:
-    config = load_config(config_of(tmp_path, classes))
+    config = load_config(write_neutral_config(tmp_path, classes))
     if signal is not None:
         assert config.signals == [signal]
         return
@@ -55,16 +55,15 @@ def test_the_second_class_was_the_signal(
         ConfigError, match=f"evaluate.signal is not set.*one or some of: {', '.join(classes)}"
     ):
         list(validate(config, Console(quiet=True)))
-    # Before any work.
+    # The error comes before any work.
     runner = Runner(RunFolder(config, Console(quiet=True)))
     with pytest.raises(ConfigError, match=r"evaluate\.signal is not set"):
         runner.run(["ingest", "features", "train", "evaluate"])
     states = {planned_stage.stage.name: planned_stage.state for planned_stage in runner.plan()}
     assert (states["train"], states["evaluate"]) == (State.MISSING, State.FAILS)
     assert not (config.run_dir / "ingest").exists()
-    assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signals == [
-        classes[-1]
-    ]
+    stated = write_neutral_config(tmp_path, classes, evaluate={"signal": classes[-1]})
+    assert load_config(stated).signals == [classes[-1]]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_the_second_class_was_the_signal(
         ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
     ],
 )
-def test_an_order_or_a_number_that_nobody_means_is_refused(
+def test_ambiguous_classes_and_signals_are_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     assert message in config_mistakes(tmp_path, **changes)
@@ -100,11 +99,9 @@ def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None
     assert "samples" in config_mistakes(tmp_path, samples=samples)
 
 
-def test_samples_without_classes_were_called_qcd_ttbar_and_w(tmp_path: Path) -> None:
+def test_samples_without_classes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(
-        "run_dir: x\nsamples:\n"
-        + "".join(f"- {{name: s{n}, label: {n}, files: [a]}}\n" for n in range(3))
-    )
+    path.write_text("run_dir: x\nsamples: [{name: s, label: 0, files: [a]}]\n")
+
     with pytest.raises(ConfigError, match="'classes' is missing"):
         load_config(str(path))
