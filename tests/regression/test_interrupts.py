@@ -107,8 +107,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 @pytest.mark.parametrize(
     ("step", "is_done"),
-    [("begin", True), ("commit", False), ("commit", True)],
-    ids=["begun", "not published", "published"],
+    [("create", True), ("commit", False), ("commit", True)],
+    ids=["created", "not published", "published"],
 )
 def test_an_interrupt_leaves_no_folder_but_a_published_version(
     runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
