@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 MIB: Final = 2**20
 _ADDRESS_SPACE: Final = "`ulimit -v`"
-#: What libraries say that got no memory, or no thread, from the system, and batch systems of a
+#: Messages of libraries without memory or threads of the system, and of batch systems about a
 #: process killed for it.
 _LACK: Final = re.compile(
     r"bad_alloc|cannot allocate memory|can't allocate memory|unable to allocate|out ?of ?memory"
@@ -27,7 +27,7 @@ _LACK: Final = re.compile(
     r"|insufficient memory|not reserve enough space|oom[- _]?kill",
     re.IGNORECASE,
 )
-#: What libraries say that got no memory from a GPU.
+#: Messages of libraries without memory of a GPU.
 _LACK_OF_GPU: Final = re.compile(
     r"\b(CUDA|HIP|MPS|XPU)( error:| backend)? out of memory"
     r"|(cuda|hip)Error(MemoryAllocation|OutOfMemory)"
@@ -46,7 +46,7 @@ class MemoryLimit(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to do where it does not suffice."""
+        """The remedy if it does not suffice."""
         if self.source == _ADDRESS_SPACE:
             return (
                 "This limit counts addresses, of which libraries and Java reserve many times what "
@@ -137,7 +137,7 @@ def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
 
 
 def limit_and_advice(reason: str) -> str:
-    """What limits the memory of which a line says that there is none, and what to do.
+    """The limit of the memory that is used up according to a message, and the remedy.
 
     Examples:
         >>> limit_and_advice("OutOfMemoryError: CUDA out of memory.").partition(".")[0]
@@ -225,7 +225,7 @@ def _group_name(controller: str, proc: Path) -> str | None:
 
 
 def _unescaped(path: str) -> Path:
-    """A path of mountinfo, which has spaces and the like as octal numbers."""
+    """A path of mountinfo, which has spaces as octal numbers."""
     return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path))
 
 

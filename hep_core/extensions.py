@@ -1,4 +1,4 @@
-"""What installed packages add to the command line: commands and stages, by entry points.
+"""Commands and stages that installed packages add by entry points.
 
 `hep_pipeline.commands` names modules that declare commands with `pipeline.command_line.command`;
 `hep_pipeline.stages` names stages that make input files, so that they come before all others.

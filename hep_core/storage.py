@@ -34,7 +34,7 @@ _XROOTD_LIMITS: Final = {
     "XRD_STREAMERRORWINDOW": "10",
     "XRD_REQUESTTIMEOUT": "20",
 }
-#: What file systems call the time or the version of a file, the first that is there counts.
+#: Keys of the time or the version of a file in different file systems; the first one counts.
 _TIME_KEYS: Final = ("mtime", "ETag", "LastModified", "Last-Modified")
 
 #: Calls a function that reads a file, `retry_remote(read, path)`. It calls again, after a growing

@@ -143,13 +143,7 @@ def _missing_optional(
     """The missing fields that the file may lack; further missing branches are an error."""
     branches = settings.branches(weight or "", source.sample.label_by)
     missing = {field: branch for field, branch in branches.items() if branch not in names}
-    optional = set()
-    if weight in {None, NO_WEIGHT} and "weight" in missing:
-        optional.add("weight")
-    particles = {field for field in branches if field.startswith(PARTICLE_COLLECTIONS)}
-    if not source.needs_particles and particles <= missing.keys():
-        # A branch that the user maps must exist.
-        optional |= particles - settings.branch_map.keys()
+    optional = _optional_fields(branches, missing, weight, source, settings)
     # Files of other samples may have these.
     variations = {field for field in missing if is_variation(field)}
     if missing.keys() - optional - variations:
@@ -158,6 +152,24 @@ def _missing_optional(
         to_paste = lines_to_paste(needed, settings.names, names)
         raise MissingBranchError.at(source.path, settings.tree, branch_by_key, names, to_paste)
     return tuple(sorted(optional | variations))
+
+
+def _optional_fields(
+    fields: Collection[str],
+    missing: Collection[str],
+    weight: str | None,
+    source: SourceFile,
+    settings: IngestSettings,
+) -> set[str]:
+    """The missing weight and particles, where a file may lack them."""
+    optional = set()
+    if weight in {None, NO_WEIGHT} and "weight" in missing:
+        optional.add("weight")
+    particles = {field for field in fields if field.startswith(PARTICLE_COLLECTIONS)}
+    if not source.needs_particles and particles <= set(missing):
+        # A branch that the user maps must exist.
+        optional |= particles - settings.branch_map.keys()
+    return optional
 
 
 def _check_btags_are_bits(btag: Branch, entries: int) -> None:

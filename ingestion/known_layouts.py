@@ -24,9 +24,9 @@ class LayoutNames(NamedTuple):
 
     tree: str
     stems: Mapping[str, str]
-    """What the branches of a collection begin with, by collection."""
+    """The start of the branches of a collection, by collection."""
     members: Mapping[str, str]
-    """What follows behind a dot (or underscore), by field of the events."""
+    """The name after the dot (or underscore), by field of the events."""
     scalars: Mapping[str, str]
     """Branches of one number an event, by field of the events."""
 

@@ -54,7 +54,7 @@ class Packing(NamedTuple):
 
     low: float = 0.0
     steps_per_unit: float = 0.0
-    """Of integers between `low` and a highest value; 0 without a range."""
+    """Packed integers per unit above `low`; 0 without a range."""
     num_bits: int = 0
     """Bits of the mantissa of numbers without a range; 0 for those of the type."""
 

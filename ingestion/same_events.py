@@ -71,7 +71,7 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     if not len(near.first):
         return near
     results = [Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for (first_file, second_file), near_pairs in _by_files(near, files):
+    for first_file, second_file, near_pairs in _by_files(near, files):
         if first_file == second_file:
             results.append(near_pairs)
             continue
@@ -88,16 +88,17 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     )
 
 
-def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[tuple[int, int], Pairs]]:
-    """The pairs of events of each pair of files."""
+def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[int, int, Pairs]]:
+    """Each pair of files with its pairs of events."""
     pairs_of_files = np.stack([files[pairs.first], files[pairs.second]], axis=1)
-    unique_files, groups, counts = np.unique(
+    unique_pairs, groups, counts = np.unique(
         pairs_of_files, axis=0, return_inverse=True, return_counts=True
     )
     order = np.argsort(groups.ravel(), kind="stable")
-    rows_of_groups = np.split(order, np.cumsum(counts)[:-1])
-    for (first_file, second_file), rows in zip(unique_files.tolist(), rows_of_groups, strict=True):
-        yield (first_file, second_file), Pairs(pairs.first[rows], pairs.second[rows])
+    rows_by_group = np.split(order, np.cumsum(counts)[:-1])
+    for file_pair, rows in zip(unique_pairs, rows_by_group, strict=True):
+        first_file, second_file = file_pair.tolist()
+        yield first_file, second_file, Pairs(pairs.first[rows], pairs.second[rows])
 
 
 def _rows_of_file(file: int, rows: Integers, files: Integers) -> Integers:
@@ -124,20 +125,19 @@ def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:
 
 def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
     """Pairs of neighbours in eta that have the same number and direction."""
-    rows = rows[np.isfinite(events["eta"][rows]) & np.isfinite(events["phi"][rows])]
+    has_direction = np.isfinite(events["eta"]) & np.isfinite(events["phi"])
+    rows = rows[has_direction[rows]]
     rows = rows[np.lexsort((rows, events["eta"][rows], events["numbers"][rows]))]
-    rows_before, rows_after = rows[:-1], rows[1:]
-    before, after = events[rows_before], events[rows_after]
-    delta_phi = np.abs(before["phi"].astype(np.float64) - after["phi"]) % (2 * np.pi)
+    lower, upper = rows[:-1], rows[1:]
+    has_same_number = events["numbers"][lower] == events["numbers"][upper]
+    delta_eta = np.abs(events["eta"][lower] - events["eta"][upper])
+    phi = events["phi"].astype(np.float64)
+    delta_phi = np.abs(phi[lower] - phi[upper]) % (2 * np.pi)
     delta_phi = np.minimum(delta_phi, 2 * np.pi - delta_phi)
-    delta_eta = np.abs(before["eta"] - after["eta"])
-    is_same = (
-        (before["numbers"] == after["numbers"])
-        & (delta_eta < _SAME_DIRECTION)
-        & (delta_phi < _SAME_DIRECTION)
-    )
-    rows_before, rows_after = rows_before[is_same], rows_after[is_same]
-    return Pairs(np.minimum(rows_before, rows_after), np.maximum(rows_before, rows_after))
+    is_near = (delta_eta < _SAME_DIRECTION) & (delta_phi < _SAME_DIRECTION)
+    is_same = has_same_number & is_near
+    lower, upper = lower[is_same], upper[is_same]
+    return Pairs(np.minimum(lower, upper), np.maximum(lower, upper))
 
 
 def mix_bits(state: UInt64s) -> UInt64s:

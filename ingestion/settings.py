@@ -22,7 +22,7 @@ from ingestion.expressions import ColumnSource, LabelBy, LabelRule, sample_label
 from ingestion.known_layouts import LAYOUTS, BranchLayout, LayoutNames
 from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX
 
-#: What a sample without weights of a generator states as its `weight`.
+#: The `weight` of a sample without weights of a generator.
 NO_WEIGHT: Final = "none"
 
 

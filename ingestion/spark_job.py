@@ -87,26 +87,11 @@ def ingest(
     parts += [part for part in read.parts if part.file_uuid not in read.problems]
     with_copies = ranges_with_copies(parts, infos, settings, out_dir)
     read_again = _read(spark, with_copies, settings, out_dir, num_tasks=num_tasks)
-    BadFilesError.raise_any(
-        [
-            (info.path, read_again.problems[info.uuid])
-            for info in infos
-            if info.uuid in read_again.problems
-        ]
-    )
-    part_by_key = {
-        (part.file_uuid, part.start, part.sample): part for part in (*parts, *read_again.parts)
-    }
-    parts = [part_by_key[key] for key in sorted(part_by_key)]
+    paths = {info.uuid: info.path for info in infos}
+    BadFilesError.raise_any([(paths[uuid], error) for uuid, error in read_again.problems.items()])
+    parts = _replace_parts(parts, read_again.parts)
 
-    good = []
-    for info in infos:
-        if info.uuid in read.problems:
-            continue
-        if info.uuid in read.digests and not has_changed_since_check(info):
-            good.append(info._replace(digest=read.digests[info.uuid]))
-        else:
-            good.append(info)
+    good = _readable_files(infos, read)
     _check_not_empty(samples, parts, {info.sample for info in good}, bad)
     _check_copies_have_no_sums(samples, parts)
     read_uuids = {entry_range.info.uuid for entry_range in [*ranges, *with_copies]}
@@ -117,6 +102,25 @@ def ingest(
         num_read=len(read_uuids - read.problems.keys()),
         generated=_generated_sums(samples, good),
     )
+
+
+def _replace_parts(parts: Iterable[EventsPart], new: Iterable[EventsPart]) -> list[EventsPart]:
+    """Sorted parts, with new parts in place of the old ones of the same ranges and samples."""
+    part_by_key = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *new)}
+    return [part_by_key[key] for key in sorted(part_by_key)]
+
+
+def _readable_files(infos: Iterable[FileInfo], read: _ReadResult) -> list[FileInfo]:
+    """The files without errors, with the digests of their content."""
+    readable = []
+    for info in infos:
+        if info.uuid in read.problems:
+            continue
+        digest = info.digest
+        if info.uuid in read.digests and not has_changed_since_check(info):
+            digest = read.digests[info.uuid]
+        readable.append(info._replace(digest=digest))
+    return readable
 
 
 def _new_bad_files(

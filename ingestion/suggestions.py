@@ -13,7 +13,7 @@ from ingestion.known_layouts import LAYOUTS, LayoutNames
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings
 
-#: What names of a collection hold, in small letters.
+#: Parts of the names of a collection, in small letters.
 _SIGNS: Final = {
     "tracks": ("track", "trk"),
     "photons": ("photon", "pho", "gam"),
@@ -23,7 +23,7 @@ _SIGNS: Final = {
     "jets": ("jet", "ak4"),
 }
 _LAST_PART: Final = re.compile(r"[./_][^./_]+$")
-#: Of the letters of two names, by difflib.
+#: Similarity of two names, by difflib, above which they may be the same.
 _NEAR_ENOUGH: Final = 0.75
 
 

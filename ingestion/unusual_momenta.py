@@ -12,7 +12,7 @@ from ingestion import tally
 from ingestion.schema import PARTICLE_COLLECTIONS
 from ingestion.thresholds import Jagged, Mask, any_per_event
 
-#: Where all are above it, momenta may be in MeV [GeV].
+#: Momenta may be in MeV if all of an event are above it [GeV].
 _LARGE_PT: Final = 1000.0
 #: The same of the mean of tracks, photons or neutral hadrons, which is 0.5 to 1 GeV.
 _LARGE_MEAN_PT: Final = 400.0

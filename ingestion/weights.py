@@ -128,11 +128,15 @@ def _list_length(branch: Branch, name: str, column: ColumnSource, entries: int) 
     """Length of the first list that is not empty; 1 for a branch of numbers, 0 without numbers."""
     for stop in (1, _FIRST_ENTRIES, entries):
         array = branch.read(0, min(stop, entries))
-        lengths = np.asarray(ak.num(array)) if array.ndim > 1 else np.ones(len(array), np.int64)
-        if lengths.any():
-            entry = int(np.argmax(lengths > 0))
+        lengths = np.ones(len(array), np.int64)
+        if array.ndim > 1:
+            lengths = np.asarray(ak.num(array))
+        filled_entries = np.flatnonzero(lengths)
+        if len(filled_entries):
+            entry = int(filled_entries[0])
             # Checks that the number is there.
-            column_numbers(array[entry : entry + 1], name, column, path=branch.file, first=entry)
+            first_list = array[entry : entry + 1]
+            column_numbers(first_list, name, column, path=branch.file, first=entry)
             return int(lengths[entry])
     return 0
 
