@@ -19,25 +19,25 @@ from training.transports.transport import Transport
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 RANKS = 3
-BESIDE = {"algorithm": "sharded", "overlap": "thread", "shards": 2}
-#: Methods whose order is fixed: those of which ranks take steps in turn, and those that take them together.
-FIXED = {name: chosen for name, chosen in SERVER_METHODS.items() if "overlap" not in chosen}
-FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
-PAIRS = {
+Results = list[dict[str, Any]]
+"""The results of `servers.train` by rank."""
+OVERLAPPING = {"algorithm": "sharded", "overlap": "thread", "shards": 2}
+#: Methods whose order is fixed: ranks take steps in turn, or all together.
+ORDERED: dict[str, dict[str, Any]] = {
+    **{name: section for name, section in SERVER_METHODS.items() if "overlap" not in section},
+    "sharded sparse": {"algorithm": "sharded", "drop_rate": 0.5},
     "ad-psgd": GOSSIP_METHODS["ad-psgd"],
     "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2},
-}
-FIXED |= PAIRS
-FIXED |= {
-    f"{name} with slowmo": SERVER_METHODS[name] | {"slowmo": {"tau": 2}}
-    for name in ("dynsgd", "easgd", "sharded")
+    "dynsgd with slowmo": SERVER_METHODS["dynsgd"] | {"slowmo": {"tau": 2}},
+    "easgd with slowmo": SERVER_METHODS["easgd"] | {"slowmo": {"tau": 2}},
+    "sharded with slowmo": SERVER_METHODS["sharded"] | {"slowmo": {"tau": 2}},
 }
 #: All ranks push when they are ready.
-LOOSE: dict[str, dict[str, Any]] = {
+CONCURRENT: dict[str, dict[str, Any]] = {
     "downpour": SERVER_METHODS["downpour"],
     "downpour zealous": SERVER_METHODS["downpour zealous"],
-    "beside": BESIDE,
-    "sparse beside": BESIDE | {"drop_rate": 0.5, "bound": 2},
+    "overlapping": OVERLAPPING,
+    "sparse overlapping": OVERLAPPING | {"drop_rate": 0.5, "bound": 2},
     # All wait for each outer step, which changes nothing without momentum.
     "slowmo": SERVER_METHODS["downpour"]
     | {"slowmo": {"tau": 4, "beta": 0.0, "exact_average": True}},
@@ -45,40 +45,39 @@ LOOSE: dict[str, dict[str, Any]] = {
 ON_SOCKETS = ("agn", "sharded sparse", "swarm-sgd")
 
 
-def way(name: str) -> dict[str, Any]:
-    """How the ranks of a method with a fixed order step."""
-    return {"in_turn": not FIXED[name].get("synchronous"), "curvature": 0.7}
+def options_of_ordered(name: str) -> dict[str, Any]:
+    return {"in_turn": not ORDERED[name].get("synchronous"), "curvature": 0.7}
 
 
-def simulated(section: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
-    """The result of `servers.train` on the virtual clock."""
-    actual: dict[int, dict[str, Any]] = {}
+def train_in_simulator(section: dict[str, Any], **options: Any) -> Results:
+    """The results of `servers.train` on the virtual clock."""
+    results: dict[int, dict[str, Any]] = {}
     clock = VirtualClock()
     train = runpy.run_path(str(PROGRAMS / "servers.py"))["train"]
 
     async def run(transport: Transport) -> None:
-        actual[transport.rank] = await train(transport, section, **how)
+        results[transport.rank] = await train(transport, section, **options)
 
     for transport in SimNetwork(clock, ClusterSettings(), RANKS).transports():
         clock.spawn(run(transport), f"worker {transport.rank}")
     clock.run()
-    return [actual[rank] for rank in range(RANKS)]
+    return [results[rank] for rank in range(RANKS)]
 
 
-def names_of(*, in_memory: bool) -> list[str]:
-    """The methods with a fixed order that ranks take in memory or through sockets."""
-    return [name for name in FIXED if in_memory or name in ON_SOCKETS]
+def ordered_names(*, in_memory: bool) -> list[str]:
+    """The methods with a fixed order that ranks train in memory or through sockets."""
+    return [name for name in ORDERED if in_memory or name in ON_SOCKETS]
 
 
-def case_of(*, in_memory: bool) -> Case:
-    """All methods on ranks."""
-    names, loose = names_of(in_memory=in_memory), {"in_turn": False, "curvature": 0.0, "steps": 200}
+def case_of_all_methods(*, in_memory: bool) -> Case:
+    names = ordered_names(in_memory=in_memory)
+    sections = [ORDERED[name] for name in names] + list(CONCURRENT.values())
+    concurrent_options = {"in_turn": False, "curvature": 0.0, "steps": 200}
+    options = [options_of_ordered(name) for name in names]
+    options += [concurrent_options] * len(CONCURRENT)
     arguments = {
-        "sections": [
-            train_section(section)
-            for section in [*(FIXED[name] for name in names), *LOOSE.values()]
-        ],
-        "ways": [way(name) for name in names] + [loose] * len(LOOSE),
+        "sections": [train_section(section) for section in sections],
+        "options": options,
         "in_memory": in_memory,
     }
     return Case(RANKS, "servers:train_all", arguments)
@@ -88,42 +87,44 @@ def case_of(*, in_memory: bool) -> Case:
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     return Cases(
         tmp_path_factory.mktemp("ranks"),
-        {(each,): case_of(in_memory=each) for each in (True, False)},
+        {(in_memory,): case_of_all_methods(in_memory=in_memory) for in_memory in (True, False)},
     )
 
 
 @pytest.fixture(params=[True, False], ids=["memory", "sockets"])
-def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[str, Any]]]:
-    """What the ranks found of each method; those without a fixed order are called loose."""
-    names = [*names_of(in_memory=request.param), *(f"loose {name}" for name in LOOSE)]
-    found = cases.results(request.param)
+def results_by_method(request: pytest.FixtureRequest, cases: Cases) -> dict[str, Results]:
+    """The results of the ranks for each method; concurrent ones have a prefix."""
+    names = ordered_names(in_memory=request.param)
+    names += [f"concurrent {name}" for name in CONCURRENT]
+    results_by_rank = cases.results(request.param)
     return {
-        name: list(outcomes) for name, outcomes in zip(names, zip(*found, strict=True), strict=True)
+        name: [results[index] for results in results_by_rank] for index, name in enumerate(names)
     }
 
 
 def test_ranks_do_on_mpi_what_they_do_in_the_simulator(
-    ranks: dict[str, list[dict[str, Any]]],
+    results_by_method: dict[str, Results],
 ) -> None:
-    for name in ranks.keys() & FIXED.keys():
-        for actual, expected in zip(
-            ranks[name], simulated(train_section(FIXED[name]), **way(name)), strict=True
-        ):
-            for key in ("result", "own", "current", "not_sent"):
+    for name in results_by_method.keys() & ORDERED.keys():
+        simulated = train_in_simulator(train_section(ORDERED[name]), **options_of_ordered(name))
+        for rank in range(RANKS):
+            actual, expected = results_by_method[name][rank], simulated[rank]
+            for key in ("result", "model", "current", "unsent"):
                 np.testing.assert_allclose(
                     actual[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}"
                 )
-            assert actual["counted"] == expected["counted"]
-            assert all(times > 0 for times in actual["counted"].values())
-            assert actual["staleness"] == {
-                str(age): times for age, times in expected["staleness"].items()
-            }
+            assert actual["counters"] == expected["counters"]
+            assert all(count > 0 for count in actual["counters"].values())
+            expected_staleness = {str(age): count for age, count in expected["staleness"].items()}
+            assert actual["staleness"] == expected_staleness
 
 
-def test_nothing_is_lost_when_all_push_at_once(ranks: dict[str, list[dict[str, Any]]]) -> None:
-    for name in LOOSE:
-        trained = ranks[f"loose {name}"]
-        sent = (np.array(trained[0]["result"]) - np.linspace(-1, 1, 7)) / 0.1
-        kept_back = -sum(np.array(rank["not_sent"]) for rank in trained)
-        np.testing.assert_allclose(sent + kept_back, trained[0]["pulled"], atol=1e-9, err_msg=name)
-        assert all(rank["result"] == trained[0]["result"] for rank in trained)
+def test_nothing_is_lost_when_all_push_at_once(results_by_method: dict[str, Results]) -> None:
+    for name in CONCURRENT:
+        results = results_by_method[f"concurrent {name}"]
+        server = np.array(results[0]["result"])
+        applied = (server - np.linspace(-1, 1, 7)) / 0.1
+        unsent = np.sum([result["unsent"] for result in results], axis=0)
+        expected = results[0]["sum_of_pulls"]
+        np.testing.assert_allclose(applied - unsent, expected, atol=1e-9, err_msg=name)
+        assert all(result["result"] == results[0]["result"] for result in results)

@@ -1,4 +1,4 @@
-"""What ranks do with the methods of a server and of pairs, for test_servers.py."""
+"""Trainings of ranks by methods of a server and of pairs, for test_servers.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from training.algorithms.base import Algorithm
+from training.algorithms.server import WindowAlgorithm
+from training.algorithms.sharded import Sharded
+from training.algorithms.wrapper import Wrapper
 from training.flat_model import FlatModel
 from training.loop.factories import make_algorithm
 from training.settings import TrainSettings
@@ -17,19 +20,14 @@ from training.transports.mpi import MpiTransport
 from training.transports.transport import Transport
 
 SIZE, STEPS, RATE = 7, 6, 0.1
-#: Counters that say how often a worker met the server, or partners.
-COUNTED = ("pushes", "averages_begun", "averages_received")
+#: Counters of exchanges with the server or with partners.
+EXCHANGE_COUNTERS = ("pushes", "averages_begun", "averages_received")
 
 
 def settings(section: dict[str, Any], workers: int) -> TrainSettings:
     """A training with SGD."""
-    defaults = {
-        "workers": workers,
-        "precision": "float64",
-        "optimizer": "sgd",
-        "learning_rate": RATE,
-    }
-    return TrainSettings.model_validate(defaults | section)
+    sgd = {"optimizer": "sgd", "learning_rate": RATE, "precision": "float64"}
+    return TrainSettings.model_validate({"workers": workers} | sgd | section)
 
 
 async def train(
@@ -50,60 +48,61 @@ async def train(
     for step in range(steps):
 
         async def compute(step: int = step) -> None:
-            at = model.empty()
-            model.read(at)
-            model.write_gradient(curvature * at - pulls[rank, step])
+            parameters = read_model(model)
+            model.write_gradient(curvature * parameters - pulls[rank, step])
 
-        for turn in range(world_size if in_turn else 1):
-            if turn == rank or not in_turn:
+        if not in_turn:
+            await algorithm.step(compute, 1)
+            continue
+        for turn in range(world_size):
+            if turn == rank:
                 await algorithm.step(compute, 1)
-            if in_turn:
-                await transport.barrier()
-    result, own_value, current = model.empty(), model.empty(), model.empty()
+            await transport.barrier()
     await algorithm.quiesce()
     await algorithm.flush()
+    result, current = model.empty(), model.empty()
     await algorithm.result(result)
     await algorithm.current(current)
-    model.read(own_value)
-    actual = {
+    counters = algorithm.counters()
+    summary = {
         "result": result.tolist(),
-        "own": own_value.tolist(),
+        "model": read_model(model).tolist(),
         "current": current.tolist(),
-        **left(algorithm),
+        "unsent": unsent_gradients(algorithm).tolist(),
+        "counters": {name: counters[name] for name in EXCHANGE_COUNTERS if name in counters},
+        "staleness": dict(counters["staleness"]),
+        "sum_of_pulls": pulls.sum(axis=(0, 1)).tolist(),
     }
     await algorithm.close()
-    return actual | {"pulled": pulls.sum(axis=(0, 1)).tolist()}
+    return summary
 
 
-def left(algorithm: Algorithm) -> dict[str, Any]:
-    """The gradients that are not sent, and what was counted."""
-    counters = algorithm.counters()
-    counted = {key: counters[key] for key in COUNTED if key in counters}
-    staleness = dict(counters["staleness"])
-    return {
-        "not_sent": gradients_not_sent(algorithm).tolist(),
-        "counted": counted,
-        "staleness": staleness,
-    }
+def read_model(model: FlatModel) -> Vector:
+    parameters = model.empty()
+    model.read(parameters)
+    return parameters
 
 
-def gradients_not_sent(algorithm: Any) -> Vector:
-    """The sum of the gradients since the last push, and of what was dropped; 0 for methods without pushes of sums."""
-    if hasattr(algorithm, "change"):
-        return algorithm.change(algorithm.model.empty()) / -RATE
-    if hasattr(algorithm, "residual"):
-        return algorithm.residual + algorithm._sum
+def unsent_gradients(algorithm: Algorithm) -> Vector:
+    """The sum of the gradients since the last push, and of those dropped; 0 for methods without pushes of sums."""
+    while isinstance(algorithm, Wrapper):
+        algorithm = algorithm.base
+    if isinstance(algorithm, WindowAlgorithm):
+        return algorithm.window_change(algorithm.model.empty()) / -RATE
+    if isinstance(algorithm, Sharded):
+        unsent: Vector = algorithm.residual + algorithm._sum
+        return unsent
     return np.zeros(SIZE)
 
 
 def train_all(
-    sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_memory: bool
+    sections: list[dict[str, Any]], options: list[dict[str, Any]], in_memory: bool
 ) -> list[dict[str, Any]]:
     """One training after the other, on MPI."""
     results = []
-    for section, how in zip(sections, ways, strict=True):
+    for section, train_options in zip(sections, options, strict=True):
         transport_options = settings(section, 1).algorithm.transport_options
         transport = MpiTransport(**transport_options._asdict(), shares_memory=in_memory)
-        results.append(run_now(train(transport, section, **how)))
+        results.append(run_now(train(transport, section, **train_options)))
         transport.close()
     return results
