@@ -20,99 +20,90 @@ from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
-#: Whether ranks meet in memory, or through sockets as between hosts.
-WAYS = [True, False]
-#: By the number of ranks.
+#: Number of averages by the number of ranks.
 AVERAGES = {2: 2000, 3: 3000, 4: 1000}
 DTYPES = {2: "float64", 3: "float32", 4: "float64"}
+#: Ranks and size of a vector.
 EXCHANGES = [(2, 3), (4, 2013), (3, 200_000)]
 ROUNDS = 12
-PUSHES = [(4, 1, False, True), (3, 7, True, False)]
+#: By the number of ranks.
+PUSHES: dict[int, dict[str, Any]] = {
+    4: {"shards": 1, "background": False, "in_memory": True},
+    3: {"shards": 7, "background": True, "in_memory": False},
+}
 ORDER = {"pushes": 100, "size": 10, "shards": 3}
-in_each_way = pytest.mark.parametrize("in_memory", WAYS, ids=["memory", "sockets"])
+in_each_way = pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "sockets"])
 
 
 def num_averages(ranks: int, *, in_memory: bool) -> int:
     """How many averages fit into seconds: through sockets, the answer comes when the partner gets a core."""
-    return AVERAGES[ranks] // (1 if in_memory else 10)
+    return AVERAGES[ranks] if in_memory else AVERAGES[ranks] // 10
 
 
-def cases_of(folder: Path) -> dict[Hashable, Case]:
-    """What the ranks run; those that leave something open come last."""
-    actual: dict[Hashable, Case] = {}
-
-    def add(*name: Hashable, ranks: int, program: str = "", **arguments: Any) -> None:
-        file, _, function = (program or str(name[0])).rpartition(":")
-        actual[name] = Case(ranks, f"{file or 'averages'}:{function}", arguments)
-
-    for ranks, size in EXCHANGES:
-        add(
-            "exchange",
-            ranks,
-            size,
-            ranks=ranks,
-            program="messages:exchange",
-            rounds=ROUNDS,
-            size=size,
+def exchange_cases() -> dict[Hashable, Case]:
+    return {
+        ("exchange", ranks, size): Case(
+            ranks, "messages:exchange", {"rounds": ROUNDS, "size": size}
         )
-    for ranks, shards, background, way in PUSHES:
-        chosen = {
-            "in_memory": way,
-            "background": background,
-            "pushes": 150,
-            "size": 101,
-            "shards": shards,
-        }
-        add("push", ranks, ranks=ranks, program="parameter_servers:conserve", **chosen)
-    add("order", ranks=4, program="parameter_servers:order", **ORDER)
+        for ranks, size in EXCHANGES
+    }
+
+
+def server_cases() -> dict[Hashable, Case]:
+    cases: dict[Hashable, Case] = {}
+    for ranks, options in PUSHES.items():
+        arguments = options | {"pushes": 150, "size": 101}
+        cases["push", ranks] = Case(ranks, "parameter_servers:conserve", arguments)
+    cases["order",] = Case(4, "parameter_servers:order", ORDER)
     for background in (True, False):
-        add(
-            "sums",
-            background,
-            ranks=3,
-            program="parameter_servers:sums",
-            background=background,
-            size=50_001,
-        )
-    for way in WAYS:
-        add("occupied", way, ranks=2, program="parameter_servers:occupied", in_memory=way, nap=0.3)
-    for way in WAYS:
-        for ranks in AVERAGES:
-            averages = num_averages(ranks, in_memory=way)
-            add(
-                "conserve",
-                ranks,
-                way,
-                ranks=ranks,
-                in_memory=way,
-                averages=averages,
-                dtype=DTYPES[ranks],
-            )
-        signs = folder / f"{way}"
-        signs.mkdir()
-        add("straggle", way, ranks=4, in_memory=way, folder=str(signs), nap=60, averages=100)
-        add("long", way, ranks=2, program="conserve", in_memory=way, averages=5, size=1_000_000)
-        add("stamps", way, ranks=4, in_memory=way, averages=1000, size=20_000)
-        add("poison", way, ranks=3, in_memory=way)
-    actual["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
-    add("skip", ranks=3)
-    add("take_over", ranks=2, folder=str(folder))
-    return actual
+        arguments = {"background": background, "size": 50_001}
+        cases["sums", background] = Case(3, "parameter_servers:sums", arguments)
+    for in_memory in (True, False):
+        arguments = {"in_memory": in_memory, "nap": 0.3}
+        cases["occupied", in_memory] = Case(2, "parameter_servers:occupied", arguments)
+    return cases
+
+
+def average_cases(folder: Path, *, in_memory: bool) -> dict[Hashable, Case]:
+    cases: dict[Hashable, Case] = {}
+    for ranks, dtype in DTYPES.items():
+        averages = num_averages(ranks, in_memory=in_memory)
+        arguments = {"in_memory": in_memory, "averages": averages, "dtype": dtype}
+        cases["conserve", ranks, in_memory] = Case(ranks, "averages:conserve", arguments)
+    done_files = folder / f"{in_memory}"
+    done_files.mkdir()
+    programs: dict[str, tuple[int, str, dict[str, Any]]] = {
+        "straggle": (4, "straggle", {"folder": str(done_files), "nap": 60, "averages": 100}),
+        "long": (2, "conserve", {"averages": 5, "size": 1_000_000}),
+        "stamps": (4, "stamps", {"averages": 1000, "size": 20_000}),
+        "poison": (3, "poison", {}),
+    }
+    for name, (ranks, function, arguments) in programs.items():
+        arguments["in_memory"] = in_memory
+        cases[name, in_memory] = Case(ranks, f"averages:{function}", arguments)
+    return cases
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """All programs; those that leave something open come last."""
     folder = tmp_path_factory.mktemp("transports")
-    return Cases(folder, cases_of(folder), seconds=600)
+    cases = exchange_cases() | server_cases()
+    for in_memory in (True, False):
+        cases |= average_cases(folder, in_memory=in_memory)
+    cases["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
+    cases["skip",] = Case(3, "averages:skip", {})
+    cases["take_over",] = Case(2, "averages:take_over", {"folder": str(folder)})
+    return Cases(folder, cases, seconds=600)
 
 
 def check_counts(results: list[dict[str, Any]]) -> None:
     """Every average that was begun was received; every rank saw all of its own and of others'."""
     counts = [result["counts"] for result in results]
     assert sum(count["begun"] for count in counts) == sum(count["received"] for count in counts)
-    for result, each in zip(results, counts, strict=True):
+    for result in results:
         assert result["versions_grow"]
-        assert result["last_version"] == each["begun"] + each["received"]
+        assert result["last_version"] == result["counts"]["begun"] + result["counts"]["received"]
 
 
 @in_each_way
@@ -121,20 +112,25 @@ def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(
     cases: Cases, ranks: int, in_memory: bool
 ) -> None:
     results = cases.results("conserve", ranks, in_memory)
+
+    tolerance = 1e3 if DTYPES[ranks] == "float32" else 1e-6
     for result in results:
-        assert (
-            max(map(abs, result["difference"])) <= {"float64": 1e-6, "float32": 1e3}[DTYPES[ranks]]
-        )
+        assert max(map(abs, result["difference"])) <= tolerance
         # They began a million apart; changes of up to a thousand follow.
         assert ranks != 3 or result["distance"] < 20_000
         assert result["counts"]["begun"] >= num_averages(ranks, in_memory=in_memory)
         assert result["counts"]["exchange_seconds"] > 0
     check_counts(results)
-    if ranks == 2:
-        # Larger than the buffers of the network.
-        results = cases.results("long", in_memory)
-        assert all(max(map(abs, result["difference"])) <= 1e-6 for result in results)
-        check_counts(results)
+
+
+@in_each_way
+def test_vectors_larger_than_the_buffers_of_the_network_are_averaged(
+    cases: Cases, in_memory: bool
+) -> None:
+    results = cases.results("long", in_memory)
+
+    assert all(max(map(abs, result["difference"])) <= 1e-6 for result in results)
+    check_counts(results)
 
 
 @in_each_way
@@ -145,61 +141,64 @@ def test_a_half_changed_vector_is_never_seen(cases: Cases, in_memory: bool) -> N
 
 
 @in_each_way
-def test_a_vector_that_is_not_finite_reaches_nobody_and_all_see_those_of_all(
+def test_a_vector_that_is_not_finite_reaches_nobody_and_every_rank_reads_every_vector(
     cases: Cases, in_memory: bool
 ) -> None:
-    poisoned, *remaining = cases.results("poison", in_memory)
-    assert [outcome["seen"] for outcome in (poisoned, *remaining)] == [[1.0, 2.0, 3.0]] * 3
+    results = cases.results("poison", in_memory)
+
+    assert [result["first_elements"] for result in results] == [[1.0, 2.0, 3.0]] * 3
+    poisoned, *healthy = results
     assert not poisoned["finite"]
     assert poisoned["begun"] == poisoned["received"] == 0
     assert poisoned["refused"] == 50
-    for second in remaining:
-        assert second["finite"]
-        assert second["refused"] > 0
-        assert second["begun"] + second["refused"] == 50
+    for result in healthy:
+        assert result["finite"]
+        assert result["refused"] > 0
+        assert result["begun"] + result["refused"] == 50
 
 
 def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases) -> None:
-    *remaining, lost = cases.results("lost")
-    # The one that was under way, and those that came after.
-    assert [(second["first"], second["then"]) for second in remaining] == [(1, 5)] * 2
+    *healthy, lost = cases.results("lost")
+
     assert (lost["first"], lost["then"], lost["counts"]["begun"]) == (0, 5, 0)
-    for second in remaining:
-        assert second["found"] == [0.5] * 3
-        assert second["counts"]["begun"] == second["counts"]["received"] == 5
-        assert second["counts"]["lost"] == 6
+    for result in healthy:
+        # The average that was under way, and those that came after.
+        assert (result["first"], result["then"]) == (1, 5)
+        assert result["vector"] == [0.5] * 3
+        assert result["counts"]["begun"] == result["counts"]["received"] == 5
+        assert result["counts"]["lost"] == 6
         # The lost rank had the lock of their server.
-        assert second["pushed"] == [2.0]
+        assert result["pushed"] == [2.0]
 
 
-def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(
-    cases: Cases,
-) -> None:
-    for actual in cases.results("take_over"):
-        assert actual["skipped"] == 1
-        assert actual["works"] == [True] * 4
+def test_a_stopped_owner_of_a_mutex_is_skipped_and_a_dead_one_is_replaced(cases: Cases) -> None:
+    for result in cases.results("take_over"):
+        assert result["skipped"] == 1
+        assert result["works"] == [True] * 4
         # (0 + 1 + 1) / 2 = 1, then (1 + 1 + 1) / 2.
-        assert actual["found"] == [1.5] * 3
+        assert result["vector"] == [1.5] * 3
 
 
 @in_each_way
-def test_a_rank_that_sleeps_keeps_nobody_waiting_and_who_is_done_serves_on(
+def test_a_rank_that_sleeps_lets_nobody_wait_and_a_rank_that_is_done_still_serves(
     cases: Cases, in_memory: bool
 ) -> None:
-    *remaining, straggler = cases.results("straggle", in_memory)
-    assert all(second["done"] < straggler["done"] for second in remaining)
-    assert straggler["begun"] == 0
-    assert straggler["received"] > 10
-    assert [outcome["lost"] for outcome in remaining] == [0] * 3
-    assert sum(outcome["received"] for outcome in (*remaining, straggler)) == sum(
-        outcome["begun"] for outcome in remaining
-    )
+    results = cases.results("straggle", in_memory)
+
+    *awake, sleeper = results
+    assert all(result["done"] < sleeper["done"] for result in awake)
+    assert sleeper["begun"] == 0
+    assert sleeper["received"] > 10
+    assert [result["lost"] for result in awake] == [0] * 3
+    begun = sum(result["begun"] for result in awake)
+    assert sum(result["received"] for result in results) == begun
 
 
-def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -> None:
-    counts, *remaining = cases.results("skip")
-    assert (counts["begun"], counts["skipped"]) == (2, 2)
-    assert [second["received"] for second in remaining] == [1, 1]
+def test_an_average_is_skipped_while_the_last_one_is_under_way(cases: Cases) -> None:
+    beginner, *partners = cases.results("skip")
+
+    assert (beginner["begun"], beginner["skipped"]) == (2, 2)
+    assert [partner["received"] for partner in partners] == [1, 1]
 
 
 @pytest.mark.parametrize(("ranks", "size"), EXCHANGES)
@@ -209,47 +208,46 @@ def test_neighbours_get_each_others_vectors_round_by_round(
     for rank, result in enumerate(cases.results("exchange", ranks, size)):
         assert result["nobody"] == []
         assert len(result["came"]) == ROUNDS
-        for index, came in enumerate(result["came"]):
+        for index, received in enumerate(result["came"]):
             step = 1 + index % (ranks - 1)
-            neighbours = [(rank + step) % ranks, (rank - step) % ranks]
-            assert came == [
-                [neighbour, 100.0 * neighbour + index, 100.0 * neighbour + index]
-                for neighbour in neighbours
-            ]
+            expected = []
+            for neighbour in ((rank + step) % ranks, (rank - step) % ranks):
+                element = 100.0 * neighbour + index
+                expected.append([neighbour, element, element])
+            assert received == expected
 
 
 def test_doctor_starts_ranks_and_measures() -> None:
     message = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
+
     match = re.search(
         r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, push to a server ([\d,.]+)",
         message,
     )
     assert match is not None, message
-    assert all(float(index.replace(",", "")) > 0 for index in match.groups())
+    assert all(float(microseconds.replace(",", "")) > 0 for microseconds in match.groups())
 
 
 def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path) -> None:
-    for actual in results_of(2, "messages:fail_to_start", tmp_path / "ranks"):
-        assert "where 100 are free on host" in actual
-        assert "OMPI_MCA_osc" in actual
-        assert "--shm-size" in actual
+    for message in results_of(2, "messages:fail_to_start", tmp_path / "ranks"):
+        assert "where 100 are free on host" in message
+        assert "OMPI_MCA_osc" in message
+        assert "--shm-size" in message
 
 
 def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
-    outcome = run_ranks(
-        2,
-        "messages:fail_to_start",
-        tmp_path / "ranks",
-        environment={"OMPI_MCA_osc_sm_backing_directory": str(tmp_path / "nowhere")},
-    )
+    environment = {"OMPI_MCA_osc_sm_backing_directory": str(tmp_path / "nowhere")}
+
+    outcome = run_ranks(2, "messages:fail_to_start", tmp_path / "ranks", environment=environment)
+
     assert set(outcome.results) == {0, 1}, outcome.output
     assert all("nowhere, where 0 are free" in message for message in outcome.results.values())
 
 
-@pytest.mark.parametrize(("ranks", "shards"), [(ranks, shards) for ranks, shards, *_ in PUSHES])
-def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards: int) -> None:
-    results = cases.results("push", ranks)
-    for result in results:
+@pytest.mark.parametrize("ranks", PUSHES)
+def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int) -> None:
+    shards = PUSHES[ranks]["shards"]
+    for rank, result in enumerate(cases.results("push", ranks)):
         assert result["lost"] == 0
         assert result["clocks_are_right"]
         counts = result["counts"]
@@ -257,39 +255,43 @@ def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards:
         assert (counts["refused"], counts["skipped"]) == (0, 0)
         assert counts["exchange_seconds"] > counts["wait_seconds"] > 0
         # The owner of all shards sends nothing.
-        assert (counts["bytes"] == 0) == (shards == 1 and result is results[0])
+        owns_all_shards = shards == 1 and rank == 0
+        assert (counts["bytes"] == 0) == owns_all_shards
 
 
 def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: Cases) -> None:
-    ranks, (pushes, size, shards) = 4, ORDER.values()
+    ranks, shards = 4, ORDER["shards"]
+    num_pushes = ranks * ORDER["pushes"]
     results = cases.results("order")
-    created = {
-        (shard, clock): value for result in results for shard, clock, value in result["made"]
-    }
-    assert len(created) == ranks * pushes * shards
+
+    terms = {(shard, clock): term for result in results for shard, clock, term in result["terms"]}
+    assert len(terms) == num_pushes * shards
     expected = []
     for shard in range(shards):
-        value = 0
-        for clock in range(ranks * pushes):
-            value = (3 * value + created[shard, clock]) % 1009
-        expected += [value] * (size * (shard + 1) // shards - size * shard // shards)
+        element = 0
+        for clock in range(num_pushes):
+            element = (3 * element + terms[shard, clock]) % 1009
+        start, stop = (ORDER["size"] * bound // shards for bound in (shard, shard + 1))
+        expected += [element] * (stop - start)
     assert [result["final"] for result in results] == [expected] * ranks
 
 
 @in_each_way
-def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(
+def test_nobody_waits_for_an_occupied_shard_and_results_that_are_not_finite_are_refused(
     cases: Cases, in_memory: bool
 ) -> None:
     results = cases.results("occupied", in_memory)
+
     # The push of rank 0 is in the thread while the rank sleeps.
     assert results[0]["counts"]["hidden_seconds"] > 0.1
-    assert results[1]["tried"][:3] == [False, True, False]
+    assert results[1]["tries"][:3] == [False, True, False]
     assert results[1]["counts"]["occupied"] >= 2
-    assert sorted(ticket for result in results for ticket in result["tickets"]) == [*range(1, 21)]
-    added = sum(result["tried"][-1] for result in results)
+    tickets = results[0]["tickets"] + results[1]["tickets"]
+    assert sorted(tickets) == list(range(1, 21))
+    num_last_tries = sum(result["tries"][-1] for result in results)
     for result in results:
-        assert result["refused"]
-        assert result["final"] == [10.0] * 2 + [1.0 + 10 * added] * 3
+        assert result["is_refused"]
+        assert result["final"] == [10.0] * 2 + [1.0 + 10 * num_last_tries] * 3
         assert result["counts"]["refused"] == 2
 
 
@@ -305,19 +307,19 @@ def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(
 
 
 @pytest.mark.parametrize(
-    ("launcher", "where", "is_idle"),
+    ("launcher", "arguments", "is_idle"),
     [("mpirun", [], True), ("mpirun", ["--host", "a:1,b:1"], False), ("spark", [], False)],
 )
 def test_a_network_between_hosts_is_refused_on_this_host_alone(
-    launcher: str, where: list[str], is_idle: bool
+    launcher: str, arguments: list[str], is_idle: bool
 ) -> None:
-    """It was accepted without effect; then it was refused, too, where Spark had placed all workers on one host."""
+    """Spark and lists of hosts may place the workers on several hosts."""
     algorithm = {"name": "ad-psgd", "network": "lo"}
     settings = TrainSettings.model_validate(
         {"workers": 2, "launcher": launcher, "algorithm": algorithm}
     )
-    refused = pytest.raises(
+    refusal = pytest.raises(
         IdleSettingError, match=r"network: lo has no effect: all 2 workers are on one host"
     )
-    with refused if is_idle else nullcontext():
-        rank_command(settings, ["true"], where)
+    with refusal if is_idle else nullcontext():
+        rank_command(settings, ["true"], arguments)

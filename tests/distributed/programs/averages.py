@@ -1,4 +1,4 @@
-"""What ranks do with shared vectors, for test_transports.py."""
+"""Programs of ranks with shared vectors, for test_transports.py."""
 
 from __future__ import annotations
 
@@ -22,15 +22,22 @@ MPI = load_mpi()
 
 def random_partner(rng: np.random.Generator, transport: MpiTransport) -> int:
     """Any other rank."""
-    selected = int(rng.integers(transport.world_size - 1))
-    return selected + (selected >= transport.rank)
+    partner = int(rng.integers(transport.world_size - 1))
+    if partner >= transport.rank:
+        return partner + 1
+    return partner
 
 
-def summed(transport: MpiTransport, vector: Vector) -> Vector:
-    """The sum over all ranks."""
+def sum_over_ranks(transport: MpiTransport, vector: Vector) -> Vector:
     total = vector.copy()
     run_now(transport.all_reduce_sum(total))
     return total
+
+
+def read(vector: Any) -> Vector:
+    out = np.empty_like(vector.values)
+    run_now(vector.read(out))
+    return out
 
 
 @contextmanager
@@ -48,84 +55,92 @@ def sharing(
 def conserve(
     in_memory: bool, averages: int, size: int = 33, dtype: str = "float64"
 ) -> dict[str, Any]:
-    """All ranks average and add at once; is anything of the sum lost?"""
-    transport = MpiTransport(shares_memory=in_memory)
-    rng = np.random.default_rng([transport.rank, 1])
+    """All ranks average and add at once; returns the difference of the sum over all to what it should be."""
+    rng = np.random.default_rng([MPI.COMM_WORLD.rank, 1])
     start = rng.integers(-(10**6), 10**6, size).astype(dtype)
-    added, actual = np.zeros(size, dtype), np.empty(size, dtype)
-    vector = run_now(transport.shared_vector(start))
-    versions = [run_now(vector.read(actual))]
-    while vector.counts.begun < averages:
-        run_now(vector.begin_average_with(random_partner(rng, transport)))
-        if vector.counts.begun % 3 == 0:
-            change = rng.integers(-1000, 1000, size).astype(dtype)
-            added += change
-            versions.append(run_now(vector.add(change)))
-        else:
-            versions.append(run_now(vector.read(actual)))
-    run_now(vector.drain())
-    run_now(transport.barrier())
-    versions.append(run_now(vector.read(actual)))
-    counts = vector.counts
-    result = {
-        "difference": np.unique(
-            summed(transport, actual) - summed(transport, start + added)
-        ).tolist(),
-        "counts": asdict(counts),
-        "last_version": versions[-1],
-        "versions_grow": versions == sorted(versions),
-        "on_host": len(transport.process.on_host),
-        "distance": float(np.abs(actual - summed(transport, actual) / transport.world_size).max()),
-    }
-    run_now(vector.close())
-    transport.close()
-    return result
+    expected, out = start.copy(), np.empty(size, dtype)
+    with sharing(lambda _: start, in_memory=in_memory) as (transport, vector):
+        versions = [run_now(vector.read(out))]
+        while vector.counts.begun < averages:
+            run_now(vector.begin_average_with(random_partner(rng, transport)))
+            if vector.counts.begun % 3 == 0:
+                change = rng.integers(-1000, 1000, size).astype(dtype)
+                expected += change
+                versions.append(run_now(vector.add(change)))
+            else:
+                versions.append(run_now(vector.read(out)))
+        run_now(vector.drain())
+        run_now(transport.barrier())
+        versions.append(run_now(vector.read(out)))
+        total = sum_over_ranks(transport, out)
+        difference = total - sum_over_ranks(transport, expected)
+        return {
+            "difference": np.unique(difference).tolist(),
+            "counts": asdict(vector.counts),
+            "last_version": versions[-1],
+            "versions_grow": versions == sorted(versions),
+            "on_host": len(transport.process.on_host),
+            "distance": float(np.abs(out - total / transport.world_size).max()),
+        }
 
 
 def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
     """All elements of a vector stay the same number; a read that sees a change half done is torn.
 
-    The first half of the ranks only read, again and again, until the others have averaged with them. These average
-    until every reader has read some times.
+    The first half of the ranks only read, until the others have averaged with them. The others
+    average until every reader has read 25 times.
     """
     with sharing(lambda rank: np.full(size, 1000.0 * rank), in_memory=in_memory) as (
         transport,
         vector,
     ):
-        rng = np.random.default_rng([transport.rank, 2])
         num_readers = transport.world_size // 2
-        actual, change = np.empty(size), np.empty(size)
-        torn = reads = index = 0
-        is_reader = transport.rank < num_readers
-        readers_have_read = None if is_reader else transport.comm.Ibarrier()
-        writers_are_done = None
-        while writers_are_done is None or not writers_are_done.Test():
-            if is_reader:
-                # Their own vectors, and those of the others, which these change.
-                second = num_readers + reads // 2 % num_readers
-                run_now(vector.read_from_rank(second, actual) if reads % 2 else vector.read(actual))
-                reads += 1
-                torn += bool(actual.min() != actual.max())
-                if reads == 25:
-                    readers_have_read, writers_are_done = (
-                        transport.comm.Ibarrier(),
-                        transport.comm.Ibarrier(),
-                    )
-            elif writers_are_done is None:
-                change.fill(rng.integers(10))
-                run_now(vector.add(change))
-                run_now(vector.average_with(index % num_readers))
-                index += 1
-                if index >= averages and readers_have_read.Test():
-                    writers_are_done = transport.comm.Ibarrier()
-        readers_have_read.Wait()
-    return {"torn": torn, "reads": reads}
+        if transport.rank < num_readers:
+            return _read_stamps(transport, vector, num_readers)
+        return _write_stamps(transport, vector, num_readers, averages)
+
+
+def _read_stamps(transport: MpiTransport, vector: Any, num_readers: int) -> dict[str, Any]:
+    out = np.empty_like(vector.values)
+    num_reads = num_torn = 0
+    all_have_read = writers_are_done = None
+    while writers_are_done is None or not writers_are_done.Test():
+        if num_reads % 2:
+            # The vector of a writer, which others change.
+            writer = num_readers + num_reads // 2 % num_readers
+            run_now(vector.read_from_rank(writer, out))
+        else:
+            run_now(vector.read(out))
+        num_reads += 1
+        if out.min() != out.max():
+            num_torn += 1
+        if num_reads == 25:
+            all_have_read = transport.comm.Ibarrier()
+            writers_are_done = transport.comm.Ibarrier()
+    all_have_read.Wait()
+    return {"torn": num_torn, "reads": num_reads}
+
+
+def _write_stamps(
+    transport: MpiTransport, vector: Any, num_readers: int, averages: int
+) -> dict[str, Any]:
+    rng = np.random.default_rng([transport.rank, 2])
+    change = np.empty_like(vector.values)
+    all_have_read = transport.comm.Ibarrier()
+    num_averages = 0
+    while num_averages < averages or not all_have_read.Test():
+        change.fill(rng.integers(10))
+        run_now(vector.add(change))
+        run_now(vector.average_with(num_averages % num_readers))
+        num_averages += 1
+    transport.comm.Ibarrier().Wait()
+    return {}
 
 
 def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[str, float]:
-    """The last rank sleeps until the others, which average with all, have said in a folder that they are done.
+    """The last rank sleeps until the others, which average with all, have each made a file in a folder.
 
-    Who is not done before the nap ends, was kept waiting. Returns when who was done.
+    A rank that is not done before the nap ends had to wait. Returns when each rank was done.
     """
     with sharing(lambda rank: np.full(2013, rank, np.float32), in_memory=in_memory) as (
         transport,
@@ -133,19 +148,19 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
     ):
         rng = np.random.default_rng([transport.rank, 4])
         run_now(transport.barrier())
-        signs = Path(folder)
+        done_files = Path(folder)
         if transport.rank == transport.world_size - 1:
             end = time.monotonic() + nap
-            while len(list(signs.iterdir())) < transport.rank and time.monotonic() < end:
+            while len(list(done_files.iterdir())) < transport.rank and time.monotonic() < end:
                 time.sleep(0.01)
         else:
             while vector.counts.begun < averages:
                 run_now(vector.begin_average_with(random_partner(rng, transport)))
                 run_now(vector.drain())
-        start_time = time.monotonic()
+        done_time = time.monotonic()
         if transport.rank < transport.world_size - 1:
-            (signs / f"{transport.rank}").touch()
-    return {"done": start_time, **asdict(vector.counts)}
+            (done_files / f"{transport.rank}").touch()
+    return {"done": done_time, **asdict(vector.counts)}
 
 
 def take_over(folder: str) -> dict[str, Any]:
@@ -177,9 +192,8 @@ def take_over(folder: str) -> dict[str, Any]:
             if transport.rank != victim:
                 run_now(vector.begin_average_with(victim))
             run_now(transport.barrier())
-        actual = np.empty(3)
-        run_now(vector.read(actual))
-    return {"skipped": vector.counts.skipped, "works": works, "found": actual.tolist()}
+        vector_at_end = read(vector).tolist()
+    return {"skipped": vector.counts.skipped, "works": works, "vector": vector_at_end}
 
 
 def skip() -> dict[str, Any]:
@@ -204,57 +218,59 @@ def poison(in_memory: bool) -> dict[str, Any]:
     """The vector of rank 0 is not finite, and everybody averages with everybody, after they have read all vectors."""
 
     def start(rank: int) -> Vector:
-        start = np.full(1000, rank + 1, np.float32)
-        start[500] = np.nan if rank == 0 else rank + 1
-        return start
+        vector = np.full(1000, rank + 1, np.float32)
+        if rank == 0:
+            vector[500] = np.nan
+        return vector
 
     with sharing(start, in_memory=in_memory) as (transport, vector):
-        actual, seen = np.empty(1000, np.float32), []
+        out = np.empty(1000, np.float32)
+        first_elements = []
         for rank in range(transport.world_size):
-            run_now(vector.read_from_rank(rank, actual))
-            seen.append(float(actual[0]))
+            run_now(vector.read_from_rank(rank, out))
+            first_elements.append(float(out[0]))
         run_now(transport.barrier())
         rng = np.random.default_rng([transport.rank, 5])
         for _ in range(50):
             run_now(vector.begin_average_with(random_partner(rng, transport)))
             run_now(vector.drain())
         run_now(transport.barrier())
-        run_now(vector.read(actual))
-    return {"seen": seen, "finite": bool(np.isfinite(actual).all()), **asdict(vector.counts)}
+        is_finite = bool(np.isfinite(read(vector)).all())
+    return {"first_elements": first_elements, "finite": is_finite, **asdict(vector.counts)}
 
 
 def between_hosts(step: float, averages: int) -> dict[str, Any]:
-    """Averages that the owner waits for, and averages in the background; how long they took."""
-    actual: dict[str, Any] = {}
-    for way in ("waited", "beside"):
-        transport = MpiTransport()
-        start = np.full(2013, float(transport.rank), np.float32)
-        vector = run_now(transport.shared_vector(start))
+    """Averages that the owner waits for, and averages in the background; how long they took [s]."""
+    return {
+        "waited": _time_averages(averages, step=None),
+        "beside": _time_averages(averages, step=step),
+    }
+
+
+def _time_averages(averages: int, *, step: float | None) -> dict[str, Any]:
+    """Make averages with the next rank; in the background of steps, if their length [s] is given."""
+    with sharing(lambda rank: np.full(2013, float(rank), np.float32)) as (transport, vector):
+        partner = (transport.rank + 1) % transport.world_size
         run_now(transport.barrier())
-        # One average more, which connects and compiles.
         seconds = []
-        for _ in range(averages + 1):
-            start_before, partner = time.perf_counter(), (transport.rank + 1) % transport.world_size
-            if way == "waited":
+        # The first average connects and compiles; it is not counted.
+        for index in range(averages + 1):
+            started = time.perf_counter()
+            if step is None:
                 run_now(vector.average_with(partner))
             else:
                 run_now(vector.begin_average_with(partner))
-            seconds.append(time.perf_counter() - start_before)
-            if way == "beside":
+            seconds.append(time.perf_counter() - started)
+            if step is not None:
                 time.sleep(step)
-                if len(seconds) == 1:
-                    # What it takes to connect and to compile is no time that an average costs.
+                if index == 0:
                     run_now(vector.drain())
                     vector._background.blocked_seconds = 0.0
         run_now(vector.drain())
         run_now(transport.barrier())
-        run_now(vector.read(start))
-        total = float(summed(transport, start)[0])
-        actual[way] = {
-            "median": sorted(seconds[1:])[averages // 2],
-            "sum": total,
-            **asdict(vector.counts),
-        }
-        run_now(vector.close())
-        transport.close()
-    return actual
+        total = sum_over_ranks(transport, read(vector))
+    return {
+        "median": sorted(seconds[1:])[averages // 2],
+        "sum": float(total[0]),
+        **asdict(vector.counts),
+    }

@@ -55,7 +55,7 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     result = {
         "first": first,
         "then": lost - first,
-        "found": actual.tolist(),
+        "vector": actual.tolist(),
         "counts": asdict(vector.counts),
     }
     server: Any = run_now(transport.parameter_server(np.zeros(100, np.float32)))

@@ -1,4 +1,4 @@
-"""What ranks do with a server, and with sums in the background, for test_transports.py."""
+"""Programs of ranks with a server, and with sums in the background, for test_transports.py."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ import numpy as np
 
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import ParameterServer, Shard, ShardSelection
+from training.transports.parameter_server import (
+    ALL_SHARDS,
+    ParameterServer,
+    Shard,
+    ShardSelection,
+)
 
 
 def pulled(server: ParameterServer, size: int) -> list[float]:
     """The vector."""
     out = np.empty(size)
     run_now(server.pull(out))
-    values: list[float] = out.tolist()
-    return values
+    vector: list[float] = out.tolist()
+    return vector
 
 
 @contextmanager
 def served(
-    document: Vector, shards: int = 1, **options: bool
+    content: Vector, shards: int = 1, **options: bool
 ) -> Iterator[tuple[MpiTransport, ParameterServer]]:
     """A transport and a server, until the end of the block."""
     transport = MpiTransport(**options)
-    server = run_now(transport.parameter_server(document, shards=shards))
+    server = run_now(transport.parameter_server(content, shards=shards))
     yield transport, server
     run_now(server.close())
     transport.close()
@@ -38,71 +43,87 @@ def served(
 def conserve(
     in_memory: bool, background: bool, pushes: int, size: int, shards: int
 ) -> dict[str, Any]:
-    """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
-    transport = MpiTransport(shares_memory=in_memory, background=background)
-    rng = np.random.default_rng([transport.rank, 5])
-    document = np.array([np.arange(float(size)), np.zeros(size)])
-    server = run_now(transport.parameter_server(document, shards=shards))
-    # What is added to the vector, and how often to each element.
-    added, expected = np.zeros((2, size)), np.zeros(shards, np.int64)
-    for index in range(pushes):
-        change = rng.integers(-1000, 1000, size).astype(np.float64)
-        indices = (
-            np.flatnonzero(rng.random(size) < 0.3).astype(np.int32) if index % 3 == 2 else None
-        )
-        if indices is not None:
-            change = change[indices]
-        shard = int(rng.integers(shards)) if index % 3 == 1 else None
-
-        def add(seen: Shard, change: Vector = change) -> None:
-            seen.vector += change[seen.elements]
-            seen.moments += 1
-
+    """All ranks add at once: to all shards, to one shard, or to some elements; returns what is lost of the sum."""
+    content = np.array([np.arange(float(size)), np.zeros(size)])
+    expected = np.zeros_like(content)
+    expected_clocks = np.zeros(shards, np.int64)
+    with served(content, shards, shares_memory=in_memory, background=background) as (
+        transport,
+        server,
+    ):
+        rng = np.random.default_rng([transport.rank, 5])
+        for push in range(pushes):
+            run_now(server.drain())
+            selection = _random_selection(push, rng, size, shards)
+            _begin_to_add(server, selection, rng, expected, expected_clocks)
+            if push % 5 == 0:
+                pulled(server, size)
         run_now(server.drain())
-        server.begin_push(add, ShardSelection(shard, indices))
-        chunk = (
-            slice(None)
-            if shard is None
-            else slice(size * shard // shards, size * (shard + 1) // shards)
-        )
-        if indices is not None:
-            added[:, indices] += [change, np.ones(len(change))]
-        else:
-            added[:, chunk] += [change[chunk], np.ones(len(change[chunk]))]
-        expected[slice(None) if shard is None else shard] += 1
-        if index % 5 == 0:
-            pulled(server, size)
-    run_now(server.drain())
-    run_now(transport.barrier())
-    out = np.empty((2, size))
-    clocks = run_now(server.pull(out))
-    for each in (added, expected):
-        run_now(transport.all_reduce_sum(each))
-    result = {
-        "lost": float(np.abs(out - document - added).max()),
-        "clocks_are_right": clocks.tolist() == expected.tolist(),
-        "counts": asdict(server.counts),
-    }
-    run_now(server.close())
-    transport.close()
-    return result
+        run_now(transport.barrier())
+        out = np.empty((2, size))
+        clocks = run_now(server.pull(out))
+        run_now(transport.all_reduce_sum(expected))
+        run_now(transport.all_reduce_sum(expected_clocks))
+        return {
+            "lost": float(np.abs(out - content - expected).max()),
+            "clocks_are_right": clocks.tolist() == expected_clocks.tolist(),
+            "counts": asdict(server.counts),
+        }
+
+
+def _random_selection(
+    push: int, rng: np.random.Generator, size: int, shards: int
+) -> ShardSelection:
+    """All shards, one shard, or some elements, in turn."""
+    if push % 3 == 1:
+        return ShardSelection(shard=int(rng.integers(shards)))
+    if push % 3 == 2:
+        indices = np.flatnonzero(rng.random(size) < 0.3)
+        return ShardSelection(indices=indices.astype(np.int32))
+    return ShardSelection()
+
+
+def _begin_to_add(
+    server: ParameterServer,
+    selection: ShardSelection,
+    rng: np.random.Generator,
+    expected: Vector,
+    expected_clocks: Vector,
+) -> None:
+    """Push random numbers, and add them to the expected sums; the second row counts the pushes to each element."""
+    change = rng.integers(-1000, 1000, expected.shape[1]).astype(np.float64)
+    elements: Any = slice(None)
+    if selection.indices is not None:
+        elements = selection.indices
+        change = change[elements]
+        expected[0, elements] += change
+    else:
+        if selection.shard is not None:
+            elements = server.layout.slices[selection.shard]
+        expected[0, elements] += change[elements]
+    expected[1, elements] += 1
+    expected_clocks[slice(None) if selection.shard is None else selection.shard] += 1
+
+    def add(shard: Shard) -> None:
+        shard.vector += change[shard.elements]
+        shard.moments += 1
+
+    server.begin_push(add, selection)
 
 
 def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
-    """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
+    """Rules that do not commute: x <- (3 x + c) mod 1009; returns the c at each clock of each shard."""
     with served(np.zeros(size), shards) as (transport, server):
-        created: list[tuple[int, int, int]] = []
-        for number in range(pushes):
-            value = pushes * transport.rank + number
+        terms: list[tuple[int, int, int]] = []
+        for push in range(pushes):
 
-            def rule(shard: Shard, value: int = value) -> None:
-                created.append((shard.index, shard.clock, value))
-                shard.vector[...] = (3 * shard.vector + value) % 1009
+            def rule(shard: Shard, term: int = pushes * transport.rank + push) -> None:
+                terms.append((shard.index, shard.clock, term))
+                shard.vector[...] = (3 * shard.vector + term) % 1009
 
             run_now(server.push(rule))
         run_now(transport.barrier())
-        result: dict[str, Any] = {"made": created, "final": pulled(server, size)}
-    return result
+        return {"terms": terms, "final": pulled(server, size)}
 
 
 def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
@@ -124,26 +145,30 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
         def spoil(shard: Shard) -> None:
             shard.vector[-1] = np.nan
 
-        tried: list[bool] = []
+        def is_tried(selection: ShardSelection) -> bool:
+            return run_now(server.try_push(add, selection)) is not None
+
+        tries: list[bool] = []
         if transport.rank == 0:
             server.begin_push(hold, ShardSelection(1))
             time.sleep(nap)
             run_now(server.drain())
         else:
             transport.comm.Barrier()
-            tried = [
-                run_now(server.try_push(add, ShardSelection(shard))) is not None for shard in (1, 0)
+            tries += [
+                is_tried(ShardSelection(1)),
+                is_tried(ShardSelection(0)),
+                is_tried(ALL_SHARDS),
             ]
-            tried.append(run_now(server.try_push(add)) is not None)
             transport.comm.Ibarrier().Wait()
         run_now(transport.barrier())
-        tried.append(run_now(server.try_push(add, ShardSelection(1))) is not None)
-        refused = not run_now(server.push(spoil)).is_accepted
+        tries.append(is_tried(ShardSelection(1)))
+        is_refused = not run_now(server.push(spoil)).is_accepted
         tickets = [run_now(transport.count("tickets", 1)) for _ in range(10)]
         run_now(transport.barrier())
         return {
-            "tried": tried,
-            "refused": refused,
+            "tries": tries,
+            "is_refused": is_refused,
             "tickets": tickets,
             "final": pulled(server, 5),
             "counts": asdict(server.counts),
@@ -157,14 +182,14 @@ def between_hosts(pushes: int) -> dict[str, Any]:
         def add(shard: Shard) -> None:
             shard.vector += 1
 
-        times = []
+        seconds = []
         for _ in range(pushes):
             started = time.perf_counter()
             run_now(server.push(add, ShardSelection(1 - transport.rank)))
-            times.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - started)
         run_now(transport.barrier())
         return {
-            "median": float(np.median(times)),
+            "median": float(np.median(seconds)),
             "final": sorted(set(pulled(server, 100))),
             "bytes": server.counts.bytes,
         }
@@ -178,25 +203,24 @@ def sums(background: bool, size: int) -> dict[str, Any]:
         def add(shard: Shard) -> None:
             shard.vector += 1
 
-        pending = [transport.begin_all_reduce(each) for each in (first, second)]
+        sums_under_way: list[Any] = [
+            transport.begin_all_reduce(first),
+            transport.begin_all_reduce(second),
+        ]
         run_now(server.push(add))
         between = np.ones(2)
         run_now(transport.all_reduce_sum(between))
-        deadline = time.perf_counter() + 20
+
         # The thread alone brings them to their end: nothing here enters MPI for a sum.
-        while (
-            background
-            and not all(each._has_ended for each in pending)  # type: ignore[attr-defined]
-            and time.perf_counter() < deadline
-        ):
+        def have_ended() -> bool:
+            return all(pending._has_ended for pending in sums_under_way)
+
+        deadline = time.perf_counter() + 20
+        while background and not have_ended() and time.perf_counter() < deadline:
             time.sleep(1e-3)
-        ended_in_background = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
-
-        async def wait() -> None:
-            for each in pending:
-                await each
-
-        run_now(wait())
+        ended_in_background = have_ended()
+        for pending in sums_under_way:
+            run_now(pending.wait())
         return {
             "first": sorted(set(first.tolist())),
             "second": second.tolist(),
