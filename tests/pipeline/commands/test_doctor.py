@@ -42,7 +42,7 @@ def ranks_do_not_start(settings: object, hosts: object) -> str:
         ([ERROR], ranks_start, False, "Make room."),
     ],
 )
-def test_what_it_says_and_whether_all_is_well(
+def test_the_diagnosis_ends_with_the_ranks_or_the_fix(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     findings: list[Finding],

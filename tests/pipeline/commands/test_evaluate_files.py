@@ -1,4 +1,4 @@
-"""What `evaluate-files` makes of its inputs."""
+"""The samples, rates and reference of `evaluate-files`."""
 
 from __future__ import annotations
 
@@ -33,28 +33,32 @@ from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
 
 
+def run_folder_with_output(folder: Path, **settings: Any) -> tuple[RunFolder, StringIO]:
+    """A run folder of a minimal config, and the output of its commands."""
+    config = Config.model_validate({**MINIMAL, "run_dir": str(folder), **settings})
+    output = StringIO()
+    return RunFolder(config, Console(file=output, width=1000)), output
+
+
 def test_leptons_that_lack_their_tracks_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_spark(monkeypatch, tmp_path)
     rows = [
-        event_row(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
-        for shift in (0.0, 2e-4, 2e-4)
+        event_row(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, phi)])
+        for phi in (0.1, 0.1 + 2e-4, 0.1 + 2e-4)
     ]
     path = write_delphes(tmp_path / "new.root", distinct(rows))
-    output = StringIO()
-    config = Config.model_validate(
-        {**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}}
-    )
-    _new_events(RunFolder(config, Console(file=output, width=1000)), [f"QCD={path}"], tmp_path)
-    assert (
-        "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
-        in output.getvalue()
-    )
+    run_folder, output = run_folder_with_output(tmp_path, features={"particles": False})
+
+    _new_events(run_folder, [f"QCD={path}"], tmp_path)
+
+    note = "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
+    assert note in output.getvalue()
 
 
 class Evaluation(NamedTuple):
-    """What would be evaluated."""
+    """The arguments of an evaluation."""
 
     task: EvaluationTask
     test: Sequence[Path]
@@ -63,62 +67,61 @@ class Evaluation(NamedTuple):
 
 @pytest.fixture
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Evaluation]:
+    """The evaluations that a command asks for; none is made."""
     evaluations: list[Evaluation] = []
 
-    def noted(
+    def record(
         _config: Any, _console: Any, _candidates: Any, task: Any, test: Any, *_: Any, **options: Any
     ) -> Any:
         evaluations.append(Evaluation(task, test, options["train"]))
         return {"runs": {}}
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.kernel_items", lambda _: {})
-    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate_models", noted)
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate_models", record)
     return evaluations
 
 
-def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
+def test_events_of_the_test_split_count_by_the_rates_of_their_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluations: list[Evaluation]
 ) -> None:
-    """The stage `evaluate` weights them by the rates of their samples."""
     nights = TrainedNights(tmp_path)
     nights.train(1)
     rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
-    monkeypatch.setattr(
-        "pipeline.commands.evaluate_files.rates_of_run", lambda *_: rates, raising=False
-    )
+    monkeypatch.setattr("pipeline.commands.evaluate_files.rates_of_run", lambda *_: rates)
+
     evaluate_files(nights.run_folder, [], [], None)
-    assert [evaluation.task.rates for evaluation in evaluations] == [rates]
-    # The curve of over-training compares these with the training split.
+
     (evaluation,) = evaluations
-    assert [list(files) for files in evaluation[1:]] == [
-        nights.dataset.files(split) for split in ("test", "train")
-    ]
+    assert evaluation.task.rates == rates
+    assert list(evaluation.test) == nights.dataset.files("test")
+    # The curve of over-training compares them with the training split.
+    assert list(evaluation.train) == nights.dataset.files("train")
 
 
-def test_without_its_events_the_test_split_was_refused(
+def test_without_its_events_the_test_split_is_evaluated_without_rates(
     tmp_path: Path, evaluations: list[Evaluation]
 ) -> None:
-    """They only say how much each sample counts."""
     nights = TrainedNights(tmp_path)
     nights.train(1)
     output = StringIO()
     run_folder = RunFolder(nights.run_folder.config, Console(file=output, width=1000))
     shutil.rmtree(run_folder.store("ingest").folder)
+
     evaluate_files(run_folder, [], [], None)
+
     assert [evaluation.task.rates for evaluation in evaluations] == [None]
     assert "no rates: " in output.getvalue()
 
 
+SPLITS = "no boosted trees: the training and validation splits"
+
+
 @pytest.mark.parametrize(
-    ("num_seen", "reference", "message"),
+    ("num_seen", "wants_reference", "message"),
     [
         (0, True, ""),
-        (3, True, "no boosted trees: the training and validation splits hold 3 of these events"),
-        (
-            None,
-            True,
-            "no boosted trees: the training and validation splits may hold copies of these events",
-        ),
+        (3, True, f"{SPLITS} hold 3 of these events"),
+        (None, True, f"{SPLITS} may hold copies of these events"),
         (0, False, ""),
     ],
 )
@@ -126,75 +129,62 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     num_seen: int | None,
-    reference: bool,
+    wants_reference: bool,
     message: str,
 ) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
-    asked: list[Any] = []
-
-    def noted(of_dataset: Any, events: Any, _keys: Any) -> int | None:
-        asked.append((of_dataset, len(events)))
-        return num_seen
-
-    monkeypatch.setattr("pipeline.commands.evaluate_files.count_seen", noted)
-    output = StringIO()
-    config = Config.model_validate(
-        {**MINIMAL, "run_dir": str(tmp_path), "evaluate": {"reference": reference}}
-    )
-    run_folder = RunFolder(config, Console(file=output, width=1000))
+    monkeypatch.setattr("pipeline.commands.evaluate_files.count_seen", lambda *_: num_seen)
+    run_folder, output = run_folder_with_output(tmp_path, evaluate={"reference": wants_reference})
     events = _Events("new", dataset.files("test"))
-    used = _reference(run_folder, dataset, events)
-    assert (used is dataset) == (num_seen == 0 and reference)
+
+    reference = _reference(run_folder, dataset, events)
+
+    assert (reference is dataset) == (num_seen == 0 and wants_reference)
     assert output.getvalue().strip() == message
-    assert asked == ([(dataset, 6)] if reference else [])
     assert _reference(run_folder, None, events) is None
 
 
 def test_inputs_are_files_of_a_class_or_a_sample() -> None:
     config = Config.model_validate({**MINIMAL, "classes": ["QCD", "ttbar", "W/Z"]})
+
     samples = _samples(["W/Z=data/run=3/w.root", "qcd=/data/run=3/q.root"], config)
+
     assert [(sample.label, sample.files) for sample in samples] == [
         (2, ["data/run=3/w.root"]),
         (0, ["/data/run=3/q.root"]),
     ]
-    for message in ("/data/run=3/new.root", "run=3/new.root", "date=*/*.root", "new.root"):
-        with pytest.raises(ConfigError, match=r"there is no sample '.*predict"):
-            _samples([message], config)
+
+
+@pytest.mark.parametrize(
+    "argument", ["/data/run=3/new.root", "run=3/new.root", "date=*/*.root", "new.root"]
+)
+def test_inputs_without_a_known_class_or_sample_are_refused(argument: str) -> None:
+    with pytest.raises(ConfigError, match=r"there is no sample '.*predict"):
+        _samples([argument], Config.model_validate(MINIMAL))
 
 
 def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_others() -> None:
-    of_slices = [
-        {
-            "name": "low",
-            "label": 0,
-            "files": ["a"],
-            "weight": "genWeight",
-            "sum_of_weights": "Runs.genEventSumw",
-        },
-        {
-            "name": "high",
-            "label": 0,
-            "files": ["b"],
-            "weight": "LHEWeight[1]",
-            "sum_of_weights": 500,
-        },
-        {"name": "ttbar", "label": 1, "files": ["c"], "weight": "none", "sum_of_weights": 70.5},
-        {"name": "W", "label": 2, "files": ["d"], "weight": "genWeight"},
+    samples = [
+        {"name": "low", "label": 0, "weight": "genWeight", "sum_of_weights": "Runs.genEventSumw"},
+        {"name": "high", "label": 0, "weight": "LHEWeight[1]", "sum_of_weights": 500},
+        {"name": "ttbar", "label": 1, "weight": "none", "sum_of_weights": 70.5},
+        {"name": "W", "label": 2, "weight": "genWeight"},
     ]
-    samples = [{**slice_sample, "cross_section_pb": 10.0} for slice_sample in of_slices]
+    for sample in samples:
+        sample |= {"files": ["a"], "cross_section_pb": 10.0}
     config = Config.model_validate({**MINIMAL, "samples": samples})
-    results = _samples(["low=x", "high=y", "ttbar=z"], config)
+
+    new_samples = _samples(["low=x", "high=y", "ttbar=z"], config)
+    notes = _notes_about_rates(config.model_copy(update={"samples": new_samples}), config)
+
     assert [
-        (result.name, result.weight, result.sum_of_weights, result.cross_section_pb)
-        for result in results
+        (sample.name, sample.weight, sample.sum_of_weights, sample.cross_section_pb)
+        for sample in new_samples
     ] == [
         ("low", "genWeight", "Runs.genEventSumw", 10.0),
         ("new-2", "LHEWeight[1]", None, None),
         ("new-3", "none", None, None),
     ]
-    assert any(
-        "sum_of_weights of high, ttbar is a number of other files" in note
-        for note in _notes_about_rates(config.model_copy(update={"samples": results}), config)
-    )
+    assert "sum_of_weights of high, ttbar is a number of other files" in " ".join(notes)
     with pytest.raises(ConfigError, match="no class of one sample"):
         _samples(["QCD=x"], config)

@@ -23,35 +23,30 @@ pytestmark = pytest.mark.slow
 
 
 class Scoring(Night):
-    """A trained network, whose samples state the tree, and what `predict` says."""
+    """A trained network, whose samples state the tree, and the output of `predict`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        for name, first in FIRST.items():
-            write_delphes(self.data / f"{name}_0.root", events(first), tree="Events")
-        samples = [
-            {
-                "name": name,
-                "label": label,
-                "files": [f"{self.data}/{name}_*.root"],
-                "tree": "Events",
-            }
-            for label, name in enumerate(NAMES)
-        ]
-        training = {"workers": 1, "epochs": 1, "batch_size": 16}
+        samples = []
+        for label, name in enumerate(NAMES):
+            write_delphes(self.data / f"{name}_0.root", events(FIRST[name]), tree="Events")
+            files = [f"{self.data}/{name}_*.root"]
+            samples.append({"name": name, "label": label, "files": files, "tree": "Events"})
         self.run(
-            "ingest", "features", "train", samples=samples, train=training, model={"names": ["hlf"]}
+            *("ingest", "features", "train"),
+            samples=samples,
+            train={"workers": 1, "epochs": 1, "batch_size": 16},
+            model={"names": ["hlf"]},
         )
 
     def predict(self, out: Path, *files: str) -> str:
+        """Score some files; returns the output."""
         output = StringIO()
-        folder = RunFolder(
-            load_config(str(self.folder / "config.yaml")), Console(file=output, width=1000)
-        )
-        model = self.version("train").folder / "hlf"
-        predict(
-            folder, [str(self.data / file) for file in files], out, model=str(model), parquet=True
-        )
+        config = load_config(str(self.folder / "config.yaml"))
+        run_folder = RunFolder(config, Console(file=output, width=1000))
+        paths = [str(self.data / file) for file in files]
+        model = str(self.version("train").folder / "hlf")
+        predict(run_folder, paths, out, model=model, parquet=True)
         return output.getvalue()
 
 
@@ -63,28 +58,28 @@ def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
         yield Scoring(tmp_path_factory.mktemp("night"))
 
 
-def test_events_of_the_training_were_not_known_where_the_samples_state_the_tree(
+def test_events_of_the_training_are_known_where_the_samples_state_the_tree(
     scoring: Scoring, tmp_path: Path
 ) -> None:
     assert "was trained on" in scoring.predict(tmp_path / "out", "qcd_0.root")
 
 
-def test_files_that_fail_while_they_are_scored_are_named_and_leave_no_scores(
-    scoring: Scoring, tmp_path: Path
+@pytest.mark.parametrize("names", [["damaged.root"], ["damaged.root", "another.root"]])
+def test_files_that_cannot_be_read_are_named_and_leave_no_scores(
+    scoring: Scoring, tmp_path: Path, names: list[str]
 ) -> None:
-    damaged = ("damaged.root", "another.root")
-    for first, name in zip((5000, 6000), damaged, strict=True):
+    for first, name in zip((5000, 6000), names, strict=False):
         damage(write_delphes(scoring.data / name, events(first), tree="Events"), tree="Events")
-    for names in (damaged[:1], damaged):
-        with pytest.raises(InputFileError) as caught:
-            scoring.predict(tmp_path / "out", "qcd_0.root", *names)
-        assert [name in str(caught.value) for name in damaged] == [
-            name in names for name in damaged
-        ]
-        assert list(tmp_path.iterdir()) == []
+
+    with pytest.raises(InputFileError) as exception_info:
+        scoring.predict(tmp_path / "out", "qcd_0.root", *names)
+
+    for name in names:
+        assert name in str(exception_info.value)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_scores_without_room_name_their_file(
+def test_a_full_disk_names_the_file_of_scores(
     scoring: Scoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_room(*_: object, **__: object) -> FailedFile:

@@ -124,7 +124,7 @@ def test_a_model_that_was_damaged_after_its_training_is_not_promoted(
     assert nights.in_use() is None
 
 
-def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(
+def test_an_equal_training_is_promoted_with_the_onnx_of_the_first(
     nights: TrainedNights,
 ) -> None:
     nights.train(5)
@@ -141,7 +141,9 @@ def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(
     assert exported == [True, False]
 
 
-def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: TrainedNights) -> None:
+def test_a_better_model_replaces_the_model_in_use_and_a_worse_one_does_not(
+    nights: TrainedNights,
+) -> None:
     nights.promoted(5)
     first = nights.in_use()
     nights.train(200)
@@ -170,7 +172,7 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
     assert model.manifest.improvement.value > model.manifest.improvement.error > 0
 
 
-def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
+def test_slices_of_a_class_count_by_their_rates(
     nights: TrainedNights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rates of the samples say how much each counts, as in `evaluate`."""
@@ -303,7 +305,7 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
     assert nights.in_use() == nights.made["train"]
 
 
-def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: TrainedNights) -> None:
+def test_a_missing_pointer_is_set_to_the_newest_promoted_model(nights: TrainedNights) -> None:
     # After its removal, which the message about a damaged one asks for, the next candidate was the first, and won.
     nights.promoted(5, 200)
     nights.registry.pointer.unlink()
@@ -320,7 +322,7 @@ def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: Traine
     assert nights.registry.current().name.startswith("0001")  # type: ignore[union-attr]
 
 
-def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(
+def test_a_network_that_cannot_be_promoted_does_not_stop_the_others(
     nights: TrainedNights,
 ) -> None:
     nights.train(5, networks=["inclusive", "hlf"])
@@ -335,7 +337,7 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(
     assert f'hep_pipeline_model_promoted_timestamp_seconds{{network="hlf",{run}}}' in metrics
 
 
-def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(
+def test_a_model_with_unknown_training_events_is_refused_unless_forced(
     nights: TrainedNights,
 ) -> None:
     nights.train(5)
@@ -356,7 +358,7 @@ def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(
     assert "the training events of in-use are unknown" in reason
 
 
-def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(
+def test_a_model_in_use_knows_its_training_events_after_a_move_of_the_run_folder(
     nights: TrainedNights, tmp_path: Path
 ) -> None:
     nights.promoted(5)
@@ -365,7 +367,7 @@ def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(
     assert dataset_of(version) == tmp_path / "moved" / "features" / nights.dataset.folder.name
 
 
-def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNights) -> None:
+def test_a_rollback_restores_the_previous_model(nights: TrainedNights) -> None:
     nights.promoted(5, 20)
     nights.train(200)
     assert nights.promote(force=True)[0]
@@ -382,7 +384,7 @@ def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNight
     assert nights.in_use() == nights.made["train"]
 
 
-def test_a_rollback_after_a_repair_put_the_damaged_files_in_use(nights: TrainedNights) -> None:
+def test_a_rollback_after_a_repair_skips_the_damaged_files(nights: TrainedNights) -> None:
     nights.promoted(5, 200)
     weights = nights.registry.current().folder / "model" / "weights.pt"  # type: ignore[union-attr]
     weights.write_bytes(b"")
@@ -408,7 +410,7 @@ def test_only_networks_can_be_rolled_back(nights: TrainedNights) -> None:
 @pytest.mark.parametrize(
     "command", [lambda each: rollback(each, "hlf"), lambda each: list(promote(each))]
 )
-def test_where_there_is_no_run_folder_none_is_left(
+def test_a_refused_promotion_makes_no_run_folder(
     tmp_path: Path, command: Callable[[RunFolder], object]
 ) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))

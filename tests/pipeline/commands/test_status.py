@@ -33,30 +33,30 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def spoil(store: StageStore, kind_name: str) -> str:
+def spoil(store: StageStore, spoiled_key: str) -> str:
     """Damage a version or its pointer; returns the words that name the damage."""
     version = store.current()
     assert version is not None
     manifest = version.folder / "manifest.json"
-    if kind_name == "pointer":
+    if spoiled_key == "pointer":
         store.pointer.write_text(json.dumps({"version": f"../features/{version.name}"}))
         return f"{store.pointer} is damaged: version: "
     document = json.loads(manifest.read_text())
-    if kind_name == "outputs":
+    if spoiled_key == "outputs":
         document["outputs"] = [{"path": "data"}]
         manifest.write_text(json.dumps(document))
         return f"{manifest} is damaged: the key 'outputs.0.size' is missing"
-    del document[kind_name]
+    del document[spoiled_key]
     manifest.write_text(json.dumps(document))
-    return f"{manifest} is damaged: the key '{kind_name}' is missing"
+    return f"{manifest} is damaged: the key '{spoiled_key}' is missing"
 
 
-@pytest.mark.parametrize("kind_name", ["pointer", "outputs", "fingerprint", "counters"])
+@pytest.mark.parametrize("spoiled_key", ["pointer", "outputs", "fingerprint", "counters"])
 def test_status_shows_what_can_be_read_and_the_damage_beside_it(
-    config: Path, kind_name: str
+    config: Path, spoiled_key: str
 ) -> None:
     run_dir = config.parent / "run"
-    message = spoil(StageStore(run_dir, "train"), kind_name)
+    message = spoil(StageStore(run_dir, "train"), spoiled_key)
     result = CliRunner().invoke(app, ["status", "--config", str(config)])
     assert result.exit_code == Exit.USER_ERROR
     assert message in result.stdout
@@ -66,7 +66,7 @@ def test_status_shows_what_can_be_read_and_the_damage_beside_it(
         CliRunner().invoke(app, ["status", "--json", "--config", str(config)]).stdout
     )
     assert document["train"]["damage"].startswith(message)
-    assert (document["train"]["version"] is None) == (kind_name == "pointer")
+    assert (document["train"]["version"] is None) == (spoiled_key == "pointer")
     assert document["features"]["version"].startswith("0001-")
     assert document["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
     verified = CliRunner().invoke(app, ["status", "--verify", "--config", str(config)])
@@ -95,7 +95,7 @@ def test_plan_says_that_a_damaged_version_is_made_again(config: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["train", "promote", "clean"])
-def test_a_damaged_version_is_no_bug_of_ours(config: Path, command: str) -> None:
+def test_a_damaged_version_is_an_error_of_the_run_folder(config: Path, command: str) -> None:
     message = spoil(StageStore(config.parent / "run", "features"), "fingerprint")
     result = CliRunner().invoke(app, [command, "--config", str(config)])
     assert result.exit_code == Exit.USER_ERROR, result.output

@@ -143,7 +143,7 @@ def records(finished: Finished, network: str) -> list[dict[str, Any]]:
     return read_records(finished.trained / network)[0]
 
 
-def test_settings_are_those_that_the_network_and_each_stage_ran_with(
+def test_params_are_the_settings_of_the_network_and_of_each_stage(
     finished: Finished, runs: dict[str, Run]
 ) -> None:
     params = runs["hlf"].data.params
@@ -198,7 +198,9 @@ def test_each_network_has_the_time_of_its_own_training(
     )
 
 
-def test_what_was_measured_and_drawn_goes_along(client: MlflowClient, runs: dict[str, Run]) -> None:
+def test_results_and_files_of_the_evaluation_are_logged(
+    client: MlflowClient, runs: dict[str, Run]
+) -> None:
     run = runs["hlf"]
     assert (run.data.metrics["test_accuracy"], run.data.metrics["test_auc/W_jets_error"]) == (
         0.9,
@@ -210,7 +212,7 @@ def test_what_was_measured_and_drawn_goes_along(client: MlflowClient, runs: dict
     ]
 
 
-def test_what_is_there_is_not_logged_again_but_what_a_killed_command_left_half_logged(
+def test_finished_runs_stay_and_unfinished_ones_are_logged_again(
     finished: Finished, client: MlflowClient, runs: dict[str, Run]
 ) -> None:
     repeated = track(finished.run_folder)
@@ -229,7 +231,7 @@ def test_what_is_there_is_not_logged_again_but_what_a_killed_command_left_half_l
     assert client.get_run(half).info.lifecycle_stage == "deleted"
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password_and_one_that_is_not_set_asked_for(
+def test_an_unreachable_server_is_named_without_its_password(
     finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://physicist:hush@127.0.0.1:9")

@@ -1,7 +1,8 @@
-"""What `validate` finds before it opens files."""
+"""Checks of `validate` before it opens files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ from pipeline.config import Config
 from training.errors import IdleSettingError
 
 
+def output_of(**settings: Any) -> Iterator[str]:
+    """The lines of `validate` for a minimal config with these settings."""
+    return validate(Config.model_validate({**MINIMAL, **settings}), Console(quiet=True))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -21,37 +27,28 @@ from training.errors import IdleSettingError
     ],
     ids=str,
 )
-def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(
-    settings: dict[str, Any],
-) -> None:
-    output = validate(Config.model_validate({**MINIMAL, **settings}), Console(quiet=True))
-    assert (
-        next(output)
-        == "note: what is set for particles has no effect, since model.names has no particles"
-    )
+def test_settings_of_a_network_that_is_not_trained_are_noted(settings: dict[str, Any]) -> None:
+    note = "note: what is set for particles has no effect, since model.names has no particles"
+    assert next(output_of(**settings)) == note
 
 
-def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
-    output = validate(
-        Config.model_validate({**MINIMAL, "notify": ["no-such-mailer"]}), Console(quiet=True)
-    )
-    assert next(output) == "note: notify: there is no program 'no-such-mailer'"
+def test_a_missing_program_of_notify_is_noted() -> None:
+    note = "note: notify: there is no program 'no-such-mailer'"
+    assert next(output_of(notify=["no-such-mailer"])) == note
 
 
 @pytest.mark.parametrize(
-    ("network_of_search", "train", "problem"),
+    ("from_gridsearch", "train", "key"),
     [
-        (
-            False,
-            {"algorithm": "ad-psgd"},
-            "hlf: train.algorithm: ad-psgd has no effect: it needs at least 2 workers",
-        ),
-        (True, {"skew": {}}, "hlf: train.skew has no effect: it needs at least 2 workers"),
+        (False, {"algorithm": "ad-psgd"}, "train.algorithm: ad-psgd"),
+        (True, {"skew": {}}, "train.skew"),
     ],
 )
-def test_one_worker_is_refused_for_what_only_several_do(
-    network_of_search: bool, train: dict[str, Any], problem: str
+def test_settings_of_several_workers_are_refused_for_one(
+    from_gridsearch: bool, train: dict[str, Any], key: str
 ) -> None:
-    settings = {**MINIMAL, "train": train, "model": {"hlf": {"from_gridsearch": network_of_search}}}
-    with pytest.raises(IdleSettingError, match=problem):
-        list(validate(Config.model_validate(settings), Console(quiet=True)))
+    model = {"hlf": {"from_gridsearch": from_gridsearch}}
+
+    message = f"hlf: {key} has no effect: it needs at least 2 workers"
+    with pytest.raises(IdleSettingError, match=message):
+        list(output_of(train=train, model=model))
