@@ -1,6 +1,8 @@
-"""Calibration by hand and against scikit-learn, and what a perfect model shows."""
+"""Calibration by hand and against scikit-learn, and that of a perfect model."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,66 +17,73 @@ from models.evaluation.intervals import efficiency
 from models.evaluation.scored_events import balanced
 
 
-def perfect(
-    rng: np.random.Generator, sizes: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[float]]:
-    """Events with right probabilities for classes in equal parts, and their calibration errors."""
-    labels = np.repeat(range(3), sizes)
-    is_high = rng.random(len(labels)) < np.array([0.2, 0.8, 0.5])[labels]
-    likelihood = np.where(is_high[:, None], [0.2, 0.8, 0.5], [0.8, 0.2, 0.5])
-    scores = likelihood / likelihood.sum(axis=1, keepdims=True)
-    weights = rng.choice([0.5, 1.0, 2.0], len(labels))
-    shares = balanced(labels, weights, 3)
-    return (
-        labels,
-        scores,
-        weights,
-        [
-            calibration_error(calibration(labels == index, scores[:, index], shares))
-            for index in range(3)
-        ],
-    )
+class Events(NamedTuple):
+    """Events of three classes with probabilities for classes in equal parts."""
+
+    labels: np.ndarray
+    probabilities: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def errors(self) -> list[float]:
+        """The calibration error of each class."""
+        shares = balanced(self.labels, self.weights, 3)
+        return [
+            calibration_error(
+                calibration(self.labels == label, self.probabilities[:, label], shares)
+            )
+            for label in range(3)
+        ]
 
 
-def test_the_expected_error_is_the_mean_over_perfect_models_and_their_p_values_are_even() -> None:
+def perfect_events(rng: np.random.Generator, events_of_class: tuple[int, ...]) -> Events:
+    """Events with right probabilities, from one feature with two values."""
+    labels = np.repeat(range(3), events_of_class)
+    share_high = np.array([0.2, 0.8, 0.5])
+    is_high = rng.random(len(labels)) < share_high[labels]
+    likelihood = np.where(is_high[:, None], share_high, 1 - share_high)
+    probabilities = likelihood / likelihood.sum(axis=1, keepdims=True)
+    return Events(labels, probabilities, rng.choice([0.5, 1.0, 2.0], len(labels)))
+
+
+def test_perfect_models_have_the_expected_error_and_uniform_p_values() -> None:
     observed, expected, p_values = [], [], []
     for seed in range(25):
         rng = np.random.default_rng(seed)
-        labels, scores, weights, errors = perfect(rng, (90, 40, 60))
-        results = expected_calibration_errors(labels, scores, weights, errors, generator=rng)
-        observed.append(errors)
+        events = perfect_events(rng, (90, 40, 60))
+        results = expected_calibration_errors(*events, events.errors, generator=rng)
+        observed.append(events.errors)
         expected.append([result["expected"] for result in results])
         p_values += [result["p_value"] for result in results]
+
     assert np.mean(expected, axis=0) == pytest.approx(np.mean(observed, axis=0), rel=0.2)
     assert np.mean(p_values) == pytest.approx(0.5, abs=0.15)
 
 
 def test_a_wrong_model_is_far_from_perfect() -> None:
     rng = np.random.default_rng(1)
-    labels, scores, weights, _ = perfect(rng, (300, 300, 300))
-    wrong = scores[:, [1, 0, 2]]
-    shares = balanced(labels, weights, 3)
-    errors = [
-        calibration_error(calibration(labels == index, wrong[:, index], shares))
-        for index in range(3)
-    ]
-    actual = expected_calibration_errors(labels, wrong, weights, errors, generator=rng)
-    # Of 400 draws none is as bad; 0 would say more than they can.
-    assert actual[0]["p_value"] == actual[1]["p_value"] == 1 / 401
-    assert actual[0]["expected"] < errors[0] / 3
+    events = perfect_events(rng, (300, 300, 300))
+    wrong = events._replace(probabilities=events.probabilities[:, [1, 0, 2]])
+
+    first, second, _ = expected_calibration_errors(*wrong, wrong.errors, generator=rng)
+
+    # Of 400 draws none is as bad; 0 would claim more than they can show.
+    assert first["p_value"] == second["p_value"] == 1 / 401
+    assert first["expected"] < wrong.errors[0] / 3
 
 
-def test_calibration_is_that_of_scikit_learn_ties_on_edges_included() -> None:
+def test_calibration_is_that_of_scikit_learn_with_ties_on_edges() -> None:
     rng = np.random.default_rng(4)
     predicted = np.round(rng.uniform(0, 1, 500), 2)
     is_class = rng.uniform(0, 1, 500) < predicted**2
+
     bins = calibration(is_class, predicted, np.ones(500))
+
     observed, mean = calibration_curve(is_class, predicted, n_bins=10)
     np.testing.assert_allclose([bin_["observed"]["value"] for bin_ in bins], observed)
     np.testing.assert_allclose([bin_["mean_predicted"] for bin_ in bins], mean)
-    assert [(bin_["low"], bin_["high"]) for bin_ in bins] == [
-        (position / 10, (position + 1) / 10) for position in range(10)
-    ]
+    edges = [(index / 10, (index + 1) / 10) for index in range(10)]
+    assert [(bin_["low"], bin_["high"]) for bin_ in bins] == edges
     assert sum(bin_["num_events"] for bin_ in bins) == 500
 
 
@@ -82,14 +91,15 @@ def test_calibration_by_hand_with_weights() -> None:
     predicted = np.array([0.0, 0.1, 0.72, 0.78, 1.0, 0.55, 0.35])
     is_class = np.array([False, True, True, False, True, True, True])
     weights = np.array([1.0, 3.0, 2.0, 1.0, 1.0, 0.0, -1.0])
+
     bins = calibration(is_class, predicted, weights)
+
     # The bins of 0.55 and of 0.35 have no weight.
     assert [bin_["low"] for bin_ in bins] == [0.0, 0.7, 0.9]
     assert [bin_["weight"] for bin_ in bins] == [4, 3, 1]
     assert [bin_["num_events"] for bin_ in bins] == [2, 2, 1]
     assert [bin_["mean_predicted"] for bin_ in bins] == pytest.approx([0.075, 0.74, 1.0])
     assert [bin_["observed"]["value"] for bin_ in bins] == pytest.approx([0.75, 2 / 3, 1.0])
-    assert (
-        bins[1]["observed"] == efficiency(np.array([True, False]), np.array([2.0, 1.0]))._asdict()
-    )
+    one_of_two = efficiency(np.array([True, False]), np.array([2.0, 1.0]))
+    assert bins[1]["observed"] == one_of_two._asdict()
     assert calibration_error(bins) == pytest.approx((4 * 0.675 + 3 * (0.74 - 2 / 3)) / 8)

@@ -29,29 +29,27 @@ WITH_FORM = [name for name in NAMES if small_network(name).standard_form() is no
 LENGTHS = [1, 2, 40, 801]
 #: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
 PLAIN = {
-    *(
-        "Add",
-        "Concat",
-        "Constant",
-        "Cos",
-        "GRU",
-        "Gemm",
-        "Identity",
-        "Log",
-        "MatMul",
-        "Mul",
-        "Neg",
-        "ReduceSum",
-        "Relu",
-    ),
-    *("Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Transpose"),
+    "Add",
+    "Concat",
+    "Constant",
+    "Cos",
+    "GRU",
+    "Gemm",
+    "Identity",
+    "Log",
+    "MatMul",
+    "Mul",
+    "Neg",
+    "ReduceSum",
+    "Relu",
+    "Sin",
+    "Slice",
+    "Softmax",
+    "Sqrt",
+    "Squeeze",
+    "Sub",
+    "Transpose",
 }
-
-
-def test_the_page_lists_the_operators() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
-    message = " ".join(text.split()).split("Its operators are ")[1].split(". ")[0]
-    assert set(message.replace(" and ", ", ").split(", ")) == PLAIN
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +96,7 @@ def test_it_gives_the_networks_probabilities(
 
 
 @pytest.mark.parametrize("rows", [2, 900])
-def test_lists_of_other_lengths_than_the_files_were_a_bug(
+def test_lists_may_have_other_lengths_than_the_file(
     tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], rows: int
 ) -> None:
     """The lists of some events are as long as their longest: no event of an export needed to have all 801 particles."""

@@ -1,4 +1,4 @@
-"""The layer that turns events so that their lepton points the same way."""
+"""The layer that rotates events so that their lepton points the same way."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ from models.networks.lepton_frame import LeptonFrame
 from models.networks.registry import ModelName
 from models.networks.scaling_layer import Scaler
 
-NUMBERS = [7, 1, 12]
-HLF_LEPTON = [hlf_names().index(name) for name in ("met_phi", "lepton_eta", "lepton_phi")]
-signs = st.sampled_from([1.0, -1.0])
+LENGTHS = [7, 1, 12]
+MET_PHI, LEPTON_ETA, LEPTON_PHI = (
+    hlf_names().index(name) for name in ("met_phi", "lepton_eta", "lepton_phi")
+)
+beam_directions = st.sampled_from([1.0, -1.0])
 angles = st.floats(-3.2, 3.2)
 
 
-def wrapped(angle: Any) -> Any:
-    """An azimuth within -pi to pi."""
+def wrap(angle: Any) -> Any:
+    """Bring an azimuth into -pi to pi."""
     return np.arctan2(np.sin(angle), np.cos(angle))
 
 
-def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
-    """Events, perhaps turned and mirrored: all features follow from what the particles are."""
-    rng, results = np.random.default_rng(3), []
-    for number in NUMBERS:
-        pt, x, y, z, still = rng.exponential(5.0, number), *rng.normal(0, 1, (4, number))
-        phi = wrapped(rng.uniform(-np.pi, np.pi, number) + turned_by)
-        eta = beam * rng.normal(0, 2, number)
-        options = {
+def events(*, angle: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
+    """The same events, rotated around the beam by an angle, and mirrored if the beam is -1."""
+    rng = np.random.default_rng(3)
+    hlf = rng.normal(0, 1, (len(LENGTHS), len(hlf_names())))
+    hlf[:, MET_PHI] = wrap(hlf[:, MET_PHI] + angle)
+    particles = np.zeros((len(LENGTHS), max(LENGTHS), len(PARTICLE_FEATURE_NAMES)))
+    for event, length in enumerate(LENGTHS):
+        pt, phi = rng.exponential(5.0, length), rng.uniform(-np.pi, np.pi, length)
+        x, y, z, eta, scalar = rng.normal(0, 1, (5, length))
+        phi, eta = wrap(phi + angle), 2 * beam * eta
+        features = {
             "pt": pt,
             "energy": pt * np.cosh(eta),
             "eta": eta,
@@ -44,125 +49,119 @@ def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
             "px": pt * np.cos(phi),
             "py": pt * np.sin(phi),
             "pz": pt * np.sinh(eta),
-            "vertex_x": x * np.cos(turned_by) - y * np.sin(turned_by),
-            "vertex_y": x * np.sin(turned_by) + y * np.cos(turned_by),
+            "vertex_x": x * np.cos(angle) - y * np.sin(angle),
+            "vertex_y": x * np.sin(angle) + y * np.cos(angle),
             "vertex_z": beam * z,
         }
-        rows = np.column_stack([options.get(name, still) for name in PARTICLE_FEATURE_NAMES])
-        results.append(np.pad(rows, ((0, max(NUMBERS) - number), (0, 0))))
-    particles, hlf = np.array(results), rng.normal(0, 1, (len(NUMBERS), len(hlf_names())))
-    lepton = particles[:, 0, [PARTICLE_FEATURE_NAMES.index(name) for name in ("eta", "phi")]]
-    met_phi = wrapped(hlf[:, HLF_LEPTON[0]] + turned_by)
-    hlf[:, HLF_LEPTON] = np.column_stack([met_phi, lepton])
+        columns = [features.get(name, scalar) for name in PARTICLE_FEATURE_NAMES]
+        particles[event, :length] = np.column_stack(columns)
+        hlf[event, [LEPTON_ETA, LEPTON_PHI]] = eta[0], phi[0]
     return {
         "hlf": torch.tensor(hlf),
         "particles": torch.tensor(particles),
-        "num_particles": torch.tensor(NUMBERS),
+        "num_particles": torch.tensor(LENGTHS),
     }
 
 
-def network(name: ModelName, **settings: Any) -> Classifier:
+def unlimited_network(name: ModelName, **settings: Any) -> Classifier:
     """A network whose scaling leaves room for all values."""
     spec = small_spec(name, **settings)
-    scalers = {
-        column: Scaler([0.0] * len(scaler.mean), [5.0] * len(scaler.mean))
-        for column, scaler in spec.scalers.items()
-    }
+    scalers = {}
+    for column, scaler in spec.scalers.items():
+        num_features = len(scaler.mean)
+        scalers[column] = Scaler([0.0] * num_features, [5.0] * num_features)
     return small_network(spec._replace(scalers=scalers))
 
 
 @pytest.mark.parametrize("name", ON_PARTICLES)
-@given(turned_by=angles, beam=signs)
+@given(angle=angles, beam=beam_directions)
 @settings(max_examples=10)
-def test_turned_and_mirrored_events_are_the_same_to_the_networks(
-    name: Any, turned_by: float, beam: float
+def test_rotated_and_mirrored_events_have_the_same_logits(
+    name: ModelName, angle: float, beam: float
 ) -> None:
-    model, second = network(name), events(turned_by=turned_by, beam=beam)
-    torch.testing.assert_close(run(model, second), run(model, events()), rtol=0, atol=1e-9)
+    model = unlimited_network(name)
+
+    logits = run(model, events(angle=angle, beam=beam))
+
+    torch.testing.assert_close(logits, run(model, events()), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ON_PARTICLES)
-def test_networks_in_the_frame_of_the_detector_see_the_difference(name: Any) -> None:
-    model = network(name, frame="detector")
-    for second in (events(turned_by=1.0), events(beam=-1.0)):
-        assert not torch.allclose(run(model, second), run(model, events()), atol=1e-3)
+@pytest.mark.parametrize("change", [{"angle": 1.0}, {"beam": -1.0}])
+def test_networks_in_the_frame_of_the_detector_see_the_rotation(
+    name: ModelName, change: dict[str, float]
+) -> None:
+    model = unlimited_network(name, frame="detector")
+
+    logits = run(model, events(**change))
+
+    assert not torch.allclose(logits, run(model, events()), atol=1e-3)
 
 
-@given(turned_by=angles, beam=signs)
+@given(angle=angles, beam=beam_directions)
 @settings(max_examples=10)
-def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: float) -> None:
-    raw = events(turned_by=turned_by, beam=beam)
-    columns = {name: number for number, name in enumerate(PARTICLE_FEATURE_NAMES)}
-    actual = LeptonFrame("particles").double()(raw["particles"])
-    for event, rows, number in zip(actual.numpy(), raw["particles"].numpy(), NUMBERS, strict=True):
-        new, old = (
-            {name: particles[:number, at] for name, at in columns.items()}
-            for particles in (event, rows)
-        )
+def test_the_lepton_gets_azimuth_0_and_relations_stay(angle: float, beam: float) -> None:
+    particles = events(angle=angle, beam=beam)["particles"]
+
+    rotated = LeptonFrame("particles").double()(particles)
+
+    for event, length in enumerate(LENGTHS):
+        old_columns, new_columns = particles[event, :length].T, rotated[event, :length].T
+        old = dict(zip(PARTICLE_FEATURE_NAMES, old_columns.numpy(), strict=True))
+        new = dict(zip(PARTICLE_FEATURE_NAMES, new_columns.numpy(), strict=True))
         assert new["phi"][0] == 0
         assert new["eta"][0] > 0
-        sign = np.sign(old["eta"][0])
-        np.testing.assert_allclose(new["phi"], wrapped(old["phi"] - old["phi"][0]), atol=1e-9)
-        np.testing.assert_allclose(new["px"], new["pt"] * np.cos(new["phi"]), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), rtol=1e-9, atol=1e-9)
-        for beam_like in ("eta", "pz", "vertex_z"):
-            np.testing.assert_allclose(new[beam_like], sign * old[beam_like], rtol=1e-9)
-        distances = [
-            np.hypot(particles["vertex_x"], particles["vertex_y"]) for particles in (new, old)
-        ]
-        np.testing.assert_allclose(*distances, rtol=1e-9)
-        along = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
-        state_before = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
-        np.testing.assert_allclose(along, state_before, rtol=1e-9, atol=1e-9)
-        for scalar in set(columns) - {
-            "phi",
-            "px",
-            "py",
-            "eta",
-            "pz",
-            "vertex_x",
-            "vertex_y",
-            "vertex_z",
-        }:
-            assert np.array_equal(new[scalar], old[scalar])
+        close = {"rtol": 1e-9, "atol": 1e-9}
+        np.testing.assert_allclose(new["phi"], wrap(old["phi"] - old["phi"][0]), atol=1e-9)
+        np.testing.assert_allclose(new["px"], new["pt"] * np.cos(new["phi"]), **close)
+        np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), **close)
+        for name in ("eta", "pz", "vertex_z"):
+            np.testing.assert_allclose(new[name], np.sign(old["eta"][0]) * old[name], rtol=1e-9)
+        old_product = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
+        new_product = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
+        np.testing.assert_allclose(new_product, old_product, **close)
+        old_distance = np.hypot(old["vertex_x"], old["vertex_y"])
+        np.testing.assert_allclose(
+            np.hypot(new["vertex_x"], new["vertex_y"]), old_distance, **close
+        )
+        for feature in INPUT_COLUMNS["particles"].features:
+            if feature.rotation == "none":
+                assert np.array_equal(new[feature.name], old[feature.name])
 
 
 def test_azimuths_stay_within_pi() -> None:
     """The azimuth of a detector may be float32(pi), which is above pi."""
-    edge = float(np.float32(np.pi))
+    pi = float(np.float32(np.pi))
     hlf = torch.zeros(4, len(hlf_names()))
-    hlf[:, HLF_LEPTON[0]] = torch.tensor([edge, -edge, edge, -edge])
-    hlf[:, HLF_LEPTON[2]] = torch.tensor([-edge, edge, 0.0, 0.0])
-    actual = LeptonFrame("hlf")(hlf)[:, HLF_LEPTON[0]]
-    assert float(actual.abs().max()) <= edge
-    torch.testing.assert_close(actual[:2], torch.zeros(2), rtol=0, atol=1e-6)
+    hlf[:, MET_PHI] = torch.tensor([pi, -pi, pi, -pi])
+    hlf[:, LEPTON_PHI] = torch.tensor([-pi, pi, 0.0, 0.0])
+
+    met_phi = LeptonFrame("hlf")(hlf)[:, MET_PHI]
+
+    assert float(met_phi.abs().max()) <= pi
+    torch.testing.assert_close(met_phi[:2], torch.zeros(2), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [np.inf, -np.inf, np.nan])
-def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
-    """Products with constant matrices multiplied it by 0, so an infinite isolation made an event's output NaN."""
-    scalars = [
-        position
-        for position, turning in enumerate(INPUT_COLUMNS["particles"].features)
-        if turning.rotation == "none"
-    ]
-    raw = events()["particles"]
-    expected = LeptonFrame("particles")(raw)
-    for position in scalars:
-        spoiled = raw.clone()
-        spoiled[..., position] = size
-        expected_here = expected.clone()
-        expected_here[..., position] = size
-        torch.testing.assert_close(
-            LeptonFrame("particles")(spoiled), expected_here, rtol=0, atol=0, equal_nan=True
-        )
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_number_that_is_not_finite_stays_alone(value: float) -> None:
+    """A product with a constant matrix would make all numbers of the event NaN."""
+    particles, frame = events()["particles"], LeptonFrame("particles")
+    for index, feature in enumerate(INPUT_COLUMNS["particles"].features):
+        if feature.rotation == "none":
+            changed, expected = particles.clone(), frame(particles)
+            changed[..., index] = value
+            expected[..., index] = value
+
+            rotated = frame(changed)
+
+            torch.testing.assert_close(rotated, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_every_vector_of_the_table_has_both_components() -> None:
-    """`RotationBehaviour.X` is followed by its `RotationBehaviour.Y`, so that each pair turns together."""
-    for column in INPUT_COLUMNS.values():
-        results = [feature.rotation for feature in column.features]
-        for position, turning in enumerate(results):
-            if turning is RotationBehaviour.X:
-                assert results[position + 1] is RotationBehaviour.Y
-        assert results.count(RotationBehaviour.X) == results.count(RotationBehaviour.Y)
+@pytest.mark.parametrize("name", ["hlf", "particles"])
+def test_every_x_of_the_table_is_followed_by_its_y(name: str) -> None:
+    rotations = [feature.rotation for feature in INPUT_COLUMNS[name].features]
+
+    for index, rotation in enumerate(rotations):
+        if rotation is RotationBehaviour.X:
+            assert rotations[index + 1] is RotationBehaviour.Y
+    assert rotations.count(RotationBehaviour.X) == rotations.count(RotationBehaviour.Y)
