@@ -41,7 +41,7 @@ RANDOM_CHOICES: dict[str, dict[str, Any]] = {
 
 
 class Directions:
-    """Random directions of one event, crowded around a few axes, one of them often on the phi = +-pi seam."""
+    """Random directions of an event around a few axes, one of them often on the seam of phi."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -56,7 +56,10 @@ class Directions:
 
 
 def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: float) -> Row:
-    """An event with numbers of candidates of each kind; leptons often have own tracks, some directions are shared."""
+    """A random event; leptons often have own tracks, some directions are shared.
+
+    `counts` are the numbers of tracks, photons and neutral hadrons.
+    """
     directions, (tracks, photons, neutral_hadrons) = Directions(rng), counts
 
     def pts(count: int, threshold: float, mean: float) -> list[float]:
@@ -107,12 +110,13 @@ def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: flo
     )
 
 
-#: Those that concern jets alone are tried without the large events, on which the reference takes most of its time.
+#: Those that concern jets alone are tried without the large events, on which the reference takes
+#: most of its time.
 WITHOUT_LARGE = ("one b-tag bit", "jets not cleaned")
 
 
 def random_events(*, with_large: bool) -> list[Row]:
-    """Many small events, some without any candidate of some kinds, and a few beyond the cap of each kind."""
+    """Many small events, some without tracks or towers, and a few beyond each cap."""
     rng = np.random.default_rng(20240607)
     events = []
     for _ in range(400):
@@ -177,7 +181,8 @@ def assert_close(
 def test_features_of_random_events_equal_the_reference(random_table: pa.Table, name: str) -> None:
     table = events_table(random_events(with_large=False)) if name in WITHOUT_LARGE else random_table
     block = assert_as_reference(table, RANDOM_CHOICES[name])
-    # The sample is worth something only if leptons pass and fail, of both kinds, and the caps are reached.
+    # The sample is worth something only if leptons pass and fail, of both kinds, and the caps are
+    # reached.
     assert 0.3 < block.selected.size / table.num_rows < 0.9
     assert 0.2 < block.hlf[:, hlf_names().index("lepton_is_electron")].mean() < 0.8
     if name not in WITHOUT_LARGE:

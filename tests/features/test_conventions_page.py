@@ -1,4 +1,4 @@
-"""docs/features.md: every number of its table of what CERN's published conventions do to the bundled sample."""
+"""docs/features.md: the numbers that compare CERN's published conventions with the correct ones."""
 
 from __future__ import annotations
 

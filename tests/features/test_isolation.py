@@ -11,7 +11,7 @@ from features.kernels import build_features
 from features.settings import FeatureSettings
 
 
-def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out() -> None:
+def test_each_species_is_summed_separately_without_the_candidate_itself() -> None:
     event = event_row(
         electrons=[ELECTRON],
         tracks=[track(2.0, 1.0, 1.0), track(4.0, 1.1, 1.0)],
@@ -24,7 +24,7 @@ def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out() -> No
     assert column(rows, "iso_neutral") == near(0.0, 8 / 2, 8 / 4, 8 / 5, 8 / 10, 0.0)
 
 
-def test_candidates_of_the_very_same_direction_count_in_each_other() -> None:
+def test_candidates_of_equal_direction_count_for_each_other() -> None:
     tracks = [track(2.0, 1.0, 1.0), track(2.0, 1.0, 1.0)]
     (rows,) = extract(event_row(electrons=[ELECTRON], tracks=tracks)).particles
     assert column(rows, "iso_charged") == near(0.0, 1.0, 1.0)
@@ -37,7 +37,7 @@ def test_isolation_cone_is_open() -> None:
     assert column(rows, "iso_photon") == near(0.0, 1.0, 0.0, 1.0)
 
 
-def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation() -> None:
+def test_a_candidate_beyond_the_cap_counts_in_isolations_without_a_row() -> None:
     tracks = [track(1.0, 2.0, 1.0)] + [track(5.0, -2.0, 2.0) for _ in range(450)]
     event = event_row(electrons=[ELECTRON], tracks=tracks, photons=[tower(4.0, 2.0, 1.1)])
     (rows,) = extract(event, ordering="file").particles
@@ -77,7 +77,7 @@ def test_own_track_of_a_lepton_not_selected_is_a_row() -> None:
     assert column(rows, "is_muon") == [0.0, 0.0]
 
 
-def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> None:
+def test_a_photon_on_the_lepton_counts_in_its_isolation() -> None:
     event = event_row(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
     block = build_features(events_table([event]), FeatureSettings())
     assert block.hlf[0, hlf_names().index("lepton_iso_photon")] == pytest.approx(0.2)

@@ -24,13 +24,14 @@ def test_four_momentum_is_that_of_a_massless_vector() -> None:
     np.testing.assert_allclose(pz, PARTICLES.pz, rtol=1e-12)
 
 
-def test_distances_are_those_of_vector() -> None:
-    remaining = PARTICLES[::-1]
-    expected = np.asarray(PARTICLES.deltaphi(remaining))
+def test_distances_equal_those_of_vector() -> None:
+    partners = PARTICLES[::-1]
+    expected = np.asarray(PARTICLES.deltaphi(partners))
+
     np.testing.assert_allclose(delta_phi(PHI, PHI[::-1]), expected, atol=1e-12)
     np.testing.assert_allclose(
         np.sqrt(delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])),
-        np.asarray(PARTICLES.deltaR(remaining)),
+        np.asarray(PARTICLES.deltaR(partners)),
         atol=1e-12,
     )
 

@@ -21,10 +21,8 @@ def test_lepton_row_is_massless_at_vertex_zero() -> None:
 
 
 def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
-    eta, phi = (
-        -math.asinh(0.75),
-        math.asin(0.6),
-    )  # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT
+    # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT.
+    eta, phi = -math.asinh(0.75), math.asin(0.6)
     tracks = [track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))]
     event = event_row(electrons=[ELECTRON], tracks=tracks)
     (rows,) = extract(event).particles
@@ -56,7 +54,7 @@ def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
         ("file", [40.0, 2.0, 4.0, 3.0, 5.0]),
     ],
 )
-def test_rows_after_the_lepton_are_in_the_order_asked_for(
+def test_rows_after_the_lepton_have_the_order_of_the_settings(
     ordering: str, expected: list[float]
 ) -> None:
     event = event_row(
@@ -77,7 +75,7 @@ def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
 
 
 @pytest.mark.parametrize("ordering", ["increasing", "decreasing"])
-def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(ordering: str) -> None:
+def test_equal_distances_are_ordered_by_species_pt_eta_and_phi(ordering: str) -> None:
     event = event_row(
         electrons=[ELECTRON],
         tracks=[
@@ -104,13 +102,13 @@ def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(ordering: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("particle_kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)]
+    ("collection", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)]
 )
-def test_highest_pt_of_each_kind_are_kept_in_file_order(particle_kind: str, cap: int) -> None:
-    make = track if particle_kind == "tracks" else tower
+def test_the_hardest_candidates_are_kept_in_file_order(collection: str, cap: int) -> None:
+    make = track if collection == "tracks" else tower
     # 11 shares no factor with cap + 3: every pT occurs once.
     pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
-    event = event_row(electrons=[ELECTRON], **{particle_kind: [make(pt, 2.0, 2.0) for pt in pts]})
+    event = event_row(electrons=[ELECTRON], **{collection: [make(pt, 2.0, 2.0) for pt in pts]})
     (rows,) = extract(event, ordering="file").particles
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
 
@@ -118,7 +116,7 @@ def test_highest_pt_of_each_kind_are_kept_in_file_order(particle_kind: str, cap:
 @pytest.mark.parametrize(
     ("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"]
 )
-def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
+def test_at_the_cap_equal_pt_is_ordered_by_eta_and_phi(
     places: int, expected: list[tuple[float, float]]
 ) -> None:
     photons = [tower(2.0, 1.0, 1.5), tower(2.0, 1.5, 0.5), tower(2.0, 1.0, 1.0)]

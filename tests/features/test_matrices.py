@@ -26,16 +26,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.folder / "train")
-    created = model_inputs(table, ["hlf", "particles", "num_particles"])
+
+    inputs = model_inputs(table, ["hlf", "particles", "num_particles"])
+
     for event, row in enumerate(table.to_pylist()):
-        assert created["hlf"][event].tolist() == [row[name] for name in hlf_names()]
+        assert inputs["hlf"][event].tolist() == [row[name] for name in hlf_names()]
         count = row["num_particles"]
-        actual = dict(
-            zip(PARTICLE_FEATURE_NAMES, created["particles"][event, :count].T, strict=True)
-        )
+        matrix = inputs["particles"][event]
+        columns = dict(zip(PARTICLE_FEATURE_NAMES, matrix[:count].T, strict=True))
         for name in PARTICLE_CORE:
             if name != "kind":
-                assert actual[name].tolist() == row[f"particle_{name}"]
+                assert columns[name].tolist() == row[f"particle_{name}"]
         pt, eta, phi = (np.array(row[f"particle_{name}"]) for name in ("pt", "eta", "phi"))
         expected = {
             "px": pt * np.cos(phi),
@@ -44,21 +45,27 @@ def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDa
             "energy": pt * np.cosh(eta),
         }
         for name, values in expected.items():
-            np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-6)
-        flags = ["is_charged_hadron", "is_photon", "is_neutral_hadron", "is_electron", "is_muon"]
-        assert np.argmax([actual[name] for name in flags], axis=0).tolist() == row["particle_kind"]
-        assert np.sum([actual[name] for name in flags], axis=0).tolist() == [1] * count
-        assert not created["particles"][event, count:].any()
+            np.testing.assert_allclose(columns[name], values, rtol=1e-6, atol=1e-6)
+        names = ["is_charged_hadron", "is_photon", "is_neutral_hadron", "is_electron", "is_muon"]
+        flags = np.stack([columns[name] for name in names])
+        assert flags.argmax(axis=0).tolist() == row["particle_kind"]
+        assert flags.sum(axis=0).tolist() == [1] * count
+        assert not matrix[count:].any()
 
 
 def test_a_slice_of_a_table_gives_a_slice_of_the_matrices(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.folder / "train")
-    complete = model_inputs(table, ["hlf", "particles"])
-    chunk = model_inputs(table.slice(3, 11), ["hlf", "particles"])
-    (batch,) = table.slice(3, 11).combine_chunks().to_batches()
-    for name, values in chunk.items():
-        np.testing.assert_array_equal(values, complete[name][3:14])
-        np.testing.assert_array_equal(model_inputs(batch, [name])[name], values)
+    table_slice = table.slice(3, 11)
+    (batch,) = table_slice.combine_chunks().to_batches()
+    names = ["hlf", "particles"]
+
+    inputs_of_table = model_inputs(table, names)
+    inputs_of_slice = model_inputs(table_slice, names)
+    inputs_of_batch = model_inputs(batch, names)
+
+    for name in names:
+        np.testing.assert_array_equal(inputs_of_slice[name], inputs_of_table[name][3:14])
+        np.testing.assert_array_equal(inputs_of_batch[name], inputs_of_slice[name])
 
 
 def test_a_missing_column_is_named(dataset: FeatureDataset) -> None:
@@ -71,13 +78,16 @@ def test_a_missing_column_is_named(dataset: FeatureDataset) -> None:
 
 def test_pandas_and_awkward_read_a_split_by_name(dataset: FeatureDataset) -> None:
     folder = dataset.folder / "train"
-    frame, array = pd.read_parquet(folder), ak.from_parquet(folder)
     table = pq.read_table(folder)
+
+    frame = pd.read_parquet(folder)
+    array = ak.from_parquet(folder)
+
     for name in ("ht", "label"):
         assert frame[name].tolist() == array[name].tolist() == table[name].to_pylist()
     assert [len(lists) for lists in frame["particle_pt"]] == ak.num(array.particle_pt).tolist()
-    hadrons = ak.sum(array.particle_pt[array.particle_kind == 0], axis=1)
+    hadron_pt = ak.sum(array.particle_pt[array.particle_kind == 0], axis=1)
     matrices = model_inputs(table, ["particles"])["particles"]
     is_track = matrices[..., PARTICLE_FEATURE_NAMES.index("is_charged_hadron")] == 1
     expected = (matrices[..., PARTICLE_FEATURE_NAMES.index("pt")] * is_track).sum(axis=1)
-    np.testing.assert_allclose(hadrons, expected, rtol=1e-5)
+    np.testing.assert_allclose(hadron_pt, expected, rtol=1e-5)

@@ -29,7 +29,8 @@ from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
 
 CLASSES = ["QCD", "ttbar"]
-#: Two slices of one class with equal numbers of events, a tenth of them selected, and generator weights of 3 and 7.
+#: Two slices of one class with equal numbers of events, a tenth of them selected, and generator
+#: weights of 3 and 7.
 SLICES = {
     "low": GeneratedSample(0, 1e6, 3000, 9000.0),
     "high": GeneratedSample(0, 1.0, 3000, 21000.0),

@@ -10,7 +10,7 @@ from event_rows import Row, event_row, events_table, jet, lepton, tower, track
 from pydantic import ValidationError
 
 from features.columns import NUM_CORE, hlf_names
-from features.kernels import OUTCOMES, build_features, fits_float32
+from features.kernels import OUTCOMES, FeatureBlock, build_features, fits_float32
 from features.low_level import CORE
 from features.settings import FeatureSettings
 
@@ -68,20 +68,20 @@ def outcomes(events: list[Row], **settings: Any) -> list[str]:
         ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0, btag=1)]}, {"min_bjets": 1}, "selected"),
     ],
 )
-def test_a_cut_rejects_what_it_says(
+def test_each_cut_rejects_events_with_its_outcome(
     event: dict[str, Any], settings: dict[str, Any], expected: str
 ) -> None:
     assert outcomes([event_row(**event)], **settings) == [expected]
 
 
-def test_of_two_leptons_only_one_within_eta_is_selected() -> None:
+def test_only_leptons_within_the_limit_of_eta_are_selected() -> None:
     forward = lepton(60.0, 2.9, 0.0)
     table = events_table([event_row(electrons=[forward, ELECTRON])])
     block = build_features(table, FeatureSettings(max_lepton_abs_eta=2.5))
     assert block.hlf[0, hlf_names().index("lepton_pt")] == 40.0
 
 
-def test_the_caps_keep_the_hardest_of_each_kind() -> None:
+def test_the_caps_keep_the_hardest_candidates_of_each_species() -> None:
     event = event_row(
         muons=[MUON],
         tracks=[track(pt, -2.0, pt) for pt in (1.0, 3.0, 2.0)],
@@ -125,25 +125,31 @@ def test_limits_that_no_event_passes_are_refused() -> None:
         FeatureSettings(min_leptons=2, max_leptons=1)
 
 
-def test_the_order_of_the_flavours_means_nothing() -> None:
+def test_the_order_of_the_flavours_does_not_matter() -> None:
     assert FeatureSettings(lepton_flavours=["muon", "electron"]) == FeatureSettings()
 
 
-def test_the_particles_of_kept_events_are_theirs_behind_a_cut_on_jets() -> None:
-    two = {"jets": [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]}
+def particles_by_event(block: FeatureBlock) -> list[np.ndarray]:
+    """(num_particles, 11) of each selected event."""
+    return np.split(block.core, block.particle_offsets[1:-1])
+
+
+def test_a_cut_on_jets_keeps_the_particles_of_the_passing_events() -> None:
+    two_jets = [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]
     events = [
         event_row(
-            muons=[lepton(50.0 + at, 1.0, 1.0)],
-            tracks=[track(2.0 + at, -1.0, -1.0)] * at,
-            **(two if at % 2 else {}),
+            muons=[lepton(50.0 + entry, 1.0, 1.0)],
+            tracks=[track(2.0 + entry, -1.0, -1.0)] * entry,
+            jets=two_jets if entry % 2 else [],
         )
-        for at in range(6)
+        for entry in range(6)
     ]
-    every = build_features(events_table(events), FeatureSettings())
-    behind = build_features(events_table(events), FeatureSettings(min_jets=1))
-    assert behind.selected.tolist() == [1, 3, 5]
-    lists = [np.split(block.core, block.particle_offsets[1:-1]) for block in (every, behind)]
-    assert [len(rows) for rows in lists[1]] == [2, 4, 6]
-    for at, rows in zip(behind.selected, lists[1], strict=True):
-        np.testing.assert_array_equal(rows, lists[0][at])
-    assert behind.particle_offsets[0] == 0
+    without_cut = particles_by_event(build_features(events_table(events), FeatureSettings()))
+
+    block = build_features(events_table(events), FeatureSettings(min_jets=1))
+
+    assert block.selected.tolist() == [1, 3, 5]
+    assert np.diff(block.particle_offsets).tolist() == [2, 4, 6]
+    assert block.particle_offsets[0] == 0
+    for entry, particles in zip(block.selected, particles_by_event(block), strict=True):
+        np.testing.assert_array_equal(particles, without_cut[entry])

@@ -16,42 +16,49 @@ from features.splitting import (
     uniform,
 )
 
-FILES = [
-    str(uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128))
-    for number in range(1, 21)
+FILE_UUIDS = [
+    str(uuid.UUID(int=index * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128))
+    for index in range(1, 21)
 ]
-UUIDS = [name for name in FILES for _ in range(5000)]
+#: 20 files of 5000 events.
+UUIDS = np.repeat(FILE_UUIDS, 5000).tolist()
 ENTRIES = np.tile(np.arange(5000), 20)
+NUM_EVENTS = len(UUIDS)
 
 
 def test_shares_are_met_within_their_statistical_errors() -> None:
-    counts = np.bincount(split_index(UUIDS, ENTRIES, SplitSettings()), minlength=3) / len(UUIDS)
-    errors = np.sqrt(np.array([0.64 * 0.36, 0.16 * 0.84, 0.2 * 0.8]) / len(UUIDS))
-    assert (abs(counts - [0.64, 0.16, 0.20]) < 4 * errors).all()
+    expected = np.array([0.64, 0.16, 0.20])
+    errors = np.sqrt(expected * (1 - expected) / NUM_EVENTS)
+
+    splits = split_index(UUIDS, ENTRIES, SplitSettings())
+
+    shares = np.bincount(splits, minlength=3) / NUM_EVENTS
+    assert (abs(shares - expected) < 4 * errors).all()
 
 
-def test_numbers_are_uniform_and_correlated_with_nothing() -> None:
-    """So that row groups, which are cut from the order of the mixing stream, are random samples of all files."""
+def test_numbers_are_uniform_and_uncorrelated() -> None:
+    """Row groups are cut from the order of the mixing stream: they must be random samples."""
     streams = [
-        uniform(event_hash(UUIDS, ENTRIES, stream=each))
-        for each in (SPLIT_STREAM, BALANCE_STREAM, MIXING_STREAM)
+        uniform(event_hash(UUIDS, ENTRIES, stream=stream))
+        for stream in (SPLIT_STREAM, BALANCE_STREAM, MIXING_STREAM)
     ]
-    for actual in streams:
-        histogram, _ = np.histogram(actual, 100, (0, 1))
-        chi2 = ((histogram - len(UUIDS) / 100) ** 2 / (len(UUIDS) / 100)).sum()
-        assert 50 < chi2 < 160
-        assert abs(np.corrcoef(actual[:-1], actual[1:])[0, 1]) < 4 / np.sqrt(len(UUIDS))
-        means = actual.reshape(len(FILES), -1).mean(axis=1)
-        assert (abs(means - 0.5) < 4 / np.sqrt(12 * len(UUIDS) / len(FILES))).all()
-    remaining = np.abs(np.corrcoef([*streams, ENTRIES]) - np.eye(4))
-    assert remaining.max() < 4 / np.sqrt(len(UUIDS))
+
+    for numbers in streams:
+        histogram, _ = np.histogram(numbers, 100, (0, 1))
+        expected = NUM_EVENTS / 100
+        assert 50 < ((histogram - expected) ** 2 / expected).sum() < 160
+        assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 4 / np.sqrt(NUM_EVENTS)
+        file_means = numbers.reshape(20, 5000).mean(axis=1)
+        assert (abs(file_means - 0.5) < 4 / np.sqrt(12 * 5000)).all()
+    correlations = np.corrcoef([*streams, ENTRIES]) - np.eye(4)
+    assert np.abs(correlations).max() < 4 / np.sqrt(NUM_EVENTS)
 
 
 def test_no_two_events_share_a_hash() -> None:
-    assert len(np.unique(event_hash(UUIDS, ENTRIES, stream=SPLIT_STREAM))) == len(UUIDS)
+    assert len(np.unique(event_hash(UUIDS, ENTRIES, stream=SPLIT_STREAM))) == NUM_EVENTS
 
 
-def test_an_event_keeps_its_split_whatever_else_is_there() -> None:
+def test_the_split_of_an_event_does_not_depend_on_other_events() -> None:
     alone = split_index([UUIDS[777]], ENTRIES[777:778], SplitSettings())
     reverse = split_index(UUIDS[::-1], ENTRIES[::-1], SplitSettings())[::-1]
     together = split_index(UUIDS, ENTRIES, SplitSettings())
