@@ -53,11 +53,9 @@ def small_spec(name: ModelName, **settings: Any) -> ModelSpec:
     """A spec with the scalers above and small layers, unless told otherwise."""
     network_kind = NETWORKS[name]
     small = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5}
-    selected = {
-        key: value for key, value in small.items() if key in network_kind.model_fields
-    } | settings
-    scaled = {column: SCALERS[column] for column in network_kind.inputs if column in SCALERS}
-    return ModelSpec(network_kind(**selected), CLASSES, scaled)
+    small_settings = {key: size for key, size in small.items() if key in network_kind.model_fields}
+    scalers = {column: SCALERS[column] for column in network_kind.inputs if column in SCALERS}
+    return ModelSpec(network_kind(**(small_settings | settings)), CLASSES, scalers)
 
 
 def small_network(
@@ -68,28 +66,25 @@ def small_network(
     **settings: Any,
 ) -> Classifier:
     """A network of that name or spec with weights from the seed."""
-    spec = (
-        network_kind
-        if isinstance(network_kind, ModelSpec)
-        else small_spec(network_kind, **settings)
-    )
+    spec = network_kind
+    if not isinstance(spec, ModelSpec):
+        spec = small_spec(spec, **settings)
     torch.manual_seed(seed)
-    default_dtype_before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype)
         return build(spec)
     finally:
-        torch.set_default_dtype(default_dtype_before)
+        torch.set_default_dtype(default_dtype)
 
 
 @cache
 def onnx_file(name: ModelName, *, dtype: torch.dtype = torch.float32, **settings: Any) -> bytes:
-    """The ONNX file of a network with weights from seed 1, made once: an export takes a third of a second."""
+    """The ONNX file of a network with weights from seed 1, exported once."""
+    network = small_network(name, dtype=dtype, **settings)
     with TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        export_onnx(
-            small_network(name, dtype=dtype, **settings), small_spec(name, **settings), path
-        )
+        export_onnx(network, small_spec(name, **settings), path)
         return path.read_bytes()
 
 
@@ -100,7 +95,10 @@ def random_events(
     dtype: torch.dtype = torch.float64,
     seed: int = 1,
 ) -> dict[str, Tensor]:
-    """Raw events with given numbers of particles; lists have `rows` rows (default: longest event); random padding."""
+    """Raw events with given numbers of particles, in lists of `rows` rows with random padding.
+
+    By default lists are as long as the longest event.
+    """
     rng = np.random.default_rng(seed)
     rows = max(1, *lengths) if rows is None else rows
     events = {

@@ -59,10 +59,9 @@ def _commands(page: Path, pattern: re.Pattern[str]) -> list[PageCommand]:
         match = pattern.fullmatch(line)
         if match is None:
             continue
-        message = shlex.split(match[1], comments=True)
-        ends = [index for index, word in enumerate(message) if word in _ENDS]
-        own_words = message[: min(ends, default=len(message))]
-        commands.append(
-            PageCommand(str(page.relative_to(CHECKOUT)), line, tuple(own_words), "||" in message)
-        )
+        words = shlex.split(match[1], comments=True)
+        ends = [index for index, word in enumerate(words) if word in _ENDS]
+        arguments = tuple(words[: min(ends, default=len(words))])
+        name = str(page.relative_to(CHECKOUT))
+        commands.append(PageCommand(name, line, arguments, may_fail="||" in words))
     return commands

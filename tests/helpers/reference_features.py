@@ -58,7 +58,10 @@ def reference_event(
     lepton = select_lepton(event, candidates, settings)
     if lepton is None:
         return None
-    rows = [lepton, *ordered(kept(lepton, candidates, settings), lepton, settings.ordering)]
+    rows = [
+        lepton,
+        *ordered(hardest_candidates(lepton, candidates, settings), lepton, settings.ordering),
+    ]
     return high_level(event, lepton, candidates, settings), [
         particle_row(row, isolation(row, candidates, settings)) for row in rows
     ]
@@ -109,40 +112,43 @@ def select_lepton(
     return best
 
 
-def isolation(at: Particle, candidates: Candidates, settings: ReferenceSettings) -> Features:
-    """From each kind: without itself; every track within `own_track_dr` of a lepton is its own and left out."""
-    actual = {}
-    for name, remaining in candidates.items():
-        total = 0.0
-        for second in remaining:
-            distance = delta_r(at, second)
-            is_own = (
-                at.collection in LEPTONS and name == "tracks" and distance < settings.own_track_dr
-            )
-            if second is not at and not is_own and distance < settings.isolation_cone:
-                total += second.pt
-        actual[CANDIDATES[name][3]] = total / at.pt
-    return actual
+def isolation(particle: Particle, candidates: Candidates, settings: ReferenceSettings) -> Features:
+    """Isolation from each kind of candidates, without the particle itself and a lepton's own tracks.
+
+    Every track within `own_track_dr` of a lepton is its own.
+    """
+    isolations = {}
+    for collection, neighbours in candidates.items():
+        may_be_own = particle.collection in LEPTONS and collection == "tracks"
+        sum_of_pt = 0.0
+        for neighbour in neighbours:
+            distance = delta_r(particle, neighbour)
+            is_own_track = may_be_own and distance < settings.own_track_dr
+            is_in_cone = distance < settings.isolation_cone
+            if neighbour is not particle and is_in_cone and not is_own_track:
+                sum_of_pt += neighbour.pt
+        isolations[CANDIDATES[collection][3]] = sum_of_pt / particle.pt
+    return isolations
 
 
 def high_level(
     event: dict[str, Any], lepton: Particle, candidates: Candidates, settings: ReferenceSettings
 ) -> Features:
-    ht, num_jets, num_bjets = 0.0, 0, 0
+    ht = 0.0
+    num_jets = 0
+    num_bjets = 0
     for jet, row in zip(particles(event, "jets"), event["jets"], strict=True):
-        is_lepton = (
-            settings.jet_lepton_cleaning_dr > 0.0
-            and delta_r(lepton, jet) < settings.jet_lepton_cleaning_dr
-        )
-        if (
-            jet.pt > settings.min_jet_pt
-            and abs(jet.eta) < settings.max_jet_abs_eta
-            and not is_lepton
-        ):
-            ht += jet.pt
-            num_jets += 1
-            num_bjets += row["btag"] & settings.btag_mask != 0
+        is_soft = jet.pt <= settings.min_jet_pt
+        is_forward = abs(jet.eta) >= settings.max_jet_abs_eta
+        is_lepton = delta_r(lepton, jet) < settings.jet_lepton_cleaning_dr
+        if is_soft or is_forward or is_lepton:
+            continue
+        ht += jet.pt
+        num_jets += 1
+        if row["btag"] & settings.btag_mask:
+            num_bjets += 1
     dphi = delta_phi(lepton.phi, event["met_phi"])
+    isolations = isolation(lepton, candidates, settings)
     return {
         "ht": ht,
         "met": event["met"],
@@ -153,63 +159,66 @@ def high_level(
         "lepton_pt": lepton.pt,
         "lepton_eta": lepton.eta,
         "lepton_phi": lepton.phi,
-        **{
-            f"lepton_{name}": value
-            for name, value in isolation(lepton, candidates, settings).items()
-        },
+        **{f"lepton_{name}": value for name, value in isolations.items()},
         "lepton_charge": lepton.charge,
         "lepton_is_electron": float(lepton.collection == "electrons"),
     }
 
 
-def kept(lepton: Particle, candidates: Candidates, settings: ReferenceSettings) -> list[Particle]:
-    """Of each kind the candidates of highest pT (of equals: smaller eta, then smaller phi), left in input order.
+def hardest_candidates(
+    lepton: Particle, candidates: Candidates, settings: ReferenceSettings
+) -> list[Particle]:
+    """The candidates of highest pT of each kind, in input order, without own tracks of the lepton.
 
-    Own tracks of the lepton are left out before.
+    Of equal pT, the candidate of smaller eta comes first, then that of smaller phi.
     """
-    results = []
-    for name, (most, *_) in CANDIDATES.items():
-        foreign = [
-            candidate
-            for candidate in candidates[name]
-            if name != "tracks" or delta_r(lepton, candidate) >= settings.own_track_dr
-        ]
-        by_pt = sorted(foreign, key=lambda particle: (-particle.pt, particle.eta, particle.phi))
-        results += sorted(by_pt[:most], key=lambda particle: particle.place)
-    return results
+    hardest = []
+    for collection, (max_candidates, *_) in CANDIDATES.items():
+        eligible = candidates[collection]
+        if collection == "tracks":
+            eligible = [
+                track for track in eligible if delta_r(lepton, track) >= settings.own_track_dr
+            ]
+        by_pt = sorted(eligible, key=lambda particle: (-particle.pt, particle.eta, particle.phi))
+        hardest += sorted(by_pt[:max_candidates], key=lambda particle: particle.place)
+    return hardest
 
 
-def ordered(actual: list[Particle], lepton: Particle, ordering: str) -> list[Particle]:
-    """The kept candidates (tracks, photons, neutral hadrons, each in input order) in the order asked for."""
+def ordered(candidates: list[Particle], lepton: Particle, ordering: str) -> list[Particle]:
+    """Candidates (tracks, photons, neutral hadrons, each in input order) in another order."""
     if ordering == "file":
-        return actual
-    sign, kinds = {"increasing": 1.0, "decreasing": -1.0}[ordering], list(CANDIDATES)
+        return candidates
+    sign = {"increasing": 1.0, "decreasing": -1.0}[ordering]
+    collections = list(CANDIDATES)
 
     def key(particle: Particle) -> tuple[float, int, float, float, float]:
         return (
             sign * delta_r(lepton, particle),
-            kinds.index(particle.collection),
+            collections.index(particle.collection),
             -particle.pt,
             particle.eta,
             particle.phi,
         )
 
-    return sorted(actual, key=key)
+    return sorted(candidates, key=key)
 
 
-def particle_row(at: Particle, isolations: Features) -> Features:
-    """Features by name: massless four-momentum, pT and direction, vertex, isolation, flags, charge."""
-    flag = LEPTONS.get(at.collection) or CANDIDATES[at.collection][2]
+def particle_row(particle: Particle, isolations: Features) -> Features:
+    """Features by name: massless four-momentum, direction, vertex, isolation, flags, charge."""
+    particle_flag = LEPTONS.get(particle.collection) or CANDIDATES[particle.collection][2]
+    x, y, z = particle.vertex
     return {
-        "energy": at.pt * math.cosh(at.eta),
-        "px": at.pt * math.cos(at.phi),
-        "py": at.pt * math.sin(at.phi),
-        "pz": at.pt * math.sinh(at.eta),
-        "pt": at.pt,
-        "eta": at.eta,
-        "phi": at.phi,
-        **dict(zip(("vertex_x", "vertex_y", "vertex_z"), at.vertex, strict=True)),
+        "energy": particle.pt * math.cosh(particle.eta),
+        "px": particle.pt * math.cos(particle.phi),
+        "py": particle.pt * math.sin(particle.phi),
+        "pz": particle.pt * math.sinh(particle.eta),
+        "pt": particle.pt,
+        "eta": particle.eta,
+        "phi": particle.phi,
+        "vertex_x": x,
+        "vertex_y": y,
+        "vertex_z": z,
         **isolations,
-        **{name: float(name == flag) for name in FLAGS},
-        "charge": at.charge,
+        **{flag: float(flag == particle_flag) for flag in FLAGS},
+        "charge": particle.charge,
     }

@@ -137,7 +137,10 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
 
 
 def settings(**selected: Any) -> TrainSettings:
-    """Short runs in double precision; keys of the method may stand beside it, as may `exchange`, which is none."""
+    """Short runs in double precision; keys of the method may stand beside it.
+
+    `exchange` is no key of the training, and has no effect here.
+    """
     selected.pop("exchange", None)
     defaults = {
         "workers": 4,
@@ -147,7 +150,7 @@ def settings(**selected: Any) -> TrainSettings:
         "precision": "float64",
     }
     if selected.get("algorithm") in ("qg-dsgdm", "eamsgd"):
-        # They have a momentum of their own.
+        # These methods have their own momentum.
         selected |= {"momentum": 0.0}
     if selected.get("algorithm") == "qg-dsgdm":
         selected |= {"optimizer": "sgd"}
@@ -161,29 +164,28 @@ def run(
     cluster: ClusterSettings = CLUSTER,
     **selected: Any,
 ) -> Simulated:
-    """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
-    passed_on: dict[str, Any] = {
+    """A simulated run over the toy data; `files` and `resume` are arguments of `simulate`."""
+    options: dict[str, Any] = {
         name: selected.pop(name) for name in ("files", "resume") if name in selected
     }
     if selected.pop("exchange", "") == "memory":
+        # All workers are on one host.
         cluster = cluster.model_copy(update={"workers_per_host": 100})
-    train, how = toy_rows(320) if train is None else train, settings(**selected)
-    if how.skew is not None:
-        passed_on["partition"] = DirichletPartition(
+    if train is None:
+        train = toy_rows(320)
+    if module is None:
+        module = toy_network()
+    train_settings = settings(**selected)
+    if train_settings.skew is not None:
+        options["partition"] = DirichletPartition(
             train.rows.labels.numpy(),
             train.group_rows,
-            world_size=how.workers,
-            alpha=how.skew.dirichlet,
-            seed=how.seed,
+            world_size=train_settings.workers,
+            alpha=train_settings.skew.dirichlet,
+            seed=train_settings.seed,
         )
-    return simulate(
-        toy_network() if module is None else module,
-        train,
-        toy_rows(60, groups=1, seed=1),
-        how,
-        cluster,
-        **passed_on,
-    )
+    val = toy_rows(60, groups=1, seed=1)
+    return simulate(module, train, val, train_settings, cluster, **options)
 
 
 def models(simulated: Simulated) -> NDArray[np.float64]:

@@ -25,28 +25,26 @@ def write_slices(folder: Path, paths: Sequence[Path], keep: Sequence[int]) -> li
     branches = list(LAYOUTS[BranchLayout.DELPHES].branches({}).values())
     events = uproot.concatenate([f"{path}:Delphes" for path in paths], branches)
     hardest = ak.fill_none(ak.max(events["Jet.PT"], axis=1), 0.0).to_numpy()
-    index, samples = np.searchsorted(EDGES, hardest, side="right") - 1, []
-    for position, one_of in enumerate(keep):
-        inside = np.flatnonzero(index == position)
-        selected = events[inside[::one_of]]
-        path, identity = (
-            folder / f"slice-{position}.root",
-            uuid.uuid5(uuid.NAMESPACE_OID, f"{position} of {keep}"),
-        )
-        with uproot.recreate(
-            path, compression=None, uuid_function=lambda name=identity: name
-        ) as file:
-            columns = {name: selected[name] for name in branches}
-            file.mktree(
-                "Delphes", {name: column.type.content for name, column in columns.items()}
-            ).extend(columns)
-        cross_section = WHOLE * len(inside) / len(events)
-        samples.append(
-            {
-                "name": f"qcd-{position}",
-                "label": 0,
-                "files": [str(path)],
-                "cross_section_pb": cross_section,
-            }
-        )
+    slice_of_event = np.searchsorted(EDGES, hardest, side="right") - 1
+    samples = []
+    for index, thinning in enumerate(keep):
+        in_slice = np.flatnonzero(slice_of_event == index)
+        path = folder / f"slice-{index}.root"
+        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"{index} of {keep}")
+        _write_events(path, events[in_slice[::thinning]], branches, identity)
+        sample = {
+            "name": f"qcd-{index}",
+            "label": 0,
+            "files": [str(path)],
+            "cross_section_pb": WHOLE * len(in_slice) / len(events),
+        }
+        samples.append(sample)
     return samples
+
+
+def _write_events(path: Path, events: ak.Array, branches: list[str], identity: uuid.UUID) -> None:
+    """Write the branches of events into a ROOT file of a given identity."""
+    columns = {name: events[name] for name in branches}
+    types = {name: column.type.content for name, column in columns.items()}
+    with uproot.recreate(path, compression=None, uuid_function=lambda: identity) as file:
+        file.mktree("Delphes", types).extend(columns)

@@ -63,8 +63,8 @@ class TrainedNights:
 
     def promoted(self, *steps: int) -> None:
         """Trainings of these numbers of steps, each offered for promotion."""
-        for index in steps:
-            self.train(index)
+        for num_steps in steps:
+            self.train(num_steps)
             self.promote()
 
     def in_use(self) -> str | None:
@@ -80,11 +80,13 @@ class TrainedNights:
 def fitted(dataset: FeatureDataset, steps: int, seed: int) -> Any:
     model = small_network("hlf", seed=seed, dtype=torch.float32)
     table = pq.read_table(dataset.files("test")[0])
-    # On the test events on purpose: it is the registry that is tested, and more steps must be better.
-    hlf, labels = torch.tensor(hlf_array(table)), torch.tensor(table["label"].to_numpy())
+    # On the test events on purpose: tests of the registry need that more steps are better.
+    hlf = torch.tensor(hlf_array(table))
+    labels = torch.tensor(table["label"].to_numpy())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(hlf), labels).backward()
+        loss = torch.nn.functional.cross_entropy(model(hlf), labels)
+        loss.backward()
         optimizer.step()
     return model
