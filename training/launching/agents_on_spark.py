@@ -1,12 +1,13 @@
-"""The jobs of a training on Spark alone: places, starts, and sums over the agents in the background.
+"""The jobs of a training on Spark alone: hosts, starts, and sums over the agents in the background.
 
-Tasks are short and prefer the host of their agent, but reach it from anywhere. The vectors go up in a tree, the sum
-goes down by a broadcast variable (Langer et al. 2018, section 5.2).
+Tasks are short and prefer the host of their agent, but reach it from anywhere. The vectors are added up
+in a tree, the sum returns by a broadcast variable (Langer et al. 2018, section 5.2).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import queue
 import secrets
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial, reduce
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +35,7 @@ from training.launching.launcher_log import RULE
 from training.launching.rank import RunSpec
 from training.launching.rank_reports import StartLimit
 from training.launching.spark_agent import keep_alive, write_line
-from training.launching.spark_job import driver_address, refuse_impossible
+from training.launching.spark_job import driver_address, require_slots
 from training.loop.progress import Progress
 from training.loop.summary import CYCLES
 from training.threads import thread_variables
@@ -43,7 +45,7 @@ from training.transports.spark import deliver_sum, fetch_vector
 _LONGEST_LINE: Final = 1 << 16
 _LOOK_SECONDS: Final = 0.05
 #: Number of vectors that a task adds up.
-_FAN_IN: Final = 4
+_VECTORS_PER_TASK: Final = 4
 
 
 def train_on_spark(
@@ -58,9 +60,9 @@ def train_on_spark(
 
     Python must lie at the same path on all hosts, the features and the run folder on storage that all share.
 
-    `on_progress`, `on_loss` and `on_wait`: as of `training.launching.launcher.launch`.
+    `on_progress`, `on_loss` and `on_wait`: see `training.launching.launcher.launch`.
     """
-    refuse_impossible(spark, spec.train.workers, on_wait)
+    require_slots(spark, spec.train.workers, on_wait)
     try:
         run = partial(_run_agents, spark)
         launch(spec, on_progress=on_progress, on_loss=on_loss, on_wait=on_wait, run=run)
@@ -83,68 +85,76 @@ def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
     if lost:
         with job.files.log.open("a", encoding="utf-8") as file:
             file.write(f"{RULE}\n{lost}\n{RULE}\n")
-    return int(bool(lost)), limit.late
+    return int(bool(lost)), limit.missing_ranks
 
 
 class _Agents:
+    """The agents of a run: their start, their messages, and the jobs of their sums."""
+
     def __init__(self, spark: SparkContext, job: Job) -> None:
         self._spark, self._job, self._workers = spark, job, job.settings.workers
         self._hosts: list[str] = []
         self._is_over = False
         self._token = secrets.token_hex(32)
-        bind, self._name = driver_address(spark)
-        self._door = AuthenticatedListener(
-            socket.create_server((bind, 0)), self._token.encode(), max_waiting=self._workers
+        bind_address, self._driver_name = driver_address(spark)
+        self._listener = AuthenticatedListener(
+            socket.create_server((bind_address, 0)), self._token.encode(), max_waiting=self._workers
         )
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []
         self._addresses: dict[int, tuple[str, int]] = {}
         self._counters: Counter[str] = Counter()
-        #: By number of the sum and rank: type and size of the vectors.
-        self._begun: dict[int, dict[int, tuple[str, int]]] = {}
-        self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        begin = partial(spark.setJobGroup, self._token[:8], "sums over the agents")
-        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=begin)
+        #: Type and size of the vectors that agents have begun to add up, by sum and rank.
+        self._begun_sums: dict[int, dict[int, tuple[str, int]]] = {}
+        self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        set_group = partial(spark.setJobGroup, self._token[:8], "sums over the agents")
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=set_group)
 
     def start(self) -> None:
-        """Start an agent in each of some tasks that run at the same time; it stays on the host of its task."""
-        driver, files = (self._name, self._door.address[1]), self._job.files
-        variables = thread_variables(self._job.settings.threads)
-        begin = partial(
-            _begin_agent,
-            AgentStart(driver, self._token, str(files.runs), str(files.log), variables),
+        """Start the agents in tasks that run at the same time; each stays on the host of its task."""
+        files = self._job.files
+        start = AgentStart(
+            driver=(self._driver_name, self._listener.address[1]),
+            token=self._token,
+            runs=str(files.runs),
+            log=str(files.log),
+            environment=thread_variables(self._job.settings.threads),
         )
         tasks = self._spark.parallelize(range(self._workers), self._workers).barrier()
-        self._hosts = tasks.mapPartitions(begin).collect()
+        self._hosts = tasks.mapPartitions(partial(_begin_agent, start)).collect()
 
     def follow(self) -> str:
-        """Wait for the end of all agents; returns what was lost before it, or nothing."""
-        at_work, has_started = set(range(self._workers)), False
-        while at_work:
-            for connection in self._door.accept(_LOOK_SECONDS):
+        """Wait for the end of all agents; returns a description of a loss before it, or nothing."""
+        working_ranks = set(range(self._workers))
+        has_started = False
+        while working_ranks:
+            for connection in self._listener.accept(_LOOK_SECONDS):
                 self._connections.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             if not has_started and len(self._addresses) == self._workers:
                 has_started = True
                 self._job.files.mark_started()
-            while not self._news.empty():
-                news = self._news.get()
-                if "progress" in news:
-                    self._job.tell(0, Progress(**news["progress"]))
-                elif "done" in news:
-                    at_work.discard(news["rank"])
-                elif "lost" in news:
-                    return str(news["lost"])
-                elif news["rank"] in at_work:
-                    return f"rank {news['rank']} on {self._hosts[news['rank']]} is gone"
+            while not self._messages.empty():
+                message = self._messages.get()
+                if "progress" in message:
+                    self._job.report_progress(0, Progress(**message["progress"]))
+                elif "done" in message:
+                    working_ranks.discard(message["rank"])
+                elif "lost" in message:
+                    return str(message["lost"])
+                elif message["rank"] in working_ranks:
+                    rank = message["rank"]
+                    return f"rank {rank} on {self._hosts[rank]} is gone"
         self._is_over = True
         return ""
 
     def stop(self) -> None:
-        self._news.put({"lost": "the agents were stopped"})
+        """End `follow`."""
+        self._messages.put({"lost": "the agents were stopped"})
 
     def close(self) -> None:
-        self._door.close()
+        """End all connections and jobs."""
+        self._listener.close()
         for connection in self._connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -154,6 +164,7 @@ class _Agents:
         self._jobs.shutdown(cancel_futures=True)
 
     def _serve(self, connection: socket.socket) -> None:
+        """Answer the messages of an agent until it is gone; in a thread."""
         rank = -1
         # A line that an agent does not write ends the connection.
         with (
@@ -162,93 +173,107 @@ class _Agents:
             connection.makefile("rb") as lines,
         ):
             keep_alive(connection)
-            said = json.loads(lines.readline(_LONGEST_LINE))
-            rank = said["rank"]
-            self._addresses[rank] = (connection.getpeername()[0], said["port"])
+            greeting = json.loads(lines.readline(_LONGEST_LINE))
+            rank = greeting["rank"]
+            self._addresses[rank] = (connection.getpeername()[0], greeting["port"])
             while line := lines.readline(_LONGEST_LINE):
-                said = json.loads(line)
-                if "count" in said:
+                message = json.loads(line)
+                if "count" in message:
+                    counter = message["count"]
                     with self._lock:
-                        self._counters[said["count"]] += said["number"]
-                        total = self._counters[said["count"]]
+                        self._counters[counter] += message["number"]
+                        total = self._counters[counter]
                     write_line(connection, {"total": total})
-                elif "sum" in said:
-                    self._begin(rank, said["sum"], (said["type"], said["size"]))
+                elif "sum" in message:
+                    self._begin_sum(rank, message["sum"], (message["type"], message["size"]))
                 else:
-                    self._news.put({"rank": rank, **said})
-        self._news.put({"rank": rank})
+                    self._messages.put({"rank": rank, **message})
+        self._messages.put({"rank": rank})
 
-    def _begin(self, rank: int, number: int, vector: tuple[str, int]) -> None:
-        """An agent has begun a sum; the last one starts the jobs."""
+    def _begin_sum(self, rank: int, sum_number: int, vector: tuple[str, int]) -> None:
+        """Note that an agent has begun a sum; the last one starts the jobs."""
         with self._lock:
-            begun = self._begun.setdefault(number, {})
-            begun[rank] = vector
-            if len(begun) == self._workers:
-                self._jobs.submit(self._add_up, number, set(self._begun.pop(number).values()))
+            vectors = self._begun_sums.setdefault(sum_number, {})
+            vectors[rank] = vector
+            if len(vectors) == self._workers:
+                del self._begun_sums[sum_number]
+                self._jobs.submit(self._add_up_or_report, sum_number, set(vectors.values()))
 
-    def _add_up(self, number: int, vectors: set[tuple[str, int]]) -> None:
-        """Add up the vectors of all agents, and give them the sum; in a thread."""
+    def _add_up_or_report(self, sum_number: int, vectors: set[tuple[str, int]]) -> None:
         try:
-            token, agents, (vector,) = self._token.encode(), self._addresses, vectors
-            began = time.perf_counter()
-            tasks = self._tasks({rank: (rank, agents[rank]) for rank in range(self._workers)})
-            total = _tree_sum(
-                tasks.map(lambda task: (task[0], fetch_vector(task[1], token, number, *vector))),
-                self._workers,
-            )
-            reduced = time.perf_counter()
-            sent = self._spark.broadcast(total)
-            self._tasks(agents).foreach(lambda agent: deliver_sum(agent, token, number, sent.value))
-            sent.destroy()
-            seconds = {
-                "reduce_seconds": reduced - began,
-                "broadcast_seconds": time.perf_counter() - reduced,
-            }
-            nbytes = dict.fromkeys(
-                ("bytes_reduced", "bytes_broadcast"), total.nbytes * self._workers
-            )
-            with (self._job.folder / CYCLES).open("a", encoding="utf-8") as file:
-                content = {"number": number, "seconds": sum(seconds.values()), **seconds, **nbytes}
-                file.write(json.dumps(content) + "\n")
-        except Exception as error:  # noqa: BLE001 - the thread that follows the agents says it
-            self._news.put({"lost": f"a sum over the agents failed: {error}"[:1000]})
+            self._add_up(sum_number, vectors)
+        except Exception as error:  # noqa: BLE001 - the thread that follows the agents reports it
+            self._messages.put({"lost": f"a sum over the agents failed: {error}"[:1000]})
 
-    def _tasks(self, items: dict[int, Any]) -> RDD[Any]:
-        """One task for each agent, which prefers its host; PySpark itself gives no such preference."""
+    def _add_up(self, sum_number: int, vectors: set[tuple[str, int]]) -> None:
+        """Add up the vectors of all agents, and send them the sum; in a thread."""
+        # Spark pickles the functions with these variables.
+        token, addresses = self._token.encode(), self._addresses
+        ((dtype, size),) = vectors
+
+        def fetch(agent: tuple[int, tuple[str, int]]) -> tuple[int, Vector]:
+            rank, address = agent
+            return rank, fetch_vector(address, token, sum_number, dtype, size)
+
+        started = time.perf_counter()
+        agents = {rank: (rank, addresses[rank]) for rank in range(self._workers)}
+        total = _tree_sum(self._parallelize(agents).map(fetch), self._workers)
+        reduced = time.perf_counter()
+        broadcast = self._spark.broadcast(total)
+        self._parallelize(addresses).foreach(
+            lambda address: deliver_sum(address, token, sum_number, broadcast.value)
+        )
+        broadcast.destroy()
+        reduce_seconds = reduced - started
+        broadcast_seconds = time.perf_counter() - reduced
+        cycle = {
+            "number": sum_number,
+            "seconds": reduce_seconds + broadcast_seconds,
+            "reduce_seconds": reduce_seconds,
+            "broadcast_seconds": broadcast_seconds,
+            "bytes_reduced": total.nbytes * self._workers,
+            "bytes_broadcast": total.nbytes * self._workers,
+        }
+        with (self._job.folder / CYCLES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(cycle) + "\n")
+
+    def _parallelize(self, item_of_rank: dict[int, Any]) -> RDD[Any]:
+        """One task for each agent, which prefers its host; PySpark itself has no such preference."""
         jvm: Any = self._spark._jvm
         serializer: Any = CPickleSerializer()
         pairs = jvm.java.util.ArrayList()
-        for rank, item in sorted(items.items()):
+        for rank, item in sorted(item_of_rank.items()):
             host = jvm.PythonUtils.toSeq([self._hosts[rank]])
             pairs.add(jvm.scala.Tuple2(bytearray(serializer.dumps(item)), host))
-        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
-        made = self._spark._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag)
-        return RDD(made.toJavaRDD(), self._spark, serializer)
+        class_tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+        rdd = self._spark._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), class_tag)
+        return RDD(rdd.toJavaRDD(), self._spark, serializer)
 
 
 def _begin_agent(start: AgentStart, _: Iterable[int]) -> Iterable[str]:
     """Start an agent from its task; gives the task's host, as Spark names it."""
     context = BarrierTaskContext.get()
     context.barrier()
-    hosts, rank = (
-        [task.address.rpartition(":")[0] for task in context.getTaskInfos()],
-        context.partitionId(),
-    )
-    start_agent(start, rank, len(hosts), hosts[:rank].count(hosts[rank]))
+    hosts = [task.address.rpartition(":")[0] for task in context.getTaskInfos()]
+    rank = context.partitionId()
+    local_rank = hosts[:rank].count(hosts[rank])
+    start_agent(start, rank, len(hosts), local_rank)
     yield hosts[rank]
 
 
-def _tree_sum(vectors: RDD[tuple[int, Vector]], count: int) -> Vector:
-    """The sum of numbered vectors, in a tree; in the order of the numbers, unlike Spark's own, so that runs repeat."""
-    while count > _FAN_IN:
-        count = -(-count // _FAN_IN)
-        groups = vectors.map(lambda each: (each[0] // _FAN_IN, each)).groupByKey(count, int)
-        vectors = groups.mapValues(_sum_in_order)
+def _tree_sum(vectors: RDD[tuple[int, Vector]], num_vectors: int) -> Vector:
+    """The sum of numbered vectors, in a tree.
+
+    It adds in the order of the numbers, unlike Spark's own sum, so that runs repeat.
+    """
+    while num_vectors > _VECTORS_PER_TASK:
+        num_vectors = math.ceil(num_vectors / _VECTORS_PER_TASK)
+        groups = vectors.map(lambda vector: (vector[0] // _VECTORS_PER_TASK, vector))
+        vectors = groups.groupByKey(num_vectors, int).mapValues(_sum_in_order)
     return _sum_in_order(vectors.collect())
 
 
 def _sum_in_order(vectors: Iterable[tuple[int, Vector]]) -> Vector:
-    total: Vector = reduce(
-        np.add, (vector for _, vector in sorted(vectors, key=lambda each: each[0]))
-    )
+    ordered = sorted(vectors, key=itemgetter(0))
+    total: Vector = reduce(np.add, [vector for _, vector in ordered])
     return total

@@ -1,4 +1,7 @@
-"""Starts a training run: one worker in this process, several under mpirun or srun; restarts it if a rank is lost."""
+"""Starts a training run, and restarts it if a rank is lost.
+
+One worker runs in this process, several under mpirun or srun.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from hep_core.allocation import memory_limit
 from hep_core.environment import MODULE_COMMAND
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
-from training.launching.launcher_log import parse_rank_loss, without_noise
+from training.launching.launcher_log import drop_noise, parse_rank_loss
 from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles, StartLimit, raise_described
+from training.launching.rank_reports import LaunchFiles, StartLimit
 from training.loop.checkpoints import CheckpointFolder, settings_digest
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
@@ -26,9 +29,9 @@ from training.settings import TrainSettings
 from training.transports.transport import Transport
 
 _GRACE_SECONDS: Final = 10
-_LAST_WORDS: Final = 2000
+_LOG_CHARACTERS: Final = 2000
 #: Exit statuses above it are those of programs that a signal ended.
-_SIGNALS: Final = 128
+_SIGNAL_STATUS: Final = 128
 #: Message of mpirun when a killed mpirun with the same process id left its files; it then removes them.
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
 
@@ -46,24 +49,26 @@ def launch(
 
     Resumes from the newest checkpoint in `spec.out_dir`, if there is one.
 
-    `on_progress`: called with the progress of rank 0. `on_loss`: called with a sentence when a rank is lost and all
-    start again. `on_wait`: called with what a long start of the ranks waits for. `hosts`: holds the hosts during each
-    start of the ranks (`train.launcher: spark`). `run`: runs all ranks once, without mpirun or srun
-    (`train.launcher: spark-agents`).
+    `on_progress`: called with the progress of rank 0. `on_loss`: called with a sentence when a rank is
+    lost and all start again. `on_wait`: called with a sentence about the wait of a long start.
+    `hosts`: holds the hosts during each start of the ranks (`train.launcher: spark`). `run`: runs all
+    ranks once, without mpirun or srun (`train.launcher: spark-agents`).
 
     Raises:
-        TrainingError: It cannot start, a rank failed or was lost too often, or no rank made progress; the message comes
-            from that rank, or says what each was doing.
+        TrainingError: It cannot start, a rank failed or was lost too often, or no rank made progress.
+            The message comes from that rank, or says what each was doing.
     """
     if spec.train.workers == 1:
-        for words in _damaged_checkpoints(spec):
-            on_loss(words)
-        spec.save(spec.out_dir / "run.json")
+        _prepare_run(spec, on_loss)
         train(spec, Transport(), on_progress=on_progress)
         return
     (spec.out_dir / "summary.json").unlink(missing_ok=True)
-    tell: Tell = lambda _, progress: on_progress(progress)  # noqa: E731 - typed
-    _launch(Job([spec], spec.out_dir, run or partial(_run_ranks, hosts), tell, on_wait), on_loss)
+
+    def report_progress(_: int, progress: Progress) -> None:
+        on_progress(progress)
+
+    run_ranks = run or partial(_run_ranks, hosts)
+    _launch(Job([spec], spec.out_dir, run_ranks, report_progress, on_wait), on_loss)
 
 
 def launch_all(
@@ -73,12 +78,13 @@ def launch_all(
     on_progress: Callable[[int, Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Train several runs, one after the other, in ranks that start only once, since a start takes seconds.
+    """Train several runs in ranks that start only once, since a start takes seconds.
 
-    Each run resumes from the newest checkpoint in its `out_dir`; runs with a summary there are skipped.
+    The runs train one after the other. Each resumes from the newest checkpoint in its `out_dir`;
+    runs with a summary there are skipped.
 
-    `specs`: all with the same number of workers and the same launcher. `folder`: folder of the ranks' log and errors.
-    `on_progress`: called with the number of a run and the progress of rank 0 in it.
+    `specs`: all with the same number of workers and the same launcher. `folder`: folder of the ranks'
+    log and errors. `on_progress`: called with the number of a run and the progress of rank 0 in it.
 
     Raises:
         TrainingError: As in `launch`; the message names the run.
@@ -88,14 +94,15 @@ def launch_all(
     try:
         _launch(job, on_loss)
     except (DivergedError, LaunchError, StalledError, RuntimeError) as error:
-        where = f"in the run {specs[next(iter(job.left()), -1)].out_dir}"
+        failed_run = specs[next(iter(job.unfinished_runs()), -1)]
+        location = f"in the run {failed_run.out_dir}"
         if isinstance(error, TrainingError):
-            raise type(error)(f"{where}: {error}") from error
-        error.add_note(where)
+            raise type(error)(f"{location}: {error}") from error
+        error.add_note(location)
         raise
 
 
-Tell = Callable[[int, Progress], None]
+ReportProgress = Callable[[int, Progress], None]
 """Called with the number of a run and its progress."""
 
 
@@ -106,7 +113,7 @@ class Job(NamedTuple):
     folder: Path
     """Folder of the ranks' log and errors."""
     run: RunRanks
-    tell: Tell
+    report_progress: ReportProgress
     on_wait: Callable[[str], None] = lambda _: None
 
     @property
@@ -116,11 +123,11 @@ class Job(NamedTuple):
 
     @property
     def files(self) -> LaunchFiles:
-        """What ranks and launcher report to each other."""
+        """The reports between ranks and launcher."""
         return LaunchFiles(self.folder)
 
-    def left(self) -> list[int]:
-        """Numbers of the runs that have no summary, which the ranks write at the end of each."""
+    def unfinished_runs(self) -> list[int]:
+        """Numbers of the runs without a summary, which the ranks write at the end of each."""
         return [
             number
             for number, spec in enumerate(self.specs)
@@ -129,44 +136,44 @@ class Job(NamedTuple):
 
 
 RunRanks = Callable[[Job], tuple[int, str]]
-"""Starts all ranks and follows them to their end; returns the status of the launcher, 0 if all went well, and who was
-late."""
+"""Starts all ranks and follows them to their end. Returns the status of the launcher, 0 if all went
+well, and a description of the ranks that did not start in time."""
 
 
 def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
-    """Start the ranks while there is work left, and restart them when one was lost, as the settings allow."""
+    """Start the ranks while there are unfinished runs; restart them as the settings allow."""
     for spec in job.specs:
-        _refuse_impossible(spec)
-        for words in _damaged_checkpoints(spec):
-            on_loss(words)
-        # The spec later also shows the data of a model's training.
-        spec.save(spec.out_dir / "run.json")
-    most = job.settings.max_restarts
-    # Lost ranks of an earlier command do not count.
-    (job.folder / "lost_ranks.jsonl").unlink(missing_ok=True)
-    while (left := job.left()) and not _attempt(job, left):
+        _check_shards(spec)
+        _prepare_run(spec, on_loss)
+    max_restarts = job.settings.max_restarts
+    job.files.forget_losses()
+    while job.unfinished_runs() and not _attempt(job):
         lost = job.files.lost_ranks()
-        if len(lost) > most:
+        if len(lost) > max_restarts:
             raise LaunchError(
-                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts is {most}. If the "
-                f"cause is not named, does a machine fail? The same command resumes from the last checkpoint."
+                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts "
+                f"is {max_restarts}. If the cause is not named, does a machine fail? The same "
+                f"command resumes from the last checkpoint."
             )
         on_loss(f"a rank was lost ({lost[-1]}); all start again from the last checkpoint")
 
 
-def _damaged_checkpoints(spec: RunSpec) -> list[str]:
-    """Sentences about damaged checkpoints, which the ranks leave out for an older one."""
+def _prepare_run(spec: RunSpec, on_loss: Callable[[str], None]) -> None:
+    """Report damaged checkpoints, which the ranks leave out; write the spec."""
     digest = settings_digest(spec.workload.meaning, spec.train)
-    return CheckpointFolder(spec.out_dir / "checkpoints", digest).describe_damage()
+    checkpoints = CheckpointFolder(spec.out_dir / "checkpoints", digest)
+    for sentence in checkpoints.describe_damage():
+        on_loss(sentence)
+    # The spec later also shows the data of a model's training.
+    spec.save(spec.out_dir / "run.json")
 
 
-def _refuse_impossible(spec: RunSpec) -> None:
-    """Refuse impossible runs before the workers start, since these take seconds to find out."""
+def _check_shards(spec: RunSpec) -> None:
+    """Refuse too few rows before the workers start, since these take seconds to find out."""
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards:
-        rows = workload.group_rows("train")
         plan_epoch(
-            rows,
+            workload.group_rows("train"),
             world_size=settings.workers,
             batch_size=settings.batch_size,
             seed=settings.seed,
@@ -174,69 +181,74 @@ def _refuse_impossible(spec: RunSpec) -> None:
         )
 
 
-def _attempt(job: Job, left: Sequence[int]) -> bool:
+def _attempt(job: Job) -> bool:
     """Run all ranks once; False if one was lost."""
     files = job.files
     files.clear()
-    runs = [
-        {"number": number, "spec": str((job.specs[number].out_dir / "run.json").absolute())}
-        for number in left
-    ]
-    files.runs.write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    steps: list[Progress] = []
+    _write_runs(job)
+    has_progress = False
 
-    def tell(number: int, progress: Progress) -> None:
-        steps[:] = [progress]
-        job.tell(number, progress)
+    def note_progress(run_number: int, progress: Progress) -> None:
+        nonlocal has_progress
+        has_progress = True
+        job.report_progress(run_number, progress)
 
     with MemoryWatch(files) as memory:
-        status, late = job.run(job._replace(tell=tell))
-        if (
-            status
-            and not files.has_started
-            and _FILES_OF_ANOTHER in files.log.read_text(errors="replace")
-        ):
-            status, late = job.run(job._replace(tell=tell))
+        status, missing_ranks = job.run(job._replace(report_progress=note_progress))
+        met_old_files = not files.has_started and _FILES_OF_ANOTHER in files.read_log()
+        if status and met_old_files:
+            status, missing_ranks = job.run(job._replace(report_progress=note_progress))
     # After the loss of a host, mpirun's exit status is 0.
-    if status == 0 and not job.left():
+    if status == 0 and not job.unfinished_runs():
         return True
     _raise_error_of_rank(files)
-    _raise_stall(job.settings, files, late)
-    kill = memory.kill(by_signal=status < 0 or status > _SIGNALS)
-    if kill and not steps:
+    _raise_stall(job.settings, files, missing_ranks)
+    memory_kill = memory.kill(by_signal=status < 0 or status > _SIGNAL_STATUS)
+    if memory_kill and not has_progress:
         raise LaunchError(
-            f"{kill}. No step was made, so another start would end in the same way. {memory_limit().advice} The same "
-            f"command starts again."
+            f"{memory_kill}. No step was made, so another start would end in the same way. "
+            f"{memory_limit().advice} The same command starts again."
         )
-    if not (kill or files.has_started):
+    if not (memory_kill or files.has_started):
         _raise_failed_start(job.settings, files, status)
-    ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
-    files.record_loss(
-        kill
-        or (
-            ended if status < 0 else parse_rank_loss(files.log.read_text(errors="replace")) or ended
-        )
-    )
+    files.record_loss(memory_kill or _cause_of_loss(job.settings, files, status))
     return False
+
+
+def _write_runs(job: Job) -> None:
+    """Write the list of unfinished runs for the ranks."""
+    runs: list[dict[str, Any]] = []
+    for run_number in job.unfinished_runs():
+        path = job.specs[run_number].out_dir / "run.json"
+        runs.append({"number": run_number, "spec": str(path.absolute())})
+    job.files.runs.write_text(json.dumps(runs, indent=1), encoding="utf-8")
+
+
+def _cause_of_loss(settings: TrainSettings, files: LaunchFiles, status: int) -> str:
+    if status >= 0:
+        cause = parse_rank_loss(files.read_log())
+        if cause:
+            return cause
+    return f"{settings.launcher} itself {_describe_end(status)}, and the ranks with it"
 
 
 def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
     worker = [*MODULE_COMMAND, "training.launching.rank_process", str(job.files.runs), "--launched"]
     with (
-        hosts(job.settings.workers) as where,
+        hosts(job.settings.workers) as host_arguments,
         job.files.log.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            rank_command(job.settings, worker, where, folder=job.folder),
+            rank_command(job.settings, worker, host_arguments, folder=job.folder),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=rank_environment(job.settings, where),
+            env=rank_environment(job.settings, host_arguments),
         ) as process,
     ):
         limit = StartLimit(job.files, job.settings, partial(_stop, process), job.on_wait)
         try:
-            _follow(process, job.tell)
+            _follow(process, job.report_progress)
         except BaseException:
             # On Ctrl-C and on errors: no rank may outlive its launcher.
             _stop(process)
@@ -244,20 +256,22 @@ def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
         finally:
             limit.end()
             job.files.end_ranks_here()
-    return process.returncode, limit.late
+    return process.returncode, limit.missing_ranks
 
 
-def _follow(process: subprocess.Popen[str], tell: Tell) -> None:
+def _follow(process: subprocess.Popen[str], report_progress: ReportProgress) -> None:
+    """Read the progress of rank 0 until the launcher ends."""
     if process.stdout is None:
         raise AssertionError("the ranks were started without a pipe for their output")
     for line in process.stdout:
         try:
             content = json.loads(line)
-            number, progress = content.pop("run"), Progress(**content)
+            run_number = content.pop("run")
+            progress = Progress(**content)
         except (ValueError, TypeError, LookupError, AttributeError):
             # MPI's own messages; they matter only if the run fails, and the error then quotes ranks.log.
             continue
-        tell(number, progress)
+        report_progress(run_number, progress)
     process.wait()
 
 
@@ -272,49 +286,53 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _how_it_ended(status: int) -> str:
-    return (
-        f"was ended by signal {-status} ({signal.strsignal(-status)})"
-        if status < 0
-        else f"ended with {status}"
-    )
+def _describe_end(status: int) -> str:
+    if status < 0:
+        return f"was ended by signal {-status} ({signal.strsignal(-status)})"
+    return f"ended with {status}"
 
 
 def _raise_error_of_rank(files: LaunchFiles) -> None:
     """Raise the error of the rank that failed first, if one has failed."""
-    failed = files.first_error()
-    if failed is not None:
-        rank, content = failed
-        raise_described(f"training failed on rank {rank}", content)
+    first_error = files.first_error()
+    if first_error is not None:
+        rank, error = first_error
+        error.raise_again(f"training failed on rank {rank}")
 
 
-def _raise_stall(settings: TrainSettings, files: LaunchFiles, late: str) -> None:
+def _raise_stall(settings: TrainSettings, files: LaunchFiles, missing_ranks: str) -> None:
     """Raise a stall, or a start that took too long, if there was one."""
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
-            f"{read_reports(files.stalls, settings.workers)}\nIf a step may take that long, raise train.stall_seconds; "
-            f"else run `python -m pipeline doctor`. The same command resumes from the last checkpoint."
+            f"{read_reports(files.stalls, settings.workers)}\n"
+            f"If a step may take that long, raise train.stall_seconds; else run "
+            f"`python -m pipeline doctor`. The same command resumes from the last checkpoint."
         )
-    if late:
+    if missing_ranks:
         raise LaunchError(
-            f"{late}\nA host without the program, a firewall between hosts, or a stranger's connection to a port of "
-            f"{settings.launcher} can be the cause: run `python -m pipeline doctor`. If a start may take that long, "
-            f"raise train.stall_seconds. The same command continues from the last checkpoint, if there is one."
+            f"{missing_ranks}\nA host without the program, a firewall between hosts, or a stranger's "
+            f"connection to a port of {settings.launcher} can be the cause: run "
+            f"`python -m pipeline doctor`. If a start may take that long, raise train.stall_seconds. "
+            f"The same command continues from the last checkpoint, if there is one."
         )
 
 
 def _raise_failed_start(settings: TrainSettings, files: LaunchFiles, status: int) -> NoReturn:
-    lost, log = files.lost_ranks(), files.log.read_text(errors="replace")
-    before = f"a rank was lost ({lost[-1]}), and then " if lost else ""
+    """Raise the error of ranks that did not start."""
+    lost = files.lost_ranks()
+    beginning = f"a rank was lost ({lost[-1]}), and then " if lost else ""
     if status < 0:
         raise LaunchError(
-            f"{before}{settings.launcher} {_how_it_ended(status)} while the ranks started: out of memory, a limit "
-            f"of this machine, or a person? The ranks ended too; the same command starts them again."
+            f"{beginning}{settings.launcher} {_describe_end(status)} while the ranks started: out of "
+            f"memory, a limit of this machine, or a person? The ranks ended too; the same command "
+            f"starts them again."
         )
+    log = files.read_log()
     raise LaunchError(
-        f"{before}the ranks did not start: status {status}: {parse_rank_loss(log) or 'no output'}\n"
-        f"The last output:\n{without_noise(log)[-_LAST_WORDS:]}\n"
-        f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
-        f"with --workers 1 to see whether MPI is the cause."
+        f"{beginning}the ranks did not start: status {status}: "
+        f"{parse_rank_loss(log) or 'no output'}\n"
+        f"The last output:\n{drop_noise(log)[-_LOG_CHARACTERS:]}\n"
+        f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or "
+        f"train with --workers 1 to see whether MPI is the cause."
     )

@@ -1,9 +1,9 @@
-"""Runs a program where the network has no way in: in a network namespace that has nothing but loopback.
+"""Runs mpirun in a network namespace that has nothing but loopback.
 
-mpirun listens on all addresses, and a stranger who connects and stays stops it. The arguments are
-a folder that the program must be able to read, and mpirun with its arguments. Without the right to make a
-namespace, or where the folder cannot be read from one, mpirun runs as it is. What a site sets for its network does not
-count.
+mpirun listens on all addresses, and a stranger who connects and stays stops it. The arguments are a
+folder that the program must be able to read, and mpirun with its arguments. Without the right to make a
+namespace, or if the folder cannot be read from one, mpirun runs as it is. A site's settings of its
+network do not count.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _SET_FLAGS, _UP = 0x8914, 0x1
 
 def is_here_alone(arguments: Sequence[str]) -> bool:
     """Whether mpirun starts all ranks on this host."""
-    leads_away = any(_OTHER_HOSTS.search(word) for word in arguments)
-    return not leads_away and not any(_ALLOCATION.match(name) for name in os.environ)
+    names_hosts = any(_OTHER_HOSTS.search(argument) for argument in arguments)
+    is_in_allocation = any(_ALLOCATION.match(variable) for variable in os.environ)
+    return not names_hosts and not is_in_allocation
 
 
 def without_network(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Words before mpirun that keep the network out of a run on this host alone; none for several hosts."""
+    """Arguments before mpirun that isolate a run on this host; none for several hosts."""
     if sys.platform != "linux" or not is_here_alone(arguments):
         return []
     return [*MODULE_COMMAND, "training.launching.loopback_only", str(folder)]
@@ -46,40 +47,50 @@ def without_network(arguments: Sequence[str], folder: Path) -> list[str]:
 def main(argv: list[str]) -> None:
     """Replace this process by the program."""
     _, folder, *command = argv
-    # An attempt that fails cannot be undone, so another process tries first.
-    for kind in (_NEW_NETWORK, _NEW_USER | _NEW_NETWORK):
-        trial = os.fork()
-        if not trial:
-            with suppress(OSError):
-                _seclude(kind)
-                next(Path(folder).iterdir(), None)
-                os._exit(0)
-            os._exit(1)
-        if os.waitpid(trial, 0)[1] == 0:
-            _seclude(kind)
+    for namespaces in (_NEW_NETWORK, _NEW_USER | _NEW_NETWORK):
+        if _can_isolate(namespaces, Path(folder)):
+            _isolate(namespaces)
             break
-    mpirun, *others = command
+    mpirun, *arguments = command
     # mpirun reads parameters of the user from the home folder, which the ranks get back.
-    home = ["-x", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
+    if "HOME" in os.environ:
+        arguments = ["-x", f"HOME={os.environ['HOME']}", *arguments]
     # The Open MPI beside this Python is not that of a site.
     variables = one_host_mpi_environment(
         os.environ, own_mpi=Path(mpirun).parent == Path(sys.executable).parent
     )
-    # This Python ignores them, and what is ignored stays so: a limit of file sizes would leave the ranks waiting.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.execvpe(mpirun, [mpirun, *home, *others], variables)  # noqa: S606 - the launcher's own command, without a shell
+    # This Python ignores these signals, and ranks would inherit that: at a limit of file sizes they
+    # would wait forever.
+    for ignored_signal in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_signal, signal.SIG_DFL)
+    os.execvpe(mpirun, [mpirun, *arguments], variables)  # noqa: S606 - the launcher's own command, without a shell
 
 
-def _seclude(kind: int) -> None:
+def _can_isolate(namespaces: int, folder: Path) -> bool:
+    """Whether a process can read the folder from new namespaces.
+
+    An attempt that fails cannot be undone, so another process tries.
+    """
+    trial = os.fork()
+    if not trial:
+        with suppress(OSError):
+            _isolate(namespaces)
+            next(folder.iterdir(), None)
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(trial, 0)[1] == 0
+
+
+def _isolate(namespaces: int) -> None:
+    """Move this process into new namespaces, with loopback as its network."""
     user, group = os.geteuid(), os.getegid()
-    if ctypes.CDLL(None, use_errno=True).unshare(kind):
+    if ctypes.CDLL(None, use_errno=True).unshare(namespaces):
         raise OSError(ctypes.get_errno(), "unshare")
-    if kind & _NEW_USER:
-        own = Path("/proc/self")
-        (own / "setgroups").write_text("deny", encoding="ascii")
-        (own / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        (own / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    if namespaces & _NEW_USER:
+        process = Path("/proc/self")
+        (process / "setgroups").write_text("deny", encoding="ascii")
+        (process / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        (process / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
 

@@ -13,7 +13,7 @@ import psutil
 from hep_core.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
 from training.launching.rank_reports import LaunchFiles
 
-#: What launchers and batch systems say of a rank that a signal or a lack of memory has ended.
+#: Messages of launchers and batch systems after a signal or a lack of memory has ended a rank.
 _ENDED: Final = re.compile(
     r"on signal \d|oom[- _]?kill|srun: error: .*(Killed|Out Of Memory)", re.IGNORECASE
 )
@@ -29,7 +29,7 @@ class MemoryWatch:
         """Highest memory of each rank on this host [bytes]."""
         self._killed_before = killed_for_memory()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._measure_ranks, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -39,11 +39,11 @@ class MemoryWatch:
         self._is_over.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _measure_ranks(self) -> None:
         while not self._is_over.wait(_SECONDS_BETWEEN_LOOKS):
-            for rank, content in self._files.presence().items():
-                if content["host"] == socket.gethostname():
-                    self._measure(rank, content["pid"])
+            for rank, heartbeat in self._files.heartbeats().items():
+                if heartbeat.host == socket.gethostname():
+                    self._measure(rank, heartbeat.pid)
 
     def _measure(self, rank: int, process_id: int) -> None:
         with suppress(psutil.Error):
@@ -56,10 +56,10 @@ class MemoryWatch:
         return ", ".join(f"rank {rank} {num_bytes // MIB:,}" for rank, num_bytes in largest)
 
     def kill(self, *, by_signal: bool) -> str:
-        """What is known of a kill for memory, with limit and need; empty without one.
+        """A description of a kill for memory, with limit and need; empty without one.
 
-        `by_signal`: whether a signal ended the launcher; else a line of the log about memory counts only if a rank was
-        ended too, since libraries warn of memory that they then do without.
+        `by_signal`: whether a signal ended the launcher. Otherwise a line of the log about memory
+        counts only if a rank was ended too, since libraries warn of memory that they do without.
         """
         num_killed = killed_for_memory() - self._killed_before
         if num_killed > 0:
@@ -68,7 +68,7 @@ class MemoryWatch:
             return (
                 f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
             )
-        log = self._files.log.read_text(errors="replace")
+        log = self._files.read_log()
         line = line_about_memory(log, of_host=True)
         if line and (by_signal or _ENDED.search(log)):
             return f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}"

@@ -1,7 +1,8 @@
-"""Measures the network between ranks: every rank runs `python -m training.launching.message_probe NETWORK SIZE ...`.
+"""Measures the network between ranks.
 
-Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails prints {"error": ...}
-and ends all ranks.
+Every rank runs `python -m training.launching.message_probe NETWORK SIZE ...`. Rank 0 prints one line of
+JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails prints {"error": ...} and ends all
+ranks.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ALL_REDUCE: Final = "all-reduce"
 PUSH: Final = "push"
 #: Time for the repetitions of an operation [s], and their limits.
 _SECONDS: Final = 0.4
-_FEWEST: Final = 7
-_MOST: Final = 300
+_MIN_REPETITIONS: Final = 7
+_MAX_REPETITIONS: Final = 300
 
 
 class Measurement(NamedTuple):
@@ -39,11 +40,14 @@ class Measurement(NamedTuple):
 
 
 def answer(transport: MpiTransport, measured: Callable[[], Iterable[Any]]) -> None:
-    """Print what this rank measures, if it is the first; one that fails prints the error, and ends all ranks."""
+    """Print the measurements, if this rank is the first.
+
+    A rank that fails prints the error, and ends all ranks.
+    """
     try:
-        found = list(measured())
+        measurements = list(measured())
         if transport.rank == 0:
-            sys.stdout.write(json.dumps({"measured": found}) + "\n")
+            sys.stdout.write(json.dumps({"measured": measurements}) + "\n")
         transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         sys.stdout.write(json.dumps({"error": str(error) or type(error).__name__}) + "\n")
@@ -65,15 +69,17 @@ def main(argv: list[str]) -> None:
 
 def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
     vector = np.zeros(nbytes // 4, np.float32)
-    seconds = _repeated(transport, lambda: run_now(transport.all_reduce_sum(vector)))
+    seconds = _median_seconds(transport, lambda: run_now(transport.all_reduce_sum(vector)))
     return Measurement(ALL_REDUCE, transport.world_size, nbytes, seconds)
 
 
 def _average(transport: MpiTransport, nbytes: int) -> Measurement:
-    """Averages that rank 0 makes with rank 1."""
+    """Measure the averages that rank 0 makes with rank 1."""
     shared = run_now(transport.shared_vector(np.zeros(nbytes // 4, np.float32)))
     is_first = transport.rank == 0
-    seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
+    seconds = _median_seconds(
+        transport, lambda: run_now(shared.average_with(1)) if is_first else None
+    )
     run_now(shared.close())
     return Measurement(
         "memory" if transport.process.is_one_host else "sockets",
@@ -84,7 +90,7 @@ def _average(transport: MpiTransport, nbytes: int) -> Measurement:
 
 
 def _push(transport: MpiTransport, nbytes: int) -> Measurement:
-    """Pushes of a sum that rank 0, who says how often, makes to a shard of another rank."""
+    """Measure the pushes that rank 0 makes to a shard of another rank."""
     change = np.zeros(2 * (nbytes // 4), np.float32)
     server = run_now(transport.parameter_server(change, shards=2))
     is_first = transport.rank == 0
@@ -92,24 +98,27 @@ def _push(transport: MpiTransport, nbytes: int) -> Measurement:
     def add(shard: Shard) -> None:
         shard.vector += change[shard.elements]
 
-    seconds = _repeated(
+    seconds = _median_seconds(
         transport, lambda: run_now(server.push(add, ShardSelection(1))) if is_first else None
     )
     run_now(server.close())
     return Measurement(PUSH, transport.world_size, nbytes, seconds)
 
 
-def _repeated(transport: MpiTransport, once: Callable[[], Any]) -> float:
+def _median_seconds(transport: MpiTransport, operation: Callable[[], Any]) -> float:
+    """The median time of an operation over its repetitions, of the slowest rank [s]."""
     run_now(transport.barrier())
-    once()
+    operation()
     started = perf_counter()
-    once()
-    count = np.array([np.clip(_SECONDS / (perf_counter() - started), _FEWEST, _MOST)])
+    operation()
+    repetitions = _SECONDS / (perf_counter() - started)
+    count = np.array([np.clip(repetitions, _MIN_REPETITIONS, _MAX_REPETITIONS)])
+    # All ranks repeat as often as rank 0.
     run_now(transport.broadcast(count))
     seconds = []
     for _ in range(int(count[0])):
         started = perf_counter()
-        once()
+        operation()
         seconds.append(perf_counter() - started)
     run_now(transport.barrier())
     medians = np.zeros(transport.world_size)

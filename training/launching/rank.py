@@ -45,27 +45,27 @@ class RunSpec(NamedTuple):
     def save(self, path: Path) -> None:
         """Write the spec as JSON, with paths relative to its folder, and without `train.launcher_args`."""
 
-        def seen_from_there(folder: Path) -> str:
+        def relative_to_spec(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)
 
         content = {
-            **self.workload.to_json(seen_from_there),
+            **self.workload.to_json(relative_to_spec),
             # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
             "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
-            "out_dir": seen_from_there(self.out_dir),
+            "out_dir": relative_to_spec(self.out_dir),
         }
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a spec that `save` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
 
-        def resolved(written: str) -> Path:
-            return Path(os.path.normpath(path.parent.absolute() / written))
+        def resolve(relative_path: str) -> Path:
+            return Path(os.path.normpath(path.parent.absolute() / relative_path))
 
-        workload = workload_from_json(content, resolved)
-        return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
+        workload = workload_from_json(content, resolve)
+        return cls(workload, TrainSettings(**content["train"]), resolve(content["out_dir"]))
 
 
 def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
@@ -76,8 +76,8 @@ def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
     """
     if not path.exists():
         raise LaunchError(
-            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all hosts share under "
-            f"the same path."
+            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all "
+            f"hosts share under the same path."
         )
     content = json.loads(path.read_text(encoding="utf-8"))
     return [(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
@@ -90,13 +90,13 @@ def train(
     on_progress: Callable[[Progress], None] | None,
     watchdog: Watchdog | None = None,
 ) -> None:
-    """Train on this rank; resumes from the newest checkpoint of the same settings in `spec.out_dir`.
+    """Train on this rank; resumes from the newest checkpoint of the same settings, if there is one.
 
-    Writes into `spec.out_dir`: `model/` (the model of the lowest validation loss), `metrics/rank-<n>.jsonl` (one line
-    per epoch), `checkpoints/`, `summary.json`.
+    Writes into `spec.out_dir`: `model/` (the model of the lowest validation loss),
+    `metrics/rank-<n>.jsonl` (one line per epoch), `checkpoints/`, `summary.json`.
 
-    `on_progress`: called from time to time; None on ranks without a progress display. `watchdog`: checks that there is
-    progress.
+    `on_progress`: called from time to time; None on ranks without a progress display. `watchdog`:
+    checks that there is progress.
 
     Raises:
         TrainingError: Among others, a checkpoint or the data is damaged, or the loss is no longer finite.
@@ -150,25 +150,30 @@ def train(
 
 
 def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:
-    """The newest checkpoint that rank 0 sees; right after a crash, shared storage may show ranks different ones.
+    """The newest checkpoint that rank 0 sees.
+
+    Right after a crash, shared storage may show different ones to the ranks.
 
     Raises:
         CheckpointError: The checkpoint is damaged, or this rank does not see it.
     """
-    found = checkpoints.latest() if transport.rank == 0 else None
-    place = np.array(
-        [found.epoch, found.step, found.world_size] if found else [0, 0, 0], dtype=np.int64
-    )
-    run_now(transport.broadcast(place))
-    epoch, step, world_size = (int(number) for number in place)
-    return checkpoints.await_complete(Position(epoch, step), world_size) if world_size else None
+    message = np.zeros(3, dtype=np.int64)
+    latest = checkpoints.latest() if transport.rank == 0 else None
+    if latest is not None:
+        message[:] = latest.epoch, latest.step, latest.world_size
+    run_now(transport.broadcast(message))
+    epoch, step, world_size = message.tolist()
+    if world_size == 0:
+        return None
+    return checkpoints.await_complete(Position(epoch, step), world_size)
 
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Treat denormal numbers as 0: in vanishing gradients they make the backward pass of a GRU 2.5 times slower.
+    """Treat denormal numbers as 0.
 
-    The mode applies to the whole process, so it ends with the training.
+    In vanishing gradients they make the backward pass of a GRU 2.5 times slower. The mode applies to
+    the whole process, so it ends with the training.
     """
     torch.set_flush_denormal(True)
     try:
@@ -179,10 +184,10 @@ def without_denormals() -> Iterator[None]:
 
 def save_state(workload: Workload, model: FlatModel, state: ModelState, folder: Path) -> None:
     """Save a model with the given parameters and buffers; its own stay unchanged."""
-    own = model.state()
+    current_state = model.state()
     model.load(state)
     workload.save(model.module, folder)
-    model.load(own)
+    model.load(current_state)
 
 
 def choose_device(name: str, workload: Workload) -> torch.device:
@@ -204,7 +209,8 @@ def choose_device(name: str, workload: Workload) -> torch.device:
         )
     # cuBLAS is deterministic only with a workspace of fixed size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Else cuDNN rounds the factors of float32 products to 10 bits (TF32), in recurrent networks and convolutions.
+    # By default cuDNN rounds the factors of float32 products to 10 bits (TF32), in recurrent networks
+    # and convolutions.
     cudnn: Any = torch.backends.cudnn  # Without types for these.
     cudnn.rnn.fp32_precision = cudnn.conv.fp32_precision = "ieee"
     return torch.device("cuda", local_rank() % available)

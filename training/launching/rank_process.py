@@ -1,8 +1,8 @@
 """The program of one rank of a training run; `training.launching.launcher` starts it.
 
-Its argument is a list, `[{"number": 0, "spec": "run.json"}, ...]`, whose runs it trains one after the other. Rank 0
-prints the progress with the number of the run, one JSON object per line. An error on any rank ends the whole job; its
-message goes to `errors/rank-<n>.json` in the folder of the list.
+Its argument is a list, `[{"number": 0, "spec": "run.json"}, ...]`, whose runs it trains one after the
+other. Rank 0 prints the progress with the number of the run, one JSON object per line. An error on any
+rank ends the whole job; its message goes to `errors/rank-<n>.json` in the folder of the list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from training.errors import LaunchError
 from training.launching.rank import read_runs, train
-from training.launching.rank_reports import LaunchFiles, described
+from training.launching.rank_reports import LaunchFiles, RankError
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
 from training.transports.basics import load_mpi, run_now
@@ -29,8 +29,8 @@ _SECONDS_BETWEEN_LOOKS: Final = 2.0
 
 def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
-    listed = Path(argv[1])
-    files = LaunchFiles(listed.parent)
+    runs_path = Path(argv[1])
+    files = LaunchFiles(runs_path.parent)
     files.write_heartbeat("has begun, and does not come out of the start of MPI")
     world = load_mpi().COMM_WORLD
     files.write_heartbeat("is in MPI, and waits for the others or for its data")
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     if world.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
-        runs = read_runs(listed)
+        runs = read_runs(runs_path)
         settings = runs[0][1].train
         watchdog = Watchdog(
             files.stalls, files.signs, rank=world.rank, seconds=settings.stall_seconds
@@ -49,11 +49,11 @@ def main(argv: list[str]) -> int:
         if world.rank == 0:
             files.clear_stalls()
             files.mark_started()
-        for number, spec in runs:
+        for run_number, spec in runs:
             transport = MpiTransport(**spec.train.algorithm.transport_options._asdict())
             run_now(transport.barrier())
-            show = None if world.rank else partial(_tell, number)
-            train(spec, transport, on_progress=show, watchdog=watchdog)
+            on_progress = None if world.rank else partial(_print_progress, run_number)
+            train(spec, transport, on_progress=on_progress, watchdog=watchdog)
             transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not _is_rank_loss(error):
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
                 files.report_error(world.rank, error)
             except OSError:
                 # This host does not see the folder; the launcher quotes what the ranks print.
-                sys.stderr.write(f"{described(error)['message']}\n")
+                sys.stderr.write(f"{RankError.from_exception(error).message}\n")
         if transport is None:
             world.Abort(1)
         else:
@@ -70,8 +70,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _tell(number: int, progress: Progress) -> None:
-    sys.stdout.write(json.dumps({"run": number, **progress._asdict()}) + "\n")
+def _print_progress(run_number: int, progress: Progress) -> None:
+    sys.stdout.write(json.dumps({"run": run_number, **progress._asdict()}) + "\n")
     sys.stdout.flush()
 
 
@@ -81,7 +81,10 @@ def _is_rank_loss(error: BaseException) -> bool:
 
 
 def check_world_size(started: int, configured: int) -> None:
-    """Refuse a job of another size than configured: `srun` without PMIx silently starts N jobs of one rank each."""
+    """Refuse a job of another size than configured.
+
+    `srun` without PMIx silently starts N jobs of one rank each.
+    """
     if started != configured:
         raise LaunchError(
             f"{started} MPI processes run together, {configured} workers are configured. If srun started them, its "

@@ -1,4 +1,4 @@
-"""What ranks and launcher report to each other: errors, and small files in the folder of a run."""
+"""Reports between ranks and launcher: errors, and small files in the folder of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import psutil
 
@@ -31,48 +31,78 @@ _PROGRAMS: Final = {"training.launching.rank_process", "training.launching.agent
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def described(error: BaseException) -> dict[str, Any]:
-    """An error in plain values, from which another process raises it again."""
-    told = plugin_error(error) or error
-    message = str(told) or type(told).__name__
-    reason = lack_of_memory(error)
-    if reason:
-        message = (
-            f"there is no memory ({reason}): on {socket.gethostname()} {limit_and_advice(reason)}"
+class RankError(NamedTuple):
+    """An error of a rank in plain values, from which the launcher raises it again."""
+
+    known: bool
+    """Whether it is no bug of this program."""
+    diverged: bool
+    damaged: bool
+    """Whether an output of an earlier stage is damaged."""
+    message: str
+    traceback: str
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> Self:
+        """Describe an error."""
+        cause = plugin_error(error) or error
+        message = str(cause) or type(cause).__name__
+        is_known = isinstance(
+            cause,
+            # A full disk, for example, is an OSError and no bug of this program.
+            TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError,
         )
-    known = isinstance(
-        told, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError
-    )
-    return {
-        # A full disk, for example, is no bug of this program.
-        "known": known or bool(reason),
-        "diverged": isinstance(error, DivergedError),
-        "damaged": isinstance(error, DamagedOutputError),
-        "message": message,
-        "traceback": "".join(traceback.format_exception(error)),
-    }
+        memory_reason = lack_of_memory(error)
+        if memory_reason:
+            is_known = True
+            message = (
+                f"there is no memory ({memory_reason}): "
+                f"on {socket.gethostname()} {limit_and_advice(memory_reason)}"
+            )
+        return cls(
+            known=is_known,
+            diverged=isinstance(error, DivergedError),
+            damaged=isinstance(error, DamagedOutputError),
+            message=message,
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    def raise_again(self, location: str) -> NoReturn:
+        """Raise the error in this process."""
+        if self.damaged:
+            damage = DamagedOutputError.from_message(self.message)
+            if damage:
+                raise damage
+        message = f"{location}: {self.message}"
+        if self.diverged:
+            raise DivergedError(message)
+        if self.known:
+            raise LaunchError(message)
+        error = RuntimeError(message)
+        error.add_note(self.traceback)
+        raise error
 
 
-def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
-    """Raise what `described` gave."""
-    if content["damaged"] and (damage := DamagedOutputError.from_message(content["message"])):
-        raise damage
-    message = f"{where}: {content['message']}"
-    if content["known"]:
-        raise (DivergedError if content["diverged"] else LaunchError)(message)
-    error = RuntimeError(message)
-    error.add_note(content["traceback"])
-    raise error
+class Heartbeat(NamedTuple):
+    """A rank's note of how far its start is."""
+
+    host: str
+    pid: int
+    what: str
 
 
 class LaunchFiles:
-    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `lost_ranks.jsonl`, and more."""
+    """The files in the folder of a run through which ranks and launcher report to each other.
+
+    `present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`,
+    `lost_ranks.jsonl`, and more.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.runs = folder / "runs.json"
-        """Tells the ranks what is left to do."""
+        """The runs that the ranks have to do."""
         self.log = folder / "ranks.log"
-        """What the ranks print."""
+        """The output of the ranks."""
         self._started = folder / "started"
         self._errors = folder / "errors"
         self.present = folder / "present"
@@ -87,36 +117,46 @@ class LaunchFiles:
             shutil.rmtree(path, ignore_errors=True)
         self.clear_stalls()
 
-    def write_heartbeat(self, what: str) -> None:
-        """Note how far the start of this rank is, as far as it knows its number before MPI has begun."""
-        found = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
-        # A host that does not see the folder says so later.
-        with suppress(OSError):
-            if found:
-                content = {"host": socket.gethostname(), "pid": os.getpid(), "what": what}
-                _write(self.present / f"rank-{found[0]}.json", content)
-
-    def presence(self) -> dict[int, dict[str, Any]]:
-        """What each rank has noted of its start: its host, process and how far it is."""
-        return dict(map(_read, self.present.glob("rank-*.json")))
-
-    def end_ranks_here(self) -> None:
-        """End the ranks on this host that outlive their launcher: they would write beside those of the next start."""
-        for content in self.presence().values():
-            if content["host"] == socket.gethostname():
-                with suppress(psutil.NoSuchProcess):
-                    process = psutil.Process(content["pid"])
-                    if _PROGRAMS & {*process.cmdline()}:
-                        process.kill()
-                        process.wait()
-
     def clear_stalls(self) -> None:
         """Remove the reports before the ranks begin to watch, since any report ends the job."""
         for path in (self.stalls, self.signs):
             shutil.rmtree(path, ignore_errors=True)
 
+    def read_log(self) -> str:
+        """The output of the ranks so far."""
+        return self.log.read_text(errors="replace")
+
+    def write_heartbeat(self, what: str) -> None:
+        """Note how far the start of this rank is, if it knows its number before MPI has begun."""
+        ranks = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
+        # A host that does not see the folder says so later.
+        with suppress(OSError):
+            if ranks:
+                heartbeat = Heartbeat(socket.gethostname(), os.getpid(), what)
+                _write(self.present / f"rank-{ranks[0]}.json", heartbeat._asdict())
+
+    def heartbeats(self) -> dict[int, Heartbeat]:
+        """The note of each rank about its start."""
+        heartbeats: dict[int, Heartbeat] = {}
+        for path in self.present.glob("rank-*.json"):
+            heartbeats[_rank_of_path(path)] = Heartbeat(**_read(path))
+        return heartbeats
+
+    def end_ranks_here(self) -> None:
+        """End the ranks on this host that outlive their launcher.
+
+        They would write beside those of the next start.
+        """
+        for heartbeat in self.heartbeats().values():
+            if heartbeat.host == socket.gethostname():
+                with suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(heartbeat.pid)
+                    if _PROGRAMS & {*process.cmdline()}:
+                        process.kill()
+                        process.wait()
+
     def mark_started(self) -> None:
-        """All ranks have found each other."""
+        """Note that all ranks have found each other."""
         self._started.touch()
 
     @property
@@ -126,28 +166,28 @@ class LaunchFiles:
 
     def report_error(self, rank: int, error: BaseException) -> None:
         """Write a rank's error."""
-        _write(self._errors / f"rank-{rank}.json", described(error))
+        _write(self._errors / f"rank-{rank}.json", RankError.from_exception(error)._asdict())
 
-    def first_error(self) -> tuple[int, dict[str, Any]] | None:
+    def first_error(self) -> tuple[int, RankError] | None:
         """The rank that failed first, and its error."""
-        first = min(
-            self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns, default=None
-        )
-        return None if first is None else _read(first)
+        paths = sorted(self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return (_rank_of_path(paths[0]), RankError(**_read(paths[0]))) if paths else None
 
-    def record_loss(self, words: str) -> None:
+    def record_loss(self, cause: str) -> None:
         """Record that a rank was lost."""
         with self._lost_ranks.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"what": words}) + "\n")
+            file.write(json.dumps({"what": cause}) + "\n")
 
     def lost_ranks(self) -> list[str]:
-        """Sentences about the losses so far."""
+        """Causes of the losses so far."""
         if not self._lost_ranks.exists():
             return []
-        return [
-            json.loads(line)["what"]
-            for line in self._lost_ranks.read_text(encoding="utf-8").splitlines()
-        ]
+        lines = self._lost_ranks.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line)["what"] for line in lines]
+
+    def forget_losses(self) -> None:
+        """Remove the losses of an earlier command."""
+        self._lost_ranks.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -156,9 +196,13 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         unfinished.write_text(json.dumps(content), encoding="utf-8")
 
 
-def _read(path: Path) -> tuple[int, dict[str, Any]]:
-    """The number of a rank, and what it wrote."""
-    return int(path.stem.removeprefix("rank-")), json.loads(path.read_text(encoding="utf-8"))
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _rank_of_path(path: Path) -> int:
+    return int(path.stem.removeprefix("rank-"))
 
 
 #: Least time without any news from a start [s]; a rank needs seconds to load its libraries.
@@ -168,17 +212,17 @@ _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.5
 #: Length of a start after which it says what it waits for; then after twice as long, and so on [s].
 _SILENCE_SECONDS: Final = 20.0
-_RANKS_SHOWN: Final = 3
+_MAX_RANKS_IN_MESSAGE: Final = 3
 _WAIT_OF_SRUN: Final = re.compile(r"^srun: .*(temporarily disabled|queued|waiting|retrying)")
 
 
 class StartLimit:
-    """A thread that stops a launcher whose ranks do not start, or that does not end after a standstill.
+    """A thread that stops a launcher whose ranks do not start, or that does not end after a stall.
 
     The time counts from the last news: a rank began, is in MPI, or trains.
 
-    `settings`: number of ranks and the time without progress. `on_wait`: called now and then with what a long start
-    waits for.
+    `settings`: number of ranks and the time without progress. `on_wait`: called now and then with a
+    sentence about the wait of a long start.
     """
 
     def __init__(
@@ -189,57 +233,72 @@ class StartLimit:
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._files, self._settings, self._stop, self._on_wait = files, settings, stop, on_wait
-        self._seconds = max(settings.stall_seconds, _LEAST_SECONDS)
-        self.late = ""
-        """What did not come, if the launcher was stopped for that."""
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._limit_seconds = max(settings.stall_seconds, _LEAST_SECONDS)
+        self.missing_ranks = ""
+        """A description of the ranks that did not start, if the launcher was stopped for that."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """The launcher has ended."""
-        self._over.set()
+        """Stop watching: the launcher has ended."""
+        self._is_over.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        seen, since = -1, time.monotonic()
-        begun, silence = time.monotonic(), _SILENCE_SECONDS
-        while not self._over.wait(_LOOK_SECONDS):
+    def _watch(self) -> None:
+        begin = last_news = time.monotonic()
+        last_heartbeats = -1
+        silence_seconds = _SILENCE_SECONDS
+        while not self._is_over.wait(_LOOK_SECONDS):
             if self._files.stalls.exists():
-                if not self._over.wait(_END_SECONDS):
+                if not self._is_over.wait(_END_SECONDS):
                     self._stop()
                 return
-            news = sum(path.stat().st_mtime_ns for path in self._files.present.glob("rank-*.json"))
-            trains = {path.name for path in self._files.signs.glob("rank-*")}
-            if time.monotonic() - begun > silence and not self._files.has_started:
-                self._on_wait(f"for {silence:g} s the start waits: {self._awaited(trains)}")
-                silence *= 2
-            if news != seen or len(trains) == self._settings.workers:
-                seen, since = news, time.monotonic()
-            elif time.monotonic() - since > self._seconds:
-                self.late = (
-                    f"the ranks did not start within {self._seconds:g} s:\n{self._missing(trains)}"
+            heartbeat_paths = self._files.present.glob("rank-*.json")
+            heartbeats = sum(path.stat().st_mtime_ns for path in heartbeat_paths)
+            training = {path.name for path in self._files.signs.glob("rank-*")}
+            now = time.monotonic()
+            if now - begin > silence_seconds and not self._files.has_started:
+                reason = self._describe_wait(training)
+                self._on_wait(f"for {silence_seconds:g} s the start waits: {reason}")
+                silence_seconds *= 2
+            if heartbeats != last_heartbeats or len(training) == self._settings.workers:
+                last_heartbeats, last_news = heartbeats, now
+            elif now - last_news > self._limit_seconds:
+                missing = "\n".join(self._describe_missing(training))
+                self.missing_ranks = (
+                    f"the ranks did not start within {self._limit_seconds:g} s:\n{missing}"
                 )
                 self._stop()
                 return
 
-    def _awaited(self, trains: set[str]) -> str:
-        """What the start waits for, on one line."""
-        log = self._files.log.read_text(errors="replace")
-        waits_of_srun = [line for line in log.splitlines() if _WAIT_OF_SRUN.search(line)]
-        if waits_of_srun:
-            return f"{waits_of_srun[-1].strip()}; an earlier step of this job may still end on these nodes"
-        missing = self._missing(trains).splitlines()
-        more = f" and {len(missing) - _RANKS_SHOWN} more" if len(missing) > _RANKS_SHOWN else ""
-        return ", ".join(line.strip() for line in missing[:_RANKS_SHOWN]) + more
+    def _describe_wait(self, training: set[str]) -> str:
+        """The reason for which the start waits, on one line.
 
-    def _missing(self, trains: set[str]) -> str:
-        present = self._files.presence()
-        lines = [
-            f"  rank {rank} on {present[rank]['host']}: {present[rank]['what']}"
-            if rank in present
-            else f"  rank {rank}: its process did not come"
-            for rank in range(self._settings.workers)
-            if f"rank-{rank}" not in trains
-        ]
-        return "\n".join(lines)
+        `training`: names of the signs of the ranks that train.
+        """
+        log_lines = self._files.read_log().splitlines()
+        waits_of_srun = [line for line in log_lines if _WAIT_OF_SRUN.search(line)]
+        if waits_of_srun:
+            return (
+                f"{waits_of_srun[-1].strip()}; "
+                f"an earlier step of this job may still end on these nodes"
+            )
+        missing = [line.strip() for line in self._describe_missing(training)]
+        num_more = len(missing) - _MAX_RANKS_IN_MESSAGE
+        text = ", ".join(missing[:_MAX_RANKS_IN_MESSAGE])
+        return f"{text} and {num_more} more" if num_more > 0 else text
+
+    def _describe_missing(self, training: set[str]) -> list[str]:
+        """A line about each rank that does not train yet."""
+        heartbeats = self._files.heartbeats()
+        lines: list[str] = []
+        for rank in range(self._settings.workers):
+            if f"rank-{rank}" in training:
+                continue
+            if rank in heartbeats:
+                host, _, what = heartbeats[rank]
+                lines.append(f"  rank {rank} on {host}: {what}")
+            else:
+                lines.append(f"  rank {rank}: its process did not come")
+        return lines

@@ -1,7 +1,7 @@
-"""What mpirun calls instead of ssh: sends a command to the task of a Spark job on a host, and shows its output.
+"""Replaces ssh for mpirun: sends a command to the task of a Spark job on a host, and shows its output.
 
-Its arguments are the file of the hosts, the name of a host, and the words of the command. It uses the standard library
-only, since it runs apart from this package.
+Its arguments are the file of the hosts, the name of a host, and the words of the command. It uses only
+the standard library, since it runs apart from this package.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _LONGEST_LINE = 1 << 20
 _START_SECONDS = 10.0
 # Time after which a silent connection is checked, and between checks [s]; number of checks without an answer.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 2}
-_BEFORE_STATUS = b"\0status "
+_STATUS_PREFIX = b"\0status "
 
 
 def main(argv: list[str]) -> int:
-    """Run the command on the host; returns its exit status. As with ssh, a shell there takes the words apart."""
-    _, table, name, *words = argv
-    host = json.loads(Path(table).read_text(encoding="utf-8"))[name]
+    """Run the command on the host; returns its exit status. As with ssh, a shell there splits it."""
+    _, hosts_file, name, *command = argv
+    host = json.loads(Path(hosts_file).read_text(encoding="utf-8"))[name]
     try:
-        status = _run_on(host, " ".join(words))
+        status = _run_on_host(host, " ".join(command))
     except OSError as error:
         status, reason = None, str(error)
     else:
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _run_on(host: dict[str, Any], command: str) -> int | None:
+def _run_on_host(host: dict[str, Any], command: str) -> int | None:
     """Run a command in the task of a host, show its output, and return its status; None without a status."""
     output = b""
     with socket.create_connection((host["address"], host["port"]), _START_SECONDS) as task:
@@ -44,15 +44,16 @@ def _run_on(host: dict[str, Any], command: str) -> int | None:
         keep_alive(task)
         task.sendall(host["token"].encode())
         write_line(task, {"command": command})
-        while part := task.recv(1 << 16):
-            output += part
-            shown, separator, status = output.partition(_BEFORE_STATUS)
-            # Keep back what may be the beginning of the status.
-            end = len(shown) if separator else max(0, len(output) - len(_BEFORE_STATUS))
+        while received := task.recv(1 << 16):
+            output += received
+            end = output.find(_STATUS_PREFIX)
+            if end < 0:
+                # The last bytes may be the beginning of the prefix.
+                end = max(0, len(output) - len(_STATUS_PREFIX))
             sys.stdout.buffer.write(output[:end])
             sys.stdout.buffer.flush()
             output = output[end:]
-    _, separator, status = output.partition(_BEFORE_STATUS)
+    _, separator, status = output.partition(_STATUS_PREFIX)
     if not (separator and status):
         return None
     return abs(int(status))
@@ -84,8 +85,8 @@ def read_line(connection: socket.socket) -> dict[str, Any] | None:
 def write_status(connection: socket.socket, status: int) -> None:
     """Send the exit status, after all output."""
     with contextlib.suppress(OSError):
-        # The agent may be gone.
-        connection.sendall(_BEFORE_STATUS + str(status).encode())
+        # The other end may be gone.
+        connection.sendall(_STATUS_PREFIX + str(status).encode())
 
 
 if __name__ == "__main__":

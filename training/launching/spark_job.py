@@ -1,8 +1,9 @@
 """Hosts for ranks inside the executors of a Spark cluster, without ssh.
 
-Tasks of a barrier job hold one slot for each worker. On each host, one of them starts what mpirun would start there by
-ssh: mpirun calls the agent of `training.launching.spark_agent` instead of ssh, and the agent sends the command to the
-task. The job ends when the driver closes its connections to the tasks.
+Tasks of a barrier job hold one slot for each worker. On each host, one of them starts the programs that
+mpirun would start there by ssh: mpirun calls the agent of `training.launching.spark_agent` instead of
+ssh, and the agent sends the command to the task. The job ends when the driver closes its connections to
+the tasks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def spark_hosts(
 
     Python and this code must lie at the same path on all hosts, and the run folder on storage that all share.
 
-    `on_wait`: called with what a long start waits for.
+    `on_wait`: called with a sentence about the wait of a long start.
 
     Yields:
         Arguments of mpirun, which start the ranks in the slots.
@@ -59,32 +60,27 @@ def spark_hosts(
     Raises:
         LaunchError: The cluster has fewer slots than workers, grows and shrinks, or does not start the tasks.
     """
-    refuse_impossible(spark, workers, on_wait)
+    require_slots(spark, workers, on_wait)
     token = secrets.token_hex(32)
-    bind, name = driver_address(spark)
+    bind_address, driver_name = driver_address(spark)
     failures: list[Exception] = []
     with ExitStack() as stack:
-        door = AuthenticatedListener(socket.create_server((bind, 0)), token.encode())
-        stack.callback(door.close)
-        driver = (name, door.address[1])
+        listener = AuthenticatedListener(socket.create_server((bind_address, 0)), token.encode())
+        stack.callback(listener.close)
+        driver = (driver_name, listener.address[1])
         job = threading.Thread(
             target=_run_job, args=(spark, workers, driver, token, failures), daemon=True
         )
         job.start()
         stack.callback(job.join, _GRACE_SECONDS)
-        hosts = _accept_all(door, workers, failures, stack, on_wait)
+        hosts = _accept_all(listener, workers, failures, stack, on_wait)
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-"))
         )
-        names = {name: f"executors-{place}" for place, name in enumerate(sorted(hosts))}
-        table = {names[name]: {**host, "token": token} for name, host in hosts.items()}
-        (folder / "hosts.json").write_text(json.dumps(table), encoding="utf-8")
-        slots = ",".join(f"{names[name]}:{host['slots']}" for name, host in hosts.items())
-        # The program that mpirun calls instead of ssh.
-        agent = folder / "agent"
-        words = (sys.executable, "-I", spark_agent.__file__, str(folder / "hosts.json"))
-        agent.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
-        agent.chmod(0o700)
+        aliases = {name: f"executors-{index}" for index, name in enumerate(sorted(hosts))}
+        hosts_by_alias = {aliases[name]: {**host, "token": token} for name, host in hosts.items()}
+        agent = _write_agent(folder, hosts_by_alias)
+        slots = ",".join(f"{aliases[name]}:{host['slots']}" for name, host in hosts.items())
         # A daemon that leaves its session would outlive the task.
         yield [
             "--leave-session-attached",
@@ -94,39 +90,56 @@ def spark_hosts(
         ]
 
 
+def _write_agent(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
+    """Write the program that mpirun calls instead of ssh, with the hosts that it reaches."""
+    hosts_file = folder / "hosts.json"
+    hosts_file.write_text(json.dumps(hosts), encoding="utf-8")
+    command = shlex.join([sys.executable, "-I", spark_agent.__file__, str(hosts_file)])
+    agent = folder / "agent"
+    agent.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    agent.chmod(0o700)
+    return agent
+
+
 def driver_address(spark: SparkContext) -> tuple[str, str]:
-    """Where the driver listens, and its name for the executors."""
+    """The address at which the driver listens, and its name for the executors."""
     conf = spark.getConf()
     name = conf.get("spark.driver.host") or socket.gethostname()
     return conf.get("spark.driver.bindAddress") or name, name
 
 
-def refuse_impossible(
+def require_slots(
     spark: SparkContext, workers: int, on_wait: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Refuse clusters without a fixed slot for each worker; `on_wait` is called if executors have to come first."""
+    """Refuse clusters without a fixed slot for each worker.
+
+    `on_wait`: called if executors have to come first.
+    """
     if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         raise LaunchError(
-            "Workers in executors need a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
-            "Set it to false in spark.conf, or use the launcher mpirun or srun."
+            "Workers in executors need a fixed number of executors, but "
+            "spark.dynamicAllocation.enabled is true. Set it to false in spark.conf, or use the "
+            "launcher mpirun or srun."
         )
     is_local = str(spark.master).startswith("local[")
     deadline = time.monotonic() + (0.0 if is_local else _REGISTER_SECONDS)
-    told_at = time.monotonic() + _SILENCE_SECONDS
+    report_at = time.monotonic() + _SILENCE_SECONDS
     context = spark._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     # Tasks that the executors of this moment can run together; `defaultParallelism` is never below 2.
     while (slots := context.maxNumConcurrentTasks(profile)) < workers:
         if time.monotonic() >= deadline:
             raise LaunchError(
-                f"train.workers is {workers}, but the Spark cluster {spark.master} has {slots} slots, and all workers "
-                f"start together. Use at most {slots} workers, or more executors."
+                f"train.workers is {workers}, but the Spark cluster {spark.master} has {slots} "
+                f"slots, and all workers start together. Use at most {slots} workers, or more "
+                f"executors."
             )
-        if time.monotonic() >= told_at:
+        if time.monotonic() >= report_at:
             on_wait(
-                f"waiting for executors: {spark.master} has {slots} slots of the {workers} for the workers"
+                f"waiting for executors: {spark.master} has {slots} slots of the {workers} for the "
+                f"workers"
             )
-            told_at = math.inf
+            report_at = math.inf
         time.sleep(_LOOK_SECONDS)
 
 
@@ -148,15 +161,18 @@ def _run_job(
 
 
 def _accept_all(
-    door: AuthenticatedListener,
+    listener: AuthenticatedListener,
     workers: int,
     failures: list[Exception],
     stack: ExitStack,
     on_wait: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
-    """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack."""
+    """Wait for all tasks; returns address, port and slots of each host.
+
+    Their connections close with the stack.
+    """
     deadline = time.monotonic() + _START_SECONDS
-    told_at = time.monotonic() + _SILENCE_SECONDS
+    report_at = time.monotonic() + _SILENCE_SECONDS
     hosts: dict[str, dict[str, Any]] = {}
     slots: Counter[str] = Counter()
     while slots.total() < workers:
@@ -166,45 +182,47 @@ def _accept_all(
             ) from failures[0]
         if time.monotonic() > deadline:
             raise LaunchError(
-                f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other jobs may hold the "
-                f"slots of the cluster, or its hosts cannot reach the driver: check spark.driver.host."
+                f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other "
+                f"jobs may hold the slots of the cluster, or its hosts cannot reach the driver: check "
+                f"spark.driver.host."
             )
-        if time.monotonic() >= told_at:
+        if time.monotonic() >= report_at:
             on_wait(
-                f"waiting for executors: {slots.total()} of {workers} slots are held; other jobs may hold the others"
+                f"waiting for executors: {slots.total()} of {workers} slots are held; other jobs may "
+                f"hold the others"
             )
-            told_at = math.inf
-        for connection in door.accept(_LOOK_SECONDS):
+            report_at = math.inf
+        for connection in listener.accept(_LOOK_SECONDS):
             stack.enter_context(connection)
             connection.settimeout(_GRACE_SECONDS)
-            told = spark_agent.read_line(connection)
-            if told is None:
+            greeting = spark_agent.read_line(connection)
+            if greeting is None:
                 continue
-            slots[told["name"]] += 1
-            # One task of a host serves it.
-            address = connection.getpeername()[0]
-            hosts.setdefault(
-                told["name"], {"name": told["name"], "address": address, "port": told["port"]}
-            )
+            name = greeting["name"]
+            slots[name] += 1
+            # The first task of a host serves it.
+            if name not in hosts:
+                address = connection.getpeername()[0]
+                hosts[name] = {"name": name, "address": address, "port": greeting["port"]}
     return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
 
 
 def _hold_slot(driver: tuple[str, int], token: str) -> None:
-    """Hold the slot of this task until the driver closes the connection, and run the commands that arrive."""
+    """Hold the slot of this task until the driver closes the connection; run arriving commands."""
     with socket.create_connection(driver, _GRACE_SECONDS) as to_driver:
         # mpirun's agent comes from the driver's host.
-        door = AuthenticatedListener(
-            socket.create_server((to_driver.getsockname()[0], 0)), token.encode()
-        )
+        own_address = to_driver.getsockname()[0]
+        listener = AuthenticatedListener(socket.create_server((own_address, 0)), token.encode())
         spark_agent.keep_alive(to_driver)
         to_driver.sendall(token.encode())
-        spark_agent.write_line(to_driver, {"name": socket.gethostname(), "port": door.address[1]})
+        greeting = {"name": socket.gethostname(), "port": listener.address[1]}
+        spark_agent.write_line(to_driver, greeting)
         while True:
-            ready, _, _ = select.select([to_driver, *door.sockets], [], [], _GRACE_SECONDS)
+            ready, _, _ = select.select([to_driver, *listener.sockets], [], [], _GRACE_SECONDS)
             if to_driver in ready:
-                door.close()
+                listener.close()
                 return
-            for agent in door.accept_from(ready):
+            for agent in listener.accept_from(ready):
                 with agent:
                     _serve(agent, to_driver)
 
@@ -212,14 +230,14 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
 def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
     """Run the command of an agent, as ssh does, and stop it when the agent or the driver is gone."""
     agent.settimeout(_GRACE_SECONDS)
-    asked = spark_agent.read_line(agent)
-    if asked is None:
+    request = spark_agent.read_line(agent)
+    if request is None:
         return
     # An agent may take its time to read.
     agent.settimeout(None)
-    command = ["/bin/sh", "-c", asked["command"]]
-    # The command never holds the connection itself: it would stay open after the death of this process, an executor's,
-    # and mpirun would not learn that the slot is lost.
+    command = ["/bin/sh", "-c", request["command"]]
+    # The command never holds the connection itself. It would stay open after the death of this
+    # process, an executor's, and mpirun would not learn that the slot is lost.
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -229,22 +247,22 @@ def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
     ) as process:
         if process.stdout is None:
             raise AssertionError("a process without an output pipe")
-        shown = threading.Thread(
+        sender = threading.Thread(
             target=_send_all, args=(process.stdout.fileno(), agent), daemon=True
         )
-        shown.start()
+        sender.start()
         while process.poll() is None:
             if select.select([agent, to_driver], [], [], _LOOK_SECONDS)[0]:
                 _stop(process)
-        shown.join(_GRACE_SECONDS)
+        sender.join(_GRACE_SECONDS)
     agent.settimeout(_GRACE_SECONDS)
     spark_agent.write_status(agent, process.returncode)
 
 
 def _send_all(output: int, agent: socket.socket) -> None:
     with suppress(OSError):
-        while part := os.read(output, 1 << 16):
-            agent.sendall(part)
+        while received := os.read(output, 1 << 16):
+            agent.sendall(received)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

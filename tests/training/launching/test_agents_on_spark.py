@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from pyspark import SparkContext
 
-from training.launching.agents_on_spark import _FAN_IN, _tree_sum
+from training.launching.agents_on_spark import _VECTORS_PER_TASK, _tree_sum
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("count", [1, _FAN_IN, _FAN_IN + 1, 4 * _FAN_IN + 3])
+@pytest.mark.parametrize(
+    "count", [1, _VECTORS_PER_TASK, _VECTORS_PER_TASK + 1, 4 * _VECTORS_PER_TASK + 3]
+)
 def test_a_sum_over_agents_has_one_order_whatever_comes_first(
     spark: SparkContext, count: int
 ) -> None:
@@ -21,8 +23,8 @@ def test_a_sum_over_agents_has_one_order_whatever_comes_first(
     expected = [vector for _, vector in vectors]
     while len(expected) > 1:
         expected = [
-            reduce(np.add, expected[first : first + _FAN_IN])
-            for first in range(0, len(expected), _FAN_IN)
+            reduce(np.add, expected[first : first + _VECTORS_PER_TASK])
+            for first in range(0, len(expected), _VECTORS_PER_TASK)
         ]
     for _ in range(2):
         rng.shuffle(vectors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.launching.launcher_log import parse_rank_loss, without_noise
+from training.launching.launcher_log import drop_noise, parse_rank_loss
 
 RULE = "-" * 74
 SETPGID = "[host1:17298] plm:ssh: Warning: setpgid(17301,17301) failed in parent with errno=Permission denied(13)"
@@ -106,6 +106,6 @@ def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_
 
 def test_noise_is_no_output_of_a_rank() -> None:
     assert (
-        without_noise(f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n")
+        drop_noise(f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n")
         == "ImportError: no torch"
     )

@@ -21,7 +21,7 @@ from hep_core.allocation import memory_limit
 from training.errors import LaunchError
 from training.launching import launcher, memory_use, mpirun, rank_reports
 from training.launching.memory_use import MemoryWatch
-from training.launching.rank_reports import LaunchFiles, StartLimit, described
+from training.launching.rank_reports import LaunchFiles, RankError, StartLimit
 from training.settings import TrainSettings
 
 
@@ -212,10 +212,10 @@ def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
     del sys.modules[module.__name__]
     with pytest.raises(KeyError) as caught:
         module.step()
-    actual = described(caught.value)
-    assert actual["message"] == f"plugin {plugin}, line 2: KeyError: 'rate'"
-    assert actual["known"]
-    assert "in step" in actual["traceback"]
+    error = RankError.from_exception(caught.value)
+    assert error.message == f"plugin {plugin}, line 2: KeyError: 'rate'"
+    assert error.known
+    assert "in step" in error.traceback
 
 
 WARNING = "UCX WARN: cannot allocate memory for huge pages, others are used"
