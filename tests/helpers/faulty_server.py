@@ -31,36 +31,33 @@ class FaultyServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, str]] = []
         self.ended = threading.Event()
         self._lock = threading.Lock()
-        self._kind, self._skip, self._left, self._ranged_only = "", 0, 0, False
+        self._fault = ""
+        self._num_failures = 0
+        self._num_good = 0
 
-    def fail(
-        self, kind_name: str, times: int, *, state_after: int = 0, ranged_only: bool = False
-    ) -> None:
+    def fail(self, fault: str, times: int, *, num_good: int = 0) -> None:
         """Answer a number of requests with an error, after a number that succeed."""
         with self._lock:
-            self._kind, self._skip, self._left, self._ranged_only = (
-                kind_name,
-                state_after,
-                times,
-                ranged_only,
-            )
+            self._fault = fault
+            self._num_failures = times
+            self._num_good = num_good
 
     def fault_of(self, method: str, byte_range: str | None) -> str:
-        """What is wrong with this request; empty if nothing."""
+        """The fault of a request; empty if it succeeds."""
         with self._lock:
             self.requests.append((method, byte_range or ""))
-            if self._left <= 0 or (self._ranged_only and byte_range is None):
+            if self._num_failures <= 0:
                 return ""
-            if self._skip > 0:
-                self._skip -= 1
+            if self._num_good > 0:
+                self._num_good -= 1
                 return ""
-            self._left -= 1
-            return self._kind
+            self._num_failures -= 1
+            return self._fault
 
     @property
     def faults_left(self) -> int:
         """Requests that are still to fail."""
-        return self._left
+        return self._num_failures
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that hang up are no news."""

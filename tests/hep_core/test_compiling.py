@@ -36,18 +36,22 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def result(package: Path, inner: str) -> tuple[int, int]:
-    """Result of a kernel that calls one of another file, and how often it is compiled, as in a new process."""
+    """Result of a kernel, and how often it is compiled, as in a new process.
+
+    The kernel calls a function of another file, which returns the expression `inner`.
+    """
     package.mkdir(exist_ok=True)
     (package / "inner.py").write_text(f"def inner(x):\n    return {inner}\n")
     (package / "outer.py").write_text("def outer(x):\n    return inner(x)\n")
     compiling._package_cache.cache_clear()
     # Without a name, numba would write all of `builtins` into its cache.
-    actual: dict[str, Any] = {"__name__": package.name}
+    namespace: dict[str, Any] = {"__name__": package.name}
     for name in ("inner", "outer"):
         file = package / f"{name}.py"
-        exec(compile(file.read_text(), str(file), "exec"), actual)  # noqa: S102 - our own code
-        actual[name] = compiling.compiled(actual[name])
-    return actual["outer"](3), sum(actual["outer"].stats.cache_misses.values())
+        exec(compile(file.read_text(), str(file), "exec"), namespace)  # noqa: S102 - our own code
+        namespace[name] = compiling.compiled(namespace[name])
+    outer = namespace["outer"]
+    return outer(3), sum(outer.stats.cache_misses.values())
 
 
 def test_the_cache_is_used_until_a_file_of_the_package_changes(

@@ -125,33 +125,26 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class Flaky:
-    """A function that raises the same error in its first calls, then works.
-
-    Args:
-        works: What it does then.
-        error: What it raises before.
-        times: How often.
-        after: Calls that work before the first failure.
-    """
+    """A function that works `num_good` times, then raises an error `times` times, then works."""
 
     def __init__(
         self,
-        works: Callable[..., Any],
+        function: Callable[..., Any],
         error: Exception,
         *,
         times: int = 1000,
-        state_after: int = 0,
+        num_good: int = 0,
     ) -> None:
-        self.works = works
+        self.function = function
         self.error = error
-        self.failing = range(state_after, state_after + times)
+        self.failing = range(num_good, num_good + times)
         self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
         if self.calls - 1 in self.failing:
             raise self.error
-        return self.works(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     def method(self) -> Callable[..., Any]:
         """Itself as a function that takes `self`."""
@@ -238,7 +231,7 @@ def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
     expected = select(info).table
     # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
     read_in_pieces(monkeypatch, 2)
-    flaky = Flaky(uproot.TBranch.array, once_more(), times=2, state_after=60)
+    flaky = Flaky(uproot.TBranch.array, once_more(), times=2, num_good=60)
     monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
     out, in_process_spark = tmp_path / "out", InProcessSpark()
     out.mkdir()

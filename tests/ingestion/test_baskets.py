@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ BASKETS = [7, 1, 12, 5, 5, 30, 2, 8]
 
 
 class Cut(NamedTuple):
-    """What `chunk_edges` is asked."""
+    """Arguments of `chunk_edges`."""
 
     boundaries: list[int]
     start: int
@@ -36,32 +37,30 @@ class Cut(NamedTuple):
 @st.composite
 def cuts(draw: st.DrawFn) -> Cut:
     sizes = draw(st.lists(st.integers(1, 40) | st.integers(100, 2000), min_size=1, max_size=12))
-    boundaries = [0]
-    for size in sizes:
-        boundaries.append(boundaries[-1] + size)
-    start = draw(st.integers(0, boundaries[-1] - 1))
-    stop = draw(st.integers(start + 1, boundaries[-1]))
-    return Cut(boundaries, start, stop, draw(st.integers(1, 300)))
+    num_entries = sum(sizes)
+    start = draw(st.integers(0, num_entries - 1))
+    stop = draw(st.integers(start + 1, num_entries))
+    chunk = draw(st.integers(1, 300))
+    return Cut(np.cumsum([0, *sizes]).tolist(), start, stop, chunk)
 
 
 @given(cut=cuts())
-def test_pieces_cover_every_entry_once_and_are_cut_between_baskets_as_far_as_these_are_small(
-    cut: Cut,
-) -> None:
+def test_pieces_cover_every_entry_once_and_end_at_baskets_where_these_are_small(cut: Cut) -> None:
     edges = chunk_edges(*cut)
+
     assert (edges[0], edges[-1]) == (cut.start, cut.stop)
-    complete = {cut.start, cut.stop, *cut.boundaries}
+    borders = {cut.start, cut.stop, *cut.boundaries}
     for first, last in pairwise(edges):
         assert 0 < last - first <= 4 * cut.chunk
-        inside = [boundary for boundary in cut.boundaries if first < boundary < last]
-        assert not (inside and last - first > cut.chunk)
-        # No smaller than it must be, but for the pieces of one large basket.
-        if {first, last} <= complete and last < cut.stop:
-            assert min(border for border in complete if border > last) - first > cut.chunk
-    for edge in set(edges) - complete:
-        ((low, high),) = [
-            basket for basket in pairwise(cut.boundaries) if basket[0] < edge < basket[1]
-        ]
+        has_border = any(first < boundary < last for boundary in cut.boundaries)
+        assert last - first <= cut.chunk or not has_border
+        # A piece is as large as it may be, except in a large basket.
+        if {first, last} <= borders and last < cut.stop:
+            next_border = min(border for border in borders if border > last)
+            assert next_border - first > cut.chunk
+    for edge in set(edges) - borders:
+        position = bisect_left(cut.boundaries, edge)
+        low, high = cut.boundaries[position - 1 : position + 1]
         assert min(high, cut.stop) - max(low, cut.start) > 4 * cut.chunk
 
 

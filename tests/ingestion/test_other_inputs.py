@@ -173,21 +173,21 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
 
 def test_jets_whose_discriminant_is_nan_reject_the_event(tmp_path: Path) -> None:
     events = some_events()[:3] + some_events()[6:9]
-    offsets = np.array([len(event["jets"]) for event in events])
-    flat = np.linspace(0.0, 1.0, offsets.sum())
-    flat[-1] = np.nan
-    path = write_flat(
-        tmp_path / "flat.root", events, more={"Jet_btag": ak.unflatten(flat, offsets)}
-    )
-    actual = select(
-        path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0)
-    )
-    last = int(np.flatnonzero(offsets)[-1])
-    assert actual.tally().counts["rejected_nonfinite"] == 1
-    assert last not in actual.table["entry"].to_pylist()
-    tags = [each["btag"] for jets in actual.table["jets"].to_pylist() for each in jets]
-    assert tags == [int(each > 0.5) for each in flat[: len(tags)]]
-    assert {0, 1} == set(tags)
+    num_jets = np.array([len(event["jets"]) for event in events])
+    discriminants = np.linspace(0.0, 1.0, num_jets.sum())
+    discriminants[-1] = np.nan
+    branches = {"Jet_btag": ak.unflatten(discriminants, num_jets)}
+    path = write_flat(tmp_path / "flat.root", events, more=branches)
+    settings = IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0)
+
+    selection = select(path, settings)
+
+    last_event_with_jets = np.flatnonzero(num_jets)[-1]
+    assert selection.tally().counts["rejected_nonfinite"] == 1
+    assert last_event_with_jets not in selection.table["entry"].to_pylist()
+    tags = ak.flatten(ak.from_arrow(selection.table)["jets", "btag"]).to_list()
+    assert tags == (discriminants[: len(tags)] > 0.5).astype(int).tolist()
+    assert set(tags) == {0, 1}
 
 
 @pytest.mark.slow
@@ -314,21 +314,26 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     columns: dict[str, Any] = {
         "MissingET_MET": branches["MissingET.MET"],
         "MissingET_Phi": branches["MissingET.Phi"],
+        "Weight": branches["Event.Weight"],
     }
-    columns["Weight"] = branches["Event.Weight"]
     for fields in COLLECTIONS.values():
-        members = {field.branch.split(".")[1]: branches[field.branch] for field in fields.values()}
-        columns[next(iter(fields.values())).branch.split(".")[0]] = ak.zip(members)
+        members = {}
+        for field in fields.values():
+            stem, member = field.branch.split(".")
+            members[member] = branches[field.branch]
+        columns[stem] = ak.zip(members)
     path = tmp_path / "rntuple.root"
     with uproot.recreate(path) as file:
-        written = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
-        written.extend({name: values[3:] for name, values in columns.items()})
+        # Two clusters, of three events and of the others.
+        ntuple = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
+        ntuple.extend({name: values[3:] for name, values in columns.items()})
     branch_map = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
-    actual = select(path, IngestSettings(branch_map=branch_map), weight="Weight")
-    assert without_file(actual.table) == without_file(select(delphes, IngestSettings()).table)
-    (info,) = checked_files(
-        path, settings=IngestSettings(branch_map=branch_map, entries_per_task=1)
-    )
+
+    selection = select(path, IngestSettings(branch_map=branch_map), weight="Weight")
+
+    assert without_file(selection.table) == without_file(select(delphes, IngestSettings()).table)
+    settings = IngestSettings(branch_map=branch_map, entries_per_task=1)
+    (info,) = checked_files(path, settings=settings)
     assert info.edges[:2] == (0, 3)
 
 

@@ -121,10 +121,13 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
     tmp_path: Path, bad: float, spoil: Any
 ) -> None:
     good = event_row(electrons=[ELECTRON])
-    events: list[Row] = [good, {**good, **spoil(bad)}, good]
-    selection = select(write_delphes(tmp_path / "a.root", events))
-    (branch,) = [key for key in selection.tally().counts if key.startswith("not_finite ")]
-    assert selection.tally().counts == {
+    path = write_delphes(tmp_path / "a.root", [good, good | spoil(bad), good])
+
+    selection = select(path)
+
+    counts = selection.tally().counts
+    (branch,) = [counter for counter in counts if counter.startswith("not_finite ")]
+    assert counts == {
         "entries": 3,
         "rejected_nonfinite": 1,
         branch: 1,
