@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from hep_studies.study import workload_settings
 from hep_studies.workloads.images_settings import Cifar10Settings, MnistSettings
@@ -32,50 +33,76 @@ NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {
 def test_networks_have_the_published_sizes_and_take_the_rows(name: str) -> None:
     settings, num_parameters = NETWORKS[name]
     workload = settings.open()
-    network, rows = workload.network().eval(), workload.rows("val", TrainSettings()).rows
+    network = workload.network().eval()
+    batch = workload.rows("val", TrainSettings()).rows.batch(np.arange(3))
+
     assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
-    assert network(*rows.batch(np.arange(3)).inputs).shape == (3, 10)
-    # Of scaled pixels, as the network sees them.
-    first = next(iter(network.children()))
-    scaled = (first[0] if name == "resnet20" else first)(
-        *workload.rows("train", TrainSettings()).rows.inputs
-    )
-    if name in ("lenet5", "resnet20"):
-        assert scaled.mean().item() == pytest.approx(0, abs=1e-4)
-        assert scaled.std().item() == pytest.approx(1, abs=1e-3)
-    else:
-        assert (scaled.min().item(), scaled.max().item()) == (0, 1)
+    assert network(*batch.inputs).shape == (3, 10)
+
+
+def scaled_pixels(name: str) -> torch.Tensor:
+    """The pixels of the training images as a network sees them."""
+    settings, _ = NETWORKS[name]
+    workload = settings.open()
+    scaling = next(iter(workload.network().children()))
+    if name == "resnet20":
+        scaling = scaling[0]
+    scaled: torch.Tensor = scaling(*workload.rows("train", TrainSettings()).rows.inputs)
+    return scaled
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet20"])
+def test_pixels_are_scaled_to_mean_0_and_spread_1(name: str) -> None:
+    pixels = scaled_pixels(name)
+
+    assert pixels.mean().item() == pytest.approx(0, abs=1e-4)
+    assert pixels.std().item() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "seven-layers"])
+def test_pixels_are_scaled_to_the_unit_interval(name: str) -> None:
+    pixels = scaled_pixels(name)
+
+    assert (pixels.min().item(), pixels.max().item()) == (0, 1)
 
 
 def test_compiled_code_trains_the_perceptron() -> None:
-    assert isinstance(
-        compiled_engine(MnistSettings(network="perceptron").open().network()), PerceptronEngine
-    )
+    network = MnistSettings(network="perceptron").open().network()
+
+    assert isinstance(compiled_engine(network), PerceptronEngine)
+
+
+def split_images(seed: int) -> list[torch.Tensor]:
+    """The images of each split."""
+    workload = MnistSettings().open()
+    settings = TrainSettings(seed=seed)
+    return [workload.rows(split, settings).rows.inputs[0] for split in ("train", "val", "test")]
 
 
 def test_the_digits_are_divided_once_for_all_runs() -> None:
-    workload = MnistSettings().open()
-    rows = [
-        workload.rows(split, TrainSettings(seed=seed))
-        for split in ("train", "val", "test")
-        for seed in (1, 2)
-    ]
-    assert [len(row) for row in rows[::2]] == [1150, 288, 359]
-    for first, second in zip(rows[::2], rows[1::2], strict=True):
-        assert torch.equal(first.rows.inputs[0], second.rows.inputs[0])
-    complete = torch.cat([row.rows.inputs[0] for row in rows[::2]]).flatten(1)
-    small = complete.view(-1, 28, 28)[:, 2:-2:3, 2:-2:3].flatten(1).numpy()
-    from sklearn.datasets import load_digits
+    images = split_images(seed=1)
 
-    expected = np.rint(load_digits().data * 255 / 16)
-    assert sorted(map(tuple, small.tolist())) == sorted(map(tuple, expected.tolist()))
-    assert (small != expected).any(), "they are mixed"
+    assert [len(split) for split in images] == [1150, 288, 359]
+    assert all(map(torch.equal, images, split_images(seed=2)))
+
+
+def test_each_digit_is_in_one_split() -> None:
+    images = torch.cat(split_images(seed=1)).view(-1, 28, 28)
+
+    # Each pixel of a digit is a square of 3 x 3, within a border of 2.
+    digits = images[:, 2:-2:3, 2:-2:3].flatten(1).tolist()
+
+    expected = np.rint(load_digits().data * 255 / 16).tolist()
+    assert sorted(digits) == sorted(expected)
+    assert digits != expected, "they are mixed"
 
 
 def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
     rows = MnistSettings().open().rows("train", TrainSettings())
     row_ranges = [RowRange(group, 0, size) for group, size in enumerate(rows.group_rows)]
+
     orders = [rows.reading_order(Assignment(epoch, row_ranges, [len(rows)])) for epoch in (0, 1)]
+
     assert all(sorted(order.tolist()) == list(range(len(rows))) for order in orders)
     assert abs(np.corrcoef([*orders, np.arange(len(rows))]) - np.eye(3)).max() < 0.2
 
@@ -84,8 +111,10 @@ def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
     workload = MnistSettings().open()
     module = workload.network()
     workload.save(module, tmp_path / "model")
-    read = workload.load(tmp_path / "model")
-    assert all(map(torch.equal, read.state_dict().values(), module.state_dict().values()))
+
+    loaded = workload.load(tmp_path / "model")
+
+    assert all(map(torch.equal, loaded.state_dict().values(), module.state_dict().values()))
     (tmp_path / "model" / "weights.pt").write_bytes(b"damaged")
     with pytest.raises(SavedModelError, match="no readable model"):
         workload.load(tmp_path / "model")
@@ -99,33 +128,43 @@ def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
         HepSettings(folder=Path("/data/features"), network=HlfSettings(hidden=[7])),
         SurfaceSettings(noise=2.0),
     ],
-    ids=lambda each: str(each.name),
+    ids=lambda workload: str(workload.name),
 )
 def test_a_run_travels_to_the_ranks_with_its_workload_but_without_secret_arguments(
     tmp_path: Path, workload: Any
 ) -> None:
     spec = RunSpec(workload, TrainSettings(), tmp_path / "out")
-    spec._replace(train=TrainSettings(launcher_args=["-x", "MY_TOKEN=hush"])).save(
-        tmp_path / "run.json"
-    )
-    assert "hush" not in (tmp_path / "run.json").read_text()
-    assert RunSpec.load(tmp_path / "run.json") == spec
+    secret_train = TrainSettings(launcher_args=["-x", "MY_TOKEN=hush"])
+    path = tmp_path / "run.json"
+
+    spec._replace(train=secret_train).save(path)
+
+    assert "hush" not in path.read_text()
+    assert RunSpec.load(path) == spec
 
 
 def test_a_study_names_a_workload_in_plain_values() -> None:
     assert workload_settings({"name": "mnist"}) == MnistSettings()
-    for wrong in (
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
         {"name": "imagenet"},
         {"name": "mnist", "network": "resnet20"},
         {"name": "mnist", "augmentation": 1},
-    ):
-        with pytest.raises(ValueError, match=r"imagenet|network|augmentation"):
-            workload_settings(wrong)
+    ],
+    ids=str,
+)
+def test_an_unknown_workload_is_refused(workload: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"imagenet|network|augmentation"):
+        workload_settings(workload)
 
 
-def test_what_a_result_depends_on_is_no_place() -> None:
-    places = [Cifar10Settings(folder=Path(position)).meaning for position in ("/a", "/b")]
-    assert places[0] == places[1] != Cifar10Settings().meaning
+def test_a_result_does_not_depend_on_the_folder_of_the_images() -> None:
+    meanings = [Cifar10Settings(folder=Path(folder)).meaning for folder in ("/a", "/b")]
+
+    assert meanings[0] == meanings[1] != Cifar10Settings().meaning
 
 
 def test_classes_can_be_unequal_among_the_workers() -> None:
@@ -133,11 +172,14 @@ def test_classes_can_be_unequal_among_the_workers() -> None:
     workload = MnistSettings().open()
     partition = workload.partition(settings, world_size=4)
     assert partition is not None
-    rows, labels = partition.rows_of_worker(0), workload.rows("train", settings).rows.labels
-    reader = workload.reader(settings, torch.device("cpu"), owned_rows=rows)
-    read = list(
-        reader.train_batches(assign_rows(partition.plan(batch_size=32, epoch=0), rank=0, epoch=0))
-    )
-    found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
-    assert found.tolist() == labels[partition.owner_of_row == 0].bincount(minlength=10).tolist()
-    assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"
+    owned_rows = partition.rows_of_worker(0)
+    reader = workload.reader(settings, torch.device("cpu"), owned_rows=owned_rows)
+    assignment = assign_rows(partition.plan(batch_size=32, epoch=0), rank=0, epoch=0)
+
+    batches = list(reader.train_batches(assignment))
+
+    counts = torch.cat([batch.labels for batch in batches]).bincount(minlength=10)
+    labels = workload.rows("train", settings).rows.labels
+    owned_labels = labels[partition.owner_of_row == 0]
+    assert counts.tolist() == owned_labels.bincount(minlength=10).tolist()
+    assert counts.max() > len(labels) / 4 / 5, "one class has the share of two"

@@ -1,4 +1,4 @@
-"""The workload of two parameters: its loss is the function, and its events are noise on the gradient."""
+"""The workload of two parameters: its loss is a function, its events are noise on the gradient."""
 
 from __future__ import annotations
 
@@ -12,37 +12,52 @@ from hep_studies.workloads.surface import Beale, Surface
 from training.settings import TrainSettings
 
 
-def test_the_loss_is_the_function_and_noise_moves_only_the_gradient() -> None:
-    beale, step = Beale(), 1e-3
-    beale.weights.data = torch.tensor([1.0, -1.0])
-    slopes = [
-        (value_at(1 + step, -1) - value_at(1 - step, -1)) / (2 * step),
-        (value_at(1, -1 + step) - value_at(1, -1 - step)) / (2 * step),
-    ]
-    for noise in ([0.0, 0.0], [2.0, -3.0]):
-        loss = functional.cross_entropy(
-            beale(torch.tensor([noise])), torch.zeros(1, dtype=torch.int64)
-        )
-        assert loss.item() == pytest.approx(value_at(1, -1), rel=1e-5)
-        (actual,) = torch.autograd.grad(loss, [beale.weights])
-        assert actual.tolist() == pytest.approx(
-            [slope + n for slope, n in zip(slopes, noise, strict=True)], rel=1e-3
-        )
-
-
-def value_at(x: float, y: float) -> float:
+def beale_function(x: float, y: float) -> float:
     return (1.5 - x + x * y) ** 2 + (2.25 - x + x * y**2) ** 2 + (2.625 - x + x * y**3) ** 2
 
 
+def slopes_at(x: float, y: float, step: float = 1e-3) -> tuple[float, float]:
+    """Derivatives of the function by both parameters."""
+    slope_x = (beale_function(x + step, y) - beale_function(x - step, y)) / (2 * step)
+    slope_y = (beale_function(x, y + step) - beale_function(x, y - step)) / (2 * step)
+    return slope_x, slope_y
+
+
+@pytest.mark.parametrize(("noise_x", "noise_y"), [(0.0, 0.0), (2.0, -3.0)])
+def test_the_loss_is_the_function_and_noise_moves_only_the_gradient(
+    noise_x: float, noise_y: float
+) -> None:
+    beale = Beale()
+    beale.weights.data = torch.tensor([1.0, -1.0])
+
+    logits = beale(torch.tensor([[noise_x, noise_y]]))
+    loss = functional.cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
+    (gradient,) = torch.autograd.grad(loss, [beale.weights])
+
+    slope_x, slope_y = slopes_at(1, -1)
+    assert loss.item() == pytest.approx(beale_function(1, -1), rel=1e-5)
+    assert gradient.tolist() == pytest.approx([slope_x + noise_x, slope_y + noise_y], rel=1e-3)
+
+
 def test_training_goes_to_the_minimum_from_a_start_of_its_seed() -> None:
-    plain = {"algorithm": "ar-sgd", "workers": 4, "batch_size": 1, "epochs": 4, "optimizer": "sgd"}
     settings = TrainSettings.model_validate(
-        {**plain, "learning_rate": 3e-3, "scale_learning_rate": False}
+        {
+            "algorithm": "ar-sgd",
+            "workers": 4,
+            "batch_size": 1,
+            "epochs": 4,
+            "optimizer": "sgd",
+            "learning_rate": 3e-3,
+            "scale_learning_rate": False,
+        }
     )
-    results = [
-        simulate_workload(Surface(noise), settings, ClusterSettings()).records[0]
-        for noise in (0.0, 0.0, 10.0)
-    ]
-    losses = [[record["val_loss"] for record in history] for history in results]
-    assert losses[0] == losses[1] != losses[2]
-    assert losses[0][-1] < 0.7 * losses[0][0]
+
+    def losses_with(noise: float) -> list[float]:
+        records = simulate_workload(Surface(noise), settings, ClusterSettings()).records[0]
+        return [record["val_loss"] for record in records]
+
+    losses = losses_with(noise=0.0)
+
+    assert losses[-1] < 0.7 * losses[0]
+    assert losses_with(noise=0.0) == losses
+    assert losses_with(noise=10.0) != losses
