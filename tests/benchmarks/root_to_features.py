@@ -1,14 +1,16 @@
 """Benchmark: ROOT to features, as ratios to bare reading (`make bench`).
 
-Without files of one's own the events are turned copies of the bundled ones. Their files hold the needed branches only,
-which makes reading cheap; ratios to compare with those of other programs are those of files of Delphes. All numbers are
-CPU seconds (user and system, of all processes) per event: the slope between two numbers of events, so that fixed costs
-drop out. Runs of the parts that are compared alternate, and medians are shown.
+Without files of the user the events are rotated copies of the bundled ones. Their files hold the
+needed branches only, which makes reading cheap; ratios of files of Delphes compare with those of
+other programs. All numbers are CPU seconds (user and system, of all processes) per event: the slope
+between two numbers of events, so that fixed costs drop out. Compared runs alternate, and medians
+are shown.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import statistics
 import sys
@@ -17,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,30 +46,29 @@ from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
-#: Sample and label by the start of a file's name.
-CLASSES_OF = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
-#: Events of each of the other files.
-_IN_A_FILE = 480
+#: Names of samples, in the order of their labels, by the prefix of file names.
+SAMPLE_BY_PREFIX = {"qcd": "a", "ttbar": "b", "wjets": "c"}
+_EVENTS_PER_FILE = 480
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
 
-def taking_turns(infos: list[FileInfo]) -> list[FileInfo]:
+def alternate_classes(infos: list[FileInfo]) -> list[FileInfo]:
     """The files of the classes in turn, so that the first three hold all classes.
 
     Raises:
         SystemExit: A class has no file.
     """
-    by_class = [
-        [info for info in infos if info.sample == sample] for sample, _ in CLASSES_OF.values()
-    ]
-    if not all(by_class):
-        sys.exit(
-            f"every class needs a file: names begin with {', '.join(f'{name}_' for name in CLASSES_OF)}"
-        )
-    return [info for turn in zip_longest(*by_class) for info in turn if info]
+    infos_by_sample = []
+    for prefix, sample in SAMPLE_BY_PREFIX.items():
+        sample_infos = [info for info in infos if info.sample == sample]
+        if not sample_infos:
+            sys.exit(f"every class needs a file: no name begins with {prefix}_")
+        infos_by_sample.append(sample_infos)
+    turns = chain.from_iterable(zip_longest(*infos_by_sample))
+    return [info for info in turns if info is not None]
 
 
-def first(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
+def first_files(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
     """The first files, with at least a number of events together and at least one of each class.
 
     Raises:
@@ -80,14 +81,15 @@ def first(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
 
 
 def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
-    """uproot reading the needed branches, and nothing else: as it comes, with Python's zlib."""
-    zlib = uproot.compression._DecompressZLIB
-    fast, zlib.library = zlib.library, "zlib"
+    """Read the needed branches by uproot alone, with Python's zlib as it does by default."""
+    decompressor = uproot.compression._DecompressZLIB
+    fast_library = decompressor.library
+    decompressor.library = "zlib"
     branches = list(LAYOUTS[BranchLayout.DELPHES].branches(settings.branch_map).values())
     for info in infos:
         with uproot.open({info.path: settings.tree}) as tree:
             tree.arrays([name for name in branches if name in tree])
-    zlib.library = fast
+    decompressor.library = fast_library
 
 
 def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
@@ -99,17 +101,11 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
         for raw in read_events(info, settings, start=0, stop=info.entries):
             events = select_events(raw, info, settings).table
             batches.append(unmixed_rows(events, build_features(events, features)))
-        rows = pa.Table.from_batches(batches)
-        every = np.arange(rows.num_rows)
-        write_group(
-            0,
-            index,
-            gather_rows(
-                [PickedRows(partial(pa.concat_tables, [rows]), every, every)], rows.num_rows
-            ),
-            CLASSES,
-            folder,
-        )
+        unmixed = pa.Table.from_batches(batches)
+        row_indices = np.arange(unmixed.num_rows)
+        picked = PickedRows(partial(pa.concat_tables, [unmixed]), row_indices, row_indices)
+        rows = gather_rows([picked], unmixed.num_rows)
+        write_group(0, index, rows, CLASSES, folder)
 
 
 def both_stages(
@@ -119,37 +115,45 @@ def both_stages(
     spark = provider.context()
     (folder / "events").mkdir(parents=True)
     (folder / "features" / "kernels").mkdir(parents=True)
-    samples = [
-        SampleSettings(name=name, label=label, files=["-"])
-        for label, name in enumerate(["a", "b", "c"])
-    ]
-    result = spark.accumulator(0)
-    created = ingest(
+    samples = []
+    generated = {}
+    for label, name in enumerate(SAMPLE_BY_PREFIX.values()):
+        samples.append(SampleSettings(name=name, label=label, files=["-"]))
+        generated[name] = GeneratedSample(label, None, 1, 1.0)
+    counter = spark.accumulator(0)
+    ingested = ingest(
         spark,
         infos,
         samples,
         settings,
         folder / "events",
-        done=result,
+        done=counter,
         num_tasks=provider.num_tasks,
     )
-    chunks = [
-        EventsFile(chunk.name, chunk.sample, chunk.digest, str(folder / "events" / chunk.name))
-        for chunk in created.parts
+    events_files = [
+        EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name))
+        for part in ingested.parts
     ]
-    generated = {
-        sample.name: GeneratedSample(label, None, 1, 1.0) for label, sample in enumerate(samples)
-    }
     dataset = make_features(
-        spark, chunks, generated, FeatureSettings(), CLASSES, folder / "features",
-        kernels=folder / "features" / "kernels", event_counter=result, num_tasks=provider.num_tasks,
-    ).dataset  # fmt: skip
-    size = sum(path.stat().st_size for split in dataset.splits for path in dataset.files(split))
-    return size / sum(dataset.num_rows(split) for split in dataset.splits)
+        spark,
+        events_files,
+        generated,
+        FeatureSettings(),
+        CLASSES,
+        folder / "features",
+        kernels=folder / "features" / "kernels",
+        event_counter=counter,
+        num_tasks=provider.num_tasks,
+    ).dataset
+    num_bytes = num_events = 0
+    for split in dataset.splits:
+        num_bytes += sum(path.stat().st_size for path in dataset.files(split))
+        num_events += dataset.num_rows(split)
+    return num_bytes / num_events
 
 
 def tree_cpu() -> float:
-    """CPU seconds of this process and all that it started, dead ones included."""
+    """CPU seconds of this process and all that it started, ended ones included."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
@@ -160,13 +164,24 @@ def tree_cpu() -> float:
     return total
 
 
+class Measurement(NamedTuple):
+    """One run."""
+
+    num_events: int
+    cpu_seconds: float
+    wall_seconds: float
+
+
 class Bench(NamedTuple):
-    """Files, how they are read, where results lie, and the two numbers of events."""
+    """The files of a benchmark."""
 
     infos: list[FileInfo]
     settings: IngestSettings
+    """How the files are read."""
     folder: Path
+    """Folder for results."""
     sizes: tuple[int, int]
+    """The two numbers of events."""
 
     def cost(
         self,
@@ -174,51 +189,60 @@ class Bench(NamedTuple):
         *,
         cpu: Callable[[], float] = time.process_time,
     ) -> tuple[float, float]:
-        """Run once with each size: CPU microseconds of an event, and seconds of wall time of any job.
+        """Run once with each size.
 
-        `cpu` reads the clock: of this process alone where the work is done in it (Spark idles meanwhile).
+        `cpu` reads the clock, by default of this process alone, in which Spark idles.
+
+        Returns:
+            CPU microseconds of an event, and fixed seconds of wall time of a job.
         """
-        results = []
+        measurements = []
         for size in self.sizes:
-            files, folder = first(self.infos, size), self.folder / uuid.uuid4().hex
+            files = first_files(self.infos, size)
+            folder = self.folder / uuid.uuid4().hex
             (folder / "train").mkdir(parents=True)
-            cpu_before, wall = cpu(), time.monotonic()
+            cpu_start, wall_start = cpu(), time.monotonic()
             work(files, folder)
-            results.append(
-                (sum(info.entries for info in files), cpu() - cpu_before, time.monotonic() - wall)
-            )
+            cpu_seconds = cpu() - cpu_start
+            wall_seconds = time.monotonic() - wall_start
+            num_events = sum(info.entries for info in files)
+            measurements.append(Measurement(num_events, cpu_seconds, wall_seconds))
             shutil.rmtree(folder)
-        (few, small, briefly), (many, large, long) = results
-        return 1e6 * (large - small) / (many - few), briefly - (long - briefly) / (many - few) * few
+        small, large = measurements
+        more_events = large.num_events - small.num_events
+        cpu_per_event = (large.cpu_seconds - small.cpu_seconds) / more_events
+        wall_per_event = (large.wall_seconds - small.wall_seconds) / more_events
+        return 1e6 * cpu_per_event, small.wall_seconds - wall_per_event * small.num_events
 
 
-def infos_of(files: Mapping[str, Iterable[Path | str]], settings: IngestSettings) -> list[FileInfo]:
-    samples = [
-        SampleSettings(
-            name=CLASSES_OF[name][0], label=CLASSES_OF[name][1], files=list(map(str, paths))
-        )
-        for name, paths in files.items()
-    ]
+def inspect_files(
+    files_by_sample: Mapping[str, Iterable[Path | str]], settings: IngestSettings
+) -> list[FileInfo]:
+    """The checked files of samples."""
+    samples = []
+    for label, name in enumerate(SAMPLE_BY_PREFIX.values()):
+        files = [str(file) for file in files_by_sample[name]]
+        if files:
+            samples.append(SampleSettings(name=name, label=label, files=files))
     return inventory(expand(samples), settings).infos
 
 
-def made_files(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSettings]:
-    """Without files of one's own: turned copies of the bundled events, ZLIB level 1 as Delphes writes."""
+def write_copies(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSettings]:
+    """Write rotated copies of the bundled events, with ZLIB level 1 as Delphes does."""
     folder.mkdir()
-    files = write_load_test(
-        infos_of(
-            {name: sorted(SAMPLES.glob(f"{name}_*")) for name in CLASSES_OF}, IngestSettings()
-        ),
+    bundled_files = {
+        sample: sorted(SAMPLES.glob(f"{prefix}_*")) for prefix, sample in SAMPLE_BY_PREFIX.items()
+    }
+    files_by_sample = write_load_test(
+        inspect_files(bundled_files, IngestSettings()),
         IngestSettings(),
-        -(-num_events // len(CLASSES)),
+        math.ceil(num_events / len(CLASSES)),
         folder,
         rng=np.random.default_rng(1),
-        events_per_file=_IN_A_FILE,
+        events_per_file=_EVENTS_PER_FILE,
     )
     settings = IngestSettings(tree=TREE, branch_map=branch_map())
-    return infos_of(
-        {name: files[sample] for name, (sample, _) in CLASSES_OF.items()}, settings
-    ), settings
+    return inspect_files(files_by_sample, settings), settings
 
 
 def main() -> None:
@@ -236,75 +260,79 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if arguments.files:
             settings = IngestSettings()
-            files = {
-                name: [
+            files_by_sample: dict[str, list[str]] = {}
+            for prefix, sample in SAMPLE_BY_PREFIX.items():
+                files_by_sample[sample] = [
                     path
                     for path in sorted(arguments.files)
-                    if Path(path).name.startswith(f"{name}_")
+                    if Path(path).name.startswith(f"{prefix}_")
                 ]
-                for name in CLASSES_OF
-            }
-            infos = infos_of({name: paths for name, paths in files.items() if paths}, settings)
+            infos = inspect_files(files_by_sample, settings)
         else:
-            infos, settings = made_files(Path(folder) / "sample", max(arguments.events))
-        infos = taking_turns(infos)
-        if len(first(infos, arguments.events[0])) == len(first(infos, arguments.events[1])):
-            sys.exit(
-                f"--events: {arguments.events[0]} and {arguments.events[1]} events need the same files; "
-                "give other sizes"
-            )
+            infos, settings = write_copies(Path(folder) / "sample", max(arguments.events))
+        infos = alternate_classes(infos)
+        few, many = arguments.events
+        if first_files(infos, few) == first_files(infos, many):
+            sys.exit(f"--events: {few} and {many} events need the same files; give other sizes")
         provider = SparkProvider(SparkSettings(master="local[2]"))
-        run(
-            Bench(infos, settings, Path(folder), tuple(arguments.events)),
-            provider,
-            arguments.repeats,
-        )
+        run(Bench(infos, settings, Path(folder), (few, many)), provider, arguments.repeats)
         provider.stop()
 
 
 def run(bench: Bench, provider: SparkProvider, repeats: int) -> None:
     """Warm up, measure in turns, and print medians."""
-    sizes: list[float] = []
+    bytes_per_event: list[float] = []
 
-    def on_spark(files: list[FileInfo], folder: Path) -> None:
-        sizes.append(both_stages(provider, files, bench.settings, folder / "run"))
+    def read_work(files: list[FileInfo], _: Path) -> None:
+        bare_read(files, bench.settings)
+
+    def process_work(files: list[FileInfo], folder: Path) -> None:
+        one_process(files, bench.settings, folder)
+
+    def spark_work(files: list[FileInfo], folder: Path) -> None:
+        bytes_per_event.append(both_stages(provider, files, bench.settings, folder / "run"))
 
     # Starting the JVM, compiling and the first Python workers are no cost of an event.
-    bare_read(bench.infos, bench.settings)
-    bench.cost(lambda files, folder: one_process(files[:1], bench.settings, folder))
-    bench.cost(lambda files, folder: on_spark(files[:9], folder), cpu=tree_cpu)
-    read, kernels, spark, fixed = [], [], [], []
+    read_work(bench.infos, bench.folder)
+    bench.cost(lambda files, folder: process_work(files[:1], folder))
+    bench.cost(lambda files, folder: spark_work(files[:9], folder), cpu=tree_cpu)
+    read_costs = []
+    process_costs = []
+    spark_costs = []
+    fixed_seconds = []
     for _ in range(repeats):
-        read.append(bench.cost(lambda files, _: bare_read(files, bench.settings))[0])
-        kernels.append(
-            bench.cost(lambda files, folder: one_process(files, bench.settings, folder))[0]
-        )
-        per_event, seconds = bench.cost(on_spark, cpu=tree_cpu)
-        spark.append(per_event)
-        fixed.append(seconds)
+        read_cost, _ = bench.cost(read_work)
+        process_cost, _ = bench.cost(process_work)
+        spark_cost, job_seconds = bench.cost(spark_work, cpu=tree_cpu)
+        read_costs.append(read_cost)
+        process_costs.append(process_cost)
+        spark_costs.append(spark_cost)
+        fixed_seconds.append(job_seconds)
         sys.stdout.write(
-            f"  run: read {read[-1]:.0f}, one process {kernels[-1]:.0f}, spark {per_event:.0f} us/event\n"
+            f"  run: read {read_cost:.0f}, one process {process_cost:.0f}, "
+            f"spark {spark_cost:.0f} us/event\n"
         )
         sys.stdout.flush()
-    base = statistics.median(read)
+    read = statistics.median(read_costs)
+    seconds = statistics.median(fixed_seconds)
     lines = [
-        f"bare uproot reading        {base:8.0f} us/event  {1e6 / base:8.0f} events/s per core"
-    ]
-    for name, costs, goal in (
-        ("(a) one process", kernels, 2.3),
-        ("(b) both stages on Spark", spark, 3.3),
-    ):
-        ratio = statistics.median(c / r for c, r in zip(costs, read, strict=True))
-        cost = statistics.median(costs)
-        lines.append(
-            f"{name:<27}{cost:8.0f} us/event  {1e6 / cost:8.0f} events/s per core  "
-            f"{ratio:5.2f} x reading (at most {goal})"
-        )
-    lines += [
-        f"fixed cost of the two Spark jobs: {statistics.median(fixed):.1f} s (Spark already started)",
-        f"features on disk: {sizes[-1] / 1000:.1f} kB an event (at most 16)",
+        f"bare uproot reading        {read:8.0f} us/event  {1e6 / read:8.0f} events/s per core",
+        cost_line("(a) one process", process_costs, read_costs, goal=2.3),
+        cost_line("(b) both stages on Spark", spark_costs, read_costs, goal=3.3),
+        f"fixed cost of the two Spark jobs: {seconds:.1f} s (Spark already started)",
+        f"features on disk: {bytes_per_event[-1] / 1000:.1f} kB an event (at most 16)",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def cost_line(name: str, costs: list[float], read_costs: list[float], *, goal: float) -> str:
+    """Median cost, rate, and ratio to reading, of runs in turn."""
+    cost = statistics.median(costs)
+    ratios = np.divide(costs, read_costs)
+    return (
+        f"{name:<27}{cost:8.0f} us/event  {1e6 / cost:8.0f} events/s per core  "
+        f"{np.median(ratios):5.2f} x reading (at most {goal})"
+    )
 
 
 if __name__ == "__main__":
