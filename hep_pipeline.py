@@ -1,6 +1,7 @@
-"""The command `hep-pipeline`, and what notebooks and other programs import: `from hep_pipeline import load_run`.
+"""The command `hep-pipeline`, and the interface for Python: `from hep_pipeline import load_run`.
 
-The name of this module is unique. The names of our packages are not: a folder may have a `features.py` of its own.
+The name of this module is unique. The names of our packages are not: a folder may have a
+`features.py` of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PACKAGES = ("hep_core", "ingestion", "features", "models", "training", "pipelin
 
 
 def main() -> None:
-    """Run the command line of the packages beside this file, not of others of these names in PYTHONPATH."""
+    """Run the command line of the packages beside this file, whatever PYTHONPATH holds."""
     sys.path.insert(0, _ROOT)
     from pipeline.__main__ import main as run  # noqa: PLC0415 - the path is right only now
 
@@ -29,7 +30,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """A name of `pipeline.api`, which is imported at its first use: the command line does not need it."""
+    """A name of `pipeline.api`, imported at its first use: the command line does not need it."""
     is_special = name.startswith("__") and name != "__all__"
     if not is_special:
         _load_packages()

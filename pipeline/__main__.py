@@ -3,7 +3,8 @@
 import os
 import sys
 
-# A `features.py` or `signal.py` in the current folder, or in PYTHONPATH, must not take the place of what we import.
+# A `features.py` or `signal.py` in the current folder, or in PYTHONPATH, must not take the place of
+# what we import.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - loads nothing
 try:
     _FOREIGN = {

@@ -1,4 +1,6 @@
-"""For notebooks and other programs: finished runs, models in use, features and scores. All else is private.
+"""For notebooks and other programs: finished runs, models in use, features and scores.
+
+All else is private.
 
 >>> from hep_pipeline import current_model, load_run
 >>> run = load_run("demo")  # doctest: +SKIP
@@ -74,7 +76,10 @@ class Run(NamedTuple):
         return self.dataset().classes
 
     def events(self) -> ak.Array:
-        """All ingested events as records; their collections are lists of records, in GeV and radians."""
+        """All ingested events as records.
+
+        Their collections are lists of records, in GeV and radians.
+        """
         return ak.from_parquet(self._store("ingest").data_folder(self.output("ingest")) / "events")
 
     def features(self, split: str = "test") -> pa.Table:
@@ -82,13 +87,19 @@ class Run(NamedTuple):
         return pa.concat_tables([read_parquet(file) for file in self.dataset().files(split)])
 
     def histograms(self) -> dict[str, hist.Hist[Any]]:
-        """Distributions of all features by name (`hlf.ht`); axes: the feature, the number of the class."""
+        """Distributions of all features by name (`hlf.ht`).
+
+        Axes: the feature, the number of the class.
+        """
         from pipeline.reporting.card import load_histograms  # noqa: PLC0415 - the one part that draws
 
         return load_histograms(self.output("features"))
 
     def predictions(self, network: str) -> pa.Table:
-        """Probabilities of a network for the events of the test split; `file_uuid` and `entry` identify an event."""
+        """Probabilities of a network for the events of the test split.
+
+        `file_uuid` and `entry` identify an event.
+        """
         return read_parquet(self.output("evaluate") / network / "predictions.parquet")
 
     def metrics(self) -> dict[str, Any]:
@@ -139,14 +150,15 @@ def current_model(run: Run | str | Path, network: str | None = None) -> EventCla
 
 
 def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) -> pa.Table:
-    """Scores of all entries of ROOT files, which need no labels, as the command `predict` writes them.
+    """Scores of all entries of ROOT files without labels, as the command `predict` writes them.
 
     Args:
         files: Paths, globs or URLs.
         model: From `current_model`, `load_classifier` or `Run.classifier`.
 
     Returns:
-        Arrow: `file`, `entry`, `flag` (0 with scores), `predicted` (-1 without scores), `probability_<class>` (NaN
+        Arrow: `file`, `entry`, `flag` (0 with scores), `predicted` (-1 without scores),
+            `probability_<class>` (NaN
         without scores).
 
     Raises:

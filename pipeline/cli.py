@@ -160,7 +160,8 @@ def predict(
         )
     if throughput:
         print_lines(
-            f"{scores.events_per_second:,.0f} events/s, from the first file opened to the last one written"
+            f"{scores.events_per_second:,.0f} events/s, from the first file opened to the last one "
+            "written"
         )
 
 

@@ -1,4 +1,4 @@
-"""The options that all commands share, the decorator that makes commands, and the printing of results."""
+"""The options that all commands share, the decorator of commands, and the printing of results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ConfigOption = Annotated[
         envvar="HEP_PIPELINE_CONFIG",
     ),
 ]
-#: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
+#: Values for `--set`, split as by a shell. Values of the command line come later and take
+#: precedence.
 SET_VARIABLE: Final = "HEP_PIPELINE_SET"
 #: Variables with the number of copies of a command: of Open MPI, of MPICH, and of a step of SLURM.
 _LAUNCHER_BY_VARIABLE: Final = {
@@ -210,9 +211,10 @@ def _check_single_process() -> None:
         num_copies = os.environ.get(variable, "1")
         if num_copies != "1":
             raise MachineError(
-                f"{launcher} started this command as one of {num_copies} ranks ({variable} is set): each would run "
-                f"the whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as "
-                f"train.workers, by mpirun or srun (train.launcher)."
+                f"{launcher} started this command as one of {num_copies} ranks ({variable} is "
+                f"set): each would run the whole pipeline. Type it without {launcher}: `train` "
+                "starts its own ranks, as many as train.workers, by mpirun or srun "
+                "(train.launcher)."
             )
 
 

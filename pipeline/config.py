@@ -1,4 +1,4 @@
-"""The one YAML file that configures everything: typed, checked, with overrides from the command line."""
+"""The YAML file that configures everything: typed and checked, with overrides of options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from pipeline.errors import ConfigError, nearest
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
-#: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
+#: A folder on object storage: bucket, and at least one name. Other servers lack the conditional
+#: requests of S3.
 _STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[A-Za-z0-9_.=-]+)+/?")
 #: Names of classes that say which is the signal; ttbar only among the published ones.
 _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
@@ -49,8 +50,9 @@ def _folder_of_bucket(name: str) -> str:
     if not _STORAGE.fullmatch(name):
         # The text is not repeated: there may be credentials in it.
         raise ValueError(
-            "this is no folder of a bucket: write s3://bucket/prefix with letters, digits and -_.=/, without "
-            "credentials (they come from the environment), or null to keep all in run_dir"
+            "this is no folder of a bucket: write s3://bucket/prefix with letters, digits and "
+            "-_.=/, without credentials (they come from the environment), or null to keep all in "
+            "run_dir"
         )
     return name.rstrip("/")
 
@@ -59,19 +61,22 @@ class Config(SettingsSection):
     """All settings of a run folder."""
 
     plugins: list[str] = Field(default=[])
-    """Python files, or installed modules, with features, networks, methods and more of your own (docs/plugins.md). They
-    run in every command. Relative paths start at the folder of the config."""
+    """Python files, or installed modules, with features, networks, methods and more of your own
+    (docs/plugins.md). They run in every command. Relative paths start at the folder of the
+    config."""
     run_dir: Path = Field(examples=["runs/full"])
-    """Local folder for all outputs; `~` and `$NAME` are as in a shell. Relative paths in a config file start at the
-    folder of the file; relative paths in a shipped config or in `--set` start at the current folder."""
+    """Local folder for all outputs; `~` and `$NAME` are as in a shell. Relative paths in a config
+    file start at the folder of the file; relative paths in a shipped config or in `--set` start at
+    the current folder."""
     storage: Annotated[str, AfterValidator(_folder_of_bucket)] | None = Field(
         default=None, examples=["s3://bucket/experiment/night"]
     )
-    """Folder on object storage for the Parquet of the stages ingest and features, `s3://bucket/prefix`, of this run
-    folder alone; null for `run_dir`, where all else stays. Credentials come from the environment, as for inputs."""
+    """Folder on object storage for the Parquet of the stages ingest and features,
+    `s3://bucket/prefix`, of this run folder alone; null for `run_dir`, where all else stays.
+    Credentials come from the environment, as for inputs."""
     classes: list[str] = Field(min_length=2, max_length=100, examples=[["QCD", "ttbar", "W+jets"]])
-    """Names of the classes, at least 2; the label of a sample is an index into this list. They differ in letters and
-    digits."""
+    """Names of the classes, at least 2; the label of a sample is an index into this list. They
+    differ in letters and digits."""
     samples: list[SampleSettings] = Field(
         min_length=1,
         examples=[
@@ -91,7 +96,8 @@ class Config(SettingsSection):
     train_by_network: dict[ModelName, dict[str, Any]] = Field(default={})
     """Values of `train` that differ for one network, for example `{particles: {epochs: 10}}`."""
     compare: dict[str, Any] = Field(default={})
-    """Values of the study of `compare` that differ from its file, for example `{seeds: 3, train: {epochs: 5}}`."""
+    """Values of the study of `compare` that differ from its file, for example `{seeds: 3, train:
+    {epochs: 5}}`."""
     evaluate: EvaluateSettings = EvaluateSettings()
     export: ExportSettings = ExportSettings()
     promote: PromoteSettings = PromoteSettings()
@@ -99,12 +105,12 @@ class Config(SettingsSection):
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
     notify: list[str] = Field(default=[], examples=[["tell-the-shift", "--channel", "trigger"]])
-    """A program with its arguments: it gets the outcome of each command that holds the run folder, as JSON on its
-    standard input, for example to send a mail after a night."""
+    """A program with its arguments: it gets the outcome of each command that holds the run folder,
+    as JSON on its standard input, for example to send a mail after a night."""
 
     @property
     def signals(self) -> list[str]:
-        """Names of the classes that are the signal: those that are set, or the only one with an obvious name."""
+        """Names of the signal classes: as set, or the only class with an obvious name."""
         if self.evaluate.signals:
             return self.evaluate.signals
         class_by_plain_name = {plain(name): name for name in self.classes}
@@ -113,14 +119,17 @@ class Config(SettingsSection):
         has_other_top = "ttbar" in candidates and not class_by_plain_name.keys() <= _PUBLISHED
         if len(candidates) != 1 or has_other_top:
             raise ConfigError(
-                f"evaluate.signal is not set, and the names of the classes do not say which one is the signal. Set it "
-                f"to one or some of: {', '.join(self.classes)}."
+                "evaluate.signal is not set, and the names of the classes do not say which one is "
+                f"the signal. Set it to one or some of: {', '.join(self.classes)}."
             )
         return [class_by_plain_name[candidates[0]]]
 
     @property
     def trigger_luminosity(self) -> float | None:
-        """Instantaneous luminosity of trigger rates [1/(cm2 s)]; None for an offline analysis, which counts events."""
+        """Instantaneous luminosity of trigger rates [1/(cm2 s)].
+
+        None for an offline analysis, which counts events.
+        """
         if self.evaluate.luminosity is not None:
             return self.evaluate.luminosity
         states_luminosity = "integrated_luminosity" in self.features.model_fields_set
@@ -171,7 +180,7 @@ class LoadedConfig(NamedTuple):
     """The file, then the options."""
 
     def source(self, keys: Keys) -> str:
-        """The source of a value: the last `--set` that gives it or a part of it, the file, or `default`."""
+        """The last `--set` that gives a value or a part of it, or the file, or `default`."""
         return source_of(keys, self.sources)
 
 
@@ -220,7 +229,8 @@ def _load_plugins(values: dict[str, Any], folder: Path | str) -> None:
     already_loaded = [name for name in plugins.loaded() if name not in names]
     if already_loaded:
         raise ConfigError(
-            f"plugins: this process has loaded {', '.join(already_loaded)} already. Start another one."
+            f"plugins: this process has loaded {', '.join(already_loaded)} already. Start another "
+            "one."
         )
     plugins.load(names)
 

@@ -1,4 +1,4 @@
-"""Errors of the command line, the config and the run folder, and the list of all errors that users can cause."""
+"""Errors of the command line, the config and the run folder, and the list of all user errors."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def cannot_write(
     `alternative` is what the message proposes.
     """
     return RunFolderError(
-        f"{path} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "
-        f"or choose {alternative}."
+        f"{path} cannot be written ({cause}). Check space and permissions, and limits of file "
+        f"sizes (`ulimit -f`), or choose {alternative}."
     )
 
 
@@ -123,7 +123,8 @@ def truncated(text: str) -> str:
 def full_disk_error(error: BaseException | None) -> OSError | None:
     """The error of the system, if an error comes from a disk that is full or read-only; else None.
 
-    Libraries that then fail to close a half-written file raise another error, with this one as its context.
+    Libraries that then fail to close a half-written file raise another error, with this one as its
+    context.
 
     Examples:
         >>> full_disk_error(OSError(errno.ENOSPC, "No space left on device"))

@@ -1,4 +1,4 @@
-"""Each goal of the Makefile runs: at its smallest size here, or in another test, or as a step of CI."""
+"""Each goal of the Makefile runs: at its smallest size here, in another test, or in CI."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ ELSEWHERE = {
     # More of what `test-slow` does.
     "torture",
 }
-#: Goals that need Airflow, other hosts, or the newest packages; and one that is all others of its name.
+#: Goals that need Airflow, other hosts, or the newest packages; and one that is all others of its
+#: name.
 NOT_IN_CI = {
     "airflow-setup",
     "test-airflow",
@@ -115,14 +116,17 @@ def test_numbers_of_events_in_the_readme_are_those_of_the_demo(
     num_selected = sum(counts["selected"] for counts in selected)
     num_tested = demo_counters["evaluate"]["num_events"]
 
-    sentence = f"has {num_entries} simulated events; {num_selected} pass the selection, {num_tested} are tested on"
+    sentence = (
+        f"has {num_entries} simulated events; {num_selected} pass the selection, {num_tested} are "
+        "tested on"
+    )
     assert sentence in " ".join(README.split())
 
 
 @pytest.mark.goals
 @pytest.mark.timeout(1800)
 def test_results_in_the_readme_are_those_of_the_demo(demo_counters: dict[str, Any]) -> None:
-    """They agree within their errors: other processors round otherwise, and a grid search may choose other layers."""
+    """They agree within errors, since other processors round otherwise."""
     runs = demo_counters["evaluate"]["runs"]
 
     accuracies_line = re.search(r"accuracy (hlf .*)", README)

@@ -37,7 +37,10 @@ def test_it_has_all_of_the_interface() -> None:
 
 def test_it_works_beside_modules_with_the_names_of_its_packages(tmp_path: Path) -> None:
     """`from pipeline.api import load_run` ended with "'features' is not a package"."""
-    code = "from hep_pipeline import load_run, current_model, predict; print(load_run('.').folder, predict.__module__)"
+    code = (
+        "from hep_pipeline import load_run, current_model, predict; print(load_run('.').folder, "
+        "predict.__module__)"
+    )
     result = python_in(tmp_path, code)
     assert (result.returncode, result.stdout, result.stderr) == (0, ". pipeline.api\n", "")
 
@@ -46,6 +49,6 @@ def test_a_module_of_such_a_name_that_was_imported_before_is_named(tmp_path: Pat
     result = python_in(tmp_path, "import features; from hep_pipeline import load_run")
     assert result.returncode == 1
     assert (
-        f"hep_pipeline has a package 'features', and the program has imported {tmp_path}/features.py"
-        in result.stderr
+        "hep_pipeline has a package 'features', and the program has imported "
+        f"{tmp_path}/features.py" in result.stderr
     )

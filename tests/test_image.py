@@ -1,4 +1,4 @@
-"""The Dockerfile against the files that it works with, since no test has an engine that builds it."""
+"""The Dockerfile against the files that it uses, since no test can build it."""
 
 from __future__ import annotations
 

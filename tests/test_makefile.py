@@ -11,7 +11,8 @@ import pytest
 
 _MAKE = shutil.which("make") or "make"
 ROOT = Path(__file__).resolve().parents[1]
-#: What it is called with and in, an entry a line; `features` follows `ingest` even if that takes longer.
+#: What it is called with and in, an entry a line; `features` follows `ingest` even if that takes
+#: longer.
 PYTHON = """#!/bin/sh
 case "$*" in *ingest) sleep 0.2 ;; esac
 printf '%s|%s|%s\\n' "$*" "$HEP_PIPELINE_CONFIG" "$HEP_PIPELINE_SET" >> "$CALLS"

@@ -1,4 +1,4 @@
-"""Names of the source: one class name has one meaning in the whole house, and a name has one address."""
+"""Names of the source: a class name has one meaning, and a name has one address."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_no_two_classes_have_the_same_name() -> None:
 
 
 def reexported_names(tree: ast.Module) -> set[str]:
-    """Names in `__all__` that the module does not define, and names that it imports `as` themselves."""
+    """Names of `__all__` that a module does not define, and imports `as` themselves."""
     exported: set[str] = set()
     defined: set[str] = set()
     imported_as_themselves: set[str] = set()

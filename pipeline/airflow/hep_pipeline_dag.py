@@ -1,28 +1,33 @@
-"""The pipeline as an Airflow DAG (Airflow 3): one task a command, each the same that a person types.
+"""The pipeline as an Airflow DAG (Airflow 3): one task for each command that a person types.
 
-Airflow lives in an environment of its own (`make airflow-setup`), so this file imports nothing of the pipeline. The
-tasks exchange no data: each finds in the run folder what the earlier ones left there.
+Airflow lives in an environment of its own (`make airflow-setup`), so this file imports nothing of
+the pipeline. The tasks exchange no data: each finds in the run folder what the earlier ones left
+there.
 
 **Which files.** A run of the schedule, or by hand, takes all files that are there. A backfill, or a run by hand with
-`until`, takes the files from before its end. It works in a run folder of its own (`<run_dir>-until/<end>`), and neither
-simulates, promotes nor tracks. So no way to start a run removes anything from the events that the run folder has.
+`until`, takes the files from before its end. It works in a run folder of its own
+(`<run_dir>-until/<end>`), and neither simulates, promotes nor tracks. So no way to start a run
+removes anything from the events that the run folder has.
 
 **Colours.** Skipped: there was nothing to do, or no files have come. Up for reschedule: it waits for files, or for
-another run that holds the run folder, and occupies no slot. Failed: the last lines of the log say why.
+another run that holds the run folder, and occupies no slot. Failed: the last lines of the log say
+why.
 
-The form of the Trigger button asks for the parameters. Environment variables of Airflow's processes give the rest; all
-have defaults, and none changes the graph:
+The form of the Trigger button asks for the parameters. Environment variables of Airflow's processes
+give the rest; all have defaults, and none changes the graph:
 
-    HEP_PIPELINE_DIR            folder that the commands run in; default: the checkout that holds this file
-    HEP_PIPELINE_PYTHON         interpreter that has the pipeline installed; default: .venv/bin/python in that folder
-    HEP_PIPELINE_CONFIG         default of the parameter `config`; default: demo
-    HEP_PIPELINE_TRACK          default of the parameter `track`, yes or no; default: no
-    HEP_PIPELINE_KEEP           default of the parameter `keep`; default: none, so that nothing is removed
-    HEP_PIPELINE_SCHEDULE       cron expression or preset, in UTC; default: @daily; "none" for runs by hand only
-    HEP_PIPELINE_CPU_POOL       pool of all tasks but the training, which must exist; default: default_pool
-    HEP_PIPELINE_GPU_POOL       pool of the training, which must exist; default: default_pool
+    HEP_PIPELINE_DIR            folder that the commands run in; default: the checkout that holds
+    this file HEP_PIPELINE_PYTHON         interpreter that has the pipeline installed; default:
+    .venv/bin/python in that folder HEP_PIPELINE_CONFIG         default of the parameter `config`;
+    default: demo HEP_PIPELINE_TRACK          default of the parameter `track`, yes or no; default:
+    no HEP_PIPELINE_KEEP           default of the parameter `keep`; default: none, so that nothing
+    is removed HEP_PIPELINE_SCHEDULE       cron expression or preset, in UTC; default: @daily;
+    "none" for runs by hand only HEP_PIPELINE_CPU_POOL       pool of all tasks but the training,
+    which must exist; default: default_pool HEP_PIPELINE_GPU_POOL       pool of the training, which
+    must exist; default: default_pool
 
-A cluster policy of Airflow (`airflow_local_settings.py`) changes retries, timeouts or the owner for a site.
+A cluster policy of Airflow (`airflow_local_settings.py`) changes retries, timeouts or the owner for
+a site.
 """
 
 from __future__ import annotations
@@ -60,14 +65,16 @@ TASKS: Final = (
     Task(
         "simulate",
         ("--if-wanted", "--exit-code"),
-        "Makes events; skipped unless the config names processes, and in a backfill: such events have no day.",
+        "Makes events; skipped unless the config names processes, and in a backfill: such events "
+        "have no day.",
     ),
     Task("ingest", ("--exit-code",), "Waits for files, then reads those that are new or changed."),
     Task("features", ("--exit-code",), "Computes, splits and mixes the features."),
     Task(
         "gridsearch",
         ("--if-wanted", "--exit-code"),
-        "Tries perceptrons by cross-validation; skipped unless `model.hlf.from_gridsearch` asks for it.",
+        "Tries perceptrons by cross-validation; skipped unless `model.hlf.from_gridsearch` asks "
+        "for it.",
     ),
     Task(
         "train",
@@ -80,7 +87,8 @@ TASKS: Final = (
     Task(
         "promote",
         ("--exit-code",),
-        "Puts a network in use if it is better than the model in use, on the same events; else skipped.",
+        "Puts a network in use if it is better than the model in use, on the same events; else "
+        "skipped.",
     ),
     Task(
         "track",
@@ -102,16 +110,18 @@ PERMANENT: Final = {
     2: "the command line or the config is wrong",
     3: "this is a bug of the pipeline",
 }
-#: Other exit codes: nothing had to be done; another run holds the run folder; the input does not exist yet.
+#: Other exit codes: nothing had to be done; another run holds the run folder; the input does not
+#: exist yet.
 IDLE, IN_USE, NOT_THERE = 99, 75, 66
 SECONDS_PER_HOUR: Final = 3600
 DIR: Final = Path(os.environ.get("HEP_PIPELINE_DIR", Path(__file__).parents[2])).resolve()
 
 
 class StageTask(BaseSensorOperator):
-    """A command of the pipeline in its own interpreter, without a shell: its words are never read as code.
+    """A command of the pipeline in its own interpreter; no shell reads its words.
 
-    It is a sensor: where it must wait, Airflow starts it again later, and nothing is occupied meanwhile.
+    It is a sensor: where it must wait, Airflow starts it again later, and nothing is occupied
+    meanwhile.
     """
 
     def __init__(self, *, task: Task, **options: Any) -> None:
@@ -142,7 +152,10 @@ class StageTask(BaseSensorOperator):
         return True
 
     def on_kill(self) -> None:
-        """End the command as Ctrl-C does: it leaves nothing unfinished. It is in a session of its own."""
+        """End the command as Ctrl-C does: it leaves nothing unfinished.
+
+        It is in a session of its own.
+        """
         if self._hook is None:
             return
         process = self._hook.sub_process
@@ -189,10 +202,14 @@ class StageTask(BaseSensorOperator):
         return exit_code
 
     def _must_wait(self, exit_code: int, params: Any) -> bool:
-        """Whether to look again later, and how long; a wait for files that is over skips, one for a run fails."""
+        """Whether to look again later, and how long.
+
+        A wait for files that is over skips, one for a run fails.
+        """
         files_hours = params["files_hours"] if self.task.name == "ingest" else 0
         if exit_code == IN_USE:
-            # Airflow counts from the first wait of a task; `ingest` may have waited for files before.
+            # Airflow counts from the first wait of a task; `ingest` may have waited for files
+            # before.
             self.timeout = SECONDS_PER_HOUR * (params["lock_hours"] + files_hours)
             self.soft_fail = False
             return True
@@ -220,7 +237,10 @@ class StageTask(BaseSensorOperator):
 
 
 def end_of_files(context: Any) -> dt.datetime | None:
-    """The time before which a run takes files, in UTC; None: it takes all files, whatever its logical date is."""
+    """The time before which a run takes files, in UTC.
+
+    None: it takes all files, whatever its logical date is.
+    """
     until, run = context["params"]["until"], context["dag_run"]
     if until is not None:
         end = dt.datetime.fromisoformat(until)
@@ -273,7 +293,7 @@ def flag(variable: str) -> bool:
 
 
 def schedule() -> CronDataIntervalTimetable | None:
-    """Intervals that follow each other, whatever the site's settings make of a bare cron expression."""
+    """Intervals that follow each other, whatever a site makes of a bare cron expression."""
     expression = os.environ.get("HEP_PIPELINE_SCHEDULE", "@daily")
     return None if expression == "none" else CronDataIntervalTimetable(expression, timezone="UTC")
 
@@ -321,7 +341,10 @@ def dag_params() -> dict[str, Param]:
 
 
 def pool_options(task_name: str) -> dict[str, Any]:
-    """The pool of a task, which says how many run at once; without a pool, no two of the same task do."""
+    """The pool of a task, which says how many run at once.
+
+    Without a pool, no two of the same task do.
+    """
     variable = "HEP_PIPELINE_GPU_POOL" if task_name == "train" else "HEP_PIPELINE_CPU_POOL"
     pool = os.environ.get(variable)
     return {"pool": pool} if pool else {"max_active_tis_per_dag": 1}
@@ -332,7 +355,8 @@ with DAG(
     description="ROOT files to trained, evaluated and promoted trigger classifiers",
     doc_md=__doc__,
     schedule=schedule(),
-    # Long ago, but nothing is caught up. Airflow makes no tasks for a run before it, and calls that a success.
+    # Long ago, but nothing is caught up. Airflow makes no tasks for a run before it, and calls that
+    # a success.
     start_date=dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     catchup=False,
     max_active_runs=1,

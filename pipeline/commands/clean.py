@@ -25,15 +25,15 @@ class Removable(NamedTuple):
 
 
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
-    """Remove old versions, interrupted work, and kernel outputs that the features in use do not need.
+    """Remove old versions, interrupted work, and kernel outputs that the features do not need.
 
     These versions stay:
         - the newest `keep` of each stage,
         - the newest `keep` models of each network in the registry, without withdrawn ones,
         - all versions in use, or read by a job beside this command, such as `compare`,
         - the versions that these were made from.
-    Results of `evaluate-files` and `compare` belong to the user and stay. Folders that this code has
-    not made, and targets of symbolic links, stay and are named.
+    Results of `evaluate-files` and `compare` belong to the user and stay. Folders that this code
+    has not made, and targets of symbolic links, stay and are named.
 
     Returns:
         The versions that were, or would be, removed.
@@ -41,7 +41,8 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     with nullcontext() if dry_run else run_folder.locked():
         stores = run_folder.stores()
         needed = _needed_folders(run_folder, stores)
-        # All folders are listed before the first is removed: the newest versions tell which are old.
+        # All folders are listed before the first is removed: the newest versions tell which are
+        # old.
         folders_by_store = [
             (store, _removable_folders(run_folder, store, keep, needed)) for store in stores
         ]
@@ -59,7 +60,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
 
 def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registry]) -> set[Path]:
-    """Folders of the versions in use or claimed by a running job, and of all that they were made from."""
+    """Folders of the versions in use or claimed by a running job, and of all their sources."""
     to_visit = []
     for store in stores:
         if current := store.current():
@@ -96,8 +97,8 @@ def _removable_folders(
             removable.append(folder)
         else:
             run_folder.say(
-                f"note: {folder} is kept: a symbolic link leads there, or it holds no {own_folders.MARKER}. "
-                f"Remove it by hand if nothing needs it."
+                f"note: {folder} is kept: a symbolic link leads there, or it holds no "
+                f"{own_folders.MARKER}. Remove it by hand if nothing needs it."
             )
     return removable
 

@@ -53,7 +53,10 @@ def nested_values(section: Any, outer_keys: Keys = ()) -> Iterator[tuple[Keys, A
 
 
 def has_sources_inside(value: Any) -> bool:
-    """Whether the values inside may have different sources; a list of plain values has one source."""
+    """Whether the values inside may have different sources.
+
+    A list of plain values has one source.
+    """
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict) and bool(value)

@@ -63,7 +63,10 @@ def _try_equipment(run_folder: RunFolder) -> Iterator[str]:
 
     settings = run_folder.config.train
     if ZLIB_LIBRARY != "isal":
-        yield f"ROOT files are decompressed by {ZLIB_LIBRARY}; the extra `isal` takes a third less processor time"
+        yield (
+            f"ROOT files are decompressed by {ZLIB_LIBRARY}; the extra `isal` takes a third less "
+            "processor time"
+        )
     yield describe_devices()
     if settings.workers > 1 and settings.launcher != "spark-agents":
         yield probe_mpi(settings, find_hosts(settings, run_folder.spark.context))

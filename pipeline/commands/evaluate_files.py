@@ -71,7 +71,7 @@ class _Events(NamedTuple):
 def evaluate_files(
     run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None
 ) -> Path:
-    """Evaluate models on the test split, or on new ROOT files with the same ingest and feature code.
+    """Evaluate models on the test split, or on new ROOT files read by the same code.
 
     Its files, in `<run_dir>/evaluations/<number>/` or the given folder, which is returned:
         evaluation.json      models, events, code
@@ -79,7 +79,8 @@ def evaluate_files(
 
     Args:
         run_folder: The run folder.
-        models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
+        models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of
+            this run folder.
         inputs: `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
         out: A new folder; None for the next number in the run folder.
     """
@@ -165,13 +166,14 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
     trained = run_folder.store("train").current()
     if trained is None:
         raise MissingInputError(
-            f"there are no trained networks in {run_folder.config.run_dir}. Name models with --model, or train first."
+            f"there are no trained networks in {run_folder.config.run_dir}. Name models with "
+            "--model, or train first."
         )
     return trained_models(trained.verified(), run_folder.config.classes)
 
 
 def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
-    """Rates of the samples, and their files, if the events that the features are of are still there."""
+    """Rates of the samples, and their files, if the ingested events still exist."""
     try:
         upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
     except MissingInputError as error:
@@ -184,8 +186,8 @@ def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: 
     """Print what limits the results; a model that was trained on these events is an error."""
     for name in check_unseen_events(models, events.files, events.keys):
         run_folder.say(
-            f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the "
-            f"result means nothing"
+            f"  it is unknown whether {name} was trained on these events or on copies of them; if "
+            "so, the result means nothing"
         )
     systematics = run_folder.config.evaluate.systematics
     if systematics.jet_scale or systematics.met_scale:
@@ -197,7 +199,7 @@ def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: 
 def _reference(
     run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events
 ) -> FeatureDataset | None:
-    """The dataset, if boosted trees are wanted and its training events are none of those of the evaluation."""
+    """The dataset for boosted trees, if these are wanted and have not seen the events."""
     if not run_folder.config.evaluate.reference or dataset is None:
         return None
     num_seen = count_seen(dataset, identities(events.files), events.keys)
@@ -211,7 +213,7 @@ def _reference(
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files into a folder, and compute their features with the settings of the config."""
+    """Ingest new files into a folder, and compute features with the settings of the config."""
     config = run_folder.config
     samples = _samples(inputs, config)
     new_config = config.model_copy(update={"samples": samples})
@@ -313,8 +315,9 @@ def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
     ]
     if fixed_sums:
         notes.append(
-            f"sum_of_weights of {', '.join(fixed_sums)} is a number of other files: new files count by their events, "
-            f"and there are no rates. A branch of the files (Runs.genEventSumw) would be summed over the new ones."
+            f"sum_of_weights of {', '.join(fixed_sums)} is a number of other files: new files "
+            "count by their events, and there are no rates. A branch of the files "
+            "(Runs.genEventSumw) would be summed over the new ones."
         )
     elif missing and all(sample.cross_section_pb is not None for sample in config.samples):
         notes.append(
@@ -324,15 +327,16 @@ def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
 
 
 def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
-    """The new files as samples, with the cross-section of the named sample, or of the only one of the named class."""
+    """The new files as samples, with the cross-sections of the config."""
     known_samples = _samples_by_name(config)
     samples: dict[str, SampleSettings] = {}
     for position, argument in enumerate(inputs, start=1):
         name, separator, pattern = argument.partition("=")
         if not separator or name not in known_samples:
             raise ConfigError(
-                f"--inputs: there is no sample '{name}', and no class of one sample.{nearest(name, known_samples)} "
-                f"Write CLASS=GLOB or SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
+                f"--inputs: there is no sample '{name}', and no class of one "
+                f"sample.{nearest(name, known_samples)} Write CLASS=GLOB or SAMPLE=GLOB; `python "
+                "-m pipeline predict` scores files whose classes are unknown."
             )
         known_sample = known_samples[name]
         # Files of unknown cross-section count by their events, each on its own.
@@ -345,10 +349,11 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
 
 
 def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
-    """The samples of a config by their names, and by the name of a class that has no other sample."""
+    """The samples of a config by name, and by the name of a class that has no other sample."""
     samples = [_without_fixed_sum(sample) for sample in config.samples]
     by_name = {sample.name: sample for sample in samples}
-    # The name of a class prevails over that of a sample. Files of `label_by` are of no single class.
+    # The name of a class prevails over that of a sample. Files of `label_by` are of no single
+    # class.
     for label, class_name in enumerate(config.classes):
         of_class = [sample for sample in samples if label in sample.labels]
         if len(of_class) == 1 and not of_class[0].label_by:
@@ -357,7 +362,10 @@ def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
 
 
 def _without_fixed_sum(sample: SampleSettings) -> SampleSettings:
-    """The sample; if its sum of weights is a number, which is of the old files, events count instead."""
+    """The sample.
+
+    If its sum of weights is a number, which is of the old files, events count instead.
+    """
     if isinstance(sample.sum_of_weights, float):
         return sample.model_copy(update={"cross_section_pb": None, "sum_of_weights": None})
     return sample

@@ -1,4 +1,4 @@
-"""`predict`: scores of ROOT files that need no labels, one row for each entry of a file in its order."""
+"""`predict`: scores of ROOT files without labels, one row for each entry in its order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class FailedFile(NamedTuple):
     """A file whose scores could not be made."""
 
     name: str
-    """Path of the input that cannot be read, or name of the file of scores that cannot be written."""
+    """Path of the input that cannot be read, or name of the file of scores that cannot be
+    written."""
     error: InputFileError | OSError
 
 
@@ -90,10 +91,13 @@ def predict(
     parquet: bool = False,
     keep: Sequence[str] = (),
 ) -> Scores:
-    """Score all entries of some ROOT files, and write a file for each; several files are scored by Spark.
+    """Score all entries of some ROOT files, and write a file for each.
 
-    A file of scores is a friend tree `predictions`, or Parquet. Its columns are `entry`, `flag` (a number of FLAGS),
-    `predicted` (-1 without scores), `probability_<class>` (NaN without scores), and the branches that are kept.
+    Several files are scored by Spark.
+
+    A file of scores is a friend tree `predictions`, or Parquet. Its columns are `entry`, `flag` (a
+    number of FLAGS), `predicted` (-1 without scores), `probability_<class>` (NaN without scores),
+    and the branches that are kept.
 
     Args:
         run_folder: Gives the model in use and Spark; all else comes from the model.
@@ -109,7 +113,8 @@ def predict(
     score_columns = {*OWN_COLUMNS, *probability_branches(classifier.classes)}
     if clashes := sorted(score_columns.intersection(keep)):
         raise ConfigError(
-            f"--keep: {', '.join(clashes)} is a column of the scores themselves. Keep other branches."
+            f"--keep: {', '.join(clashes)} is a column of the scores themselves. Keep other "
+            "branches."
         )
     paths = [expand_path(path) for path in inputs]
     settings, infos = classifier.files(paths, run_folder.say, keep=keep)
@@ -160,8 +165,8 @@ def _warn_of_training_events(
     num_seen = count_seen_of_files(FeatureDataset.load(classifier.dataset), identities)
     if num_seen:
         run_folder.say(
-            f"  warning: {classifier.name} was trained on {num_seen} events of these files; their scores are better "
-            f"than those of new events"
+            f"  warning: {classifier.name} was trained on {num_seen} events of these files; their "
+            "scores are better than those of new events"
         )
 
 

@@ -1,4 +1,7 @@
-"""`promote` puts a trained network in use if it is better than the one in use; `rollback` restores the previous one."""
+"""`promote` puts a trained network in use if it is better than the one in use.
+
+`rollback` restores the previous one.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,12 @@ class _Verdict(NamedTuple):
 
 
 def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[PromotionOutcome]:
-    """Compare each network of the current training with the model in use, and promote the better ones.
+    """Compare each newly trained network with the model in use, and promote the better ones.
 
-    Both models predict the raw features of the same test events. A candidate that reaches `promote.at_least` is
-    promoted if there is no model in use, or if the mean cross-entropy improves by more than `promote.min_sigma`
-    standard errors. If the two cannot be compared, as after a change of the features, the model in use stays.
+    Both models predict the raw features of the same test events. A candidate that reaches
+    `promote.at_least` is promoted if there is no model in use, or if the mean cross-entropy
+    improves by more than `promote.min_sigma` standard errors. If the two cannot be compared, as
+    after a change of the features, the model in use stays.
 
     `force` promotes them independent of floor and comparison, also if there is none.
     """
@@ -199,8 +203,9 @@ class _Promotion:
         return _Verdict(
             is_better=gain.value > needed_sigmas * gain.error,
             reason=(
-                f"its mean cross-entropy on {len(measurable_new.labels)} test events is {direction} than that of "
-                f"{current.name} by {difference}; a decrease by {needed_sigmas:g} standard errors is needed"
+                f"its mean cross-entropy on {len(measurable_new.labels)} test events is "
+                f"{direction} than that of {current.name} by {difference}; a decrease by "
+                f"{needed_sigmas:g} standard errors is needed"
             ),
             improvement=gain,
         )
@@ -269,8 +274,9 @@ def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = F
     unknown = check_unseen_events([model], dataset.files("test"))
     if unknown and not force:
         raise ModelError(
-            f"the training events of {model.candidate.name} are unknown, and test events may be among them: its "
-            f"run.json or the features that it names are missing. Train again, or use `promote --force`."
+            f"the training events of {model.candidate.name} are unknown, and test events may be "
+            "among them: its run.json or the features that it names are missing. Train again, or "
+            "use `promote --force`."
         )
 
 
@@ -285,7 +291,9 @@ def _scored_events(
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
-    """Put the previous model back in use; returns the names of the withdrawn version and the version in use.
+    """Put the previous model back in use.
+
+    Returns the names of the withdrawn version and the version in use.
 
     `promote` promotes the withdrawn model only with --force.
     """
@@ -297,7 +305,8 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
         previous = None if current is None else _previous(registry, current)
         if current is None or previous is None:
             raise MissingInputError(
-                f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
+                f"there is no previous model of '{network}' in {registry.folder}; nothing to roll "
+                "back to."
             )
         previous.verified()
         registry.withdraw(current, now())

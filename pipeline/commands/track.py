@@ -1,4 +1,4 @@
-"""`track`: log trainings and evaluations to an MLflow server, one run per network and evaluation."""
+"""`track`: log trainings and evaluations to MLflow, one run per network and evaluation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Tracked(NamedTuple):
 
 
 def track(run_folder: RunFolder) -> list[Tracked]:
-    """Log each network of the current training and evaluation; a run that exists already stays unchanged."""
+    """Log each network of the current training and evaluation.
+
+    A run that exists already stays unchanged.
+    """
     uri = run_folder.config.mlflow.uri or os.environ.get(_URI_VARIABLE)
     if not uri:
         raise ConfigError(f"track: set the address of MLflow by mlflow.uri or {_URI_VARIABLE}.")
@@ -121,7 +124,10 @@ def _track_network(
 
 
 def _finished_run(client: MlflowClient, experiment_id: str, tags: Mapping[str, str]) -> str | None:
-    """The finished run with these tags; unfinished ones, which a killed command left, are deleted."""
+    """The finished run with these tags.
+
+    Unfinished ones, which a killed command left, are deleted.
+    """
     query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     for run in client.search_runs([experiment_id], query):
         if run.info.status == "FINISHED":

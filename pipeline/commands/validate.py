@@ -45,7 +45,9 @@ def _idle_networks(config: Config) -> Iterator[str]:
     for network, settings_class in NETWORKS.items():
         is_set = config.model.of(network) != settings_class() or network in config.train_by_network
         if is_set and network not in config.model.names:
-            yield f"note: what is set for {network} has no effect, since model.names has no {network}"
+            yield (
+                f"note: what is set for {network} has no effect, since model.names has no {network}"
+            )
 
 
 def _find_files(

@@ -1,1 +1,1 @@
-"""The parts of the config: YAML, overrides, relative paths, credentials, and messages about mistakes."""
+"""Parts of the config: YAML, overrides, relative paths, credentials, messages about mistakes."""

@@ -1,4 +1,4 @@
-"""What contradicts itself in a config: keys that have no effect beside the others, or do not fit them."""
+"""Contradictions in a config: keys without effect beside the others, or that do not fit them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ _NEEDS_OF_SAMPLE: Final = (
 
 
 def check_consistency(config: Any) -> None:
-    """Refuse a `Config` whose sections do not fit each other; the message has a line for each reason."""
+    """Refuse a `Config` whose sections do not fit each other.
+
+    The message has a line for each reason.
+    """
     reasons = [
         *_contradictions_of_samples(config),
         *_contradictions_of_classes(config),
@@ -138,8 +141,9 @@ def _contradictions_of_samples(config: Any) -> Iterator[str]:
         yield from _contradictions_of_label(sample, config.classes)
         for name in sample.weights.keys() - config.ingest.weights.keys():
             yield (
-                f"samples: '{sample.name}' has the weight '{name}', which is none of ingest.weights."
-                f"{nearest(name, config.ingest.weights)} Give it there for the other samples, or as `{name}: none`"
+                f"samples: '{sample.name}' has the weight '{name}', which is none of "
+                f"ingest.weights.{nearest(name, config.ingest.weights)} Give it there for the "
+                f"other samples, or as `{name}: none`"
             )
         yield from _contradictions_of_processes(sample, config)
 
@@ -147,22 +151,34 @@ def _contradictions_of_samples(config: Any) -> Iterator[str]:
 def _contradictions_of_label(sample: SampleSettings, classes: list[str]) -> Iterator[str]:
     label = max(sample.labels)
     if label >= len(classes):
-        yield f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names, from 0"
+        yield (
+            f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} "
+            "names, from 0"
+        )
         return
     class_names = [plain(name) for name in classes]
     sample_name = plain(sample.name)
     is_other_class = sample_name in class_names and sample_name != class_names[label]
     if is_other_class and not sample.label_by:
-        yield f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of another class"
+        yield (
+            f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of "
+            "another class"
+        )
 
 
 def _contradictions_of_processes(sample: SampleSettings, config: Any) -> Iterator[str]:
     processes = [process.name for process in config.simulate.processes]
     for name in simulated_processes(sample):
         if name not in processes:
-            yield f"samples: '{sample.name}': simulate.processes has no '{name}'.{nearest(name, processes)}"
+            yield (
+                f"samples: '{sample.name}': simulate.processes has no "
+                f"'{name}'.{nearest(name, processes)}"
+            )
         if len(sample.files) > 1:
-            yield f"samples: '{sample.name}' reads {SCHEME}{name} and files of another luminosity; make two samples"
+            yield (
+                f"samples: '{sample.name}' reads {SCHEME}{name} and files of another luminosity; "
+                "make two samples"
+            )
 
 
 def _contradictions_of_classes(config: Any) -> Iterator[str]:
@@ -170,13 +186,21 @@ def _contradictions_of_classes(config: Any) -> Iterator[str]:
     for label, (name, plain_name) in enumerate(zip(config.classes, plain_names, strict=True)):
         is_reserved = plain_name in {"", plain(_ALL_BACKGROUNDS)}
         if is_reserved or plain_names.count(plain_name) > 1:
-            yield f"classes: the name '{name}' is blank, given twice, or taken; only letters and digits count"
+            yield (
+                f"classes: the name '{name}' is blank, given twice, or taken; only letters and "
+                "digits count"
+            )
         samples = [sample for sample in config.samples if label in sample.labels]
         if not samples:
-            yield f"class '{name}' (label {label}) has no samples; add one, or take it out of classes"
+            yield (
+                f"class '{name}' (label {label}) has no samples; add one, or take it out of classes"
+            )
         without = [sample.name for sample in samples if not _has_cross_section(sample)]
         if 0 < len(without) < len(samples):
-            yield f"class '{name}': {', '.join(without)} has no cross_section_pb, others have; give it for all or none"
+            yield (
+                f"class '{name}': {', '.join(without)} has no cross_section_pb, others have; give "
+                "it for all or none"
+            )
     signals = config.evaluate.signals
     for signal in signals:
         if signal not in config.classes:
@@ -193,11 +217,17 @@ def _contradictions_of_columns(config: Any) -> Iterator[str]:
     for name in passed_through:
         is_taken = name in taken_names or name.startswith("probability")
         if is_taken or passed_through.count(name) > 1:
-            yield f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
+            yield (
+                f"ingest.pass_through: there is a column '{name}' already; name another branch, "
+                "each once"
+            )
     for name, feature in plugin_features().items():
         missing = [branch for branch in feature.needs if branch not in passed_through]
         if missing:
-            yield f"ingest.pass_through: the feature '{name}' ({feature.location}) needs {', '.join(missing)}; add it"
+            yield (
+                f"ingest.pass_through: the feature '{name}' ({feature.location}) needs "
+                f"{', '.join(missing)}; add it"
+            )
 
 
 def _contradictions_of_sections(config: Any) -> Iterator[str]:
@@ -206,17 +236,20 @@ def _contradictions_of_sections(config: Any) -> Iterator[str]:
     min_pt, ingested_min_pt = config.features.min_lepton_pt, config.ingest.min_lepton_pt
     if min_pt < ingested_min_pt:
         yield (
-            f"features.min_lepton_pt ({min_pt:g}) is below ingest.min_lepton_pt ({ingested_min_pt:g}), "
-            f"which drops these events"
+            f"features.min_lepton_pt ({min_pt:g}) is below ingest.min_lepton_pt "
+            f"({ingested_min_pt:g}), which drops these events"
         )
     networks = [name for name in config.model.names if "particles" in config.model.of(name).inputs]
     if networks and not config.features.particles:
-        yield f"model.names: {', '.join(networks)} needs particle lists, but features.particles is false"
+        yield (
+            f"model.names: {', '.join(networks)} needs particle lists, but features.particles is "
+            "false"
+        )
     has_luminosity = "integrated_luminosity" in config.features.model_fields_set
     if config.evaluate.data and not has_luminosity and all(map(_has_cross_section, config.samples)):
         yield (
-            "evaluate.data: the simulation needs the luminosity of the data, since all samples have cross_section_pb; "
-            "set features.integrated_luminosity [1/pb]"
+            "evaluate.data: the simulation needs the luminosity of the data, since all samples "
+            "have cross_section_pb; set features.integrated_luminosity [1/pb]"
         )
 
 
@@ -254,6 +287,6 @@ def _credentials_of_launchers(trainings: Sequence[TrainSettings]) -> Iterator[st
             for name in re.findall(r"(?:^|[,=])([\w.-]+)=", argument):
                 if holds_credential(name):
                     yield (
-                        f"launcher_args: the list of processes would show '{name}'; export it and give its name "
-                        f"alone (-x {name})"
+                        f"launcher_args: the list of processes would show '{name}'; export it and "
+                        f"give its name alone (-x {name})"
                     )

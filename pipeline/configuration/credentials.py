@@ -7,16 +7,18 @@ from typing import Final
 
 from hep_core.secrets import HIDDEN, redact
 
-#: Spark's own rule (spark.redaction.regex), and the names that Hadoop's connectors to S3, Azure and Google document.
+#: Spark's own rule (spark.redaction.regex), and the names that Hadoop's connectors to S3, Azure and
+#: Google document.
 _CREDENTIAL: Final = re.compile(
-    r"secret|password|token|credential(?![\w.])|(?:access|account|encryption|session)[._]?key\b|keystore[.]pass\b"
+    r"secret|password|token|credential(?![\w.])"
+    r"|(?:access|account|encryption|session)[._]?key\b|keystore[.]pass\b"
     r"|oauth2|[.]sas[.]|fs[.]gs[.](?:encryption|proxy|auth)\b",
     re.IGNORECASE,
 )
 
 
 def holds_credential(text: str) -> bool:
-    """Whether a property of Spark or a variable of this name, or with this value, holds a credential.
+    """Whether a property of Spark or a variable with this name or value holds a credential.
 
     Examples:
         >>> holds_credential("spark.hadoop.fs.s3a.secret.key")

@@ -33,7 +33,10 @@ class ConfigSource(NamedTuple):
 
 
 def source_of(keys: Keys, sources: Sequence[ConfigSource]) -> str:
-    """The last source that gives a value or a part of it, or `default`; a file comes before its options."""
+    """The last source that gives a value or a part of it, or `default`.
+
+    A file comes before its options.
+    """
     last = next(source for source in reversed(sources) if source.touches(keys))
     return last.source if _has_value(last.value, keys[len(last.keys) :]) else "default"
 
@@ -51,12 +54,15 @@ def _has_value(value: Any, keys: Keys) -> bool:
 
 
 def apply_override(values: dict[str, Any], option: str, model: type[BaseModel]) -> ConfigSource:
-    """Set the value of `a.b=c` in the values of a config, in place. YAML reads c, unless the config expects text.
+    """Set the value of `a.b=c` in the values of a config, in place.
+
+    YAML reads c, unless the config expects text.
 
     Examples:
         >>> from pipeline.config import Config
         >>> values = {"train": {"epochs": 20}, "classes": ["QCD", "ttbar"]}
-        >>> for option in ("train.epochs=3", "classes.0=010", "spark.conf.spark.sql.shuffle.partitions=4"):
+        >>> partitions = "spark.conf.spark.sql.shuffle.partitions=4"
+        >>> for option in ("train.epochs=3", "classes.0=010", partitions):
         ...     _ = apply_override(values, option, Config)
         >>> values["train"], values["classes"], values["spark"]
         ({'epochs': 3}, ['010', 'ttbar'], {'conf': {'spark.sql.shuffle.partitions': '4'}})
@@ -153,7 +159,10 @@ def _type_of_key(annotation: Any, name: str) -> Any:
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that a value of this type may hold: several if they have kinds; also items of a list or mapping."""
+    """The sections that a value of this type may hold: several if they have kinds.
+
+    Also items of a list or mapping.
+    """
     if isinstance(annotation, type) and issubclass(annotation, SettingsSection):
         return annotation.variants()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

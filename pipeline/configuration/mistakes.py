@@ -1,4 +1,4 @@
-"""Messages about mistakes in a config: the key, what is wrong, the nearest valid name, and no secrets."""
+"""Messages about mistakes in a config: key, mistake, nearest valid name, and no secrets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _quoted_names(text: str) -> list[str]:
 
 
 def _advice(keys: Keys, model: type[BaseModel]) -> str:
-    """What may be meant by an unknown key: a key of another kind or of a section inside, or a name like it."""
+    """What an unknown key may mean: a key of another kind or section inside, or a similar name."""
     *outer_keys, last_key = map(str, keys)
     sections = [model]
     for outer_key in outer_keys:

@@ -1,4 +1,7 @@
-"""Paths that users name in a config or an option: `~` and variables as in a shell; outputs go to local folders."""
+"""Paths that users name in a config or an option: `~` and variables as in a shell.
+
+Outputs go to local folders.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def _expand(path: str, folder: str | Path) -> ExpandedPath:
 
 
 def bundled_events() -> Path:
-    """The folder of the bundled events: `samples/` of a checkout, also without its path there; else that of a wheel."""
+    """The folder of the bundled events: `samples/` of a checkout, also without its path there.
+
+    Else that of a wheel.
+    """
     folder = ROOT / "samples"
     if not folder.is_dir():
         folder = Path(sys.prefix) / "share" / "hep-pipeline" / "samples"

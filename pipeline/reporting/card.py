@@ -1,4 +1,4 @@
-"""The dataset card: distributions of the features in each class, from the histograms of the stage `features`."""
+"""The dataset card: distributions of the features in each class."""
 
 from __future__ import annotations
 
@@ -31,14 +31,22 @@ from models.evaluation.style import (
 
 #: Captions of the figures, by the part of a histogram's name before the dot.
 CAPTIONS: Final = {
-    "hlf": "High-level features of the selected events by class, and the number of particles; areas are 1, error bars "
-    "statistical; what lies outside an axis is not shown, nor a feature whose events are all in one bin.",
-    "particles": "Main features of the particles (of the first events of each row group, a random sample).",
+    "hlf": (
+        "High-level features of the selected events by class, and the number of particles; areas "
+        "are 1, error bars statistical; what lies outside an axis is not shown, nor a feature "
+        "whose events are all in one bin."
+    ),
+    "particles": (
+        "Main features of the particles (of the first events of each row group, a random sample)."
+    ),
 }
 
 
 def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
-    """`hist.Hist` objects by name (`hlf.ht`); the first axis is the feature, the second the class."""
+    """`hist.Hist` objects by name (`hlf.ht`).
+
+    The first axis is the feature, the second the class.
+    """
     text = (folder / HISTOGRAMS).read_text(encoding="utf-8")
     histograms = json.loads(text, object_hook=uhi.io.json.object_hook)
     return {name: hist.Hist(histogram) for name, histogram in histograms.items()}
@@ -63,7 +71,7 @@ def plot_card(
 
 
 def shows_something(histogram: hist.Hist[Any]) -> bool:
-    """Whether a panel would show a distribution: events inside the axis, and not all of them in one bin."""
+    """Whether a panel would show a distribution: events inside the axis, in more than one bin."""
     is_filled = np.asarray(histogram.variances(flow=True)).sum(axis=1) > 0
     return bool(is_filled[1:-1].any() and is_filled.sum() > 1)
 

@@ -28,7 +28,10 @@ class Yield(NamedTuple):
 
     @property
     def is_uneven(self) -> bool:
-        """Whether some weights differ; a common factor, such as a cross-section, is no difference."""
+        """Whether some weights differ.
+
+        A common factor, such as a cross-section, is no difference.
+        """
         return not math.isclose(self.weight**2, self.events * self.weight2, rel_tol=1e-9)
 
     @property
@@ -45,7 +48,8 @@ class Step(NamedTuple):
     efficiencies: dict[str, Efficiency | None]
     """Efficiency in events, relative to the first step."""
     weighted: dict[str, Efficiency | None]
-    """Efficiency in weights, relative to all generated events: those of the first step, or as `sum_of_weights` says."""
+    """Efficiency in weights, relative to all generated events: those of the first step, or as
+    `sum_of_weights` says."""
 
 
 class Cut(NamedTuple):
@@ -108,7 +112,8 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
         if len(samples) > 1 and any(sample["cross_section_pb"] is None for sample in samples):
             names = ", ".join(sample["name"] for sample in samples)
             sentences.append(
-                f"Class {class_name}: {names} do not all have a cross_section_pb and count by their numbers of events."
+                f"Class {class_name}: {names} do not all have a cross_section_pb and count by "
+                "their numbers of events."
             )
     return sentences
 
@@ -145,7 +150,7 @@ def _efficiencies(
 
 
 def shows_weights(steps: Sequence[Step]) -> bool:
-    """Whether weights tell more than numbers of events: they differ, or more events were generated than read."""
+    """Whether weights tell more than counts: they differ, or not all events were read."""
     for step in steps:
         if any(passed.is_uneven for passed in step.yields.values()):
             return True
@@ -172,7 +177,7 @@ def _ends(interval: Efficiency | None) -> dict[str, float] | None:
 
 
 def applied_cuts(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The section `features` without a cut on isolation, if the files have no particles to compute one from."""
+    """The section `features`, without a cut on isolation if the files have no particles."""
     for file in files:
         if any(field.startswith(PARTICLE_COLLECTIONS) for field in file["missing_optional"]):
             return {**features, "max_lepton_isolation": None}

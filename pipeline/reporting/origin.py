@@ -1,4 +1,7 @@
-"""What pages and figures say about the origin of the events; it follows from their files, unless the config says it."""
+"""What pages and figures say about the origin of the events.
+
+It follows from their files, unless the config says it.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,10 @@ def _energy_tev(config: Mapping[str, Any], files: Files) -> float | None:
 
 
 def _simulated_process(config: Mapping[str, Any], file: Mapping[str, Any]) -> str:
-    """The process of a file that the stage `simulate` of the run folder made; empty for other files."""
+    """The process of a file that the stage `simulate` of the run folder made.
+
+    Empty for other files.
+    """
     path = Path(file["path"])
     output = Path(config["run_dir"], "simulate").absolute()
     return path.parent.name if path.absolute().is_relative_to(output) else ""
@@ -114,8 +120,8 @@ def _rates_note(config: Mapping[str, Any], files: Files) -> str:
         samples_by_source.setdefault(source, []).append(sample["name"])
         if min_pthat := _min_pthat(config, process):
             threshold_notes.append(
-                f"{sample['name']} begins at pTHat = {min_pthat} GeV: its rate and its share of the background are "
-                f"lower limits, the purity is an upper limit."
+                f"{sample['name']} begins at pTHat = {min_pthat} GeV: its rate and its share of "
+                "the background are lower limits, the purity is an upper limit."
             )
     source_notes = []
     for source, names in samples_by_source.items():

@@ -40,39 +40,67 @@ _FEW_EVENTS: Final = 1000
 #: Probability below which the report says that two samples differ.
 _DIFFERENT: Final = 0.01
 _SIDE_BY_SIDE: Final = {
-    "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
-    "of the signal is kept, by the score that is best against the background of the panel. Bars at the measurable "
-    "working points, and bands of the ratios, are intervals of one standard deviation from the bootstrap; "
-    "the ratios' errors are paired. Where no background event passes there is no line, and at a working point an "
-    "arrow begins at the limit. Grey: not measurable, since "
-    "effectively fewer than 10 signal events fail.",
+    "background_efficiency": (
+        "ROC curves on the test split: how much background passes (down is better) when a share of "
+        "the signal is kept, by the score that is best against the background of the panel. Bars "
+        "at the measurable working points, and bands of the ratios, are intervals of one standard "
+        "deviation from the bootstrap; the ratios' errors are paired. Where no background event "
+        "passes there is no line, and at a working point an arrow begins at the limit. Grey: not "
+        "measurable, since effectively fewer than 10 signal events fail."
+    ),
     "rejection": "The same as background rejection, 1 / background efficiency (up is better).",
-    "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
-    "feature are shuffled among the test events; bars are errors of the events and of five shuffles.",
+    "importance": (
+        "Permutation importance: area under the signal's ROC curve that is lost when the values of "
+        "one feature are shuffled among the test events; bars are errors of the events and of five "
+        "shuffles."
+    ),
 }
 _OF_MODEL: Final = {
-    "learning_curve": "Loss of the training and validation splits; the model of the lowest validation loss is kept.",
+    "learning_curve": (
+        "Loss of the training and validation splits; the model of the lowest validation loss is "
+        "kept."
+    ),
     "confusion": "Confusion matrix on the test split, as shares of the true class and as events.",
-    "scores": "Outputs by true class, training split (lines) and test split (points); p is of a Kolmogorov-Smirnov "
-    "test of the two.",
-    "discriminant": "Events, those of the luminosity where rates are known, against log10 of s / b, on which working "
-    "points cut; the outer bins hold all beyond. Below: significance of all events above each cut, where effectively "
-    "10 or more background events of the test split are left. Band: statistics of the test events.",
-    "data_score": "Data on the stacked simulation of the test split, against the score; blinded above "
-    "`evaluate.blind_above`, unless `evaluate.unblind` is set. Outer bins hold all beyond; the chi-square has the "
-    "statistical errors of both.",
-    "data_inputs": "High-level features of data and simulation; if scores are blinded, of the events below "
-    "the cuts of all models.",
-    "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "
-    "counting alike. Beside the mean distance stands what a perfect model with these predictions shows on average, and "
-    "the probability p that it shows at least the observed distance.",
-    "efficiencies": "Efficiency of each class at the first measurable working point against kinematics; the first and "
-    "last bin hold what lies beyond.",
+    "scores": (
+        "Outputs by true class, training split (lines) and test split (points); p is of a "
+        "Kolmogorov-Smirnov test of the two."
+    ),
+    "discriminant": (
+        "Events, those of the luminosity where rates are known, against log10 of s / b, on which "
+        "working points cut; the outer bins hold all beyond. Below: significance of all events "
+        "above each cut, where effectively 10 or more background events of the test split are "
+        "left. Band: statistics of the test events."
+    ),
+    "data_score": (
+        "Data on the stacked simulation of the test split, against the score; blinded above "
+        "`evaluate.blind_above`, unless `evaluate.unblind` is set. Outer bins hold all beyond; the "
+        "chi-square has the statistical errors of both."
+    ),
+    "data_inputs": (
+        "High-level features of data and simulation; if scores are blinded, of the events below "
+        "the cuts of all models."
+    ),
+    "calibration": (
+        "Calibration: share of true events of a class among those that were given a probability, "
+        "classes counting alike. Beside the mean distance stands what a perfect model with these "
+        "predictions shows on average, and the probability p that it shows at least the observed "
+        "distance."
+    ),
+    "efficiencies": (
+        "Efficiency of each class at the first measurable working point against kinematics; the "
+        "first and last bin hold what lies beyond."
+    ),
 }
 _GRIDSEARCH: Final = {
-    "pareto": "Cross-validated accuracy against the number of parameters and the time of one event, and what is "
-    "ahead of all cheaper settings beyond noise. Bars: errors of the time, and of the difference to the best.",
-    "speed_up": "Speed-up of the search on several task slots: expected from the times of the trainings, and measured.",
+    "pareto": (
+        "Cross-validated accuracy against the number of parameters and the time of one event, and "
+        "what is ahead of all cheaper settings beyond noise. Bars: errors of the time, and of the "
+        "difference to the best."
+    ),
+    "speed_up": (
+        "Speed-up of the search on several task slots: expected from the times of the trainings, "
+        "and measured."
+    ),
 }
 
 
@@ -205,7 +233,7 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
 
 
 def _used_config(manifests: Mapping[str, StageManifest]) -> dict[str, Any]:
-    """Each section of the config from the stage that used it: later commands may have used another config."""
+    """Sections of the config by the stage that used them: later commands may use another config."""
     config = {}
     for stage, sections in _SECTIONS_OF_STAGES.items():
         if stage in manifests:
@@ -244,8 +272,9 @@ def _warnings_about_input(
     samples = counters.samples.values()
     if num_negative := sum(sample["events_of_negative_weight"] for sample in samples):
         yield (
-            f"{num_negative} of the ingested events have negative weights: they enter sums, losses and metrics with "
-            f"their sign, so a bin of a histogram or a share of the cutflow may be negative."
+            f"{num_negative} of the ingested events have negative weights: they enter sums, losses "
+            "and metrics with their sign, so a bin of a histogram or a share of the cutflow may "
+            "be negative."
         )
     if num_copies := sum(sample["rejected_copy"] for sample in samples):
         yield f"{num_copies} events are copies of others in the input files and were left out."
@@ -260,7 +289,9 @@ def _warnings_about_input(
     )
     yield from uncertain_mixtures(config)
     if num_bad := len(counters.bad_files):
-        yield f"Unreadable input files that were skipped: {num_bad}. The numbers do not include them."
+        yield (
+            f"Unreadable input files that were skipped: {num_bad}. The numbers do not include them."
+        )
 
 
 def _warnings_about_data(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -282,7 +313,9 @@ def _warnings_about_models(metrics: Mapping[str, Any]) -> Iterator[str]:
         corrected = min(p_values, default=1.0) * len(p_values)
         if p_values and corrected < _DIFFERENT:
             p_value = summary.powers(corrected, 1)
-            yield f"{model}: scores of training and test events differ (p = {p_value}): overtrained."
+            yield (
+                f"{model}: scores of training and test events differ (p = {p_value}): overtrained."
+            )
 
 
 def _warnings_about_accepted(versions: Mapping[str, Version]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from models.evaluation.rounding import (
     with_interval,
 )
 
-#: The signal efficiency that the question asks for; if it cannot be measured, the nearest that can be.
+#: The signal efficiency that the question asks for; if it cannot be measured, the nearest that can
+#: be.
 _ASKED_EFFICIENCY: Final = 0.9
 #: A space at which no line ends.
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
@@ -29,11 +30,13 @@ _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸
 
 
 def share(interval: Interval | None) -> str:
-    """An efficiency or purity with its interval in per cent, or a limit where nothing, or all, passes.
+    """An efficiency or purity in per cent with its interval, or a limit if nothing or all passes.
 
     Examples:
-        >>> share({"value": 0.0, "low": 0.0, "high": 0.0577}), share({"value": 1.0, "low": 0.0123, "high": 1.0})
-        ('< 5.8 %', '> 1.2 %')
+        >>> share({"value": 0.0, "low": 0.0, "high": 0.0577})
+        '< 5.8 %'
+        >>> share({"value": 1.0, "low": 0.0123, "high": 1.0})
+        '> 1.2 %'
         >>> share({"value": 0.0, "low": 0.0, "high": 0.0996}), share(None)
         ('< 10 %', 'not measurable')
     """
@@ -66,7 +69,7 @@ def spread(over_trainings: Mapping[str, float]) -> str:
 
 
 def tight(text: str) -> str:
-    """A text in which a number stays with its unit, and the two ends of an interval with each other."""
+    """A text in which a number stays with its unit, and the ends of an interval together."""
     return _SPACES_TO_KEEP.sub(_NO_BREAK, text)
 
 
@@ -98,7 +101,10 @@ def with_powers(text: str) -> str:
 
 
 def point_to_show(runs: Mapping[str, Any]) -> int | None:
-    """Index of the working point nearest to 90 % that some model has measured; None if there is none."""
+    """Index of the working point nearest to 90 % that some model has measured.
+
+    None if there is none.
+    """
     points = next(iter(runs.values()))["working_points"]
     measured = [index for index in range(len(points)) if _measured_points(runs, index)]
 
@@ -115,7 +121,10 @@ def _measured_points(runs: Mapping[str, Any], index: int) -> dict[str, Mapping[s
 
 
 def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How much background is left at 90 % of the signal, by the model that leaves the least; None if unmeasurable."""
+    """How much background is left at 90 % of the signal, by the model that leaves the least.
+
+    None if unmeasurable.
+    """
     index = point_to_show(metrics["runs"])
     if index is None:
         return None
@@ -142,7 +151,10 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _expected_events(point: Mapping[str, Any]) -> dict[str, str]:
-    """Signal, background and significance behind a cut of an offline analysis; empty for a trigger."""
+    """Signal, background and significance behind a cut of an offline analysis.
+
+    Empty for a trigger.
+    """
     if "events" not in point:
         return {}
     names = ("signal_events", "background_events", "significance")
@@ -160,7 +172,10 @@ def _with_relation(text: str) -> str:
 
 
 def _best_cut(run: Mapping[str, Any]) -> str:
-    """The cut of the highest significance, in a sentence; empty if too few background events are left everywhere."""
+    """The cut of the highest significance, in a sentence.
+
+    Empty if too few background events are left everywhere.
+    """
     scan = run["significance"]
     best = scan["best"]
     if best is None:
@@ -170,14 +185,18 @@ def _best_cut(run: Mapping[str, Any]) -> str:
     )
     remark = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
-        f"Of the cuts that leave effectively 10 or more background events of the test split, the one at "
-        f"{scan['threshold'][best]:.4f} has the highest significance, {significance}{remark}, with "
-        f"{powers(scan['signal'][best])} signal and {powers(scan['background'][best])} background events."
+        "Of the cuts that leave effectively 10 or more background events of the test split, the "
+        f"one at {scan['threshold'][best]:.4f} has the highest significance, "
+        f"{significance}{remark}, with {powers(scan['signal'][best])} signal and "
+        f"{powers(scan['background'][best])} background events."
     )
 
 
 def about_data(metrics: Mapping[str, Any]) -> str:
-    """What data an evaluation has beside the simulation, and how these are scaled and blinded; empty without data."""
+    """What data an evaluation has beside the simulation, and how these are scaled and blinded.
+
+    Empty without data.
+    """
     data = next(iter(metrics["runs"].values())).get("data", {})
     # Evaluations of earlier releases do not say how many there were.
     if "num_entries" not in data:
@@ -200,7 +219,10 @@ def about_data(metrics: Mapping[str, Any]) -> str:
 
 
 def unmeasurable(metrics: Mapping[str, Any]) -> str:
-    """The working points that cannot be measured; one sentence for all models of which the same holds."""
+    """The working points that cannot be measured.
+
+    One sentence for all models of which the same holds.
+    """
     models_by_text: dict[str, list[str]] = {}
     for model, run in metrics["runs"].items():
         points = [point for point in run["working_points"] if not point["measurable"]]
@@ -216,19 +238,19 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
         concerns_all = len(models) == len(metrics["runs"])
         texts.append(text if concerns_all else f"{', '.join(models)} {text}")
     return (
-        f"Not measurable on these events: efficiencies of {'; '.join(texts)}; effectively 10 events of "
-        f"{metrics['signal']} below the cut are needed."
+        f"Not measurable on these events: efficiencies of {'; '.join(texts)}; effectively 10 "
+        f"events of {metrics['signal']} below the cut are needed."
     )
 
 
 def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float, list[str]]]:
-    """What other weights or shifted inputs change in the numbers of a model, at each measurable working point.
+    """Shifts of a model's numbers by other weights or inputs, at each measurable working point.
 
     `variation_type` is `weights` or `systematics`.
 
     Returns:
-        Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class;
-        evaluations of release 0.2.0 have no area.
+        Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency
+        of each class; evaluations of release 0.2.0 have no area.
     """
     variations = dict(run.get(variation_type, {}))
     if f"{variation_type}_envelope" in run:
@@ -245,11 +267,13 @@ def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float
 
 
 def _shift(shift: Mapping[str, float] | None) -> str:
-    r"""A shift in percentage points with its error, or the largest ones down and up with the RMS of all.
+    r"""A shift in percentage points with its error, or the largest ones with the RMS of all.
 
     Examples:
-        >>> ascii(_shift({"shift": -1e-9, "error": 0.0123})), ascii(_shift({"shift": 0.0, "error": 0.0}))
-        ("'+0.0 \\xb1 1.2'", "'+0 \\xb1 0'")
+        >>> ascii(_shift({"shift": -1e-9, "error": 0.0123}))
+        "'+0.0 \\xb1 1.2'"
+        >>> ascii(_shift({"shift": 0.0, "error": 0.0}))
+        "'+0 \\xb1 0'"
         >>> _shift({"down": -0.012, "up": 0.0, "rms": 0.0085})
         '-1.2 +0.0 (0.9)'
     """

@@ -34,8 +34,8 @@ from pipeline.errors import (
 )
 from pipeline.runs.provenance import DISTRIBUTION
 
-#: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions of destructors, and
-#: some imports catch all. The runner then stops before it publishes anything.
+#: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions
+#: of destructors, and some imports catch all. The runner then stops before it publishes anything.
 stop_requested: Final = threading.Event()
 #: Packages whose modules have other names.
 _PACKAGE_OF_MODULE: Final = {
@@ -72,10 +72,11 @@ class Exit(IntEnum):
     NOT_THERE_YET = 66
     """The input of the command does not exist yet; sysexits.h has this number for missing input."""
     MAY_PASS = 75
-    """Another command holds the run folder, or a Spark cluster does not answer; sysexits.h has this number for failures
-    that pass."""
+    """Another command holds the run folder, or a Spark cluster does not answer; sysexits.h has this
+    number for failures that pass."""
     NOTHING_TO_DO = 99
-    """Everything was up to date, where `--exit-code` asks for it; Airflow has this number for skipped tasks."""
+    """Everything was up to date, where `--exit-code` asks for it; Airflow has this number for
+    skipped tasks."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM."""
 
@@ -94,7 +95,8 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
         signal.signal(signal_number, _interrupt)
     killed_before = killed_for_memory()
     if not debug:
-        # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
+        # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks;
+        # the error suffices.
         logging.getLogger().setLevel(logging.CRITICAL)
     try:
         work()
@@ -138,8 +140,8 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
 
 
 def _explain_interrupt() -> Exit:
-    # A terminal also interrupts Spark's workers: their end may reach us as an error before our own interrupt.
-    # A further signal must not change the exit code.
+    # A terminal also interrupts Spark's workers: their end may reach us as an error before our own
+    # interrupt. A further signal must not change the exit code.
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_IGN)
     err.print("\ninterrupted; finished stages stay; the same command resumes there")
@@ -161,11 +163,12 @@ def _exit_code(error: BaseException) -> Exit:
 
 
 def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError | None:
-    """The error for what fails since the system gave no memory, or killed a process for its memory."""
+    """The error where the system gave no memory, or killed a process for its memory."""
     limit, reason = memory_limit(), lack_of_memory(error)
     if num_killed:
         return LackOfMemoryError(
-            f"the kernel has killed {num_killed} process(es) of this command for memory: {limit}. {limit.advice}"
+            f"the kernel has killed {num_killed} process(es) of this command for memory: {limit}. "
+            f"{limit.advice}"
         )
     if reason:
         return LackOfMemoryError(
@@ -173,7 +176,8 @@ def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError 
         )
     if isinstance(error, BrokenExecutor):
         return LackOfMemoryError(
-            f"a process that this command started was killed ({error}), often for memory: {limit}. {limit.advice}"
+            f"a process that this command started was killed ({error}), often for memory: {limit}. "
+            f"{limit.advice}"
         )
     return None
 

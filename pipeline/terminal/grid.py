@@ -1,4 +1,4 @@
-"""Tables that fit the terminal, or 80 columns of a file: what does not fit follows in another table; no cell is cut."""
+"""Tables that fit the terminal, or 80 columns of a file; further columns follow below."""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ _SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 class Bar:
-    """Shows the progress of a piece of work with rate and remaining time; without updates, that it is still running."""
+    """Shows the progress of a piece of work with rate and remaining time.
+
+    Without updates, that it is still running.
+    """
 
     def __init__(self, console: Console, label: str, unit: str, total: int = 0) -> None:
         self._console = console
@@ -25,7 +28,8 @@ class Bar:
         self._state = "starting"
         self._last_update: object = None
         self._has_ended = threading.Event()
-        # Time and amount of work at the first update, from which the rate counts: the start of Spark or MPI is no work.
+        # Time and amount of work at the first update, from which the rate counts: the start of
+        # Spark or MPI is no work.
         self._start: tuple[float, int] | None = None
         self._progress: Progress | None = None
         if console.is_terminal:

@@ -39,8 +39,8 @@ def describe(settings: TrainSettings) -> str:
     if rate != settings.learning_rate:
         scaling = f" ({settings.learning_rate:g} x {settings.workers} workers)"
     return (
-        f"{settings.algorithm.name} with {settings.optimizer}, {settings.workers} worker(s), learning rate "
-        f"{rate:g}{scaling}{_describe_slowmo(settings)}"
+        f"{settings.algorithm.name} with {settings.optimizer}, {settings.workers} worker(s), "
+        f"learning rate {rate:g}{scaling}{_describe_slowmo(settings)}"
     )
 
 
@@ -49,13 +49,17 @@ def _describe_slowmo(settings: TrainSettings) -> str:
         return ""
     average = "with" if settings.slowmo_is_exact else "without"
     return (
-        f", SlowMo {average} exact average (tau {settings.slowmo.tau}, alpha {settings.slowmo.alpha:g}, beta "
-        f"{settings.slowmo.beta:g}; state of {settings.optimizer}: {settings.state_policy})"
+        f", SlowMo {average} exact average (tau {settings.slowmo.tau}, alpha "
+        f"{settings.slowmo.alpha:g}, beta {settings.slowmo.beta:g}; state of {settings.optimizer}: "
+        f"{settings.state_policy})"
     )
 
 
 def cutflow_table(steps: Sequence[Step]) -> Grid:
-    """Events and efficiency with its error after each step, by column; weights too if they tell more."""
+    """Events and efficiency with its error after each step, by column.
+
+    Weights too if they tell more.
+    """
     has_weights = shows_weights(steps)
     heads = ["events", "efficiency"]
     if has_weights:
@@ -83,7 +87,10 @@ def _efficiency(interval: Efficiency | None) -> str:
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
-    """Steps, events and time of each rank; what they did now and then; and whether all events were used."""
+    """Steps, events and time of each rank; what they did now and then.
+
+    And whether all events were used.
+    """
     ranks = summary["per_rank"]
     has_averages = any(rank.get("averages_begun") for rank in ranks)
     actions = [name for name in summary["acted"] if name != "averages_begun"]
@@ -136,8 +143,9 @@ def _about_cycles(summary: dict[str, Any]) -> str:
         return ""
     megabytes_up, megabytes_down = summary["bytes_reduced"] / 1e6, summary["bytes_broadcast"] / 1e6
     return (
-        f"; {summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, {megabytes_up:,.1f} MB up, "
-        f"{megabytes_down:,.1f} MB down, agents train {summary['utilisation']:.0%} of the time"
+        f"; {summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, "
+        f"{megabytes_up:,.1f} MB up, {megabytes_down:,.1f} MB down, agents train "
+        f"{summary['utilisation']:.0%} of the time"
     )
 
 
@@ -149,7 +157,10 @@ def search_table(scores: list[Score]) -> Grid:
     table = Grid(
         *("layers", "batch", "rate", "epochs", "weights", "accuracy", "behind", "us"),
         keys=4,
-        title=f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time per event",
+        title=(
+            f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time per "
+            "event"
+        ),
         caption="behind: the best, fold by fold; *: ahead of all smaller, or quicker, beyond noise",
     )
     for score in scores[:_ROWS_SHOWN]:
@@ -170,7 +181,7 @@ def search_table(scores: list[Score]) -> Grid:
 
 
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
-    """Accuracy and areas by model, the working points, and the rates or events if they are known."""
+    """Accuracy and areas by model, the working points, and rates or events if they are known."""
     optional = [
         _background_points(metrics),
         *_expected_tables(metrics),
@@ -221,7 +232,10 @@ def _background_points(metrics: Mapping[str, Any]) -> Grid:
         *("model", "passes", "threshold", f"{signal} kept", "rejection"),
         keys=2,
         title=f"{signal} kept [%] at this efficiency [%] of all backgrounds",
-        caption="-: not measurable, effectively fewer than 10 background events pass, or more than this share",
+        caption=(
+            "-: not measurable, effectively fewer than 10 background events pass, or more than "
+            "this share"
+        ),
     )
     for model, run in metrics["runs"].items():
         for point in run.get("background_points", ()):
@@ -234,7 +248,7 @@ def _background_points(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
-    """Rates of a trigger, or events, purity and significance of an offline analysis, where they are known."""
+    """Rates of a trigger, or events, purity and significance of an offline analysis, if known."""
     classes, signal = metrics["classes"], metrics["signal"]
     rates = Grid(
         *("model", "kept", *classes, "purity [%]"),
@@ -245,7 +259,10 @@ def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     events = Grid(
         *("model", "kept", "signal", "background", "significance", "rejection", "purity [%]"),
         keys=2,
-        title=f"events at {luminosity}, and Asimov significance, at this signal efficiency for {signal}",
+        title=(
+            f"events at {luminosity}, and Asimov significance, at this signal efficiency for "
+            f"{signal}"
+        ),
     )
     for model, run in metrics["runs"].items():
         for point in run["working_points"]:
@@ -296,8 +313,8 @@ def _variations_table(metrics: Mapping[str, Any], variation_type: str) -> Grid:
         *("model", variation_type, "kept", "accuracy", "AUC", *metrics["classes"]),
         keys=3,
         title=(
-            f"shift [%] of accuracy, area under the ROC curve, and efficiencies at the same threshold, "
-            f"{changes[variation_type]}"
+            "shift [%] of accuracy, area under the ROC curve, and efficiencies at the same "
+            f"threshold, {changes[variation_type]}"
         ),
         caption=_ENVELOPE_CAPTION if has_envelope else "",
     )

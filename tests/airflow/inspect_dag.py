@@ -1,4 +1,4 @@
-"""A program for Airflow's interpreter: it loads the DAG file under some environment, and runs its tasks.
+"""A program for Airflow's interpreter: it loads the DAG file, and runs its tasks.
 
 It answers each line of JSON with a line, so that Airflow is imported once.
 """

@@ -1,4 +1,4 @@
-"""The DAG file by itself: it loads quickly, imports nothing of ours, and runs commands with the right words."""
+"""The DAG file: it loads quickly, imports nothing of ours, and runs the right commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INGEST = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
 
 
 def write_interpreter(folder: Path, exit_codes: dict[str, int]) -> Path:
-    """Write an interpreter that records its words and environment, and ends with an exit code for each stage."""
+    """Write an interpreter that records its calls, and ends with given exit codes."""
     path = folder / "interpreter"
     path.write_text(
         f"#!{sys.executable}\n"

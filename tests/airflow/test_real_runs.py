@@ -1,4 +1,4 @@
-"""Airflow runs the real pipeline over the bundled sample: a click on Trigger, an empty folder, a backfill."""
+"""Airflow runs the real pipeline: a click on Trigger, an empty folder, a backfill."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ class Site:
             self.home.end(standalone)
 
     def _click(self) -> None:
-        """Trigger as the web page does, while another command holds the run folder; the training is killed once."""
+        """Trigger as the web page does, while another command holds the run folder.
+
+        The training is killed once.
+        """
         with locked(self.run_dir):
             self.home.trigger("click", logical_date=dt.datetime.now(dt.UTC).isoformat(), conf={})
             waits = ("up_for_reschedule", "click")
@@ -180,7 +183,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_a_click_takes_what_came_today(site: Site) -> None:
-    # The page fills in now as logical date: of a daily schedule, an interval that ended last midnight.
+    # The page fills in now as logical date: of a daily schedule, an interval that ended last
+    # midnight.
     assert site.ends("click") == dict.fromkeys(ALWAYS_SKIPPED, "skipped") | dict.fromkeys(
         (*STAGES, "promote"), "success"
     )

@@ -118,8 +118,8 @@ def test_the_command_line_is_quoted_for_a_shell_and_without_secrets() -> None:
 
     assert options.with_override("train.workers", None) is options
     assert options.with_override("train.workers", 3).command_line("compare", "a b.yaml") == (
-        "python -m pipeline compare 'a b.yaml' --config 'my config.yaml' --set 'report.title=Two words' "
-        "--set 'spark.conf=***' --set train.workers=3"
+        "python -m pipeline compare 'a b.yaml' --config 'my config.yaml' --set 'report.title=Two "
+        "words' --set 'spark.conf=***' --set train.workers=3"
     )
 
 
@@ -240,7 +240,10 @@ def test_run_stops_after_the_stage_that_is_named(
     [
         (
             "gridsearch",
-            "`run` includes no such stage under this config. model.hlf.from_gridsearch does not ask for it.",
+            (
+                "`run` includes no such stage under this config. model.hlf.from_gridsearch does not "
+                "ask for it."
+            ),
         ),
         ("trian", "Did you mean 'train'?"),
     ],

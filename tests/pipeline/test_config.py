@@ -1,4 +1,4 @@
-"""The config: options, sources of values, and mistakes, each named with its key and the nearest valid name."""
+"""The config: options, sources of values, and messages about mistakes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,10 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
     [
         (
             "spark.conf={cores: '4', 'my.password': 12345}",
-            "--set spark.conf=***: spark.conf: the value of my.password is no text; write it in quotes",
+            (
+                "--set spark.conf=***: spark.conf: the value of my.password is no text; write it in "
+                "quotes"
+            ),
         ),
         (
             "spark.conf=my.password hush",
@@ -230,7 +233,10 @@ def test_files_that_are_no_config_are_refused(tmp_path: Path) -> None:
         (["train.algorithm={topology: ring}"], "'train.algorithm.name' is missing."),
         (
             ["train_by_network={particles: {overlap: inline}}"],
-            "train_by_network.particles: unknown key 'overlap'. 'algorithm.overlap' is a key of sharded",
+            (
+                "train_by_network.particles: unknown key 'overlap'. 'algorithm.overlap' is a key of "
+                "sharded"
+            ),
         ),
     ],
 )
@@ -303,7 +309,10 @@ def test_text_in_an_override_stays_whole(tmp_path: Path) -> None:
         ("evaluate.jet_scale=0.02", "Did you mean 'systematics.jet_scale'?"),
         (
             "train.epochs=0",
-            "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
+            (
+                "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 "
+                "(given: 0)."
+            ),
         ),
         (
             "samples.7.label=1",
@@ -336,8 +345,8 @@ def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
 ) -> None:
     message = config_mistakes(tmp_path, "features.min_lepton_pt=10")
     assert (
-        "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt (10) is below"
-        in message
+        "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt "
+        "(10) is below" in message
     )
 
 
@@ -424,6 +433,6 @@ def test_a_weight_of_a_sample_is_one_of_all_samples(tmp_path: Path) -> None:
     )
     assert "has 1 mistake" in message
     assert (
-        "'qcd' has the weight 'scale_upp', which is none of ingest.weights. Did you mean 'scale_up'?"
-        in message
+        "'qcd' has the weight 'scale_upp', which is none of ingest.weights. Did you mean "
+        "'scale_up'?" in message
     )

@@ -1,4 +1,4 @@
-"""Every key of the config: another value makes an output stale, or is refused, or the key is one of those below."""
+"""Each key of the config has an effect: another value makes an output stale or is refused."""
 
 from __future__ import annotations
 

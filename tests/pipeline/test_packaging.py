@@ -1,4 +1,4 @@
-"""What is installed: the wheel of this project, the ranges of pyproject.toml and the locks of `make setup`."""
+"""The wheel of this project, the ranges of pyproject.toml and the locks of `make setup`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ def publish(store: StageStore | Registry, *, model: str = "", **manifest: object
 
 
 def run_night(run_dir: Path) -> dict[str, str]:
-    """Publish a new version of every stage, each made from the new ones before it; returns their names."""
+    """Publish a new version of every stage, each made from the new ones before it.
+
+    Returns their names.
+    """
     names: dict[str, str] = {}
     for stage, sources in CHAIN.items():
         upstream = {source: names[source] for source in sources}

@@ -1,4 +1,4 @@
-"""The model in use: better models replace it, worse ones do not, and a rollback brings the previous one back."""
+"""The model in use: better models replace it, and a rollback restores the previous one."""
 
 from __future__ import annotations
 
@@ -265,7 +265,6 @@ def damaged_weights(nights: TrainedNights) -> None:
 
 
 def no_model(nights: TrainedNights) -> None:
-    """Once this stopped every promotion, forced or not, with a message about an option `--model`."""
     shutil.rmtree(nights.registry.current().folder / "model")  # type: ignore[union-attr]
 
 
@@ -306,7 +305,8 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
 
 
 def test_a_missing_pointer_is_set_to_the_newest_promoted_model(nights: TrainedNights) -> None:
-    # After its removal, which the message about a damaged one asks for, the next candidate was the first, and won.
+    # After its removal, which the message about a damaged one asks for, the next candidate was the
+    # first, and won.
     nights.promoted(5, 200)
     nights.registry.pointer.unlink()
     assert nights.registry.recovered().name.startswith("0002")  # type: ignore[union-attr]

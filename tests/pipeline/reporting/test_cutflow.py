@@ -1,4 +1,4 @@
-"""The cutflow: sums that add up, efficiencies against numbers found by hand, weights of all sizes and signs."""
+"""The cutflow: its sums, efficiencies found by hand, weights of all sizes and signs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INGEST_STEPS = ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton")
 
 
 def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Counters of ingest and features of three equal samples, from the weights of the events by outcome."""
+    """Counters of ingest and features of three equal samples, from event weights by outcome."""
     weights = {step: weights.get(step, []) for step in (*INGEST_STEPS, *OUTCOMES)}
     weights["events"] = [weight for step in OUTCOMES for weight in weights[step]]
     rejected_by_ingest = [weight for step in INGEST_STEPS for weight in weights[step]]
@@ -80,8 +80,8 @@ def test_the_selection_names_all_cuts() -> None:
     }
 
     assert selection({**CONFIG, "features": cuts}) == (
-        "an e or mu with pT > 23 GeV, e with pT > 23 GeV, with isolation < 0.45, 1 to 2 of these leptons, 3 or more "
-        "jets with pT > 40 GeV, |eta| < 2.6"
+        "an e or mu with pT > 23 GeV, e with pT > 23 GeV, with isolation < 0.45, 1 to 2 of these "
+        "leptons, 3 or more jets with pT > 40 GeV, |eta| < 2.6"
     )
 
 

@@ -143,7 +143,8 @@ def test_rates_of_simulated_events_have_the_threshold_of_their_generator(
     origin = event_origin(config, input_files(OWN_UUIDS, folder=str(version.folder)))
 
     note = (
-        "Cross-sections are those of Pythia in leading order, after the filter on leptons. qcd begins at pTHat = 30 "
-        "GeV: its rate and its share of the background are lower limits, the purity is an upper limit."
+        "Cross-sections are those of Pythia in leading order, after the filter on leptons. qcd "
+        "begins at pTHat = 30 GeV: its rate and its share of the background are lower limits, the "
+        "purity is an upper limit."
     )
     assert origin == ("Simulation", 14.0, "" if states_cross_sections else note)

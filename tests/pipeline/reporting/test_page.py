@@ -52,7 +52,8 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     assert page.tags == harmless_page.tags
     # The curves' data, and the script that draws them.
     assert [attributes for tag, attributes in page.tags if tag == "script"] == [["type", "id"], []]
-    # Of title, note, samples, classes, models, algorithms, failed settings, files, checks, code, packages, config ...
+    # Of title, note, samples, classes, models, algorithms, failed settings, files, checks, code,
+    # packages, config ...
     assert page.words.count(EVIL) > 40
 
 
@@ -109,7 +110,7 @@ def test_the_contents_lead_to_every_section(
 
 
 def add_optional_results(versions: Versions) -> None:
-    """Add what only some runs have: trainings, firmware, importances, shifts, a second best model."""
+    """Add results of some runs: trainings, firmware, importances, shifts, a second best model."""
     add_further_trainings(versions)
     add_firmware(versions)
     runs = counters(versions, "evaluate")["runs"]

@@ -50,7 +50,10 @@ def test_every_doubt_is_a_warning_on_the_page(tmp_path: Path) -> None:
         "2 events are copies of others",
         "Unreadable input files that were skipped: 2.",
         "hlf: scores of training and test events differ (p = 0.004): overtrained.",
-        "train was stale and accepted as up to date: code models/networks/hlf.py changed; train.epochs was 3.",
+        (
+            "train was stale and accepted as up to date: code models/networks/hlf.py changed; "
+            "train.epochs was 3."
+        ),
     ]
     page_text = page_of(versions, tmp_path).words
     for sentence, start in zip(sentences, starts, strict=True):

@@ -108,7 +108,8 @@ def caused_by(error: Exception, cause: Exception) -> Exception:
         RuntimeError("std::bad_alloc"),
         RuntimeError("can't start new thread"),
         RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 40 bytes"
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 40 "
+            "bytes"
         ),
         RuntimeError("java.lang.OutOfMemoryError: Java heap space"),
         caused_by(ValueError("a reader failed"), MemoryError()),
