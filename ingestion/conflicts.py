@@ -40,11 +40,11 @@ def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) ->
         if len(same_uuid) == 1:
             continue
         same_uuid.sort(key=lambda info: (info.path not in known_paths, info.modified))
-        first_content = content_identity(same_uuid[0].path)
+        first_identity = content_identity(same_uuid[0].path)
         for info in same_uuid[1:]:
-            content = content_identity(info.path)
-            if content != first_content:
-                new_ids[info.path] = content
+            identity = content_identity(info.path)
+            if identity != first_identity:
+                new_ids[info.path] = identity
     return [info._replace(uuid=new_ids.get(info.path, info.uuid)) for info in infos]
 
 

@@ -129,20 +129,20 @@ def _read_stored(file: Path) -> NDArray[Any]:
     return with_fields
 
 
-def find_copies(parts: Sequence[KeysFile]) -> Copies:
+def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
     """The copies in some parts; of several equal events the first counts as the original."""
     with ThreadPoolExecutor() as threads:
-        stored = list(threads.map(lambda part: _read_stored(part.path), parts))
+        stored = list(threads.map(lambda file: _read_stored(file.path), keys_files))
     # The events of all parts in one array; `starts` are the rows at which parts begin.
     events = np.concatenate([np.zeros(0, STORED), *stored])
     lengths = [len(keys) for keys in stored]
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    files = np.repeat([part.file_number for part in parts], lengths)
+    files = np.repeat([file.file_number for file in keys_files], lengths)
     originals = _original_rows(events, files)
     copy_rows = np.flatnonzero(originals < np.arange(len(events)))
     original_rows = originals[copy_rows]
 
-    first_entries = np.array([part.first_entry for part in parts], np.int64)
+    first_entries = np.array([file.first_entry for file in keys_files], np.int64)
     entry_shifts = first_entries - starts[:-1]
     copy_parts = np.searchsorted(starts, copy_rows, side="right") - 1
     original_parts = np.searchsorted(starts, original_rows, side="right") - 1

@@ -46,8 +46,8 @@ def number_sources(names: BranchNames) -> dict[str, Branch]:
 
 def _is_integer(array: ak.Array) -> bool:
     layout = array.layout
-    content = layout.content if layout.is_list else layout
-    return bool(content.is_numpy) and np.dtype(content.dtype).kind in "iu"
+    numbers = layout.content if layout.is_list else layout
+    return bool(numbers.is_numpy) and np.dtype(numbers.dtype).kind in "iu"
 
 
 def number_keys(

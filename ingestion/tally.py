@@ -77,7 +77,7 @@ class SampleSums(TypedDict):
     """Sums of weights and of squared weights by sample and step."""
 
 
-def sum_counts(parts: Iterable[Counted]) -> StepCounts:
+def sum_counts(tallies: Iterable[Counted]) -> StepCounts:
     """The sum of some tallies.
 
     Examples:
@@ -86,19 +86,19 @@ def sum_counts(parts: Iterable[Counted]) -> StepCounts:
         StepCounts(counts={'events': 3}, weights={'events': [5.0, 9.0]})
     """
     total = StepCounts({}, {})
-    for part in parts:
-        for step, (weight, weight2) in part.weights.items():
+    for tally in tallies:
+        for step, (weight, weight2) in tally.weights.items():
             sum_weight, sum_weight2 = total.weights.get(step, (0.0, 0.0))
-            total.counts[step] = total.counts.get(step, 0) + part.counts[step]
+            total.counts[step] = total.counts.get(step, 0) + tally.counts[step]
             total.weights[step] = [sum_weight + weight, sum_weight2 + weight2]
     return total
 
 
-def sums_by_sample(parts: Iterable[CountedSample]) -> SampleSums:
+def sums_by_sample(tallies: Iterable[CountedSample]) -> SampleSums:
     """The sums over the parts of each sample."""
     by_sample: dict[str, list[CountedSample]] = {}
-    for part in parts:
-        by_sample.setdefault(part.sample, []).append(part)
+    for tally in tallies:
+        by_sample.setdefault(tally.sample, []).append(tally)
     totals = {name: sum_counts(sample_parts) for name, sample_parts in by_sample.items()}
     return {
         "samples": {name: total.counts for name, total in totals.items()},
