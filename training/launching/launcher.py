@@ -129,8 +129,8 @@ class Job(NamedTuple):
     def unfinished_runs(self) -> list[int]:
         """Numbers of the runs without a summary, which the ranks write at the end of each."""
         return [
-            number
-            for number, spec in enumerate(self.specs)
+            run_number
+            for run_number, spec in enumerate(self.specs)
             if not (spec.out_dir / "summary.json").exists()
         ]
 
@@ -265,9 +265,9 @@ def _follow(process: subprocess.Popen[str], report_progress: ReportProgress) -> 
         raise AssertionError("the ranks were started without a pipe for their output")
     for line in process.stdout:
         try:
-            content = json.loads(line)
-            run_number = content.pop("run")
-            progress = Progress(**content)
+            message = json.loads(line)
+            run_number = message.pop("run")
+            progress = Progress(**message)
         except (ValueError, TypeError, LookupError, AttributeError):
             # MPI's own messages; they matter only if the run fails, and the error then quotes ranks.log.
             continue

@@ -48,24 +48,24 @@ class RunSpec(NamedTuple):
         def relative_to_spec(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)
 
-        content = {
+        spec = {
             **self.workload.to_json(relative_to_spec),
             # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
             "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
             "out_dir": relative_to_spec(self.out_dir),
         }
-        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        path.write_text(json.dumps(spec, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a spec that `save` wrote."""
-        content = json.loads(path.read_text(encoding="utf-8"))
+        spec = json.loads(path.read_text(encoding="utf-8"))
 
         def resolve(relative_path: str) -> Path:
             return Path(os.path.normpath(path.parent.absolute() / relative_path))
 
-        workload = workload_from_json(content, resolve)
-        return cls(workload, TrainSettings(**content["train"]), resolve(content["out_dir"]))
+        workload = workload_from_json(spec, resolve)
+        return cls(workload, TrainSettings(**spec["train"]), resolve(spec["out_dir"]))
 
 
 def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
@@ -79,8 +79,8 @@ def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
             f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all "
             f"hosts share under the same path."
         )
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return [(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
+    runs = json.loads(path.read_text(encoding="utf-8"))
+    return [(run["number"], RunSpec.load(Path(run["spec"]))) for run in runs]
 
 
 def train(

@@ -126,13 +126,13 @@ class LaunchFiles:
         """The output of the ranks so far."""
         return self.log.read_text(errors="replace")
 
-    def write_heartbeat(self, what: str) -> None:
+    def write_heartbeat(self, activity: str) -> None:
         """Note how far the start of this rank is, if it knows its number before MPI has begun."""
         ranks = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
         # A host that does not see the folder says so later.
         with suppress(OSError):
             if ranks:
-                heartbeat = Heartbeat(socket.gethostname(), os.getpid(), what)
+                heartbeat = Heartbeat(socket.gethostname(), os.getpid(), activity)
                 _write(self.present / f"rank-{ranks[0]}.json", heartbeat._asdict())
 
     def heartbeats(self) -> dict[int, Heartbeat]:
@@ -190,15 +190,15 @@ class LaunchFiles:
         self._lost_ranks.unlink(missing_ok=True)
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, report: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     with new_file(path) as unfinished:
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.write_text(json.dumps(report), encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
 
 
 def _rank_of_path(path: Path) -> int:
@@ -297,8 +297,8 @@ class StartLimit:
             if f"rank-{rank}" in training:
                 continue
             if rank in heartbeats:
-                host, _, what = heartbeats[rank]
-                lines.append(f"  rank {rank} on {host}: {what}")
+                heartbeat = heartbeats[rank]
+                lines.append(f"  rank {rank} on {heartbeat.host}: {heartbeat.what}")
             else:
                 lines.append(f"  rank {rank}: its process did not come")
         return lines

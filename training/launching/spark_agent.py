@@ -67,19 +67,19 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def write_line(connection: socket.socket, content: dict[str, Any]) -> None:
+def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
     """Send a line of JSON."""
-    connection.sendall(json.dumps(content).encode() + b"\n")
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 def read_line(connection: socket.socket) -> dict[str, Any] | None:
     """The first line of JSON that arrives; None if the connection ends or falls silent first."""
     with connection.makefile("rb") as lines:
         try:
-            content: dict[str, Any] = json.loads(lines.readline(_LONGEST_LINE))
+            message: dict[str, Any] = json.loads(lines.readline(_LONGEST_LINE))
         except (OSError, ValueError):
             return None
-        return content
+        return message
 
 
 def write_status(connection: socket.socket, status: int) -> None:

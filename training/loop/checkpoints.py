@@ -161,7 +161,7 @@ class CheckpointFolder:
         positions: Sequence[Position],
         world_size: int,
         rank: int,
-        content: Mapping[str, object],
+        state: Mapping[str, object],
     ) -> None:
         """Write one rank's part, atomically.
 
@@ -173,7 +173,7 @@ class CheckpointFolder:
         last_folder.mkdir(parents=True, exist_ok=True)
         path = last_folder / f"rank-{rank}.pt"
         with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
-            torch.save(content, file)
+            torch.save(state, file)
         # Another rank may remove a folder meanwhile, once it completes a later one. And not all
         # storage can link.
         with suppress(OSError):
@@ -269,20 +269,20 @@ def _has_all_parts(folder: Path, world_size: int) -> bool:
     return all((folder / f"rank-{rank}.pt").exists() for rank in range(world_size))
 
 
-def _remove_incomplete(part: Path) -> None:
+def _remove_incomplete(rank_file: Path) -> None:
     """Remove a part of a checkpoint that is not complete, and its folder with the last part."""
-    if not (part.parent / "complete.json").exists():
+    if not (rank_file.parent / "complete.json").exists():
         # Another rank may have removed it.
         with suppress(OSError):
-            part.unlink()
-            part.parent.rmdir()
+            rank_file.unlink()
+            rank_file.parent.rmdir()
 
 
 def _read_description(path: Path) -> Description | None:
     """The description of a checkpoint; None if it is damaged, or another rank has removed it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return Description.model_validate(content) if has_seal(content) else None
+        description = json.loads(path.read_text(encoding="utf-8"))
+        return Description.model_validate(description) if has_seal(description) else None
     except (FileNotFoundError, ValueError):
         return None
 
@@ -298,8 +298,8 @@ def _read_content(path: Path) -> RankContent:
         damaged_member = file.testzip()
     if damaged_member is not None:
         raise zipfile.BadZipFile(f"wrong checksum of {damaged_member}")
-    content: RankContent = torch.load(path, weights_only=True, map_location="cpu")
-    return content
+    state: RankContent = torch.load(path, weights_only=True, map_location="cpu")
+    return state
 
 
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
@@ -309,5 +309,6 @@ def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
     """
     # Other workers own other events, so they cannot divide the rows that are left of an epoch.
     free = _FREE if train.skew is None else _FREE - {"workers"}
-    content = {"workload": workload, "train": train.result_items(exclude=free)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    dependencies = {"workload": workload, "train": train.result_items(exclude=free)}
+    text = json.dumps(dependencies, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

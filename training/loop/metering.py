@@ -1,6 +1,6 @@
 """Measures a worker's time by kind of work, and the bytes that it sends, around any transport.
 
-Every moment belongs to one kind, so that the kinds add up to the time of the run: `read`, `compute`,
+Every moment belongs to one category, so that these add up to the time of the run: `read`, `compute`,
 `communicate`, `wait` (for others: barriers, the last worker of an all-reduce, messages of
 neighbours, locks), `validate` (with the messages for it, such as the models that are averaged) and
 `checkpoint`.
@@ -33,7 +33,7 @@ class Meter:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._only_kind = ""
+        self._only_category = ""
         self._last_lap = self._last_sign = now()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = 0
@@ -45,25 +45,25 @@ class Meter:
         self.seconds.clear()
         self.bytes = 0
 
-    def record(self, kind: str, seconds: float) -> None:
+    def record(self, category: str, seconds: float) -> None:
         """Add time to a kind of work, or to the kind that gets all time at the moment."""
-        self.seconds[self._only_kind or kind] += seconds
+        self.seconds[self._only_category or category] += seconds
 
-    def lap(self, kind: str) -> None:
+    def lap(self, category: str) -> None:
         """Record the time since the last lap under this kind."""
         now = self._now()
-        self.record(kind, now - self._last_lap)
+        self.record(category, now - self._last_lap)
         self._last_lap = now
 
     @contextmanager
-    def attribute_all_to(self, kind: str) -> Iterator[None]:
+    def attribute_all_to(self, category: str) -> Iterator[None]:
         """Record all time within the context under this kind, communication too."""
-        self._only_kind = kind
+        self._only_category = category
         try:
             yield
-            self.lap(kind)
+            self.lap(category)
         finally:
-            self._only_kind = ""
+            self._only_category = ""
 
     def communicating(self, activity: str, waiting: Waiting) -> _Communication:
         """A context for one communication; the time before it is computation."""

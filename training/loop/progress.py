@@ -65,7 +65,9 @@ class EpochStats:
         self._counters_at_record = self._read_counters()
         counters = self._count_since_begin(self._counters_at_record)
         sums = self._sums.combine(self._work.pop_sums())
-        seconds_by_kind = {kind: round(seconds, 6) for kind, seconds in meter.seconds.items()}
+        seconds_by_kind = {
+            category: round(seconds, 6) for category, seconds in meter.seconds.items()
+        }
         return {
             "steps": self.steps,
             "samples": sums.samples,

@@ -98,7 +98,7 @@ def summarize_rank(records: list[Record]) -> Record:
         "rank": last["rank"],
         "steps": sum(record["steps"] for record in records),
         "samples": sum(record["samples"] for record in records),
-        "seconds_by_kind": {kind: round(seconds, 3) for kind, seconds in seconds_by_kind},
+        "seconds_by_kind": {category: round(seconds, 3) for category, seconds in seconds_by_kind},
         "wait_seconds": round(sum(record["wait_seconds"] for record in records), 3),
         "bytes_sent": sum(record["bytes_sent"] for record in records),
         **_sum_counters(records),

@@ -338,8 +338,8 @@ class Trainer:
             await self._algorithm.result(joint_model)
             distance = await consensus_distance(local_model, joint_model, transport)
             state = ModelState(joint_model, await self._buffers.mean())
-            part = ValidationPart(transport.rank, transport.world_size)
-            sums = await reduce_sums(await work.validate(state, part), transport)
+            share = ValidationPart(transport.rank, transport.world_size)
+            sums = await reduce_sums(await work.validate(state, share), transport)
             validation = self._describe_validation(sums, distance)
             is_last = self._epoch == self._settings.epochs - 1
             if is_last and transport.world_size > 1 and work.validates_alone:
@@ -424,7 +424,7 @@ class Trainer:
         self._stats.loop_counters["checkpoints"] += num_within_epochs
         if self._is_static:
             await self._algorithm.quiesce()
-        content: RankContent = {
+        rank_state: RankContent = {
             **await worker_state(self._work, self._algorithm),
             "stats": self._stats.state(),
             "num_rows_read": self._num_rows_read,
@@ -432,7 +432,7 @@ class Trainer:
             "best": self._best._asdict(),
             "history": "\n".join(self._history_lines),
         }
-        checkpoints.write_rank(positions, transport.world_size, transport.rank, content)
+        checkpoints.write_rank(positions, transport.world_size, transport.rank, rank_state)
         if self._is_static:
             # After the barrier no vector can have been averaged before another worker wrote its own.
             await transport.barrier()
