@@ -50,7 +50,7 @@ class Notifier:
     def report(
         self, error: BaseException | None, results: CommandResults, *, notifies: bool
     ) -> None:
-        """Print how a command ended, and give that to the command of `notify` unless told not to."""
+        """Print how a command ended; `notifies` says whether the command of `notify` runs too."""
         outcome = outcome_of(error)
         time = now()
         if self._prints_outcome:
@@ -71,7 +71,10 @@ class Notifier:
             )
 
     def _notify(self, content: Mapping[str, Any]) -> None:
-        """Give the outcome to the command of `notify`; its failure is printed and changes nothing."""
+        """Give the outcome to the command of `notify`.
+
+        Its failure is printed and changes nothing.
+        """
         problem = ""
         try:
             process = subprocess.run(

@@ -64,7 +64,7 @@ class RunFolder:
         """Files that the command which holds the run folder has checked."""
 
     def refresh(self) -> None:
-        """Take paths and cross-sections of simulated samples from the version of `simulate` in use."""
+        """Take paths and cross-sections of simulated samples from `simulate`."""
         self.config = with_simulated_samples(self._written_config)
 
     @contextmanager
@@ -272,7 +272,7 @@ class RunFolder:
 
 
 def with_simulated_samples(config: Config) -> Config:
-    """The config with paths instead of `simulate://` names, and the cross-sections of the simulation.
+    """The config with paths and cross-sections of the simulation instead of `simulate://` names.
 
     A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing
     changes.
@@ -313,7 +313,7 @@ def _simulated_sample(
 def _check_sources(
     stage: Stage, name: str, version: Version, versions: Mapping[str, Version]
 ) -> None:
-    """Refuse a version of the stage `name` that was made from another version than a current one."""
+    """Refuse a version of the stage `name` that was made from other versions than these."""
     # A test event of new features may have been a training event of the old.
     for source in _changed_sources(STAGE_OF[name], version, versions):
         raise MissingInputError(

@@ -118,7 +118,8 @@ class Runner:
             version = self.run_folder.store(stage.name).current()
             if version is not None:
                 self.run_folder.results.add_stage(version, is_new=ran[stage.name])
-            # A stage that does not run may put a version in use that a kill left without its pointer.
+            # A stage that does not run may put a version in use that a kill left without its
+            # pointer.
             self.run_folder.refresh()
             self._up_to_date.add(stage.name)
 
@@ -249,7 +250,7 @@ class Runner:
     def _accepted_version(
         self, plan: StagePlan, current: Version, earlier: dict[str, Version]
     ) -> Version:
-        """A stale version with the fingerprint of its present inputs, after those of earlier stages.
+        """A stale version with the fingerprint of its present inputs; `earlier` are accepted ones.
 
         Raises:
             RunFolderError: A file of the version is damaged.

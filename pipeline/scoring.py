@@ -1,4 +1,4 @@
-"""A classifier that scores events as its training saw them: ROOT entries, events Parquet, or features."""
+"""A classifier that scores ROOT entries, events or features as its training saw them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,10 @@ class Transaction:
         self._store: StageStore = run_folder.store(stage.name)
 
     def make_version(self) -> None:
-        """Run the stage and put its new version in use; after a failure the old one stays in use."""
+        """Run the stage and put its new version in use.
+
+        After a failure the old one stays in use.
+        """
         stage, folder = self._stage, self._context.out_dir
         start_time = time.monotonic()
         try:
@@ -72,8 +75,8 @@ class Transaction:
                 stop_if_requested()
                 self._commit(result, seconds)
         except BaseException as error:
-            # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes
-            # it. A version that the pointer names is published and stays.
+            # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or
+            # removes it. A version that the pointer names is published and stays.
             if not (self._store.is_in_use(folder) or stage.can_continue(folder)):
                 self._store.discard(folder)
             file_error = _file_error(stage, self._context, error)
@@ -154,7 +157,10 @@ def _check_result(stage: Stage, result: Result) -> None:
 
 
 def _file_error(stage: Stage, context: Context, error: BaseException) -> Exception | None:
-    """The error for object storage or a file that cannot be read or written; None for other errors."""
+    """The error for object storage or a file that cannot be read or written.
+
+    None for other errors.
+    """
     if lack_of_memory(error):
         return None
     full_disk, folder = full_disk_error(error), context.out_dir

@@ -28,7 +28,7 @@ _JAVA_FIX: Final = (
     "Install Java 17 (`sudo apt-get install openjdk-17-jre-headless` on Debian) and point to it: "
     "`export JAVA_HOME=/usr/lib/jvm/java-17-openjdk-$(dpkg --print-architecture)`."
 )
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; nothing is written here
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - nothing is written here
 _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
 #: Memory of this process and of each rank before they hold events; two ranks and their launcher had
@@ -131,13 +131,14 @@ def check_names() -> Finding | None:
     return Finding(
         "names",
         "warning",
-        f"Python also finds {', '.join(namesakes)}, which have the names of packages of this project.",
+        f"Python also finds {', '.join(namesakes)}, which have the names of packages of this "
+        f"project.",
         "Use an environment, and a PYTHONPATH, without them.",
     )
 
 
 def check_disk(run_dir: Path) -> Finding | None:
-    """Look for too little free disk at the run folder: Spark would fail in the middle of a write."""
+    """Look for too little free disk at the run folder: Spark would fail during a write."""
     path = run_dir.absolute()
     existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
     free_bytes = shutil.disk_usage(existing_folder).free
@@ -184,7 +185,7 @@ def check_java(env: Mapping[str, str]) -> Finding | None:
 
 
 def check_shared_memory(free_bytes: int | None, workers: int) -> Finding | None:
-    """Look for too small a /dev/shm, where the ranks share memory; a container has 64 MiB by default.
+    """Look for too small a /dev/shm, where ranks share memory; a container has 64 MiB by default.
 
     `free_bytes` is None without a /dev/shm.
     """

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-#: Warnings of the JVM itself, such as "WARNING: Using incubator modules"; those of Spark have a time.
+#: Warnings of the JVM itself, such as "WARNING: Using incubator modules"; those of Spark have a
+#: time.
 _JVM_NOISE: Final = re.compile(rb"WARNING: |NOTE: Picked up |Picked up _?JAVA_")
 _STDERR: Final = 2
 
@@ -36,6 +37,7 @@ def _forward_lines(read_end: int, on_noise: Callable[[str], None]) -> None:
             if _JVM_NOISE.match(line):
                 on_noise(line.decode(errors="replace").strip())
             else:
-                # A JVM whose lines nobody reads would wait for ever, so a lost terminal is no reason to end.
+                # A JVM whose lines nobody reads would wait for ever, so a lost terminal is no
+                # reason to end.
                 with suppress(OSError):
                     os.write(_STDERR, line)

@@ -25,7 +25,7 @@ def make_launcher(
     `on_wait` is called with what a long start waits for.
     """
     if spec.train.launcher == "spark-agents":
-        from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
+        from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - loads Spark
 
         return partial(train_on_spark, start_spark(), spec, on_wait=on_wait)
     hosts = find_hosts(spec.train, start_spark, on_wait)
@@ -37,7 +37,7 @@ def find_hosts(
     start_spark: StartSpark,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Hosts:
-    """The hosts of several ranks: slots of the Spark cluster, or those that mpirun or srun chooses."""
+    """The hosts of several ranks: slots of the Spark cluster, or as mpirun or srun chooses."""
     if settings.launcher != "spark" or settings.workers == 1:
         return no_hosts
     from training.launching.spark_job import spark_hosts  # noqa: PLC0415 - as above

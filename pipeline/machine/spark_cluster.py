@@ -71,8 +71,8 @@ def cluster_error(master: str, error: object) -> UnreachableSparkError | None:
     if not standalone_addresses(master) or not _STOPPED.search(str(error)):
         return None
     return UnreachableSparkError(
-        f"the Spark master at {master} does not take this application, or has ended it. Is this the "
-        f"port of the master (7077; 8080 is its web page), has its Spark the version of this "
+        f"the Spark master at {master} does not take this application, or has ended it. Is this "
+        f"the port of the master (7077; 8080 is its web page), has its Spark the version of this "
         f"pyspark, do all executors die? Its log and page say more."
     )
 
@@ -105,7 +105,7 @@ def announce_missing_executors(
 def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
     """Refuse executors that do not share the storage of the driver.
 
-    They look for a new file in the folder and for an input of each folder, and write beside the file.
+    They look for a new file and for an input of each folder, and write beside the file.
     A folder on object storage, and inputs that are URLs, are passed over.
 
     Raises:
@@ -123,7 +123,10 @@ def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str
             needed.append(probe / "driver")
 
         def problem_on_executor(task: int) -> str:
-            """A problem; empty if there is none. A closure, since executors have no module of ours."""
+            """A problem; empty if there is none.
+
+            A closure, since executors have no module of ours.
+            """
             time.sleep(_SECONDS_A_TASK)
             host = socket.gethostname()
             hidden = [str(path) for path in needed if not path.exists()]

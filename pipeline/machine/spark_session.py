@@ -1,4 +1,4 @@
-"""The Spark session: started when the first stage needs it, shared by the stages of a run, stopped at the end."""
+"""The Spark session: it starts when the first stage needs it, and the stages of a run share it."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class SparkProvider:
     def num_tasks(self, work_items: int) -> int:
         """Number of tasks for a number of pieces of work.
 
-        There are few, since a Spark task costs a third of a second. A task has at most 8 pieces, since
-        a retry repeats all of them.
+        There are few, since a Spark task costs a third of a second. A task has at most 8 pieces,
+        since a retry repeats all of them.
         """
         tasks_of_slots = 2 * self.context().defaultParallelism
         min_tasks = math.ceil(work_items / _MAX_ITEMS_A_TASK)
@@ -156,7 +156,7 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
 
 @contextmanager
 def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
-    """Show the value of a function on a progress bar during a Spark job, whose failures become ours.
+    """Show the value of a function on a bar during a Spark job, whose failures become ours.
 
     After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be
     removed.
@@ -189,7 +189,7 @@ def failures_of_spark(master: str) -> Iterator[None]:
 
     Those of our own code in tasks keep their message.
     """
-    from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415 - see `watched`
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     # Spark 4.3 names exceptions of Python in tasks like the second.
@@ -259,7 +259,7 @@ def _end_python_workers() -> None:
 
 
 def _cause(message: str) -> str:
-    """The most useful line of a Spark failure: the exception of the task, else the reason of the abort.
+    """The most useful line of a Spark failure: the exception of the task, else the abort.
 
     Of an exception that was raised from another one, the last says most: it names the fix.
     """
@@ -317,7 +317,8 @@ def _start(
             raise stopped from cause
         reason = f"{type(cause).__name__}: {str(cause).strip()[:_MAX_CAUSE_LETTERS]}"
         raise MachineError(
-            f"Spark does not start on {settings.master} ({reason}). Run `python -m pipeline doctor`."
+            f"Spark does not start on {settings.master} ({reason}). Run `python -m pipeline "
+            f"doctor`."
         ) from cause
 
 
@@ -348,7 +349,8 @@ def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
         # Other users of this machine reach its ports too.
         properties["spark.authenticate"] = "true"
         if len(folder) < _MAX_FOLDER_LETTERS:
-            # A stranger at the port of PySpark's accumulators who is silent stops all jobs for ever.
+            # A stranger at the port of PySpark's accumulators who is silent stops all jobs for
+            # ever.
             sockets = "spark.python.unix.domain.socket"
             properties |= {f"{sockets}.enabled": "true", f"{sockets}.dir": folder}
     for key, value in settings.conf.items():
@@ -372,8 +374,8 @@ def _jvm_variables(settings: SparkSettings, spark_home: Path) -> dict[str, str |
     }
     site_home = os.environ.get("SPARK_HOME")
     if settings.master.startswith("local"):
-        # A host name may have no address. Without SPARK_CONF_DIR, Spark's folder is that of pyspark,
-        # which has none.
+        # A host name may have no address. Without SPARK_CONF_DIR, Spark's folder is that of
+        # pyspark, which has none.
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         changes["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

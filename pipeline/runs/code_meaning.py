@@ -27,15 +27,15 @@ PACKAGES: Final = (
 )
 
 #: The rooms of the shell that compute outputs of stages. The config counts by its values; the other
-#: rooms start, watch, print and store. A stage whose result depends on one of their modules names it
-#: as an entry point.
+#: rooms start, watch, print and store. A stage whose result depends on one of their modules names
+#: it as an entry point.
 _SHELL_WITH_RESULTS: Final = (
     "pipeline.stages.",
     "pipeline.reporting.",
     "pipeline.configuration.simulate_section",
 )
-#: Registries, which import all methods of a kind. Only the methods that the config chooses run; they
-#: are entry points.
+#: Registries, which import all methods of a kind. Only the methods that the config chooses run;
+#: they are entry points.
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
@@ -116,7 +116,10 @@ def _plugin_modules(name: str, file: Path) -> dict[str, Path]:
 
 
 def _top_package(folder: Path) -> Path:
-    """The folder of the highest package around a module in a folder; that folder where there is none."""
+    """The folder of the highest package around a module in a folder.
+
+    The folder itself if there is none.
+    """
     while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
         folder = folder.parent
     return folder
@@ -225,7 +228,10 @@ def _imports(tree: ast.Module, package: str) -> set[str]:
 
 
 class _Meaning(ast.NodeTransformer):
-    """Leaves out what changes no result. Types of arguments count where a decorator may read them."""
+    """Leaves out what changes no result.
+
+    Types of arguments count where a decorator may read them.
+    """
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)

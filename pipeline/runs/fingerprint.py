@@ -30,7 +30,10 @@ class Fingerprint:
     code: dict[str, str]
     """Digest of the meaning of each module."""
     parts: dict[str, Fingerprint] = field(default_factory=dict)
-    """Fingerprints of the parts of a stage, such as networks; a part depends only on its own fingerprint."""
+    """Fingerprints of the parts of a stage, such as networks.
+
+    A part depends only on its own fingerprint.
+    """
 
     @property
     def digest(self) -> str:

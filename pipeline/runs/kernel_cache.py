@@ -35,7 +35,10 @@ def kernel_output_digests(manifest: Manifest) -> dict[str, str]:
 
 
 def changed_kernel_outputs(stage_folder: Path, manifest: Manifest) -> list[Path]:
-    """Kernel outputs that a version was made from and that are gone or changed; reads all of them."""
+    """Kernel outputs that a version was made from and that are gone or changed.
+
+    All of them are read.
+    """
     changed = []
     for path, recorded_digest in kernel_output_digests(manifest).items():
         digest = digest_of_file(stage_folder / path)

@@ -70,7 +70,7 @@ class RunLog:
             models: The models in use by network.
             failed: The stage that failed in this run, or `promote`.
         """
-        from prometheus_client import write_to_textfile  # noqa: PLC0415 - `status` starts without it
+        from prometheus_client import write_to_textfile  # noqa: PLC0415 - slow to load
 
         gauges = _Gauges(self._run_dir)
         gauges.add_stages(stages, failed)
@@ -168,5 +168,8 @@ def timestamp(when: str) -> float:
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """Bytes of all files, including those that other versions share; folders and missing files count 0."""
+    """Bytes of all files, including those that other versions share.
+
+    Folders and missing files count 0.
+    """
     return sum(path.stat().st_size for path in paths if path.is_file())

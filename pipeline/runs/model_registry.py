@@ -121,7 +121,7 @@ class Registry(VersionStore[PromotedModel]):
     def recovered(self) -> PromotedModel | None:
         """The model in use, after a missing pointer was set to the newest promoted model.
 
-        It is missing after a kill just before it was written, or where somebody removed a damaged one.
+        It is missing after a kill just before it was written, or if somebody removed a damaged one.
         """
         promoted = self.promoted()
         if promoted and not self.pointer.exists():
@@ -131,7 +131,7 @@ class Registry(VersionStore[PromotedModel]):
     def remove_unpublished(self) -> None:
         """Remove models newer than the one in use, except withdrawn ones.
 
-        A kill came before they were in use. Otherwise `rollback` would take them for earlier models.
+        A kill came before they were in use. `rollback` would take them for earlier models.
         """
         current = self.current()
         if current is None:

@@ -1,4 +1,4 @@
-"""Models that a user names by path: training folders, of one or all networks, and exported ONNX files."""
+"""Models that a user names by path: training folders and exported ONNX files."""
 
 from __future__ import annotations
 

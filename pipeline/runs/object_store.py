@@ -6,8 +6,8 @@
 
 Manifests stay in the run folder. They name all files of a version by URL, also those that earlier
 runs wrote, so a file is there once. The run folder keeps its token in `<stage>/storage.json`. A run
-folder that has another one, or none, is refused before it writes, as is a copy of the owner. Objects
-are removed only where the run folder is the owner.
+folder that has another one, or none, is refused before it writes, as is a copy of the owner.
+Objects are removed only where the run folder is the owner.
 """
 
 from __future__ import annotations

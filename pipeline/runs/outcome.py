@@ -22,7 +22,10 @@ class CommandResults:
         self._phrases_of_stage: dict[str, list[str]] = {}
 
     def add(self, phrase: str, **values: Any) -> None:
-        """Add a result: a phrase for the line, values for JSON; mappings of the same key are joined."""
+        """Add a result: a phrase for the line, values for JSON.
+
+        Mappings of the same key are joined.
+        """
         self.phrases.append(phrase)
         for key, value in values.items():
             if isinstance(value, dict):

@@ -51,7 +51,10 @@ class OutputFile(NamedTuple):
         return (as_path(self.lies_in) if self.lies_in else folder) / self.path
 
     def exists(self, folder: Path) -> bool:
-        """Whether the file is in the version folder; on object storage every file counts as there."""
+        """Whether the file is in the version folder.
+
+        On object storage every file counts as there.
+        """
         return bool(self.lies_in) or self.location(folder).exists()
 
 
@@ -87,8 +90,8 @@ def written_files(
 ) -> list[OutputFile]:
     """Describe all files of a version, by path, and flush them and their names to the disk.
 
-    A file that was taken over from the version in use keeps its digest: a new one would hide damage.
-    Files of the names in `without` are left out.
+    A file that was taken over from the version in use keeps its digest: a new one would hide
+    damage. Files of the names in `without` are left out.
     """
     paths = sorted(folder.rglob("*"))
     folders = [path for path in paths if path.is_dir()]
@@ -148,7 +151,7 @@ def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 
 
 def damaged_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
-    """Files that are missing or not what was written, as far as that shows without reading large files.
+    """Files that are missing or not what was written, without reading large files whole.
 
     Of Parquet the footer is compared, since its readers check the pages; of other large files the
     size. A file in which damage was found before is read whole.
@@ -181,7 +184,10 @@ def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 
 
 def suspected_files(folder: Path) -> frozenset[str]:
-    """Paths of files of a version in which a reader found damage; they may have been restored since."""
+    """Paths of files of a version in which a reader found damage.
+
+    They may have been restored since.
+    """
     try:
         paths = json.loads((folder / SUSPECTED).read_text(encoding="utf-8"))
         return frozenset(map(str, paths))
@@ -190,7 +196,7 @@ def suspected_files(folder: Path) -> frozenset[str]:
 
 
 def suspect_files(folder: Path, paths: Iterable[str]) -> None:
-    """Remember files of a version in which damage was found, so that they are read whole from now on."""
+    """Remember files of a version in which damage was found, so that they are read whole."""
     suspected = suspected_files(folder) | set(paths)
     # Without a note in a read-only folder, the file is checked as before.
     with contextlib.suppress(OSError), new_file(folder / SUSPECTED) as unfinished:

@@ -42,7 +42,10 @@ def is_ours(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder if it is ours; the marker comes last, so that after a kill it is still ours."""
+    """Remove a folder if it is ours.
+
+    The marker comes last, so that after a kill it is still ours.
+    """
     if not is_ours(folder):
         return
     for path in folder.iterdir():
@@ -62,7 +65,8 @@ def claimed(folders: Iterable[Path]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as claims:
         for folder in folders:
-            # A folder without the marker is never removed. Run folders lie where files can be locked.
+            # A folder without the marker is never removed. Run folders lie where files can be
+            # locked.
             with contextlib.suppress(OSError):
                 marker = claims.enter_context((folder / MARKER).open())
                 fcntl.flock(marker, fcntl.LOCK_SH)

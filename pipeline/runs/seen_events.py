@@ -126,7 +126,7 @@ def dataset_of(training: Path) -> Path | None:
 
 
 def copy_record(training: Path, target: Path) -> None:
-    """Copy the record of a training run, with the path of its features relative to the new folder."""
+    """Copy the record of a training run; the path of its features is relative to the new folder."""
     folder = _recorded_dataset(training)
     if folder is not None:
         record = json.loads((training / _RUN).read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ def _seen_files(dataset: FeatureDataset) -> list[Path]:
 
 
 def _recorded_dataset(training: Path) -> Path | None:
-    """The features that a record names, by a path relative to it, so that both can move together."""
+    """The features that a record names, by a path relative to it: both can move together."""
     try:
         relative_path = json.loads((training / _RUN).read_text(encoding="utf-8"))["dataset"]
         return Path(os.path.normpath(training.absolute() / relative_path))

@@ -1,8 +1,8 @@
 """Versions on disk: folders with a manifest each, and one small pointer file.
 
     <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
-    <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json, ours if it
-                                            holds a marker
+    <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json, ours if
+                                            it holds a marker
 
 With a `storage` in the config, the Parquet of some stages lies there; see
 `pipeline.runs.object_store`. For kernel outputs see `pipeline.runs.kernel_cache`.
@@ -363,7 +363,7 @@ class StageStore(VersionStore[Version]):
         super().remove(folders, on_removed=on_removed)
 
     def unused_objects(self, *, without: Collection[Path] = ()) -> dict[str, dict[str, int]]:
-        """Sizes of files on object storage that no complete version names; see `ObjectStore.unused`.
+        """Sizes of objects that no complete version names; see `ObjectStore.unused`.
 
         The versions in `without` do not count. If anything is damaged, no file is unused.
         """

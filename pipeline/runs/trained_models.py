@@ -93,8 +93,8 @@ def check_same_settings(
             differences.append(f"{key} {trained} instead of {present}")
     if differences:
         raise ModelError(
-            f"{model} was trained on features with other definitions: {', '.join(differences)}. Use "
-            f"the config of its training, or train again."
+            f"{model} was trained on features with other definitions: {', '.join(differences)}. "
+            f"Use the config of its training, or train again."
         )
 
 

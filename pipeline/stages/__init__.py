@@ -1,1 +1,1 @@
-"""The stages: inputs, dependencies of the result, and the call into the package that does the work."""
+"""The stages: their inputs, what their results depend on, and the call that does the work."""

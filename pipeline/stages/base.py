@@ -106,7 +106,7 @@ class Context:
 class Part(NamedTuple):
     """A part of a stage's output, in a folder of its name, such as a network of `train`.
 
-    The next version of the stage takes it over while its inputs, config keys and code stay the same.
+    The next version of the stage takes it over if its inputs, config keys and code are the same.
     """
 
     config_items: dict[str, Any]
@@ -167,7 +167,12 @@ class Stage(ABC):
         """The config keys that its result depends on, without those of its parts."""
         return {}
 
-    def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
+    def find_inputs(
+        self,
+        config: Config,  # noqa: ARG002
+        current: Version | None,  # noqa: ARG002
+        console: Console,  # noqa: ARG002
+    ) -> StageInputs:
         """Find what it reads besides the output of other stages.
 
         The manifest of the version in use may make it unnecessary to open files again.

@@ -47,7 +47,7 @@ class Evaluate(Stage):
     }
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
-        """Also the networks and their readers, own figures, and what makes features of other events.
+        """Also the networks and their readers, own figures, and features of other events.
 
         These are the features of data and of shifted events.
         """
@@ -72,7 +72,8 @@ class Evaluate(Stage):
         items |= flat_items(config.evaluate, "evaluate")
         # Without a name the signal is the one that the classes imply.
         items["evaluate.signal"] = config.signals
-        # The result also depends on whether the luminosity of the events is stated, whatever its value.
+        # The result also depends on whether the luminosity of the events is stated, whatever its
+        # value.
         items["evaluate.luminosity"] = config.trigger_luminosity
         # The files themselves are inputs.
         del items["evaluate.data"]

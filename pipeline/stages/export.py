@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 #: Number of events of the test split for parity and latency.
 _NUM_EVENTS: Final = 64
-#: Firmware with at least this number of bits has to agree with its network; narrower firmware rounds more.
+#: Firmware with at least this number of bits has to agree with its network; narrower firmware
+#: rounds more.
 _WIDE_BITS: Final = 20
 _FIRMWARE_TOLERANCE: Final = 0.01
 #: Highest number of events for the ranges of the firmware's numbers, and for its simulation.
@@ -35,7 +36,10 @@ _WORKING_POINTS: Final = "working_points.json"
 
 
 class Export(Stage):
-    """Exports, checks against torch and times; see `models.export.onnx_export` and docs/trigger.md."""
+    """Exports, checks against torch and times.
+
+    See `models.export.onnx_export` and docs/trigger.md.
+    """
 
     name: ClassVar[str] = "export"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -67,7 +71,7 @@ class Export(Stage):
         return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
-        """Write `export.json`, and for each network `model.onnx`, `one_event.onnx` and `config.pbtxt`."""
+        """Write `export.json`, and the ONNX files and `config.pbtxt` of each network."""
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)

@@ -63,7 +63,7 @@ class Features(Stage):
         return (*super().entry_points(config), *_plugin_modules())
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Selection, physics, split, balance, layout, the classes, and what normalises the samples."""
+        """The section `features`, the classes, and what normalises the samples."""
         return {
             **flat_items(config.features, "features"),
             "classes": config.classes,

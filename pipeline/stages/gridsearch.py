@@ -29,7 +29,10 @@ _MAX_SLOTS: Final = 64
 
 
 class GridSearch(Stage):
-    """Tries the settings of a grid by cross-validation on the training split; see `training.gridsearch`."""
+    """Tries the settings of a grid by cross-validation on the training split.
+
+    See `training.gridsearch`.
+    """
 
     name: ClassVar[str] = "gridsearch"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -48,7 +51,10 @@ class GridSearch(Stage):
     )
 
     def is_wanted(self, config: Config) -> bool:
-        """Whether a network takes its settings from the search; the command `gridsearch` runs it in any case."""
+        """Whether a network takes its settings from the search.
+
+        The command `gridsearch` runs it in any case.
+        """
         return config.model.searched
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
@@ -56,7 +62,10 @@ class GridSearch(Stage):
         return (f"pipeline.stages.{self.name}", "models.networks.hlf")
 
     def parts(self, config: Config) -> dict[str, Part]:
-        """The trainings, which depend on grid, optimiser and seed; a new drawing does not repeat them."""
+        """The trainings, which depend on grid, optimiser and seed.
+
+        A new drawing does not repeat them.
+        """
         items = flat_items(config.gridsearch, "gridsearch")
         for key, value in flat_items(config.training_of("hlf"), "train").items():
             if key.split(".")[1] in _FROM_TRAIN:
@@ -163,7 +172,10 @@ def _draw(
     training_seconds: Sequence[float],
     measured: tuple[int, float] | None,
 ) -> None:
-    """Draw the Pareto front, and the speed-up by number of slots; `measured` is that of this run."""
+    """Draw the Pareto front, and the speed-up by number of slots.
+
+    `measured` is that of this run.
+    """
     from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up
     from training.gridsearch.results import speed_ups

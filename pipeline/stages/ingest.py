@@ -39,7 +39,8 @@ class Ingest(Stage):
     """Reads the new ROOT files of all samples; see `ingestion.spark_job`."""
 
     name: ClassVar[str] = "ingest"
-    #: Nothing of the version: the simulated files are inputs of their own, by the UUID of their content.
+    #: Nothing of the version: the simulated files are inputs of their own, by the UUID of their
+    #: content.
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"simulate": ()}
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
@@ -109,7 +110,7 @@ class Ingest(Stage):
         return checked
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
-        """Whether the config states the same about the reading of a sample as it did for a version."""
+        """Whether a version read a sample by what the config states now."""
         recorded, present = current.made_from.config, self.config_items(config)
         keys = [f"samples.{sample}.{key}" for key in _READ_BY]
         return all(
@@ -161,7 +162,7 @@ def _print_notes(context: Context, infos: list[FileInfo], result: IngestResult) 
 
 
 def _earlier_parts(context: Context, infos: list[FileInfo]) -> EarlierParts | None:
-    """Parts of unchanged files in the version in use, if the same code made them by the same settings."""
+    """Parts of unchanged files in the version in use, if code and settings are the same."""
     from ingestion.changes import is_unchanged
     from ingestion.range_output import EventsPart
     from ingestion.spark_job import EarlierParts

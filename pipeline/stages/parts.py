@@ -38,7 +38,7 @@ def unchanged_parts(
 def begin_parts(
     store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool
 ) -> None:
-    """Give each part its folder: that of the version in use, of an interrupted run, or an empty one.
+    """Give each part its folder: of the version in use, of an interrupted run, or an empty one.
 
     `afresh` leaves the work of interrupted runs.
     """

@@ -51,7 +51,12 @@ class Report(Stage):
         """The section `report`."""
         return flat_items(config.report, "report")
 
-    def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
+    def find_inputs(
+        self,
+        config: Config,
+        current: Version | None,  # noqa: ARG002
+        console: Console,  # noqa: ARG002
+    ) -> StageInputs:
         """The tables of the comparisons of optimisers in the run folder.
 
         Details: the tables by study.

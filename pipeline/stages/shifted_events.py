@@ -34,7 +34,7 @@ def shifted_test_events(
 
 
 def _energy_scales(context: Context) -> dict[str, EnergyScales]:
-    """The energy scales of each shift of `evaluate.systematics`, up and down, by its description."""
+    """The energy scales of each shift of `evaluate.systematics`, by its description."""
     from features.kernels import EnergyScales
 
     systematics = context.config.evaluate.systematics
