@@ -86,7 +86,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class StudyProvenance:
     """How a result was made."""
 
     command: str
@@ -116,7 +116,7 @@ class StudyResult:
     digest: str
     """Digest of everything that the runs depend on."""
     study: StudySettings
-    provenance: Annotated[Provenance, Field(alias="made")]
+    provenance: Annotated[StudyProvenance, Field(alias="made")]
     events: Annotated[EventsDescription, Field(alias="data")]
     checks: list[TimeCheck]
     """Checks of the simulated times on this machine."""

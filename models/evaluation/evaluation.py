@@ -38,7 +38,7 @@ from models.prediction_files import write_parquet, write_root
 _CURVE_FIELDS: Final = ("signal_efficiency", "background_efficiency", "low", "high")
 
 
-class Progress:
+class EvaluationProgress:
     """Counts the events that an evaluation has predicted."""
 
     def __init__(
@@ -91,7 +91,7 @@ def evaluate(
             probabilities.
     """
     num_events = _num_predictions(candidates, test_files, train_files, train_events)
-    progress = Progress(num_events, on_progress)
+    progress = EvaluationProgress(num_events, on_progress)
     models: list[EvaluatedModel] = []
     replicas = None
     unmeasured: list[str] = []
@@ -153,7 +153,7 @@ def _predict_test(
     files: Sequence[Path],
     task: EvaluationTask,
     folder: Path,
-    progress: Progress,
+    progress: EvaluationProgress,
 ) -> pa.Table:
     """Predict the test events, and write the predictions."""
     on_events = progress.counter(f"predicting with {candidate.name}")
@@ -169,7 +169,7 @@ def _predict_train(
     files: Sequence[Path],
     task: EvaluationTask,
     train_events: int,
-    progress: Progress,
+    progress: EvaluationProgress,
 ) -> ScoredEvents:
     on_events = progress.counter(f"predicting with {candidate.name}")
     predictions = predict(
@@ -306,7 +306,7 @@ def _with_shifted_inputs(
 
 
 def _importance(
-    model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: Progress
+    model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: EvaluationProgress
 ) -> dict[str, Any]:
     """Importance of the inputs of a model; without it, a sentence that says why."""
     predictor, labels = model.candidate.model, model.test.labels
@@ -333,7 +333,7 @@ def _importance(
 
 
 def _trainings(
-    model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: Progress
+    model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: EvaluationProgress
 ) -> dict[str, Any]:
     """Mean and spread over the trainings of a network, if there are several.
 

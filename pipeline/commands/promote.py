@@ -63,7 +63,7 @@ class PromotionOutcome(NamedTuple):
     reason: str
 
 
-class _Verdict(NamedTuple):
+class _PromotionVerdict(NamedTuple):
     """Whether a candidate is better than what is in use, and why."""
 
     is_better: bool
@@ -175,7 +175,9 @@ class _Promotion:
         own_folders.remove(current.folder)
         return self._promoted(f"files of {current.name}, the same model, were gone or changed")
 
-    def _compare(self, candidate: FoundModel, current: PromotedModel | None, bar: Bar) -> _Verdict:
+    def _compare(
+        self, candidate: FoundModel, current: PromotedModel | None, bar: Bar
+    ) -> _PromotionVerdict:
         """Compare a candidate with the floor, then with the model in use."""
         config = self._run_folder.config
         task = task_of_run(config, self._dataset.classes, self._upstream)
@@ -185,22 +187,22 @@ class _Promotion:
         except ModelError as error:
             reason = f"it cannot be measured: {error}"
         if reason:
-            return _Verdict(is_better=False, reason=f"{reason.removesuffix('.')}.")
+            return _PromotionVerdict(is_better=False, reason=f"{reason.removesuffix('.')}.")
         if current is None:
-            return _Verdict(is_better=True, reason="there was none in use")
+            return _PromotionVerdict(is_better=True, reason="there was none in use")
         try:
             events_in_use = self._score_in_use(current, task, bar)
             measurable_in_use, _, _ = measurable_events(events_in_use, task)
             measurable_new, _, _ = measurable_events(events, task)
             gain = improvement(measurable_in_use, measurable_new)
         except (ModelError, FeatureError) as error:
-            return _Verdict(
+            return _PromotionVerdict(
                 is_better=False, reason=f"it cannot be compared with {current.name}: {error}"
             )
         needed_sigmas = config.promote.min_sigma
         direction = "lower" if gain.value >= 0 else "higher"
         difference = with_error(abs(gain.value), gain.error, " +- ")
-        return _Verdict(
+        return _PromotionVerdict(
             is_better=gain.value > needed_sigmas * gain.error,
             reason=(
                 f"its mean cross-entropy on {len(measurable_new.labels)} test events is "

@@ -47,7 +47,7 @@ def changed_kernel_outputs(stage_folder: Path, manifest: Manifest) -> list[Path]
     return changed
 
 
-class KernelCache:
+class KernelOutputCache:
     """The kernel outputs in a run folder.
 
     Args:

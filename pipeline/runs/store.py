@@ -25,7 +25,11 @@ from hep_core.atomic_files import write_atomically
 from hep_core.input_errors import InputFileError
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
-from pipeline.runs.kernel_cache import KernelCache, changed_kernel_outputs, kernel_output_digests
+from pipeline.runs.kernel_cache import (
+    KernelOutputCache,
+    changed_kernel_outputs,
+    kernel_output_digests,
+)
 from pipeline.runs.manifest import (
     MANIFEST_VERSION,
     POINTER_TYPE,
@@ -261,7 +265,7 @@ class StageStore(VersionStore[Version]):
         folder = run_dir / stage
         super().__init__(stage, folder, [folder])
         self.objects = ObjectStore(storage / stage, folder) if storage else None
-        self.kernels = KernelCache(folder, self.may_remove)
+        self.kernels = KernelOutputCache(folder, self.may_remove)
 
     def data_folder(self, folder: Path) -> Path:
         """Folder of the Parquet of a version: the version folder, or one on object storage."""
@@ -387,7 +391,7 @@ class StageStore(VersionStore[Version]):
         return {name: sizes for name, sizes in unused.items() if not is_claimed(self.folder / name)}
 
     def unused_kernel_outputs(self) -> dict[Path, list[Path]]:
-        """Unused local kernel outputs, by folder; see `KernelCache.unused`."""
+        """Unused local kernel outputs, by folder; see `KernelOutputCache.unused`."""
         current = self.current()
         return self.kernels.unused(None if current is None else current.manifest)
 

@@ -17,7 +17,7 @@ from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 
 
-class _Comparison(BaseModel):
+class _StudyTables(BaseModel):
     """The table of a comparison of optimisers, which `compare` writes for the report."""
 
     title: str
@@ -30,7 +30,7 @@ class _Comparison(BaseModel):
 
 #: The stages on the page, in the order in which they run.
 _ORDER: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
-_COMPARISON: Final = TypeAdapter(_Comparison)
+_COMPARISON: Final = TypeAdapter(_StudyTables)
 
 
 class Report(Stage):

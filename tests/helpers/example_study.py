@@ -15,7 +15,7 @@ from hep_studies.study import StudySettings
 from hep_studies.study_result import (
     EventsDescription,
     Machine,
-    Provenance,
+    StudyProvenance,
     StudyResult,
     TimeCheck,
 )
@@ -105,7 +105,7 @@ def example_result(
         form="small",
         digest="0123",
         study=study,
-        provenance=Provenance(
+        provenance=StudyProvenance(
             command="python -m pipeline compare --study example",
             created="2026-01-01T00:00:00+00:00",
             machine=Machine(cpu="Some Processor", cores=2, load=0.0),
