@@ -1,4 +1,4 @@
-"""Parameters and gradients of a network as views of two contiguous vectors, so that an exchange is one message."""
+"""Parameters and gradients of a network as views of two vectors: an exchange is one message."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ class ModelState(NamedTuple):
     parameters: Vector
     """(num_parameters,) the trained parameters."""
     buffers: Vector
-    """(num_buffers,) float64: other numbers that training changes, such as running means of batch norm."""
+    """(num_buffers,) float64: other numbers that training changes, such as running means of batch
+    norm."""
 
 
 class FlatVectors(VectorModel):
     """A model whose parameters and gradients live in one vector each.
 
-    `flat`: (num_parameters,) trained parameters, on any device. `gradient`: (num_parameters,) their gradients.
+    `flat`: (num_parameters,) trained parameters, on any device. `gradient`: (num_parameters,) their
+    gradients.
     """
 
     def __init__(self, flat: nn.Parameter, gradient: Tensor) -> None:
@@ -101,8 +103,8 @@ class FlatModel(FlatVectors):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not parameters:
             raise FrozenNetworkError(
-                f"{type(module).__name__} has no parameter to train: it has none, or all have requires_grad=False. "
-                f"Leave requires_grad as it is for at least one layer."
+                f"{type(module).__name__} has no parameter to train: it has none, or all have "
+                f"requires_grad=False. Leave requires_grad as it is for at least one layer."
             )
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         super().__init__(nn.Parameter(vector), torch.zeros_like(vector))
@@ -119,7 +121,10 @@ class FlatModel(FlatVectors):
         self.gradient.zero_()
 
     def buffers(self) -> Vector:
-        """Return a copy of the network's buffers, (num_buffers,) float64, which holds integers and float32 exactly."""
+        """Return a copy of the network's buffers, (num_buffers,).
+
+        They are float64, which holds integers and float32 exactly.
+        """
         arrays = [buffer.detach().cpu().double().reshape(-1).numpy() for buffer in self._buffers]
         if not arrays:
             return np.empty(0)

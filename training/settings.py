@@ -44,15 +44,18 @@ class ScheduleSettings(SettingsSection):
     )
 
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Length of the linear warm-up in epochs. It starts at the rate of one worker if the rate is scaled, else at 0."""
+    """Length of the linear warm-up in epochs. It starts at the rate of one worker if the rate is
+    scaled, else at 0."""
     decay: Literal["constant", "step", "cosine"] = "constant"
-    """Learning rate after the warm-up: `constant`, `step` (lower at `milestones`), or `cosine` to `final_fraction`."""
+    """Learning rate after the warm-up: `constant`, `step` (lower at `milestones`), or `cosine` to
+    `final_fraction`."""
     milestones: list[float] = Field(default=[])
     """Epochs at which `decay: step` multiplies the learning rate by `factor`."""
     factor: float = Field(default=0.1, gt=0, lt=1)
     """Factor on the learning rate at every milestone of `decay: step`, between 0 and 1."""
     final_fraction: float = Field(default=0.01, gt=0, le=1)
-    """Final learning rate of `decay: cosine`, at the end of the last epoch, as a fraction of `learning_rate`."""
+    """Final learning rate of `decay: cosine`, at the end of the last epoch, as a fraction of
+    `learning_rate`."""
 
     @property
     def is_constant(self) -> bool:
@@ -67,14 +70,15 @@ class SkewSettings(SettingsSection):
     """Workers whose training events differ in their mixture of classes."""
 
     dirichlet: float = Field(default=0.1, gt=0)
-    """Concentration of the Dirichlet distribution of a worker's mixture, greater than 0: 0.1 gives most workers hardly
-    more than one class, 100 nearly the same mixture to all."""
+    """Concentration of the Dirichlet distribution of a worker's mixture, greater than 0: 0.1 gives
+    most workers hardly more than one class, 100 nearly the same mixture to all."""
 
 
 class TrainSettings(SettingsSection):
     """How the network is trained."""
 
-    #: Keys that change the speed or the number of trainings, but no result: they never make a stage stale.
+    #: Keys that change the speed or the number of trainings, but no result: they never make a stage
+    #: stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {
             "checkpoint_steps",
@@ -103,7 +107,8 @@ class TrainSettings(SettingsSection):
         ),
         Needs(
             "slowmo.exact_average",
-            "a method that does not average all workers exactly itself, such as one of pairs or neighbours",
+            "a method that does not average all workers exactly itself, such as one of pairs or "
+            "neighbours",
             lambda train: train.slowmo.exact_average or not train.traits.exact_average,
         ),
         *(
@@ -116,71 +121,84 @@ class TrainSettings(SettingsSection):
         ),
         Needs(
             "sharding",
-            "workers that may take different numbers of steps: no exact averages, and no staleness_bound",
+            "workers that may take different numbers of steps: no exact averages, and no "
+            "staleness_bound",
             lambda train: train.sharding == "static" or not train.traits.equal_steps,
         ),
     )
 
     algorithm: AnyMethod = Field(default=_DEFAULT, validate_default=True)
-    """Algorithm: a name, or its `name` with keys of its own, such as `{name: local-sgd, local_steps: 4}`."""
+    """Algorithm: a name, or its `name` with keys of its own, such as `{name: local-sgd,
+    local_steps: 4}`."""
     workers: int = Field(default=1, ge=1)
     """Number of workers (MPI ranks), at least 1; each reads its own row groups."""
     threads: int = Field(default=1, ge=1)
-    """Number of threads of torch, OpenMP and BLAS in each worker, each task of the grid search, and the evaluation, at
-    least 1. More slow a busy machine down."""
+    """Number of threads of torch, OpenMP and BLAS in each worker, each task of the grid search, and
+    the evaluation, at least 1. More slow a busy machine down."""
     epochs: int = Field(default=20, ge=1)
     """Number of passes over the training split, at least 1."""
     batch_size: int = Field(default=32, ge=1)
-    """Highest number of events per worker and step; all steps of an epoch have nearly equal size."""
+    """Highest number of events per worker and step; all steps of an epoch have nearly equal
+    size."""
     optimizer: OptimizerName = OptimizerName.ADAM
-    """Base optimiser of each worker: `adam`, `adamw` (Adam whose weight decay shrinks the weights), or `sgd`."""
+    """Base optimiser of each worker: `adam`, `adamw` (Adam whose weight decay shrinks the weights),
+    or `sgd`."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
-    """Whether `ar-sgd` with the optimizer `sgd` multiplies the learning rate by the number of workers (linear rule)."""
+    """Whether `ar-sgd` with the optimizer `sgd` multiplies the learning rate by the number of
+    workers (linear rule)."""
     schedule: ScheduleSettings = ScheduleSettings()
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of the `sgd` optimiser, at least 0 and below 1."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Factor of the L2 penalty on the weights, or of their decay with `adamw`; 0 for none."""
     seed: int = Field(default=1, ge=0, lt=SEEDS)
-    """Seed of the initial weights, the order of events and the choice of partners; 0 to 2**32 - 1."""
+    """Seed of the initial weights, the order of events and the choice of partners; 0 to 2**32 -
+    1."""
     seeds: int = Field(default=1, ge=1)
-    """Number of trainings of each network, with the seeds `seed`, `seed` + 1 and so on. The first one is exported and
-    promoted; the evaluation shows mean and spread of all."""
+    """Number of trainings of each network, with the seeds `seed`, `seed` + 1 and so on. The first
+    one is exported and promoted; the evaluation shows mean and spread of all."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating point type of the network."""
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
-    """Treatment of momentum and moments, also of a method's own momentum, at exact averages and outer steps: `keep` or
-    `reset`. Null: SlowMo resets those of `sgd`, but not at the server of `sharded`; all others are kept."""
+    """Treatment of momentum and moments, also of a method's own momentum, at exact averages and
+    outer steps: `keep` or `reset`. Null: SlowMo resets those of `sgd`, but not at the server of
+    `sharded`; all others are kept."""
     staleness_bound: int | None = Field(default=None, ge=0)
-    """Number of steps that a worker may be ahead of the slowest one before it waits (stale-synchronous); 0: they step
-    together. Null: no bound."""
+    """Number of steps that a worker may be ahead of the slowest one before it waits
+    (stale-synchronous); 0: they step together. Null: no bound."""
     sharding: Literal["global", "static"] | None = None
-    """How events come to workers: `global`: each draws the next work unit when it is ready, so nobody waits; `static`:
-    equal shares per epoch. Null: global where workers do not wait for each other, such as `ad-psgd`."""
+    """How events come to workers: `global`: each draws the next work unit when it is ready, so
+    nobody waits; `static`: equal shares per epoch. Null: global where workers do not wait for each
+    other, such as `ad-psgd`."""
     skew: SkewSettings | None = None
-    """Unequal data, for studies: every event belongs to one worker, all own the same number of events. Each worker then
-    reads all row groups, to use its part. Null: all workers read the same mixture."""
+    """Unequal data, for studies: every event belongs to one worker, all own the same number of
+    events. Each worker then reads all row groups, to use its part. Null: all workers read the same
+    mixture."""
     reader: ReaderKind = "petastorm"
-    """Reader of the features: `petastorm` reads the files in every epoch; the faster `arrow` reads them once, and the
-    events stay in memory. Both give the same batches."""
+    """Reader of the features: `petastorm` reads the files in every epoch; the faster `arrow` reads
+    them once, and the events stay in memory. Both give the same batches."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the network; `auto`: a GPU if there is one, but the CPU for perceptrons, which train faster there.
-    Ranks of a machine take its GPUs in turn."""
+    """Device of the network; `auto`: a GPU if there is one, but the CPU for perceptrons, which
+    train faster there. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
-    """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
+    """Number of steps of a worker between checkpoints within an epoch; null: only at the end of
+    every epoch."""
     max_restarts: int = Field(default=3, ge=0)
-    """How often all start again from the last checkpoint when a rank is lost; after one more loss the run stops."""
+    """How often all start again from the last checkpoint when a rank is lost; after one more loss
+    the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
-    """Time without a step of any rank after which the run ends with a report of what each rank was doing [s]."""
+    """Time without a step of any rank after which the run ends with a report of what each rank was
+    doing [s]."""
     tensorboard: bool = False
     """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`)."""
     launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"
-    """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`: mpirun starts ranks
-    inside the executors of the Spark cluster, without ssh; or `spark-agents`: Spark alone, without MPI (`mpca`)."""
+    """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`:
+    mpirun starts ranks inside the executors of the Spark cluster, without ssh; or `spark-agents`:
+    Spark alone, without MPI (`mpca`)."""
     launcher_args: list[str] = Field(default=[])
     """Further arguments of the launcher, for example `[--hostfile, hosts.txt]` for mpirun."""
 
@@ -246,8 +264,8 @@ class TrainSettings(SettingsSection):
         schedule = self.schedule
         if schedule.warmup_epochs > self.epochs:
             yield (
-                f"schedule.warmup_epochs: {schedule.warmup_epochs:g} of {self.epochs} epoch(s): the "
-                f"learning rate never reaches its full value. Lower it, or raise train.epochs"
+                f"schedule.warmup_epochs: {schedule.warmup_epochs:g} of {self.epochs} epoch(s): "
+                f"the learning rate never reaches its full value. Lower it, or raise train.epochs"
             )
         late = [f"{epoch:g}" for epoch in schedule.milestones if epoch >= self.epochs]
         if late:
@@ -269,7 +287,9 @@ class TrainSettings(SettingsSection):
         return names
 
     def check_one_worker(self) -> None:
-        """Refuse one worker where a setting needs several; a config may leave their number to `--workers`.
+        """Refuse one worker where a setting needs several.
+
+        a config may leave their number to `--workers`.
 
         Raises:
             IdleSettingError: There is such a setting; the message names all.
@@ -298,19 +318,25 @@ class TrainSettings(SettingsSection):
         return self.algorithm.traits
 
     def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
-        """Return the JSON values of the keys that can change the result, without some more of them."""
+        """Return the JSON values of the keys that can change the result, without excluded ones."""
         excluded: dict[str, Any] = dict.fromkeys([*self.SPEED_ONLY, *exclude], True)
         excluded["algorithm"] = set(self.algorithm.SPEED_ONLY)
         return self.model_dump(mode="json", exclude=excluded)
 
     @property
     def has_static_shards(self) -> bool:
-        """Whether an epoch's row groups are divided among the workers beforehand; else they draw work units."""
+        """Whether an epoch's row groups are divided among the workers beforehand.
+
+        Else they draw work units.
+        """
         return self.traits.equal_steps or self.sharding == "static"
 
     @property
     def effective_learning_rate(self) -> float:
-        """The optimiser's learning rate, scaled by the linear rule (Goyal et al. 2017) where it applies."""
+        """The optimiser's learning rate, scaled by the linear rule (Goyal et al.
+
+        2017) where it applies.
+        """
         return self.learning_rate * self.rate_scale
 
     @property

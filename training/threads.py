@@ -1,4 +1,4 @@
-"""Sets up a process for computation: the number of threads of torch, OpenMP and BLAS, and torch's deterministic mode.
+"""Sets up a process for computation: threads of the libraries, and torch's deterministic mode.
 
 Without a number of threads each library takes as many as there are cores. The products of small
 matrices here gain nothing from that, and threads wait for each other where other work runs: an
@@ -34,6 +34,7 @@ def be_deterministic() -> None:
     In this mode torch also fills all new memory, to make reads of unwritten memory reproducible.
     That costs a few per cent and is switched off, since no operation here reads unwritten memory.
     """
-    # `use_deterministic_algorithms` does no more here, and loads the compiler of torch: a second of each rank.
+    # `use_deterministic_algorithms` does no more here, and loads the compiler of torch: a second of
+    # each rank.
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

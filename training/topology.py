@@ -1,4 +1,7 @@
-"""Communication graphs of the workers, with the weights of their mixing matrices (Migliorini 2020, section 2.2)."""
+"""Communication graphs of the workers, with the weights of their mixing matrices.
+
+Source: Migliorini 2020, section 2.2.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ G = TypeVar("G", bound=Neighbours)
 
 
 def topology(name: str) -> Callable[[G], G]:
-    """Register a function of rank and world size, which gives the neighbours of the rank, as a graph.
+    """Register a graph: a function of rank and world size that gives the neighbours of the rank.
 
     Raises:
         ValueError: There is a graph of this name, or the function is no Python function.
@@ -69,7 +72,8 @@ class Topology(NamedTuple):
     neighbours: list[list[int]]
     """Neighbours of each worker in ascending order, without the worker itself."""
     weights: list[list[float]]
-    """Weights of each worker: of its own model first, then of its neighbours' models; they add up to 1."""
+    """Weights of each worker: of its own model first, then of its neighbours' models; they add up
+    to 1."""
 
 
 def make_topology(name: str, world_size: int) -> Topology:
@@ -114,7 +118,8 @@ def _require_symmetry(name: str, neighbours: Sequence[Collection[int]]) -> None:
             if neighbour not in range(world_size) or rank not in neighbours[neighbour]:
                 raise TrainingError(
                     f"topology '{name}' of {world_size} ranks: {rank} has the neighbour "
-                    f"{neighbour}, but not the other way round. The mixing matrix must be symmetric."
+                    f"{neighbour}, but not the other way round. The mixing matrix must be "
+                    f"symmetric."
                 )
 
 

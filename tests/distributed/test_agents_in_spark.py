@@ -167,7 +167,10 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
         wait_until(is_so, label=label, seconds=300)
 
     def epoch() -> int:
-        """The epoch of the latest checkpoint; agents may be several further at any look, and only the last is kept."""
+        """The epoch of the latest checkpoint.
+
+        Agents may be several further at any look, and only the last is kept.
+        """
         document = run_dir.glob("train/*/hlf/checkpoints/epoch-*/complete.json")
         return max((int(path.parent.name.split("-")[1]) for path in document), default=0)
 

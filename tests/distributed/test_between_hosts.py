@@ -74,7 +74,7 @@ def test_a_push_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
 def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(
     tmp_path: Path,
 ) -> None:
-    """Four ranks on two hosts, in one run: averages, and pushes to shards of which each rank owns one or two."""
+    """Four ranks on two hosts, in one run: averages, and pushes to shards of all ranks."""
     with network(2, tmp_path / "network", delay=0.0) as between:
         options = tuple(word.replace(":1", ":2") for word in between.launcher_args)
         averages = ["averages:conserve", {"in_memory": True, "averages": 200}]

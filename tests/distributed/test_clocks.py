@@ -1,4 +1,4 @@
-"""Honest clocks on real ranks: known waits of each kind are found, and all kinds add up to wall time."""
+"""Clocks on real ranks: known waits of each kind are counted, and all kinds add up to wall time."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
     for meeting in ("barrier", "all-reduce", "neighbours"):
         slept, waited = late[meeting]["kinds"]["compute"], early[meeting]["kinds"]["wait"]
         assert slept >= NAP * TIMES
-        # Who comes early waits until the other one is there, and at most until both have met. What the late one needs
-        # to meet is no waiting; it is long on a busy machine.
+        # Who comes early waits until the other one is there, and at most until both have met. What
+        # the late one needs to meet is no waiting; it is long on a busy machine.
         spans = [early[meeting]["spans"], late[meeting]["spans"]]
         alone = sum(
             max(0.0, reference[0] - current[0]) for current, reference in zip(*spans, strict=True)
@@ -53,7 +53,8 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
         pair = together(wanting["spans"], holding["spans"])
         assert pair > 0.3 * NAP * TIMES, meeting
         longest = sum(end - begun for begun, end in wanting["spans"])
-        # A rank that gets what it waits for may then wait for a core, which is no waiting for others.
+        # A rank that gets what it waits for may then wait for a core, which is no waiting for
+        # others.
         waited, remainder = wanting["kinds"]["wait"], wanting["kinds"]["communicate"]
         assert 0.9 * pair - remainder <= waited <= longest, meeting
         assert waited > 0.3 * pair, meeting

@@ -75,8 +75,8 @@ def test_no_rank_outlives_its_launcher(tmp_path: Path, signal_number: signal.Sig
         try:
             launcher.wait(30)
         except subprocess.TimeoutExpired:
-            # Python drops an interrupt that falls into a destructor; the command line has a hook for that, this bare
-            # launcher has none.
+            # Python drops an interrupt that falls into a destructor; the command line has a hook
+            # for that, this bare launcher has none.
             os.kill(launcher.pid, signal_number)
             launcher.wait(60)
         wait_until(lambda: not processes_of(run.out_dir), label="all ranks are gone")

@@ -84,7 +84,10 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
 
 @contextmanager
 def signal_to_a_rank(run: RunSpec, signal_number: signal.Signals) -> Iterator[list[int]]:
-    """Once a first checkpoint is there, send a signal to one rank; yields its process id in a list."""
+    """Once a first checkpoint is there, send a signal to one rank.
+
+    Yields its process id in a list.
+    """
     hit: list[int] = []
     is_over = threading.Event()
 
@@ -112,7 +115,8 @@ class Killed(NamedTuple):
 
     runs: dict[str, RunSpec]
     left: list[list[int]]
-    """Numbers of the runs that ranks were given at the start before each kill, and at the last start."""
+    """Numbers of the runs that ranks were given at the start before each kill, and at the last
+    start."""
     unfinished: list[bool]
     """Whether the run had no result then."""
     losses: list[str]

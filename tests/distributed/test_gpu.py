@@ -1,4 +1,4 @@
-"""Training on a GPU: the numbers of the CPU, the same numbers for the same seed, and runs that change their device."""
+"""Training on a GPU: the CPU's numbers, the same for the same seed, and a change of device."""
 
 from __future__ import annotations
 

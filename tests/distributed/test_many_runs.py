@@ -1,4 +1,7 @@
-"""Several runs, one after the other, in ranks that are started once; lost ranks: `test_faults.py`."""
+"""Several runs, one after the other, in ranks that are started once.
+
+Lost ranks: `test_faults.py`.
+"""
 
 from __future__ import annotations
 

@@ -20,11 +20,13 @@ from training.loop.summary import count_actions, summarize_rank
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
-#: Uneven on purpose: ranks get different numbers of rows, and with 3 ranks a group is left out each epoch.
+#: Uneven on purpose: ranks get different numbers of rows, and with 3 ranks a group is left out each
+#: epoch.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
 SLOWMO = {"tau": 4, "beta": 0.5}
-#: Each worker has a slow momentum of its own. With beta 0.5 that keeps workers apart by as much as half of what no
-#: average at all does (the widest of 40 seeds in the simulator: 0.44, with beta 0.2 0.28).
+#: Each worker has a slow momentum of its own. With beta 0.5 that keeps workers apart by as much as
+#: half of what no average at all does (the widest of 40 seeds in the simulator: 0.44, with beta 0.2
+#: 0.28).
 GOSSIP_SLOWMO = {"tau": 4, "beta": 0.2}
 SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "ar-sgd", "reader": "petastorm", "optimizer": "sgd", "momentum": 0.9},
@@ -77,7 +79,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 @pytest.fixture(scope="module")
 def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
-    """All runs of three ranks, by what was chosen: a start of ranks takes seconds, so they are started once."""
+    """All runs of three ranks, by their settings; ranks are started once, which takes seconds."""
     selected = [
         *(EXACT | keys for keys in SYNCHRONOUS), *(GOSSIP_RUN | keys for keys in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
     ]  # fmt: skip
@@ -134,9 +136,9 @@ def distance_alone(
 def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> float:
     """Validation loss of the initial weights.
 
-    What a worker that waits for nobody finds after its first epoch says little: the others may be epochs ahead. The
-    best loss is below 0.47 of this one for each of 5 seeds in the simulator, with pauses of workers as on a busy
-    machine; against that of the first epoch it was up to 0.7 of it.
+    What a worker that waits for nobody finds after its first epoch says little: the others may be
+    epochs ahead. The best loss is below 0.47 of this one for each of 5 seeds in the simulator, with
+    pauses of workers as on a busy machine; against that of the first epoch it was up to 0.7 of it.
     """
     nothing: dict[str, Any] = GOSSIP_RUN | {
         "algorithm": "swarm-sgd",

@@ -1,7 +1,8 @@
 """The cost model against messages on a real network: TCP between hosts with a delay and a rate.
 
-The ranks only communicate, and their sockets sleep while they wait, so that hosts may share cores. (Ranks in an
-all-reduce of MPI wait in a loop: with more ranks than cores, their time is that of the scheduler.)
+The ranks only communicate, and their sockets sleep while they wait, so that hosts may share cores.
+(Ranks in an all-reduce of MPI wait in a loop: with more ranks than cores, their time is that of the
+scheduler.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods with a server or of pairs on MPI ranks: as in the simulator in a fixed order, and without loss in any."""
+"""Methods of servers and pairs on MPI ranks: as in the simulator, and without loss in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transports on real MPI ranks: shared vectors, parameter servers, collective calls, exchanges, clocks and starts.
+"""Transports on MPI ranks: shared vectors, servers, collective calls, exchanges and starts.
 
 All programs of one number of ranks share a start of ranks.
 """
@@ -36,7 +36,7 @@ in_each_way = pytest.mark.parametrize("in_memory", [True, False], ids=["memory",
 
 
 def num_averages(ranks: int, *, in_memory: bool) -> int:
-    """How many averages fit into seconds: through sockets, the answer comes when the partner gets a core."""
+    """How many averages fit into seconds; answers through sockets wait until the partner has a core."""
     return AVERAGES[ranks] if in_memory else AVERAGES[ranks] // 10
 
 

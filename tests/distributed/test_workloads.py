@@ -1,4 +1,7 @@
-"""Workloads of images on real MPI ranks, against the simulator; batch norm, dropout and augmentation among them."""
+"""Workloads of images on real MPI ranks, against the simulator.
+
+Batch norm, dropout and augmentation among them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 
 def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
-    """The saved models of runs of the small workload, into `0`, `1` and so on, in ranks that are started once."""
+    """The saved models of runs of the small workload, in `0`, `1` and so on; ranks start once."""
     path = os.pathsep.join([str(HELPERS.parents[1]), str(HELPERS)])
     programs = []
     for index, selected in enumerate(runs):
@@ -86,8 +89,9 @@ def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_
     assert published["3.running_var"].min() > 0
 
 
-# AD-PSGD depends on which rank is ahead. After 4 epochs it still learns fast: six runs gave 0.922 to 0.969, and one in
-# CI 0.914. After 8 it has levelled off: ten runs, four of them beside three busy loops, gave 0.964 to 0.989.
+# AD-PSGD depends on which rank is ahead. After 4 epochs it still learns fast: six runs gave 0.922
+# to 0.969, and one in CI 0.914. After 8 it has levelled off: ten runs, four of them beside three
+# busy loops, gave 0.964 to 0.989.
 @pytest.mark.minutes
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str) -> None:

@@ -1,4 +1,7 @@
-"""Training settings that make no sense are refused; the learning rate in effect is the documented one."""
+"""Training settings that make no sense are refused.
+
+The learning rate in effect is the documented one.
+"""
 
 from __future__ import annotations
 

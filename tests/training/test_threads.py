@@ -1,4 +1,4 @@
-"""Every process computes with `train.threads` threads, one by default, whatever the libraries would take."""
+"""Every process computes with `train.threads` threads, one by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Communication graphs: doubly stochastic weights, connected, with the spectral gaps and decay rates of theory."""
+"""Communication graphs: doubly stochastic weights, spectral gaps and decay rates of theory."""
 
 from __future__ import annotations
 

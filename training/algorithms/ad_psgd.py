@@ -1,4 +1,7 @@
-"""AD-PSGD: gradients at a snapshot of the model, with concurrent pairwise averages (Migliorini 2020, section 2.2)."""
+"""AD-PSGD: gradients at a snapshot of the model, with concurrent pairwise averages.
+
+Source: Migliorini 2020, section 2.2.
+"""
 
 from __future__ import annotations
 

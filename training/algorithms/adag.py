@@ -1,4 +1,7 @@
-"""ADAG: each weight of a push shrinks with the distance that the server has moved (Hermans 2017, chapter 4)."""
+"""ADAG: each weight of a push shrinks with the distance that the server has moved.
+
+Source: Hermans 2017, chapter 4.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,25 @@ from training.transports.parameter_server import Shard
 
 
 class AdagSettings(WindowSettings):
-    """Add the mean of some local steps, where each weight shrinks with the distance that the server moved meanwhile."""
+    """Add the mean of some local steps, scaled down by the distance that the server has moved."""
 
     name: Literal["adag"]
     local_steps: int = Field(default=10, ge=1)
-    """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a start."""
+    """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a
+    start."""
     gamma: float | None = Field(default=None, gt=0)
-    """Square of the distance of a weight that halves its step, greater than 0, such as 1e-4 (equation 4.7); null: the
-    learning rate (equation 4.1)."""
+    """Square of the distance of a weight that halves its step, greater than 0, such as 1e-4
+    (equation 4.7); null: the learning rate (equation 4.1)."""
     scaling: Literal["server", "worker"] = "server"
-    """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the server that it sees before
-    its push, from which it then continues (Algorithm 13)."""
+    """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the server
+    that it sees before its push, from which it then continues (Algorithm 13)."""
 
 
 @algorithm("adag", AdagSettings, server_traits("ADAG"))
 class Adag(Agn):
-    """Server <- server + s * 1/lambda sum_i u_i, with s = 1 / ((server - x_0)^2 / gamma + 1) for each weight.
+    """Push the mean of lambda local steps, scaled weight by weight.
 
+    server <- server + s * 1/lambda sum_i u_i, with s = 1 / ((server - x_0)^2 / gamma + 1).
     x_0 is the server from which the window started (equations 4.1, 4.7, 4.8).
     """
 
@@ -47,7 +52,8 @@ class Adag(Agn):
         self._worker_scales = settings.scaling == "worker"
         self._window_start = self.model.empty()
         self.scaling: Counter[int] = Counter()
-        """Number of pushes to a shard, or scaled by a worker, by the mean of 1 - s over their weights [%]."""
+        """Number of pushes to a shard, or scaled by a worker, by the mean of 1 - s over their
+        weights [%]."""
 
     @override
     def server_update(self, change: Vector, shard: Shard) -> Vector:
@@ -73,7 +79,8 @@ class Adag(Agn):
 
         push = await self.server.push(add)
         self.staleness.update(push.staleness(clocks_at_start))
-        # The worker continues from the server without its own push, which must not make the next one stale.
+        # The worker continues from the server without its own push, which must not make the next
+        # one stale.
         self.pulled_clocks += push.clocks_after - push.clocks_before
         return True
 

@@ -18,12 +18,15 @@ class AgnSettings(WindowSettings):
 
     name: Literal["agn"]
     local_steps: int = Field(default=10, ge=1)
-    """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a start."""
+    """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a
+    start."""
 
 
 @algorithm("agn", AgnSettings, server_traits("AGN"))
 class Agn(WindowAlgorithm):
-    """Server <- server + 1/lambda sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equation 3.1).
+    """Push the mean of lambda local steps: server <- server + 1/lambda sum_i u_i; x <- server.
+
+    u_i = -eta g_i(x_i) for SGD (equation 3.1).
 
     A window in which some steps have no gradient is divided by the number of those that have one.
     """

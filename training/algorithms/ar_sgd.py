@@ -1,4 +1,7 @@
-"""AR-SGD: averages gradients over all workers by an all-reduce at every step (Migliorini 2020, Algorithm 1)."""
+"""AR-SGD: averages gradients over all workers by an all-reduce at every step.
+
+Source: Migliorini 2020, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ class ArSgdSettings(MethodSettings):
 
 @algorithm("ar-sgd", ArSgdSettings, Traits(title="AR-SGD", exact_average=True, linear_rate=True))
 class ArSgd(Algorithm):
-    """x <- x - gamma * sum_i n_i g_i / sum_i n_i, where worker i has the gradient g_i over n_i samples.
+    """Step with the mean gradient of all samples: x <- x - gamma * sum_i n_i g_i / sum_i n_i.
+
+    Worker i has the gradient g_i over n_i samples.
 
     With weights by samples, uneven batches are right too: the average is the gradient of one batch
     of all samples. A worker with a gradient that is not finite counts as one without samples.

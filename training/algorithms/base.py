@@ -1,4 +1,7 @@
-"""The base class of all algorithms. It imports no torch, since the config reads the settings of the methods."""
+"""The base class of all algorithms.
+
+It imports no torch, since the config reads the settings of the methods.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class VectorModel(Protocol):
-    """A model as an algorithm sees it: a vector of parameters and one of gradients, copied to and from the host."""
+    """An algorithm's view of a model: vectors of parameters and gradients on the host."""
 
     flat: nn.Parameter
     """(num_parameters,) all trained parameters, as the optimiser's only parameter."""
@@ -46,7 +49,8 @@ class VectorModel(Protocol):
 
 
 ComputeGradient = Callable[[], Awaitable[None]]
-"""Computes the gradient of the mean loss over the local batch, at the model's parameters, into the model."""
+"""Computes the gradient of the mean loss over the local batch, at the model's parameters, into the
+model."""
 Counters = dict[str, Any]
 """Numbers by name; a histogram is a `Counter`."""
 
@@ -55,7 +59,8 @@ class StatePolicy(StrEnum):
     """Treatment of the optimiser's momentum and moments at an exact average of the models."""
 
     KEEP = "keep"
-    """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019, section 5)."""
+    """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019,
+    section 5)."""
     RESET = "reset"
     """Momentum and moments restart from zero, as SlowMo does with the momentum of SGD."""
 
@@ -135,7 +140,7 @@ class Algorithm(Stateful, ABC):
 
         Args:
             compute_gradient: Fills the model's gradient.
-            num_samples: Size of the local batch; 0 if the worker has no rows left, thus no gradient.
+            num_samples: Size of the local batch; 0 if the worker has no rows left.
         """
 
     async def current(self, out: Vector) -> None:
@@ -189,7 +194,7 @@ class Algorithm(Stateful, ABC):
         return {**self.actions, "steps_not_finite": self.num_steps_not_finite}
 
     async def state(self) -> dict[str, Any]:
-        """Return the arrays and plain values that the next steps depend on, without the optimiser's."""
+        """Return the values on which the next steps depend, without the optimiser's."""
         published = self.model.empty()
         self.model.read(published)
         return {"published": published, "attributes": self.state_dict()}
@@ -200,7 +205,7 @@ class Algorithm(Stateful, ABC):
         await self.start()
         self.load_state_dict(state["attributes"])
 
-    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002 - most return the mean
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002
         """Return age and vector of the method's own model in a result of `state`.
 
         None: the method has none, and returns the mean over the workers.

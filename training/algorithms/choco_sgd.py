@@ -1,4 +1,7 @@
-"""CHOCO-SGD: neighbours exchange compressed differences of their models (Koloskova, Stich, Jaggi 2019, Algorithm 2)."""
+"""CHOCO-SGD: neighbours exchange compressed differences of their models.
+
+Source: Koloskova, Stich, Jaggi 2019, Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ class ChocoSgdSettings(NeighbourSettings):
 
     name: Literal["choco-sgd"]
     fraction: float = Field(default=0.1, gt=0, le=1)
-    """Part of the parameters that travel, those of largest magnitude (top-k); above 0 and at most 1."""
+    """Part of the parameters that travel, those of largest magnitude (top-k); above 0 and at most
+    1."""
     gamma: float = Field(default=0.3, gt=0, le=1)
     """Step size of the consensus, above 0 and at most 1; the more stays behind, the smaller."""
 
 
 def compress(values: Vector, fraction: float) -> Vector:
-    """Return the message about the elements of largest magnitude: 4 bytes of index and one value each."""
+    """Return the indices, of 4 bytes, and the values of the elements of largest magnitude."""
     num_sent = max(1, math.ceil(fraction * values.size))
     num_dropped = values.size - num_sent
     if num_dropped:
@@ -60,7 +64,10 @@ def expand(message: Vector, like: Vector) -> Vector:
 
 @algorithm("choco-sgd", ChocoSgdSettings, Traits(title="CHOCO-SGD", needs_others=True))
 class ChocoSgd(NeighbourAlgorithm):
-    """y_i = x_i - eta g_i; h_j <- h_j + Q(y_j - h_j) for all j; x_i+ = y_i + gamma sum_j w_ij (h_j - h_i).
+    """Step, exchange compressed differences, and move towards the neighbours' public copies.
+
+    y_i = x_i - eta g_i; h_j <- h_j + Q(y_j - h_j) for all j;
+    x_i+ = y_i + gamma sum_j w_ij (h_j - h_i).
 
     h_j is the public copy: what all neighbours know of worker j. So the error of the compression Q
     stays in the next difference. A worker keeps its own public copy h_i, and the mixed copies

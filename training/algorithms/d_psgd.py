@@ -1,4 +1,7 @@
-"""D-PSGD: averages the models of neighbours at every step, during the gradient (Migliorini 2020, Algorithm 2)."""
+"""D-PSGD: averages the models of neighbours at every step, during the gradient.
+
+Source: Migliorini 2020, Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class NeighbourAlgorithm(Algorithm):
         """Weight of this worker, then those of its neighbours."""
 
     def begin_exchange(self, vector: Vector) -> Awaitable[list[Vector]]:
-        """Send the vector to all neighbours; the result gives their vectors, in the order of `neighbours`."""
+        """Send the vector to all neighbours.
+
+        The result gives their vectors, in the order of `neighbours`.
+        """
         self.actions["exchanges"] += len(self.neighbours)
         return self.transport.begin_exchange(vector, self.neighbours)
 

@@ -1,4 +1,7 @@
-"""DiLoCo: many local steps of AdamW, then an outer step of Nesterov's momentum (Douillard et al. 2023, Algorithm 1)."""
+"""DiLoCo: many local steps of AdamW, then an outer step of Nesterov's momentum.
+
+Source: Douillard et al. 2023, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from training.transports.basics import Vector, is_finite
 
 
 class DiLoCoSettings(LocalStepsSettings):
-    """Average parameters over all workers after many local steps, and move along these averages with momentum."""
+    """Average parameters over all workers after many local steps, and move on with momentum."""
 
     name: Literal["diloco"]
     local_steps: int = Field(default=50, ge=1)
-    """Number H of local steps between two averages, at least 1. The optimizer of the paper is `adamw`."""
+    """Number H of local steps between two averages, at least 1. The optimizer of the paper is
+    `adamw`."""
     outer_rate: float = Field(default=0.7, gt=0)
     """Learning rate of the outer step, greater than 0."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -29,7 +33,9 @@ class DiLoCoSettings(LocalStepsSettings):
     "diloco", DiLoCoSettings, Traits(title="DiLoCo", exact_average=True, averages_models=True)
 )
 class DiLoCo(LocalSgd):
-    """After H local steps: d = x_0 - sum_j x_j / m; u <- mu u + d; x_0 <- x_0 - alpha (d + mu u); x_j <- x_0.
+    """Take H local steps, average, and take an outer step with Nesterov's momentum.
+
+    d = x_0 - sum_j x_j / m; u <- mu u + d; x_0 <- x_0 - alpha (d + mu u); x_j <- x_0.
 
     x_0 is the model after the last outer step. The inner optimiser keeps its moments. With alpha 1
     and mu 0 the method is LocalSGD.

@@ -1,4 +1,7 @@
-"""DOWNPOUR: workers add their gradients to a server, without waiting (Hermans 2017, section 2.3.1, Algorithms 5, 6)."""
+"""DOWNPOUR: workers add their gradients to a server, without waiting.
+
+Source: Hermans 2017, section 2.3.1, Algorithms 5, 6.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,15 @@ class DownpourSettings(WindowSettings):
         ),
     )
     zealous: bool = False
-    """Whether to push earlier than after `local_steps`, when no other worker is at the server; the steps up to then
-    all start from the same point (Hermans 2017, Algorithm 6)."""
+    """Whether to push earlier than after `local_steps`, when no other worker is at the server; the
+    steps up to then all start from the same point (Hermans 2017, Algorithm 6)."""
 
 
 @algorithm("downpour", DownpourSettings, server_traits("DOWNPOUR"))
 class Downpour(WindowAlgorithm):
-    """Server <- server + sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equations 1.2, 1.3, 2.12).
+    """Push the sum of some local steps: server <- server + sum_i u_i; x <- server.
+
+    u_i = -eta g_i(x_i) for SGD (equations 1.2, 1.3, 2.12).
 
     With several local steps this is the accumulated gradient without normalisation (figure 3.2).
     Zealous: all u_i of a window start from the same x, and their number is at most `local_steps`.
@@ -48,8 +53,8 @@ class Downpour(WindowAlgorithm):
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         await super().step(compute_gradient, num_samples)
-        window_goes_on = self.steps_in_window > 0
-        if self._zealous and window_goes_on:
+        window_continues = self.steps_in_window > 0
+        if self._zealous and window_continues:
             self._gathered[:] = self.window_change(self._change)
             self.model.write(self.pulled)
             await self.end_window()

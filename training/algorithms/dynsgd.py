@@ -1,4 +1,7 @@
-"""DynSGD: the server divides each push by its staleness (Hermans 2017, section 2.3.2, Algorithms 7, 8)."""
+"""DynSGD: the server divides each push by its staleness.
+
+Source: Hermans 2017, section 2.3.2, Algorithms 7, 8.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ class DynSgdSettings(WindowSettings):
 
 @algorithm("dynsgd", DynSgdSettings, server_traits("DynSGD"))
 class DynSgd(WindowAlgorithm):
-    """Server <- server + sum_i u_i / (tau + 1), where tau pushes of others came since x <- server (Algorithm 8).
+    """Push the sum of some local steps over its staleness tau + 1 (Algorithm 8).
+
+    server <- server + sum_i u_i / (tau + 1), where tau pushes of others came since x <- server.
 
     Equation 2.13 divides by tau, which would be 0 for a push that is not stale.
     """

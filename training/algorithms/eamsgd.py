@@ -1,4 +1,7 @@
-"""EAMSGD: elastic averaging with Nesterov momentum of the workers (Zhang et al. 2015, Algorithm 2)."""
+"""EAMSGD: elastic averaging with Nesterov momentum of the workers.
+
+Source: Zhang et al. 2015, Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,16 @@ class EamsgdSettings(ElasticSettings):
 
     name: Literal["eamsgd"]
     delta: float = Field(default=0.99, ge=0, lt=1)
-    """Momentum of the workers, at least 0 and below 1, in place of `train.momentum`, which must be 0."""
+    """Momentum of the workers, at least 0 and below 1, in place of `train.momentum`, which must be
+    0."""
 
 
 @algorithm("eamsgd", EamsgdSettings, replace(server_traits("EAMSGD"), own_momentum=True))
 class Eamsgd(ElasticAlgorithm):
-    """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
+    """Step with Nesterov momentum, beside the elastic exchange: v <- delta v + u; x <- x + v.
+
+    u = -eta g(x + delta v) for SGD.
+    """
 
     SCRATCH = ("_x",)
 

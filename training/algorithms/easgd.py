@@ -1,4 +1,7 @@
-"""EASGD: elastic averaging (Zhang et al. 2015, Algorithm 1; Hermans 2017, sections 2.2.2, 2.3.3, Algorithms 4, 9)."""
+"""EASGD: elastic averaging.
+
+Source: Zhang et al. 2015, Algorithm 1; Hermans 2017, sections 2.2.2, 2.3.3, Algorithms 4, 9.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,19 @@ class ElasticSettings(ServerSettings):
     )
 
     local_steps: int = Field(default=10, ge=1)
-    """Number tau of local steps between two exchanges, at least 1. The steps after the last exchange do not reach the
-    server, which is the model of the run."""
+    """Number tau of local steps between two exchanges, at least 1. The steps after the last
+    exchange do not reach the server, which is the model of the run."""
     alpha: float | None = Field(default=None, gt=0)
-    """Part of its distance to the server that a worker moves in an exchange, and the server towards it; null: the
-    learning rate times `rho`, else 0.9 / workers."""
+    """Part of its distance to the server that a worker moves in an exchange, and the server towards
+    it; null: the learning rate times `rho`, else 0.9 / workers."""
     rho: float | None = Field(default=None, gt=0)
     """Elasticity: alpha divided by the learning rate, such as 5; null: see `alpha`."""
     gradient: Literal["snapshot", "moved"] = "snapshot"
-    """Where the gradient of an exchange step is taken: at the model before the exchange (Zhang et al. 2015, Algorithm
-    1), or at the moved one (Hermans 2017, Algorithm 9)."""
+    """Where the gradient of an exchange step is taken: at the model before the exchange (Zhang et
+    al. 2015, Algorithm 1), or at the moved one (Hermans 2017, Algorithm 9)."""
     equilibrium_stop: bool = False
-    """Whether to exchange before the end of `local_steps` once a step is no longer than the elastic term."""
+    """Whether to exchange before the end of `local_steps` once a step is no longer than the elastic
+    term."""
 
     @model_validator(mode="after")
     def _one_key_gives_the_moving_rate(self) -> Self:
@@ -91,7 +95,10 @@ class ElasticAlgorithm(ServerAlgorithm):
             await self._step_of_hermans(compute_gradient, num_samples)
 
     async def _step_of_zhang(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Exchange, step from the model before the exchange, then move (Zhang et al. 2015, Algorithm 1)."""
+        """Exchange, step from the model before the exchange, then move.
+
+        Source: Zhang et al. 2015, Algorithm 1.
+        """
         exchanges = self._steps_in_window == 0
         if exchanges:
             await self.exchange()
@@ -131,7 +138,9 @@ class ElasticAlgorithm(ServerAlgorithm):
         return True
 
     def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
-        """Return whether |step| <= |alpha (x - server)|, with x before the step but for its elastic part.
+        """Return whether |step| <= |alpha (x - server)|, with x before the step.
+
+        After an exchange, x is without the elastic part.
 
         This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| -
         |alpha (x - server)| < eta, is always true of a gradient shorter than 1, so that each step
@@ -183,7 +192,7 @@ class ElasticAlgorithm(ServerAlgorithm):
         await self.push(elastic_update)
 
     def _move_by_elastic(self) -> None:
-        """X <- x - e."""
+        """Subtract e from the model."""
         self.model.read(self._local)
         self._local -= self.elastic
         self.model.write(self._local)
@@ -214,7 +223,8 @@ class EasgdSettings(ElasticSettings):
         ),
     )
     synchronous: bool = False
-    """Whether all workers exchange with the server together, by an all-reduce; else each when it is ready."""
+    """Whether all workers exchange with the server together, by an all-reduce; else each when it is
+    ready."""
 
     @property
     @override
@@ -226,7 +236,9 @@ class EasgdSettings(ElasticSettings):
 
 @algorithm("easgd", EasgdSettings, server_traits("EASGD"))
 class Easgd(ElasticAlgorithm):
-    """x_i <- x_i - eta g_i - alpha (x_i - server); server <- server + alpha sum_i (x_i - server).
+    """Pull worker and server together by a spring.
+
+    x_i <- x_i - eta g_i - alpha (x_i - server); server <- server + alpha sum_i (x_i - server).
 
     Asynchronous, a worker's term moves the server when the worker comes (equations 2.15, 2.16).
     Synchronous, all terms use the same server (equations 2.4, 2.5), of which each worker has a

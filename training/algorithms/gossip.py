@@ -73,7 +73,8 @@ class GossipAlgorithm(Algorithm):
         topology = shared_topology(settings.topology, self.transport.world_size)
         self.partners = RandomPartners(topology.neighbours[rank], seed=worker.seed, rank=rank)
         self.staleness: Counter[int] = Counter()
-        """Number of updates by the number of averages between the read and the change of the model."""
+        """Number of updates by the number of averages between the read and the change of the
+        model."""
         #: The model when this worker last read it, and the change of a step.
         self._snapshot = self.model.empty()
         self._change = self.model.empty()
@@ -103,7 +104,10 @@ class GossipAlgorithm(Algorithm):
         return None
 
     async def read(self) -> int:
-        """Read the shared vector into the model, for the next step; returns the number of its averages."""
+        """Read the shared vector into the model, for the next step.
+
+        Returns the number of its averages.
+        """
         num_averages = await self.shared.read(self._snapshot)
         self.model.write(self._snapshot)
         return num_averages
@@ -126,7 +130,10 @@ class GossipAlgorithm(Algorithm):
 
     @override
     async def snapshot(self, out: Vector) -> float:
-        """Read the workers' vectors one after the other; update mean and distance with each (Welford 1962)."""
+        """Read the workers' vectors one after the other; update mean and distance with each.
+
+        Source: Welford 1962.
+        """
         vector = self.model.empty()
         mean = np.zeros(out.shape)
         sum_of_squares = 0.0

@@ -1,4 +1,7 @@
-"""LocalSGD: H local steps, then an average of the parameters by an all-reduce (Lin et al. 2018; thesis, 2.1)."""
+"""LocalSGD: H local steps, then an average of the parameters by an all-reduce.
+
+Source: Lin et al. 2018; thesis, 2.1.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,15 @@ class LocalSgdSettings(LocalStepsSettings):
     Traits(title="LocalSGD", exact_average=True, averages_models=True, needs_others=True),
 )
 class LocalSgd(Algorithm):
-    """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m."""
+    """Take H local steps, x_i <- x_i - gamma * g_i, then average: x_i <- sum_j x_j / m."""
 
     SCRATCH: ClassVar[Sequence[str]] = ("_mean",)
 
     def __init__(self, settings: LocalStepsSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._local_steps = settings.local_steps
-        # SlowMo's default policy applies to its outer steps only; the averages in between have their own.
+        # SlowMo's default policy applies to its outer steps only; the averages in between have
+        # their own.
         self._resets_optimizer = worker.optimizer_state is StatePolicy.RESET
         self._steps_since_average = 0
         self._mean = self.model.empty()

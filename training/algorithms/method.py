@@ -27,7 +27,8 @@ class Traits:
     synchronous: bool = True
     """Whether all workers take each step together, so that the run does not depend on timing."""
     equal_steps: bool = True
-    """Whether all workers must take the same number of steps, since they synchronise now and then."""
+    """Whether all workers must take the same number of steps, since they synchronise now and
+    then."""
     single_worker: bool = False
     """Whether it runs on one worker only."""
     pairs: bool = False
@@ -39,17 +40,20 @@ class Traits:
     averages_models: bool = False
     """Whether these exact averages are of models, so that the optimiser's state needs a policy."""
     linear_rate: bool = False
-    """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
+    """Whether the workers share one step of the optimiser: batches add up, and the linear rule
+    holds for SGD."""
     own_momentum: bool = False
     """Whether it has a momentum of its own, in place of `train.momentum`."""
     server_optimizer: bool = False
-    """Whether the base optimiser makes its steps at the server, where its momentum and moments stay."""
+    """Whether the base optimiser makes its steps at the server, where its momentum and moments
+    stay."""
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
     needs_others: bool = False
     """Whether one worker alone trains as with plain SGD: the method is what several do together."""
     joint_model: bool = False
-    """Whether a joint model pulls the workers: it also trains by agents of Spark, and not within SlowMo."""
+    """Whether a joint model pulls the workers: it also trains by agents of Spark, and not within
+    SlowMo."""
 
     @property
     def required_values(self) -> dict[str, str | int]:
@@ -103,12 +107,12 @@ class MethodSettings(SettingsSection):
 
     @property
     def steps_between_averages(self) -> int:
-        """Number of steps from one average to the next: the key `local_steps` where there is one."""
+        """Number of steps from one average to the next: the key `local_steps`, else 1."""
         return getattr(self, "local_steps", 1)
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """Names in `Algorithm.counters` of the actions that the method counts with these settings."""
+        """Names in `Algorithm.counters` of the actions that these settings let the method count."""
         return self.COUNTERS
 
     @property
@@ -123,7 +127,8 @@ class HostNetworkSettings(MethodSettings):
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
     network: str | None = None
-    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
+    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that
+    connects all."""
 
     @property
     @override

@@ -1,4 +1,7 @@
-"""MPCA SGD: all-reduces of shards in the background, whose projected average pulls the workers (Langer et al. 2018)."""
+"""MPCA SGD: all-reduces of shards in the background, whose projected average pulls the workers.
+
+Source: Langer et al. 2018.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from training.transports.basics import Vector, is_finite
 
 
 class MpcaSettings(MpcaConstants, MethodSettings):
-    """Pull workers towards the projected average of all at every step; averages travel in the background."""
+    """Pull workers at every step towards the projected average, which travels in the background."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs("alpha_peak", "alpha_ramp above 0", lambda settings: settings.alpha_ramp > 0),
@@ -32,10 +35,11 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
     """Number of parts of the model, exchanged in turn."""
     weighted: bool = True
-    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
+    """Whether a worker's weight in the average is the number of its steps since the last one, else
+    1."""
     cycle_steps: int | None = Field(default=None, ge=1)
-    """Number of steps between two exchanges; the worker then waits for the one before. Null: as many as one takes, so
-    that nobody waits."""
+    """Number of steps between two exchanges; the worker then waits for the one before. Null: as
+    many as one takes, so that nobody waits."""
 
     @property
     @override
@@ -44,7 +48,7 @@ class MpcaSettings(MpcaConstants, MethodSettings):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether exchanges come after fixed steps, for which all wait, so that the run does not depend on timing."""
+        """Whether exchanges come after fixed steps, so that the run does not depend on timing."""
         return self.cycle_steps is not None
 
     @property
@@ -61,7 +65,10 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     Traits(title="MPCA SGD", synchronous=False, equal_steps=False, joint_model=True),
 )
 class Mpca(Algorithm):
-    """x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; meanwhile x~ <- (1 - beta) x~ + beta mean_tau(x_i).
+    """Pull each worker towards the joint model at every step; meanwhile a sum updates that model.
+
+    x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; x~ <- (1 - beta) x~ + beta
+    mean_tau(x_i).
 
     x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in
     `mpca_joint`). At the end of a step a worker sends a shard if it has the result of the one
@@ -126,7 +133,10 @@ class Mpca(Algorithm):
         self._begin_sum()
 
     def _begin_sum(self, *, ending: bool = False) -> None:
-        """Contribute the shard whose turn it is; one that is not finite is replaced by the joint model's."""
+        """Contribute the shard whose turn it is.
+
+        One that is not finite is replaced by the joint model's.
+        """
         elements = self.joint.next_elements
         self.model.read(self._local)
         steps = self.joint.begin_sum(self._local, ending=ending)
@@ -138,7 +148,10 @@ class Mpca(Algorithm):
             self._steps_per_cycle[steps] += 1
 
     async def _finish_sum(self) -> bool:
-        """Update the joint model by the sum under way; returns whether no worker has more to contribute."""
+        """Update the joint model by the sum under way.
+
+        Returns whether no worker has more to contribute.
+        """
         all_have_ended = await self.joint.finish_sum()
         self._staleness[self._steps_since_sum] += 1
         return all_have_ended

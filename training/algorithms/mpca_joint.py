@@ -1,4 +1,4 @@
-"""The joint model of MPCA SGD on every worker: sums of shards in turn, and the driver's rule for each sum."""
+"""The joint model of MPCA SGD on every worker: sums of shards in turn, and the driver's rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout
 from training.transports.transport import PendingSum, Transport
 
-#: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
+#: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave
+#: nothing to overlap.
 MOST_SHARDS: Final = 3
 
 
@@ -43,10 +44,11 @@ class MpcaConstants(SettingsSection):
     """Smoothing of the direction of the projection, at least 0 and below 1."""
 
     def alpha_at(self, cycle: int) -> float:
-        """Return the pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
+        """Return the pull after some cycles: 0, then the peak, then down to `alpha`.
 
         Examples:
-            >>> [round(MpcaConstants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
+            >>> constants = MpcaConstants(alpha=0.125, alpha_ramp=2)
+            >>> [round(constants.alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
             [0.0, 0.0, 0.5, 0.25, 0.125, 0.125]
         """
         if cycle < self.alpha_free:
@@ -114,7 +116,9 @@ def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
 
 
 def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
-    """Apply the driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
+    """Apply the driver's rule of a cycle: equations 9, 8, 4 and 5.
+
+    The same shard if nobody contributed.
 
     `total`: (n + 1,) sum of the workers' contributions.
     """
@@ -127,7 +131,8 @@ def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> J
     aggregated = total[:-1] / total[-1]
     # x~_t = (1 - beta) x~_{t-1} + beta R (equation 8).
     model = (1 - beta) * shard.model + beta * aggregated
-    # v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); of models, not projections.
+    # v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); of models, not
+    # projections.
     trajectory = delta * shard.trajectory + (1 - delta) * (model - shard.model)
     # x~*_{t + gamma} = x~_t + gamma v~_t (equation 5).
     projected = model + gamma * trajectory
@@ -147,7 +152,7 @@ _NUM_ENDED, _DISTANCE = -2, -1
 
 
 class JointModel:
-    """One worker's replica of the joint model, and the sum that is under way, of one shard at a time.
+    """One worker's replica of the joint model, and the sum of one shard that is under way.
 
     All workers apply the driver's rule to the same sums, so their replicas are equal without a
     driver's broadcast. Cycle c adds up shard c mod S. A worker begins a cycle only after the one
@@ -258,7 +263,10 @@ class JointModel:
         return bool(message[_NUM_ENDED] == self._transport.world_size)
 
     def read(self, out: Vector) -> float:
-        """Copy the joint model; returns the workers' distance from it, each shard at its last sum."""
+        """Copy the joint model.
+
+        Returns the workers' distance from it, each shard at its last sum.
+        """
         np.concatenate([shard.model for shard in self._shards], out=out)
         return math.sqrt(self._squared_distances.sum() / self._transport.world_size)
 
@@ -287,8 +295,8 @@ class JointModel:
     async def restore(self, state: dict[str, Any]) -> None:
         """Continue from a result of `state`; all workers together.
 
-        With work units, the workers' checkpoints may be some cycles apart: the joint model of rank 0
-        holds.
+        With work units, the workers' checkpoints may be some cycles apart: the joint model of rank
+        0 holds.
         """
         for array in (state["vectors"], state["counts"], state["squared_distances"]):
             await self._transport.broadcast(array)

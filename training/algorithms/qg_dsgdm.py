@@ -1,4 +1,7 @@
-"""QG-DSGDm: momentum of the averaged models instead of the own gradients (Lin et al. 2021, Algorithm 1)."""
+"""QG-DSGDm: momentum of the averaged models instead of the own gradients.
+
+Source: Lin et al. 2021, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,16 @@ class QgDsgdmSettings(NeighbourSettings):
 
     name: Literal["qg-dsgdm"]
     beta: float = Field(default=0.9, ge=0, lt=1)
-    """Momentum factor, at least 0 and below 1; the optimizer is `sgd` without momentum of its own."""
+    """Momentum factor, at least 0 and below 1; the optimizer is `sgd` without momentum of its
+    own."""
 
 
 @algorithm("qg-dsgdm", QgDsgdmSettings, Traits(title="QG-DSGDm", own_momentum=True, plain_sgd=True))
 class QgDsgdm(NeighbourAlgorithm):
-    """y_i = x_i - eta (g_i + beta m_i); x_i+ = sum_j w_ij y_j; m_i <- beta m_i + (1 - beta) (x_i - x_i+) / eta.
+    """Step with quasi-global momentum, then mix the models of neighbours.
+
+    y_i = x_i - eta (g_i + beta m_i); x_i+ = sum_j w_ij y_j;
+    m_i <- beta m_i + (1 - beta) (x_i - x_i+) / eta.
 
     The momentum m follows the change of the averaged model, so that it points in the direction of
     all workers where their data differ. The models travel after the gradient. With beta 0 the

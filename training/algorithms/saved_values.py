@@ -226,7 +226,8 @@ def _enum_member(module: str, class_name: str, member_value: Any) -> Enum:
         return cls(member_value)
     except ValueError as cause:
         raise CheckpointError(
-            f"the checkpoint has {module}.{class_name}({member_value!r}), which is no member any more"
+            f"the checkpoint has {module}.{class_name}({member_value!r}), which is no member any "
+            f"more"
         ) from cause
 
 

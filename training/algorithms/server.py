@@ -23,7 +23,7 @@ from training.transports.parameter_server import Layout, ParameterServer, Push, 
 
 
 def server_traits(title: str) -> Traits:
-    """Return the traits of a method with a server, whose workers wait only for the lock of a shard."""
+    """Return the traits of a method with a server: workers wait only for the lock of a shard."""
     return Traits(title=title, synchronous=False, equal_steps=False, server=True)
 
 
@@ -31,7 +31,8 @@ class ServerSettings(HostNetworkSettings):
     """Settings of a method with a server."""
 
     shards: int | None = Field(default=1, ge=1)
-    """Number of parts of the server, at least 1, each with a lock and an owner; null: one for each worker."""
+    """Number of parts of the server, at least 1, each with a lock and an owner; null: one for each
+    worker."""
 
     COUNTERS: ClassVar[tuple[str, ...]] = ("pushes",)
 
@@ -56,7 +57,8 @@ class ServerAlgorithm(Algorithm):
         self.pushes_before = self.pulled_clocks.copy()
         self._change = self.model.empty()
         self.staleness: Counter[int] = Counter()
-        """Number of pushes to a shard by the number of pushes of others since this worker's last copy."""
+        """Number of pushes to a shard by the number of pushes of others since this worker's last
+        copy."""
 
     @override
     async def start(self) -> None:
@@ -100,7 +102,10 @@ class ServerAlgorithm(Algorithm):
         return apply_and_copy
 
     async def record_staleness(self, push: Push, *, since: Vector) -> None:
-        """Count the staleness of a push of changes since some clocks; pull anew if it was refused."""
+        """Count the staleness of a push of changes since some clocks.
+
+        Pull anew if it was refused.
+        """
         self.staleness.update(push.staleness(since))
         self.pulled_clocks = push.clocks_after
         if not push.is_accepted:
@@ -116,7 +121,9 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def add(self, change: Vector) -> None:
-        """Add to the server; each of n workers adds 1 / n of its change, so that together they add the mean.
+        """Add to the server.
+
+        Each of n workers adds 1 / n of its change, so that together they add the mean.
 
         That is no step, so neither the clocks nor the counters count it.
         """
@@ -146,7 +153,10 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def snapshot(self, out: Vector) -> float:
-        """Copy the server as it is; the distance is that of this worker, since no other shows its model."""
+        """Copy the server as it is.
+
+        The distance is that of this worker, since no other shows its model.
+        """
         await self.server.pull(out)
         self.model.read(self._change)
         return float(np.linalg.norm(self._change - out))
@@ -225,11 +235,14 @@ class WindowSettings(ServerSettings):
     """Settings of a method that pushes the sum of some local steps."""
 
     local_steps: int = Field(default=1, ge=1)
-    """Number of local steps between two pushes, at least 1. The steps after the last push do not reach the server."""
+    """Number of local steps between two pushes, at least 1. The steps after the last push do not
+    reach the server."""
 
 
 class WindowAlgorithm(ServerAlgorithm):
-    """Local steps from the server; their sum is pushed, and the worker continues from the new server.
+    """Local steps from the server.
+
+    Their sum is pushed, and the worker continues from the new server.
 
     The sum is the difference of the model to the server from which it started, so it exists for
     each base optimiser; with SGD it is -eta sum_i g_i. A method defines what the server adds for

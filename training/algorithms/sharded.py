@@ -1,4 +1,7 @@
-"""Asynchronous SGD with optimisers at the shards of a server (Neckermann 2017, Algorithms 4 to 6, 8 and 9)."""
+"""Asynchronous SGD with optimisers at the shards of a server.
+
+Source: Neckermann 2017, Algorithms 4 to 6, 8 and 9.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +63,15 @@ def take_large(
 
     The other elements stay in the residual, so that nothing is lost.
 
-    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has its own threshold.
+    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has its own
+    threshold.
 
     Examples:
         >>> residual = np.zeros(4)
-        >>> take_large(residual, np.array([1.0, 5.0, 3.0, 2.0]), [0, 2, 4], 0.5)[0].tolist(), residual.tolist()
-        ([1, 2], [1.0, 0.0, 0.0, 2.0])
+        >>> gradient = np.array([1.0, 5.0, 3.0, 2.0])
+        >>> indices, values = take_large(residual, gradient, [0, 2, 4], 0.5)
+        >>> indices.tolist(), values.tolist(), residual.tolist()
+        ([1, 2], [5.0, 3.0], [1.0, 0.0, 0.0, 2.0])
     """
     residual += gradient
     indices_by_shard = []
@@ -110,21 +116,25 @@ class ShardedSettings(ServerSettings):
         for key in ("bound", "applies_sum", "local_optimizer")
     )
     shards: int | None = Field(default=None, ge=1)
-    """Number of parts of the server, each with a lock, an owner and the optimiser's state; null: one per worker."""
+    """Number of parts of the server, each with a lock, an owner and the optimiser's state; null:
+    one per worker."""
     overlap: Literal["thread", "inline"] = "inline"
-    """When gradients travel: in a `thread` while the next ones are computed and summed, or before that."""
+    """When gradients travel: in a `thread` while the next ones are computed and summed, or before
+    that."""
     bound: int | None = Field(default=None, ge=1)
-    """Highest number of steps during one exchange with `overlap: thread`; then the worker waits. Null: no bound."""
+    """Highest number of steps during one exchange with `overlap: thread`; then the worker waits.
+    Null: no bound."""
     drop_rate: float = Field(default=0.0, ge=0, lt=1)
-    """Fraction of the elements of a gradient that wait for a later one, and of the changes of the server that wait for
-    a later answer, because they are small; at least 0 and below 1, such as 0.99."""
+    """Fraction of the elements of a gradient that wait for a later one, and of the changes of the
+    server that wait for a later answer, because they are small; at least 0 and below 1, such as
+    0.99."""
 
     applies_sum: bool = False
-    """Whether a worker makes a step of its own with its summed gradients from the answer, which does not have them
-    yet; needs `overlap: thread`."""
+    """Whether a worker makes a step of its own with its summed gradients from the answer, which
+    does not have them yet; needs `overlap: thread`."""
     local_optimizer: bool = False
-    """Whether a worker makes steps of its own during an exchange, which the answer replaces; needs `overlap: thread`.
-    """
+    """Whether a worker makes steps of its own during an exchange, which the answer replaces; needs
+    `overlap: thread`."""
 
     @property
     @override
@@ -143,7 +153,9 @@ class ShardedSettings(ServerSettings):
     "sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True)
 )
 class Sharded(ServerAlgorithm):
-    """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
+    """Push gradients; the server's optimiser steps, and its answer is the next model.
+
+    server <- server + u(g), with u = -eta g for SGD; x <- server (Algorithm 4).
 
     Overlap: while a push is under way, the worker computes on, at the same x, and sums its
     gradients (Algorithms 5 and 6). It may make steps of its own from x meanwhile, and one with the
@@ -195,7 +207,7 @@ class Sharded(ServerAlgorithm):
         return is_under_way and (self._bound is None or self._steps_in_sum < self._bound)
 
     async def _exchange(self) -> None:
-        """Continue from the last answer, and push the sum of the gradients, which are of the model before."""
+        """Continue from the last answer, and push the sum of the gradients at the model before."""
         clocks_of_sum = self.pulled_clocks
         await self._finish_push()
         if not self._gradients_in_sum:

@@ -1,4 +1,7 @@
-"""SlowMo: slow momentum around any other method (Wang et al. 2019; Migliorini 2020, Algorithm 4 and section 3.2)."""
+"""SlowMo: slow momentum around any other method.
+
+Source: Wang et al. 2019; Migliorini 2020, Algorithm 4 and section 3.2.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,14 @@ class SlowMoSettings(SettingsSection):
     beta: float = Field(default=0.6, ge=0, lt=1)
     """Slow momentum factor of SlowMo, at least 0 and below 1."""
     exact_average: bool | None = None
-    """Whether SlowMo averages all workers before an outer step; null: where the algorithm itself averages all exactly,
-    such as `ar-sgd` and `local-sgd` (thesis)."""
+    """Whether SlowMo averages all workers before an outer step; null: where the algorithm itself
+    averages all exactly, such as `ar-sgd` and `local-sgd` (thesis)."""
 
 
 class SlowMo(Wrapper):
-    """After every tau steps of the base method: u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
+    """Take an outer step with slow momentum after every tau steps of the base method.
+
+    u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
 
     x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate
     at the start of the window (the first above 0), so that a change of the rate does not change u
@@ -76,13 +81,15 @@ class SlowMo(Wrapper):
         self._slow_momentum = self.model.empty()
         self._slow_momentum.fill(0)
         self._start_of_window = self.model.empty()
-        #: This worker's model, and x_tau, which is their mean over the workers with the exact average.
+        #: This worker's model, and x_tau, which is their mean over the workers with the exact
+        #: average.
         self._current = self.model.empty()
         self._end_of_window = self.model.empty()
 
     @override
     async def start(self) -> None:
-        # The model is read before the base method shares it, since partners may average with it at once.
+        # The model is read before the base method shares it, since partners may average with it at
+        # once.
         self.model.read(self._start_of_window)
         await self.base.start()
 
@@ -124,7 +131,10 @@ class SlowMo(Wrapper):
             reset_optimizer(self.optimizer, momenta=self.momenta)
 
     async def _read_end_of_window(self) -> None:
-        """Read this worker's model and x_tau; with the exact average, take the means over the workers."""
+        """Read this worker's model and x_tau.
+
+        With the exact average, take the means over the workers.
+        """
         await self.base.current(self._current)
         self._end_of_window[:] = self._current
         if not self._averages_exactly:

@@ -15,7 +15,9 @@ from training.transports.basics import Vector
 
 
 class StaleSynchronous(Wrapper):
-    """A worker waits if it is more than s steps ahead of the slowest one; with s = 0 they step together.
+    """A worker waits if it is more than s steps ahead of the slowest one.
+
+    With s = 0 they step together.
 
     After each step a worker sends an empty message to all others. Before the next step it waits
     for the messages of all others that are s + 1 steps old.
@@ -44,7 +46,7 @@ class StaleSynchronous(Wrapper):
 
     @override
     def counters(self) -> Counters:
-        """Return the base method's counts, and the number of steps that needed the others' before."""
+        """Return the base method's counts, and the number of steps for which it had to wait."""
         return {**self.base.counters(), "bounded_steps": self._num_bounded_steps}
 
     @override

@@ -36,7 +36,7 @@ class Stateful:
         self._constants = {name: value for name, value in vars(self).items() if _is_constant(value)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of all attributes that the next steps may depend on, as plain values and arrays.
+        """Return copies of the attributes on which steps may depend, as plain values and arrays.
 
         Raises:
             CheckpointError: No checkpoint can hold an attribute.

@@ -35,7 +35,9 @@ class SwarmSgdSettings(GossipSettings):
     Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True, needs_others=True),
 )
 class SwarmSgd(GossipAlgorithm):
-    """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.
+    """Take H local steps, then average with a random neighbour j.
+
+    x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2.
 
     Each local step starts from the shared vector, so a worker with which another one averaged
     continues from the average at its next step.

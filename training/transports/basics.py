@@ -1,4 +1,4 @@
-"""The base of all transports: vectors, coroutines that never suspend, MPI, polling, and work in the background."""
+"""The base of all transports: vectors, coroutines that never suspend, MPI, and background work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class ExchangeCounts:
     pushes: int = 0
     """Number of shards that its pushes changed, but for those that a rule excludes."""
     skipped: int = 0
-    """Number of averages or pushes not begun because the one before was under way, or a vector was not free."""
+    """Number of averages or pushes not begun because the one before was under way, or a vector was
+    not free."""
     occupied: int = 0
     """Number of pushes put off because another worker was at a shard."""
     refused: int = 0
@@ -50,7 +51,8 @@ class ExchangeCounts:
     wait_seconds: float = 0.0
     """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
-    """Time of averages, or of pushes and pulls, waiting included [s]; it may overlap with the computation."""
+    """Time of averages, or of pushes and pulls, waiting included [s]; it may overlap with the
+    computation."""
     hidden_seconds: float = 0.0
     """Part of `exchange_seconds` in the background [s]."""
     bytes: int = 0
@@ -195,13 +197,17 @@ class Background(ABC):
 
     @abstractmethod
     async def drain(self) -> float:
-        """Wait for the end of the last piece, and raise its error; returns the time spent waiting [s]."""
+        """Wait for the end of the last piece, and raise its error.
+
+        Returns the time spent waiting [s].
+        """
 
 
 class BackgroundThread(Background):
     """A thread for coroutines that never suspend.
 
-    It is a daemon, unlike the threads of `concurrent.futures`: nothing ends its work after a failed training.
+    It is a daemon, unlike the threads of `concurrent.futures`: nothing ends its work after a failed
+    training.
 
     Examples:
         >>> async def nothing() -> None: ...

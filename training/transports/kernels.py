@@ -31,7 +31,8 @@ CLOCK: Final = 0
 BEGUN: Final = 1
 NUM_REFUSED: Final = 2
 
-#: States of an average: done, refused since it is not finite, or given up since a mutex is not free.
+#: States of an average: done, refused since it is not finite, or given up since a mutex is not
+#: free.
 DONE: Final = 1
 REFUSED: Final = 2
 BUSY: Final = 3
@@ -180,8 +181,8 @@ def average(
 ) -> int:
     """Replace two vectors by their average: DONE, REFUSED since it is not finite, or BUSY.
 
-    `half`: (1,) 0.5 in the type of the vectors. `wait_seconds`: (1,) gets the time spent waiting for
-    the mutexes [s].
+    `half`: (1,) 0.5 in the type of the vectors. `wait_seconds`: (1,) gets the time spent waiting
+    for the mutexes [s].
     """
     first, second = (head, partner_head) if locks_own_first else (partner_head, head)
     if not lock_soon(first, wait_seconds):

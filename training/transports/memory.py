@@ -1,4 +1,6 @@
-"""Records in memory that the ranks of a host share, without MPI; ranks of other hosts reach them by a compiled thread.
+"""Records in memory that the ranks of a host share, without MPI.
+
+Ranks of other hosts reach them by a compiled thread.
 
 A mutex in each record guards what lies behind it; see `kernels`.
 """
@@ -39,7 +41,9 @@ _SIGNAL_CHECK_MILLISECONDS: Final = 100
 
 
 class Memory:
-    """Records with a mutex and counters; all ranks together make them, fill them in, and `open` them.
+    """Records with a mutex and counters.
+
+    All ranks together make them, fill them in, and `open` them.
 
     `owners`: the rank in whose memory each record is. `sizes`: number of elements in a row of each
     record. `num_rows`: number of rows of each record.
@@ -150,7 +154,9 @@ class Memory:
         body: Sequence[Vector] = (),
         has_answer: bool = True,
     ) -> Vector:
-        """Send a request about a record of another host; the arguments are fields of `serving.HEADER`.
+        """Send a request about a record of another host.
+
+        The arguments are fields of `serving.HEADER`.
 
         Returns:
             The header of the answer, if there is one.
@@ -186,7 +192,10 @@ class Memory:
         return values
 
     def average(self, partner: int, vector: Vector, head: Vector) -> bool:
-        """Average a vector with that of a rank of another host; returns whether the rank is not lost."""
+        """Average a vector with that of a rank of another host.
+
+        Returns whether the rank is not lost.
+        """
         if partner not in self._peers.asking:
             return False
         kernels.read(self.body(vector.dtype), vector, head, np.zeros(1))
@@ -259,7 +268,10 @@ def _share_regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None,
 
 
 def _require_room(comm: MPI.Intracomm, num_bytes: int) -> None:
-    """Check the free memory: without room, Open MPI fails on one rank while others wait, or crashes later."""
+    """Check the free memory first.
+
+    Without room, Open MPI fails on one rank while others wait, or crashes later.
+    """
     folder = Path(os.environ.get(_FOLDER_VARIABLE, _SHARED_MEMORY))
     if not folder.exists() and str(folder) == _SHARED_MEMORY:
         return

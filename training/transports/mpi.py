@@ -1,4 +1,4 @@
-"""The transport between workers that are ranks of MPI, with their parameter server and sums in the background."""
+"""The transport between ranks of MPI, with their parameter server and sums in the background."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 #: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
 _ABORT_GRACE_SECONDS: Final = 1.0
-#: Interval at which MPI gets time for the sums, in the background and while a worker waits for one [s].
+#: Interval at which MPI gets time for the sums, in the background and while a worker waits for one
+#: [s].
 _SUMS_NAP_SECONDS: Final = 1e-4
 
 
@@ -31,8 +32,8 @@ class MpiTransport(Transport):
     """A transport over MPI; its coroutines block and never suspend (see `run_now`).
 
     `comm`: the ranks; None: all ranks of the job. `network`: network between hosts; see
-    `peers.connect`. `shares_memory`: whether ranks of a host share memory; else they use sockets, as
-    between hosts.
+    `peers.connect`. `shares_memory`: whether ranks of a host share memory; else they use sockets,
+    as between hosts.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class MpiTransport(Transport):
         self._background = background
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
         self._sums_thread = BackgroundThread("sums") if background and can_have_threads else None
-        #: Counters in the memory of rank 0. Synchronous methods need none, and no sockets between hosts.
+        #: Counters in the memory of rank 0. Synchronous methods need none, and no sockets between
+        #: hosts.
         self._shared_counters: Memory | None = None
         self._waits = _CollectiveWaits(self.comm, self._mpi_lock)
 
@@ -97,7 +99,8 @@ class MpiTransport(Transport):
     ) -> list[Vector]:
         started = perf_counter()
         with self._mpi_lock:
-            # A large message leaves only when the neighbour is ready for it, so this is waiting too.
+            # A large message leaves only when the neighbour is ready for it, so this is waiting
+            # too.
             self._mpi.Request.Waitall(requests)
         self.waited += perf_counter() - started
         return received
@@ -178,7 +181,10 @@ class _CollectiveWaits:
         self._sum_of_seconds = self._sum_of_waits = 0.0
 
     def wait_seconds(self, seconds: float) -> float:
-        """Return the time spent waiting in an all-reduce that took `seconds`; all ranks call it after each."""
+        """Return the time spent waiting in an all-reduce that took `seconds`.
+
+        All ranks call it after each.
+        """
         self._num_calls += 1
         if self._num_calls > self._EVERY and self._num_calls % self._EVERY:
             return seconds * self._sum_of_waits / self._sum_of_seconds
@@ -194,12 +200,12 @@ class _CollectiveWaits:
 class MpiServer(ParameterServer):
     """A parameter server whose shards lie in the memory of their owners.
 
-    Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's help.
-    For ranks of other hosts, the compiled thread of the owner does this: lock (answered at once:
-    whether it has the lock), get (answered by the clock and the elements), put and unlock, which
-    need no answer: the next holder's get comes after them. So a push waits for two round trips. A
-    put takes effect when all of it has arrived; if its rank is lost before, the shard stays as it
-    is, and its lock is given back.
+    Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's
+    help. For ranks of other hosts, the compiled thread of the owner does this: lock (answered at
+    once: whether it has the lock), get (answered by the clock and the elements), put and unlock,
+    which need no answer: the next holder's get comes after them. So a push waits for two round
+    trips. A put takes effect when all of it has arrived; if its rank is lost before, the shard
+    stays as it is, and its lock is given back.
 
     `network`: see `peers.connect`. `with_thread`: whether a thread makes the pushes that
     `begin_push` begins; else they are made at once.

@@ -1,4 +1,4 @@
-"""A vector that all workers share, in shards that pushes change one after the other, without server processes.
+"""A vector that all workers share, in shards that pushes change in turn, without server processes.
 
 Each rank owns some shards. The pushing worker does the work of a server itself: it locks a shard,
 reads it, applies a rule, writes the result and unlocks. So
@@ -34,7 +34,8 @@ class Shard:
     clock: int
     """Number of its pushes before this one, but for those that do not count."""
     elements: slice
-    """Where its elements are in the worker's arrays: in a whole vector, or in the values at the push's indices."""
+    """Where its elements are in the worker's arrays: in a whole vector, or in the values at the
+    push's indices."""
     vector: Vector
     """The shard's elements of the vector, or its values at the push's indices."""
     moments: Vector
@@ -67,7 +68,8 @@ Rule = Callable[[Shard], None]
 
 
 Answer = Callable[[slice, Vector], int]
-"""Reads a whole shard after a push; returns the bytes that a server would send for what it reads."""
+"""Reads a whole shard after a push; returns the bytes that a server would send for what it
+reads."""
 
 
 class ShardSelection(NamedTuple):
@@ -78,7 +80,8 @@ class ShardSelection(NamedTuple):
     indices: Vector | None = None
     """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
     answer: Answer | None = None
-    """Sees each shard after the rule, under the same lock. A worker without a server reads all of it for this."""
+    """Sees each shard after the rule, under the same lock. A worker without a server reads all of
+    it for this."""
 
 
 ALL_SHARDS: Final = ShardSelection()
@@ -90,19 +93,25 @@ class Push(NamedTuple):
     clocks_before: Vector
     """Number of pushes to each shard before this one."""
     clocks_after: Vector
-    """Number of pushes including this one; as before where the push was refused, or does not count."""
+    """Number of pushes including this one; as before where the push was refused, or does not
+    count."""
     is_accepted: bool
     """Whether no shard refused it."""
 
     def staleness(self, pulled_clocks: Vector) -> list[int]:
-        """Return the number of pushes by others since some clocks, for each shard that counted this push."""
+        """Return the number of pushes by others since some clocks.
+
+        There is one for each shard that counted this push.
+        """
         is_counted = self.clocks_after > self.clocks_before
         staleness: list[int] = (self.clocks_before - pulled_clocks)[is_counted].tolist()
         return staleness
 
 
 class ParameterServer:
-    """A vector that all workers share; see this module. In this class, its shards lie in the memory of one worker.
+    """A vector that all workers share; see this module.
+
+    In this class, its shards lie in the memory of one worker.
 
     `content`: (1 + num_moments, n), or (n,): the vector first. `background`: makes the pushes that
     `begin_push` begins.
@@ -120,7 +129,8 @@ class ParameterServer:
     """
 
     waited: float = 0.0
-    """Time that this worker has waited in its calls, for locks or for its own push in the background [s]."""
+    """Time that this worker has waited in its calls, for locks or for its own push in the
+    background [s]."""
 
     def __init__(
         self,
@@ -201,7 +211,8 @@ class ParameterServer:
     def begin_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> bool:
         """Begin a push in the background; without a background, make it at once.
 
-        The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
+        The arrays of the rule must not change before its end, which `is_under_way` or `drain`
+        shows.
 
         Returns:
             False: the push before is under way, so this one is skipped and counted.
@@ -229,7 +240,10 @@ class ParameterServer:
         self._last_push, _ = await self._push_to_shards(rule, selection)
 
     async def _push_to_shards(self, rule: Rule, selection: ShardSelection) -> tuple[Push, float]:
-        """Push to the selected shards; returns the push, and the time spent waiting for locks [s]."""
+        """Push to the selected shards.
+
+        Returns the push, and the time spent waiting for locks [s].
+        """
         started = self._now()
         wait_seconds = 0.0
         changes = []

@@ -90,7 +90,8 @@ def _candidate_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
     for address_of_rank_0 in comm.bcast(_host_addresses(network) if comm.rank == 0 else None):
         address = _address_towards(address_of_rank_0)
         address_by_host = dict(comm.allgather((first_rank_of_host, address)))
-        # An address that several hosts have, such as that of a bridge for containers, leads to none of the others.
+        # An address that several hosts have, such as that of a bridge for containers, leads to none
+        # of the others.
         distinct_addresses = set(address_by_host.values())
         if "" not in distinct_addresses and len(distinct_addresses) == len(address_by_host):
             candidates.append(address)

@@ -64,8 +64,8 @@ AVERAGE, READ, FETCH_AND_ADD, LOCK, UNLOCK, GET, PUT, VECTOR = range(11, 19)
 #: Further states of a request.
 WAITING, LOST = 21, 22
 
-#: Progress of a connection: bytes sent, bytes to send, bytes received; 1 + the record that is locked
-#: for the other side; and the number of its elements that the other side got, -1 for all.
+#: Progress of a connection: bytes sent, bytes to send, bytes received; 1 + the record that is
+#: locked for the other side; and the number of its elements that the other side got, -1 for all.
 SENT, TO_SEND, NUM_RECEIVED, LOCKED, NUM_INDICES, NUM_PROGRESS = range(6)
 
 #: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, then the
@@ -95,7 +95,10 @@ class Served(NamedTuple):
 
 
 class Connections(NamedTuple):
-    """Connections with partners, one a row; the last row has no poll entry, and is for the requests of this rank."""
+    """Connections with partners, one a row.
+
+    The last row has no poll entry, and is for the requests of this rank.
+    """
 
     polled: Array
     messages: Array
@@ -128,7 +131,10 @@ def _row_of(served: Served, record: int, row: int) -> Array:
 
 @without_gil
 def _answer(served: Served, message: Array, progress: Array, indices: Array) -> int:
-    """Do what a complete request asks, and write the answer into it; returns the number of its bytes."""
+    """Do what a complete request asks, and write the answer into it.
+
+    Returns the number of its bytes.
+    """
     header = message[:HEADER_BYTES].view(HEADER)[0]
     kind, record = header.kind, header.record
     head, vector = _head_of(served, record), _row_of(served, record, 0)
@@ -315,7 +321,10 @@ def serve(connections: Connections, served: Served) -> None:
 
 @without_gil
 def _serve_connection(connections: Connections, slot: int, served: Served) -> int:
-    """Send and receive on a connection what is possible without waiting; returns LOST if it is broken."""
+    """Send and receive on a connection what is possible without waiting.
+
+    Returns LOST if it is broken.
+    """
     entry = connections.polled[slot]
     message, progress = connections.messages[slot], connections.progress[slot]
     descriptor, events = entry.view(np.int32)[0], entry[_RETURNED_EVENTS]
@@ -359,5 +368,5 @@ def compile_all(dtype: type[np.generic]) -> None:
         (serve, (connections, served)),
     ]
     for function, arguments in calls:
-        signature = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call]
-        function.compile(signature)
+        kinds = [numba.typeof(argument) for argument in arguments]  # type: ignore[no-untyped-call]
+        function.compile(tuple(kinds))

@@ -1,4 +1,4 @@
-"""A worker's shared vector: partners on its host reach it in memory, those on other hosts through sockets.
+"""A worker's shared vector: partners reach it in memory, or from other hosts through sockets.
 
 In memory, whoever averages i and j replaces both vectors by their average while it holds both
 mutexes (`kernels`): the sum over all ranks is conserved (up to the rounding of one addition), and
@@ -65,7 +65,10 @@ class MpiSharedVector(SharedVector):
     @property
     @override
     def counts(self) -> ExchangeCounts:
-        """Counters so far; averages by partners as of the last call: the first may come before this rank counts."""
+        """Counters so far.
+
+        Averages by partners as of the last call: the first may come before this rank counts.
+        """
         counts = replace(
             self._counts,
             begun=self._counters.item(kernels.BEGUN),

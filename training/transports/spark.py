@@ -42,7 +42,10 @@ _SAMPLES_INTERVAL_SECONDS: Final = 0.05
 
 
 class SparkTransport(Transport):
-    """A transport over jobs of Spark; its coroutines block and never suspend (see `basics.run_now`)."""
+    """A transport over jobs of Spark.
+
+    Its coroutines block and never suspend (see `basics.run_now`).
+    """
 
     def __init__(
         self,
@@ -66,7 +69,8 @@ class SparkTransport(Transport):
         self._sums: dict[int, _SparkSum] = {}
         #: Answers of the driver: counts of all agents.
         self._answers: queue.SimpleQueue[int] = queue.SimpleQueue()
-        #: Samples since this agent last asked the driver, the count of all agents then, and the time.
+        #: Samples since this agent last asked the driver, the count of all agents then, and the
+        #: time.
         self._new_samples = 0
         self._samples_of_all = 0
         self._asked_for_samples = perf_counter()
@@ -108,7 +112,10 @@ class SparkTransport(Transport):
 
     @override
     async def count(self, counter: CounterName, amount: int) -> int:
-        """Ask the driver, for the samples now and then; an agent about an epoch ahead of a sum waits for it."""
+        """Ask the driver, for the samples now and then.
+
+        An agent about an epoch ahead of a sum waits for it.
+        """
         if counter == "tickets":
             await self._wait_for_old_sums()
             return self._ask_driver(counter, amount)

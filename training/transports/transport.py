@@ -17,16 +17,19 @@ from training.transports.basics import ExchangeCounts, Vector
 from training.transports.parameter_server import Layout, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
-"""Counters of all workers: the samples of the learning rate's clock, and the tickets of the work units."""
+"""Counters of all workers: the samples of the learning rate's clock, and the tickets of the work
+units."""
 COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
 
 
 class SharedVector:
-    """A vector of one worker; partners may average it with theirs at any time, without the worker's help.
+    """A vector of one worker.
+
+    Partners may average it with theirs at any time, without the worker's help.
 
     In any interleaving, an average adds to one side what it subtracts from the other. So the sum
-    over all workers is conserved, and no change by `add` is lost. This class is for a single worker,
-    which has no partners.
+    over all workers is conserved, and no change by `add` is lost. This class is for a single
+    worker, which has no partners.
 
     Args:
         vector: Its content, which is copied.
@@ -52,12 +55,18 @@ class SharedVector:
         np.copyto(out, self.values)
 
     async def read(self, out: Vector) -> int:
-        """Copy the vector into `out`; returns the number of its averages so far, by this worker and by partners."""
+        """Copy the vector into `out`.
+
+        Returns the number of its averages so far, by this worker and by partners.
+        """
         np.copyto(out, self.values)
         return 0
 
     async def add(self, change: Vector) -> int:
-        """Add to the vector; returns the number of its averages so far, by this worker and by partners."""
+        """Add to the vector.
+
+        Returns the number of its averages so far, by this worker and by partners.
+        """
         self.values += change
         return 0
 
@@ -81,7 +90,10 @@ class SharedVector:
 
 
 class PendingSum:
-    """A sum over all workers that is under way; await it once. A single worker's sum is done at once."""
+    """A sum over all workers that is under way; await it once.
+
+    A single worker's sum is done at once.
+    """
 
     def is_done(self) -> bool:
         """Return whether the vector is the sum."""
@@ -148,7 +160,7 @@ class Transport:
         """Make a vector that all workers share; all workers together, with equal content.
 
         Args:
-            content: (1 + num_moments, n) or (n,): the vector, then the moments that rules of pushes use.
+            content: (1 + num_moments, n) or (n,): the vector, then the moments of the rules.
             shards: Number of parts, each with a lock and an owner.
         """
         return ParameterServer(Layout(content.shape[-1], shards), content, now=self.now)

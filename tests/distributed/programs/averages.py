@@ -55,7 +55,10 @@ def sharing(
 def conserve(
     in_memory: bool, averages: int, size: int = 33, dtype: str = "float64"
 ) -> dict[str, Any]:
-    """All ranks average and add at once; returns the difference of the sum over all to what it should be."""
+    """All ranks average and add at once.
+
+    Returns the difference of the sum over all to what it should be.
+    """
     rng = np.random.default_rng([MPI.COMM_WORLD.rank, 1])
     start = rng.integers(-(10**6), 10**6, size).astype(dtype)
     expected, out = start.copy(), np.empty(size, dtype)
@@ -138,7 +141,7 @@ def _write_stamps(
 
 
 def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[str, float]:
-    """The last rank sleeps until the others, which average with all, have each made a file in a folder.
+    """The last rank sleeps until the others, which average with all, have each made a file.
 
     A rank that is not done before the nap ends had to wait. Returns when each rank was done.
     """
@@ -164,7 +167,10 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
 
 
 def take_over(folder: str) -> dict[str, Any]:
-    """In turn, a process that shares the vector of a rank is killed while it has the mutex; then both ranks average."""
+    """In turn, a process that shares the vector of a rank is killed while it has the mutex.
+
+    Then both ranks average.
+    """
     with sharing(lambda rank: np.full(3, float(rank))) as (transport, vector):
         works = []
         for victim in range(2):
@@ -197,7 +203,7 @@ def take_over(folder: str) -> dict[str, Any]:
 
 
 def skip() -> dict[str, Any]:
-    """Rank 0 begins more averages while the thread of its partner waits for the mutex of its vector."""
+    """Rank 0 begins more averages while the thread of its partner waits for a mutex."""
     with sharing(lambda _: np.zeros(3), in_memory=False) as (transport, vector):
         if transport.rank:
             kernels.lock(vector._head)
@@ -215,7 +221,7 @@ def skip() -> dict[str, Any]:
 
 
 def poison(in_memory: bool) -> dict[str, Any]:
-    """The vector of rank 0 is not finite, and everybody averages with everybody, after they have read all vectors."""
+    """The vector of rank 0 is not finite; all read all vectors, and then average with each other."""
 
     def start(rank: int) -> Vector:
         vector = np.full(1000, rank + 1, np.float32)
@@ -248,7 +254,10 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
 
 
 def _time_averages(averages: int, *, step: float | None) -> dict[str, Any]:
-    """Make averages with the next rank; in the background of steps, if their length [s] is given."""
+    """Make averages with the next rank.
+
+    In the background of steps, if their length [s] is given.
+    """
     with sharing(lambda rank: np.full(2013, float(rank), np.float32)) as (transport, vector):
         partner = (transport.rank + 1) % transport.world_size
         run_now(transport.barrier())

@@ -20,9 +20,9 @@ Span = tuple[float, float]
 def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     """Rank 1 comes late to each kind of meeting by a nap.
 
-    Returns for each: seconds by kind; the least and the most seconds that they may add up to, on another clock; and
-    when this rank began to meet and was done, each time. For lock and push: when one rank held the lock, and when the
-    other wanted it.
+    Returns for each: seconds by kind; the least and the most seconds that they may add up to, on
+    another clock; and when this rank began to meet and was done, each time. For lock and push: when
+    one rank held the lock, and when the other wanted it.
     """
     transport = MpiTransport()
     meter = Meter(transport.now)
@@ -50,7 +50,8 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     actual = {}
     for name, meet in meetings.items():
         run_now(transport.barrier())
-        # The meter is read between the outer and the inner moments, whenever the system stops this process.
+        # The meter is read between the outer and the inner moments, whenever the system stops this
+        # process.
         moments = [time.monotonic()]
         meter.lap("compute")
         meter.restart()
@@ -76,7 +77,10 @@ async def _exchanged(transport: MeteredTransport, message: Any, second: int) -> 
 
 
 def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
-    """Rank 1 holds both mutexes for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
+    """Rank 1 holds both mutexes for a nap.
+
+    Rank 0 wants its own a tenth later, and to read the one of rank 1.
+    """
     run_now(transport.barrier())
     if transport.rank:
         heads, begun = vector._vector.memory.heads.values(), time.monotonic()

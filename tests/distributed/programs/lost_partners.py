@@ -18,8 +18,9 @@ from training.transports.parameter_server import Shard, ShardSelection
 def break_connections(averages: int, nap: float) -> dict[str, Any]:
     """The last rank leaves a request of each other rank unanswered, and loses all its connections.
 
-    They break while averages of the others are under way. Then all begin averages over broken connections, and the
-    others average with each other. In the end it loses its connections while it has the lock of a server.
+    They break while averages of the others are under way. Then all begin averages over broken
+    connections, and the others average with each other. In the end it loses its connections while
+    it has the lock of a server.
     """
     transport = MpiTransport(shares_memory=False)
     last = transport.world_size - 1

@@ -43,7 +43,10 @@ def served(
 def conserve(
     in_memory: bool, background: bool, pushes: int, size: int, shards: int
 ) -> dict[str, Any]:
-    """All ranks add at once: to all shards, to one shard, or to some elements; returns what is lost of the sum."""
+    """All ranks add at once: to all shards, to one shard, or to some elements.
+
+    Returns what is lost of the sum.
+    """
     content = np.array([np.arange(float(size)), np.zeros(size)])
     expected = np.zeros_like(content)
     expected_clocks = np.zeros(shards, np.int64)
@@ -90,7 +93,10 @@ def _begin_to_add(
     expected: Vector,
     expected_clocks: Vector,
 ) -> None:
-    """Push random numbers, and add them to the expected sums; the second row counts the pushes to each element."""
+    """Push random numbers, and add them to the expected sums.
+
+    The second row counts the pushes to each element.
+    """
     change = rng.integers(-1000, 1000, expected.shape[1]).astype(np.float64)
     elements: Any = slice(None)
     if selection.indices is not None:
@@ -112,7 +118,10 @@ def _begin_to_add(
 
 
 def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
-    """Rules that do not commute: x <- (3 x + c) mod 1009; returns the c at each clock of each shard."""
+    """Rules that do not commute: x <- (3 x + c) mod 1009.
+
+    Returns the c at each clock of each shard.
+    """
     with served(np.zeros(size), shards) as (transport, server):
         terms: list[tuple[int, int, int]] = []
         for push in range(pushes):
@@ -127,7 +136,10 @@ def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
 
 
 def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
-    """Rank 0 holds shard 1 until the other has tried: it is occupied, shard 0 is not; then a result is not finite."""
+    """Rank 0 holds shard 1 until the other has tried: it is occupied, shard 0 is not.
+
+    Then a result is not finite.
+    """
     with served(np.zeros(5), 2, shares_memory=in_memory, background=True) as (transport, server):
 
         def hold(shard: Shard) -> None:
@@ -196,7 +208,10 @@ def between_hosts(pushes: int) -> dict[str, Any]:
 
 
 def sums(background: bool, size: int) -> dict[str, Any]:
-    """Two sums are under way at once while ranks compute; another all-reduce and a server work meanwhile."""
+    """Two sums are under way at once while ranks compute.
+
+    Another all-reduce and a server work meanwhile.
+    """
     with served(np.zeros(3), background=background) as (transport, server):
         first, second = np.full(size, 1.0 + transport.rank), np.full(3, 10.0 * transport.rank)
 

@@ -1,6 +1,9 @@
-"""One rank: `run.py MODULE:FUNCTION ARGUMENTS FOLDER`; what the function returns goes to FOLDER/rank-<n>.json.
+"""One rank: `run.py MODULE:FUNCTION ARGUMENTS FOLDER`.
 
-`run.py several '{"programs": [[MODULE:FUNCTION, ARGUMENTS], ...]}' FOLDER` runs one after the other.
+What the function returns goes to FOLDER/rank-<n>.json.
+
+`run.py several '{"programs": [[MODULE:FUNCTION, ARGUMENTS], ...]}' FOLDER` runs one after the
+other.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ async def train(
     curvature: float,
     steps: int = STEPS,
 ) -> dict[str, Any]:
-    """Steps on quadratics with a minimum of each rank and step, all at once or one rank after the other."""
+    """Steps on quadratics with a minimum of each rank and step, at once or in turn."""
     rank, world_size = transport.rank, transport.world_size
     model = FlatModel(nn.Linear(SIZE, 1, bias=False, dtype=torch.float64))
     model.write(np.linspace(-1, 1, SIZE))
@@ -84,7 +84,10 @@ def read_model(model: FlatModel) -> Vector:
 
 
 def unsent_gradients(algorithm: Algorithm) -> Vector:
-    """The sum of the gradients since the last push, and of those dropped; 0 for methods without pushes of sums."""
+    """The sum of the gradients since the last push, and of those dropped.
+
+    0 for methods without pushes of sums.
+    """
     while isinstance(algorithm, Wrapper):
         algorithm = algorithm.base
     if isinstance(algorithm, WindowAlgorithm):

@@ -1,4 +1,7 @@
-"""AD-PSGD by hand: x = average - rate * gradient at the snapshot, after any changes meanwhile; and the counters."""
+"""AD-PSGD by hand: x = average - rate * gradient at the snapshot, after any changes meanwhile.
+
+And the counters.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ def test_every_update_and_every_average_is_counted_once(exchange: str) -> None:
     for record in records:
         assert sum(record["staleness"].values()) == record["steps"]
         assert record["averages_begun"] + record["averages_skipped"] == record["steps"]
-        # A vector comes and a change goes; at the end of the epoch all reduce the model and six numbers.
+        # A vector comes and a change goes; at the end of the epoch all reduce the model and six
+        # numbers.
         end_of_epoch = 2 * (workers - 1) * (size + 6 * 8) // workers
         assert record["bytes_sent"] == 2 * record["averages_begun"] * size + end_of_epoch
         for num_averages, num_updates in record["staleness"].items():

@@ -1,4 +1,4 @@
-"""Every registered method has what a new one must bring: a special case, and a place in the tests of all methods."""
+"""Every registered method has a special case, and a place in the tests of all methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ JITTER = constant_step_cluster(1e-3, jitter=0.3, latency_seconds=1e-5)
 TOGETHER = {"algorithm": "ar-sgd"}
 PLAIN_LOCAL = {"algorithm": "local-sgd", "local_steps": 3}
 ALONE = {"algorithm": "sgd", "workers": 1}
-#: Of each method, settings with which it is another one, and that one; `workers` is 4 where nothing else is said.
+#: Of each method, settings with which it is another one, and that one; `workers` is 4 where nothing
+#: else is said.
 SPECIAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sgd": (ALONE, TOGETHER | {"workers": 1}),
     "ar-sgd": (TOGETHER, {"algorithm": "local-sgd", "local_steps": 1}),

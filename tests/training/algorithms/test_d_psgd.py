@@ -1,4 +1,7 @@
-"""D-PSGD by hand: the gradient at x_t, the mixing of x_t, and only then the update (Migliorini 2020, Algorithm 2)."""
+"""D-PSGD by hand: the gradient at x_t, the mixing of x_t, and only then the update.
+
+Source: Migliorini 2020, Algorithm 2.
+"""
 
 from __future__ import annotations
 

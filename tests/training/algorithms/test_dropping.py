@@ -1,4 +1,7 @@
-"""Gradient dropping: nothing is lost, and the large elements go first (Neckermann 2017, section 3.8)."""
+"""Gradient dropping: nothing is lost, and the large elements go first.
+
+Source: Neckermann 2017, section 3.8.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a run is no part of the method: the last epoch of a run is that epoch of a longer one."""
+"""The end of a run does not matter: its last epoch equals that epoch of a longer run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from training.algorithms.registry import METHODS
 #: Steps of nearly equal length, so that most windows are unfinished when the run ends.
 CLUSTER = constant_step_cluster(1e-3, jitter=0.1, latency_seconds=1e-5)
 ROWS = toy_rows(1280)
-#: Workers that wait for nobody have some units of the epoch under way when its model is validated, and none at the end.
+#: Workers that wait for nobody have some units of the epoch under way when its model is validated,
+#: and none at the end.
 LARGEST_PART_UNDER_WAY = 0.08
 EPOCHS = 2
 #: Their learning rates are those of one worker, but each of 20 moves the server by its whole step.
@@ -43,7 +44,7 @@ def loss_after(epochs: int, selected: dict[str, Any]) -> float:
 
 
 def settings_of_many_workers(selected: dict[str, Any]) -> dict[str, Any]:
-    """20 workers, windows that no epoch divides, a constant rate, and one shard, which is fast to simulate."""
+    """20 workers, windows that no epoch divides, a constant rate, and one shard, which is fast."""
     rate = 0.01 if selected["algorithm"] in WHOLE_STEPS else 0.05
     many = {"workers": 20, "batch_size": 4, "optimizer": "sgd", "scale_learning_rate": False}
     many["learning_rate"] = 0.4 * rate if "slowmo" in selected else rate
@@ -67,7 +68,7 @@ def test_an_epoch_ends_alike_in_a_run_that_ends_there_and_in_a_longer_one(name: 
 
 @pytest.mark.parametrize(("name", "num_averaged"), [("downpour", 1), ("agn", 10)])
 def test_a_window_that_the_run_cuts_short_is_not_pushed(name: str, num_averaged: int) -> None:
-    """AGN pushed the mean of the steps in it, as long as that of a whole window: its last model was far from all."""
+    """AGN would push a mean as long as that of a whole window."""
     window, rate = 10, 0.1
     noise = LinearGradients(workers=20, steps=16, seed=3, hessian=0.0)
     results = np.empty((20, 5))

@@ -1,4 +1,4 @@
-"""A gradient or a model that is not finite stays with its worker: no other is poisoned, and the step is counted."""
+"""A gradient or a model that is not finite stays with its worker, and its step is counted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_model(algorithm: Algorithm) -> Any:
 
 
 def poison_model(rank: int, step: int, algorithm: Algorithm) -> None:
-    """Spoil the model of rank 2 before its fourth step, where its worker and where its partners see it."""
+    """Spoil the model of rank 2 before its fourth step, for its worker and for its partners."""
     if (rank, step) != (2, 3):
         return
     vector = read_model(algorithm)
@@ -89,7 +89,10 @@ def test_the_other_workers_continue_after_gradients_that_are_not_finite(
 def test_without_a_gradient_a_worker_still_takes_part_in_the_average(
     algorithm: str, fraction: float
 ) -> None:
-    """AR-SGD leaves it out of the mean of the gradients; the others average models, of which one moved."""
+    """AR-SGD leaves it out of the mean of the gradients.
+
+    The others average models, of which one moved.
+    """
     problem = LinearGradients(workers=2, steps=1, seed=1)
     problem.pulls[1] = np.nan
     gradient = problem.gradient(0, 0, problem.initial)
@@ -183,7 +186,8 @@ def test_exact_slow_momentum_gives_a_worker_of_swarm_sgd_a_finite_model(exchange
 def test_a_worker_continues_from_the_newest_server_after_a_window_that_is_left_out(
     method: str, broken: str
 ) -> None:
-    # Only rank 1 moves the server, in one direction. Rank 0 takes longer, so that the server is further each time.
+    # Only rank 1 moves the server, in one direction. Rank 0 takes longer, so that the server is
+    # further each time.
     problem = LinearGradients(workers=2, steps=8, seed=1, hessian=0.0)
     problem.pulls[0] = 0.0
     problem.pulls[1] = 1.0

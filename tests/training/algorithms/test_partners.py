@@ -11,7 +11,8 @@ from training.algorithms.gossip import RandomPartners
 from training.topology import make_topology
 
 DRAWS = 4000
-#: A right implementation fails with this probability for one seed in a thousand; the seeds are fixed.
+#: A right implementation fails with this probability for one seed in a thousand; the seeds are
+#: fixed.
 UNLIKELY = 1e-3
 
 

@@ -51,7 +51,8 @@ def test_traits_agree_with_each_other(name: str) -> None:
     traits = METHODS[name].traits
 
     assert traits.title
-    # Work units leave workers different numbers of steps, so only methods that never synchronise can use them.
+    # Work units leave workers different numbers of steps, so only methods that never synchronise
+    # can use them.
     assert not traits.synchronous or traits.equal_steps
     assert not (traits.pairs and (traits.exact_average or traits.equal_steps))
     assert not traits.averages_models or traits.exact_average

@@ -196,7 +196,10 @@ def outer_step(replay: Replay, rank: int, current: Array) -> Array:
 
 
 def with_slow_momentum(end_step: StepEnd) -> StepEnd:
-    """An outer step after four steps; it is no step of the server, whose clock does not count it."""
+    """An outer step after four steps.
+
+    It is no step of the server, whose clock does not count it.
+    """
 
     def end_both_steps(replay: Replay, rank: int, step: int) -> None:
         end_step(replay, rank, step)
@@ -430,7 +433,8 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
 def test_a_window_ends_where_the_elastic_term_is_a_step_long(
     gradient: str, exchanges: list[int]
 ) -> None:
-    # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
+    # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange
+    # leaves 0.4 of five.
     straight = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0)
     straight.pulls[:] = 1.0
     pushes: list[int] = []
@@ -498,7 +502,8 @@ def test_local_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
     cluster = constant_step_cluster(1.0, latency_seconds=0.9)
     problem.drive(cluster=cluster, before_step=watcher, **selected, **SGD)
 
-    # A local step leads to the next point, but where an answer came: that of each push but the last.
+    # A local step leads to the next point, but where an answer came: that of each push but the
+    # last.
     num_answers = 0
     for step, (point, next_point) in enumerate(itertools.pairwise(points)):
         gradient = LinearGradients.gradient(problem, 1, step, point)
@@ -571,7 +576,8 @@ def test_outer_steps_of_slowmo_are_no_pushes(exact: bool) -> None:
     staleness, num_pushes = staleness_of_six_workers(algorithm="downpour", slowmo=slowmo)
 
     assert staleness.total() == num_pushes == 6 * 200
-    # After an exact average all workers have the same server, so that the first pushes of a window are less stale.
+    # After an exact average all workers have the same server, so that the first pushes of a window
+    # are less stale.
     mean_of_first_pushes = (0 + 1 + 2 + 3 + 4 + 5) / 6
     expected = (mean_of_first_pushes + 3 * 5) / 4 if exact else 5
     assert mean_of(staleness) == pytest.approx(expected, abs=0.05)

@@ -107,7 +107,10 @@ def test_the_rate_of_a_window_is_that_at_its_start() -> None:
 def test_a_worker_without_events_at_the_start_of_a_warm_up_has_a_finite_slow_momentum(
     name: str, exact: bool
 ) -> None:
-    """Its window begins at rate 0. With the exact average it takes part in the outer step of the others."""
+    """Its window begins at rate 0.
+
+    With the exact average it takes part in the outer step of the others.
+    """
     checkpoints = MemoryCheckpoints()
     settings = {
         "algorithm": name,
@@ -117,7 +120,8 @@ def test_a_worker_without_events_at_the_start_of_a_warm_up_has_a_finite_slow_mom
         "slowmo": {"tau": 2, "exact_average": exact},
     }
 
-    # Three and four events in steps of one: rank 0, which is the first to ask for the rate, begins without any.
+    # Three and four events in steps of one: rank 0, which is the first to ask for the rate, begins
+    # without any.
     rows = toy_rows(7, groups=1)
     trained = run(train=rows, workers=2, epochs=1, files=checkpoints.files, **settings)
 

@@ -1,4 +1,4 @@
-"""A method continues from its checkpoint with all its attributes, or is refused there with the attribute's name."""
+"""A method continues from its checkpoint with all attributes, or the checkpoint names the bad one."""
 
 from __future__ import annotations
 

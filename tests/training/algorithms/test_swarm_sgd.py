@@ -1,4 +1,7 @@
-"""SwarmSGD by hand: local steps, then the average of already updated models (Migliorini 2020, Algorithm 3)."""
+"""SwarmSGD by hand: local steps, then the average of already updated models.
+
+Source: Migliorini 2020, Algorithm 3.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PARTNERS = [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]
 
 
 def algorithm_3(problem: LinearGradients, start: np.ndarray) -> np.ndarray:
-    """The models after each step, in plain Python: steps end in the order of time, and an average takes none."""
+    """The models after each step: steps end in the order of time, and an average takes none."""
     models, snapshots = start.copy(), start.copy()
     trained = np.empty((problem.steps, *start.shape))
     step_ends = sorted(

@@ -1,4 +1,4 @@
-"""The transport of agents, with a driver in this process: sums, counts, tasks that come twice or too late, and ends."""
+"""The transport of agents, with a driver in this process: sums, counts, tasks and ends."""
 
 from __future__ import annotations
 
