@@ -37,7 +37,7 @@ def ranks_of(process: psutil.Process) -> list[psutil.Process]:
         with suppress(psutil.Error):
             if "python" in child.name() and "training.launching.rank_process" in child.cmdline():
                 results.append(child)
-    return sorted(results, key=lambda each: each.pid)
+    return sorted(results, key=lambda process: process.pid)
 
 
 def hold(process: psutil.Process, is_over: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""For any row groups, ranks and batches, the readers deliver the planned rows in the planned order."""
+"""Readers deliver the planned rows in order, for any row groups, ranks and batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ inputs = st.sampled_from([("hlf",), ("particles", "num_particles")])
 
 
 class MadeRows:
-    """A source whose arrays are spoiled when the next row group is asked for, as its contract allows."""
+    """A source that overwrites its arrays with the next row group, as its contract allows."""
 
     def __init__(self, rows: Sequence[int]) -> None:
         self._rows = rows
@@ -55,7 +55,7 @@ class MadeRows:
 
 
 def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, MadeRows]]:
-    """A reader of each kind, and what it reads from."""
+    """A streamed and a memory reader, each with its source."""
     source = MadeRows(rows)
     yield StreamedReader(made_dataset(rows), layout, seed=5, read_groups=source.row_groups), source
     source = MadeRows(rows)
@@ -77,10 +77,11 @@ def made_dataset(rows: Sequence[int]) -> FeatureDataset:
     return FeatureDataset(Path("made"), ["QCD"], [1.0], {"train": groups, "val": groups}, {})
 
 
-def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
+def check_batch(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
     assert batch.weights.tolist() == list(numbers)
     if names == ("hlf",):
-        assert batch.inputs[0].tolist() == [[index] * len(hlf_names()) for index in numbers]
+        (hlf,) = batch.inputs
+        assert hlf.tolist() == [[index] * len(hlf_names()) for index in numbers]
         return
     particles, lengths = batch.inputs
     assert lengths.tolist() == [index % 5 for index in numbers]
@@ -114,5 +115,5 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps - first_step
         for step, batch in enumerate(batches, first_step):
-            check(batch, order[bounds[step] : bounds[step + 1]], names)
+            check_batch(batch, order[bounds[step] : bounds[step + 1]], names)
         assert source.read == share.groups

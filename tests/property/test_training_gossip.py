@@ -43,19 +43,21 @@ protocols = st.sampled_from(["memory", "sockets"])
 topologies = st.sampled_from(["complete", "ring", "exponential"])
 
 
-class Remembered(LinearGradients):
-    def __init__(self, **selected: Any) -> None:
-        super().__init__(**selected)
+class RecordedGradients(LinearGradients):
+    """A problem that records its gradients."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.computed: list[NDArray[np.float64]] = []
 
     def gradient(self, rank: int, step: int, at: NDArray[np.float64]) -> NDArray[np.float64]:
-        actual = super().gradient(rank, step, at)
-        self.computed.append(actual)
-        return actual
+        gradient = super().gradient(rank, step, at)
+        self.computed.append(gradient)
+        return gradient
 
 
 def mean_at_the_end(watcher: StepRecorder) -> NDArray[np.float64]:
-    """Of the models of all workers, with what SwarmSGD has not published yet."""
+    """Mean of the models of all workers, with the steps that SwarmSGD has not published yet."""
     ends = []
     for algorithm in watcher.algorithms.values():
         ends.append(algorithm.model.empty())
@@ -84,7 +86,7 @@ def test_the_mean_moves_by_the_gradients_alone(
     topology: str,
     tau: int,
 ) -> None:
-    problem, watcher = Remembered(workers=workers, steps=8, seed=seed), StepRecorder()
+    problem, watcher = RecordedGradients(workers=workers, steps=8, seed=seed), StepRecorder()
     start = np.random.default_rng(seed).normal(size=(workers, 5))
     problem.drive(
         cluster=cluster,
@@ -156,17 +158,19 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
     method: dict[str, Any],
     exchange: str,
 ) -> None:
-    def others(rank: int) -> list[int | None]:
-        return [None, *(second for second in range(workers) if second != rank)]
-
-    lists = [
-        data.draw(st.lists(st.sampled_from(others(rank)), min_size=1, max_size=5))
-        for rank in range(workers)
-    ]
+    partner_lists = []
+    for rank in range(workers):
+        partners = [None, *(partner for partner in range(workers) if partner != rank)]
+        lists = st.lists(st.sampled_from(partners), min_size=1, max_size=5)
+        partner_lists.append(data.draw(lists))
     problem = LinearGradients(workers=workers, steps=6, seed=1)
-    chosen = {
-        "partners": lambda rank: ListedPartners(lists[rank]),
-        "exchange": exchange,
-        "slowmo": {"tau": 2},
-    }
-    assert np.isfinite(problem.drive(cluster=cluster, **chosen, **method)).all()
+
+    models = problem.drive(
+        cluster=cluster,
+        partners=lambda rank: ListedPartners(partner_lists[rank]),
+        exchange=exchange,
+        slowmo={"tau": 2},
+        **method,
+    )
+
+    assert np.isfinite(models).all()
