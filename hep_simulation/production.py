@@ -33,7 +33,7 @@ from pipeline.configuration.simulate_section import POOL, SimulateSettings
 #: Events of a file of the pool, and of a block that is detected at once.
 _POOL_FILE_EVENTS: Final = 500
 _BLOCK: Final = 50
-#: A process is refused after so many generated events for each that is needed.
+#: A process is refused after this number of generated events for each needed event.
 _MAX_GENERATED_PER_EVENT: Final = 20_000
 #: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no
 #: calorimeter.

@@ -350,7 +350,7 @@ def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(
     )
 
 
-def test_mistakes_of_the_file_and_of_options_are_told_apart(tmp_path: Path) -> None:
+def test_mistakes_of_the_file_and_of_options_are_separate(tmp_path: Path) -> None:
     path = write_config(tmp_path, train={"epochs": 0, "seeed": 3})
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["train.batch_size=0", "report.title=x"])

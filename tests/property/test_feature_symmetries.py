@@ -25,7 +25,7 @@ angles = st.floats(-math.pi, math.pi)
 
 
 def random_event(seed: int) -> Row:
-    """An event with one hard electron, and so many candidates that cones are never empty."""
+    """An event with one hard electron, and candidates in every cone."""
     rng = np.random.default_rng(seed)
 
     def vectors(min_pt: float, max_pt: float, count: int) -> list[list[float]]:
