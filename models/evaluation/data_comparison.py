@@ -95,6 +95,30 @@ class ScoreAxis(NamedTuple):
         return cls(simulation_odds, data_odds, axis, blind_from)
 
 
+class _VisibleEvents(NamedTuple):
+    """The events that no score blinds, and those that only the score of the model may blind."""
+
+    simulation: NDArray[np.bool_]
+    data: NDArray[np.bool_]
+    simulation_for_score: NDArray[np.bool_]
+    data_for_score: NDArray[np.bool_]
+
+    @classmethod
+    def of_score(cls, score: ScoreAxis, blinding_axes: Sequence[ScoreAxis]) -> Self:
+        """The visible events of a score and those of other models."""
+        simulation = np.ones(len(score.simulation_odds), np.bool_)
+        data = np.ones(len(score.data_odds), np.bool_)
+        for axis in blinding_axes:
+            simulation &= axis.simulation_odds < axis.blind_from
+            data &= axis.data_odds < axis.blind_from
+        return cls(
+            simulation=simulation & (score.simulation_odds < score.blind_from),
+            data=data & (score.data_odds < score.blind_from),
+            simulation_for_score=simulation,
+            data_for_score=data,
+        )
+
+
 def overlays(
     simulation: ScoredEvents,
     data: DataEvents,
@@ -113,17 +137,10 @@ def overlays(
     finds nothing would show them all.
     """
     score = ScoreAxis.for_events(simulation, data, task)
-    simulation_open = np.ones(len(score.simulation_odds), np.bool_)
-    data_open = np.ones(len(score.data_odds), np.bool_)
-    for other_score in blinding_axes:
-        simulation_open &= other_score.simulation_odds < other_score.blind_from
-        data_open &= other_score.data_odds < other_score.blind_from
-    simulation_visible = simulation_open & (score.simulation_odds < score.blind_from)
-    data_visible = data_open & (score.data_odds < score.blind_from)
-
+    visible = _VisibleEvents.of_score(score, blinding_axes)
     weights = _expected_weights(simulation, task)
-    num_data = int(data_visible.sum())
-    num_expected = float(weights[simulation_visible].sum())
+    num_data = int(visible.data.sum())
+    num_expected = float(weights[visible.simulation].sum())
     scale = None
     if task.expected is None and num_expected > 0:
         scale = num_data / num_expected
@@ -141,23 +158,22 @@ def overlays(
     # The simulated scores are drawn where data are blinded, too.
     drawn = {
         "score": Overlay(
-            _counts(score.axis, score.data_odds[data_open], below=score.blind_from),
-            class_histograms(score.axis, score.simulation_odds, simulation_open),
+            _counts(score.axis, score.data_odds[visible.data_for_score], below=score.blind_from),
+            class_histograms(score.axis, score.simulation_odds, visible.simulation_for_score),
             "log10 of s / b (score)",
             score.blind_from,
         )
     }
     for index, feature in enumerate(HIGH_LEVEL):
-        simulated, measured = simulation.hlf[:, index], data.hlf[data_visible, index]
-        varies = _varies(simulated[simulation_visible]) or _varies(measured)
+        simulated, measured = simulation.hlf[:, index], data.hlf[visible.data, index]
+        varies = _varies(simulated[visible.simulation]) or _varies(measured)
         if feature.binning and varies:
-            binning = feature.binning
-            axis = hist.axis.Regular(
-                min(binning.bins, _BINS), binning.low, binning.high, flow=False
-            )
+            num_bins = min(feature.binning.bins, _BINS)
+            low, high = feature.binning.low, feature.binning.high
+            axis = hist.axis.Regular(num_bins, low, high, flow=False)
             drawn[feature.name] = Overlay(
                 _counts(axis, measured),
-                class_histograms(axis, simulated, simulation_visible),
+                class_histograms(axis, simulated, visible.simulation),
                 axis_label(feature),
             )
     chi_squares = {
@@ -170,7 +186,7 @@ def overlays(
         "num_events": num_data,
         "blind_above": task.blind_above,
         "scale": scale,
-        "num_expected": float(weights[simulation_visible].sum()),
+        "num_expected": float(weights[visible.simulation].sum()),
         "copies": data.copies,
         "chi_square": chi_squares,
     }
