@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -58,434 +57,445 @@ TASK = EvaluationTask(
     PlotLabels("", "technical sample", 13),
     seed=3,
 )
-#: The only feature that labels of the made events depend on.
-TELLING = "met"
-TRAIN_EVENTS = 110
+#: The only feature that differs between the classes.
+SEPARATING_FEATURE = "met"
+NUM_TEST = 250
+NUM_TRAIN = 110
 WITH_HISTORY = ("hlf", "particles")
-ALWAYS = ("calibration", "confusion", "efficiencies", "discriminant", "scores")
-#: An area counts pairs of a signal and a background event, here about 80 x 170. Rounding to float32 may turn a few.
+MODEL_FIGURES = ("calibration", "confusion", "efficiencies", "discriminant", "scores")
+#: An area counts pairs of a signal and a background event, here about 80 x 170. Rounding to float32
+#: may exchange a few.
 FEW_PAIRS = 1e-3
-#: Of sums of weights in double precision, in another order.
+#: Rounding of sums of weights in double precision, in another order.
 ROUNDING = 1e-12
-#: Parts of the backgrounds in their rates.
+#: The backgrounds in the fractions of their rates.
 FRACTIONS = {0: 4000 / 4300, 2: 300 / 4300}
 
 
-class Done(NamedTuple):
-    """An evaluation that was made."""
+class Predictions(NamedTuple):
+    """Predictions as they were written."""
+
+    labels: np.ndarray
+    probabilities: np.ndarray
+    weights: np.ndarray
+    """Within classes."""
+
+
+class Evaluated(NamedTuple):
+    """An evaluation of all candidates."""
 
     dataset: FeatureDataset
     candidates: list[Candidate]
     metrics: dict[str, Any]
     folder: Path
-    told: list[tuple[int, int, str]]
+    progress: list[tuple[int, int, str]]
+
+    def candidate(self, name: str) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.name == name)
+
+    def predictions(self, name: str) -> Predictions:
+        table = pq.read_table(self.folder / name / "predictions.parquet")
+        labels = table["label"].to_numpy()
+        columns = [table[branch].to_numpy() for branch in probability_branches(CLASSES)]
+        weights = within_classes(labels, table["weight"].to_numpy())
+        return Predictions(labels, np.stack(columns, axis=1).astype(float), weights)
 
 
-def made_dataset(folder: Path) -> FeatureDataset:
-    """Events whose high-level features say nothing of the class, but for one."""
+def separable_dataset(folder: Path) -> FeatureDataset:
+    """Events whose classes differ in one high-level feature."""
     rows = {"train": [90, 60], "val": [5], "test": [150, 100]}
     dataset = write_dataset(folder, rows=rows, separation=0.0, class_weights=(3.0, 1.0, 0.5))
-    for split in ("train", "test"):
-        for file in dataset.files(split):
-            table = pq.read_table(file)
-            message = pa.array(
-                table[TELLING].to_numpy()
-                + np.float32(25) * table["label"].to_numpy().astype(np.float32)
-            )
-            pq.write_table(
-                table.set_column(table.schema.get_field_index(TELLING), TELLING, message), file
-            )
+    for file in [*dataset.files("train"), *dataset.files("test")]:
+        table = pq.read_table(file)
+        shift = np.float32(25) * table["label"].to_numpy().astype(np.float32)
+        shifted = pa.array(table[SEPARATING_FEATURE].to_numpy() + shift)
+        column = table.schema.get_field_index(SEPARATING_FEATURE)
+        pq.write_table(table.set_column(column, SEPARATING_FEATURE, shifted), file)
     return dataset
 
 
-def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
-    """Every kind of model; only two networks have a history.
+def all_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
+    """All networks, boosted trees, and an exported network.
 
-    They scale as fits the events. Otherwise they are so sure of most events that these differ in rounding alone.
+    The networks scale as fits the events. Otherwise most scores would differ in rounding alone.
     """
-    specs = {name: model_spec(small_spec(name).settings, dataset) for name in NAMES}
-    networks = [
-        Candidate(name, small_network(spec, dtype=torch.float32)) for name, spec in specs.items()
-    ]
-    with_history = [
-        network._replace(history=HISTORY) if network.name in WITH_HISTORY else network
-        for network in networks
-    ]
-    trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
+    candidates = []
+    for name in NAMES:
+        spec = model_spec(small_spec(name).settings, dataset)
+        history = HISTORY if name in WITH_HISTORY else []
+        candidates.append(Candidate(name, small_network(spec, dtype=torch.float32), history))
+    candidates.append(boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1))
+    hlf_spec = model_spec(small_spec("hlf").settings, dataset)
     path = folder / "exported.onnx"
-    export_onnx(small_network(specs["hlf"], dtype=torch.float32), specs["hlf"], path)
-    return [*with_history, trees, Candidate("exported", OnnxClassifier.load(path))]
+    export_onnx(small_network(hlf_spec, dtype=torch.float32), hlf_spec, path)
+    candidates.append(Candidate("exported", OnnxClassifier.load(path)))
+    return candidates
 
 
-def save_few(figure: Figure, stem: Path) -> None:
-    """Draw the figures of one model; the others' files stay empty, since drawing takes most of the time."""
+def save_exported_only(figure: Figure, stem: Path) -> None:
+    """Draw the figures of one model; those of the others stay empty, since drawing takes long."""
     if stem.parent.parent.name == "exported":
         save_figure(figure, stem)
         return
-    for suffix in ("png", "pdf"):
-        stem.with_suffix(f".{suffix}").touch()
+    for suffix in (".png", ".pdf"):
+        stem.with_suffix(suffix).touch()
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     folder = tmp_path_factory.mktemp("evaluation")
-    dataset = made_dataset(folder / "data")
-    candidates = made_candidates(dataset, folder)
-    out = folder / "out"
-    out.mkdir()
-    reports: list[tuple[int, int, str]] = []
+    dataset = separable_dataset(folder / "data")
+    candidates = all_candidates(dataset, folder)
+    out_dir = folder / "out"
+    out_dir.mkdir()
+    progress: list[tuple[int, int, str]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(save_few))
+        patch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(save_exported_only))
         metrics = evaluate(
             candidates,
             dataset.files("test"),
             dataset.files("train"),
             TASK,
-            out,
-            train_events=TRAIN_EVENTS,
-            on_progress=lambda *news: reports.append(news),
+            out_dir,
+            train_events=NUM_TRAIN,
+            on_progress=lambda *event: progress.append(event),
         )
-    return Done(dataset, candidates, metrics, out, reports)
+    return Evaluated(dataset, candidates, metrics, out_dir, progress)
 
 
 @pytest.fixture
-def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Figures are not drawn; their names are kept."""
-    saved: list[str] = []
+def figure_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the figures that an evaluation would save."""
+    names: list[str] = []
 
-    def note(_: Figure, stem: Path) -> None:
-        saved.append(f"{stem.parent.parent.name}/{stem.name}")
+    def record(_: Figure, stem: Path) -> None:
+        names.append(f"{stem.parent.parent.name}/{stem.name}")
 
-    monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(note))
-    return saved
+    monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(record))
+    return names
 
 
-def again(done: Done, out: Path, names: Sequence[str] = ("hlf",), **changes: Any) -> dict[str, Any]:
-    """Some models once more, without training events."""
-    settings = {
-        "task": TASK,
-        "candidates": [candidate for candidate in done.candidates if candidate.name in names],
-    } | changes
+def evaluate_again(
+    evaluated: Evaluated, out_dir: Path, candidates: Sequence[Candidate], **changes: Any
+) -> dict[str, Any]:
+    """Evaluate some models without training events."""
+    out_dir.mkdir(exist_ok=True)
+    settings: dict[str, Any] = {"task": TASK, **changes}
     return evaluate(
-        test_files=done.dataset.files("test"),
+        candidates,
+        evaluated.dataset.files("test"),
         train_files=[],
-        out_dir=out,
+        out_dir=out_dir,
         train_events=5,
         **settings,
     )
 
 
-def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels and probabilities as they were written, and weights within classes."""
-    table = pq.read_table(done.folder / name / "predictions.parquet")
-    labels = table["label"].to_numpy()
-    scores = np.stack([table[name].to_numpy() for name in probability_branches(CLASSES)], axis=1)
-    return labels, scores.astype(float), within_classes(labels, table["weight"].to_numpy())
+def read_strict_json(path: Path) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
 
-
-def refuse_constant(word: str) -> None:
-    raise AssertionError(f"{word} is no JSON")
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 @pytest.mark.slow
-def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done: Done) -> None:
+def test_all_files_are_written(evaluated: Evaluated) -> None:
+    figures = [f"plots/{name}" for name in ("background_efficiency", "rejection", "importance")]
     expected = {"metrics.json", "curves.json", "working_points.json"}
-    for name in ("background_efficiency", "rejection", "importance"):
-        expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
-    for candidate in done.candidates:
-        names = [*ALWAYS, *(["learning_curve"] if candidate.name in WITH_HISTORY else [])]
-        expected |= {
-            f"{candidate.name}/plots/{name}.{suffix}" for name in names for suffix in ("png", "pdf")
-        }
-        expected |= {f"{candidate.name}/predictions.parquet", f"{candidate.name}/predictions.root"}
-    assert {
-        str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()
-    } == expected
+    for candidate in evaluated.candidates:
+        name = candidate.name
+        figures += [f"{name}/plots/{figure}" for figure in MODEL_FIGURES]
+        if name in WITH_HISTORY:
+            figures.append(f"{name}/plots/learning_curve")
+        expected |= {f"{name}/predictions.parquet", f"{name}/predictions.root"}
+    expected |= {f"{figure}.{suffix}" for figure in figures for suffix in ("png", "pdf")}
+
+    files = [path for path in evaluated.folder.rglob("*") if path.is_file()]
+
+    assert {str(path.relative_to(evaluated.folder)) for path in files} == expected
 
 
-def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> None:
-    text = (done.folder / "metrics.json").read_text(encoding="utf-8")
-    assert json.loads(text, parse_constant=refuse_constant) == done.metrics
-    assert list(done.metrics["runs"]) == [*NAMES, "boosted-trees", "exported"]
-    assert {
-        key: done.metrics[key] for key in ("classes", "signal", "num_events", "rates_before")
-    } == {
-        "classes": CLASSES,
-        "signal": "ttbar",
-        "num_events": 250,
-        "rates_before": RATES,
-    }
+def test_the_metrics_are_returned_and_written_as_strict_json(evaluated: Evaluated) -> None:
+    metrics = evaluated.metrics
+
+    assert read_strict_json(evaluated.folder / "metrics.json") == metrics
+    assert list(metrics["runs"]) == [*NAMES, "boosted-trees", "exported"]
+    assert (metrics["classes"], metrics["signal"]) == (CLASSES, "ttbar")
+    assert (metrics["num_events"], metrics["rates_before"]) == (NUM_TEST, RATES)
 
 
-def test_working_points_decide_about_the_predictions_as_the_metrics_say(done: Done) -> None:
+def test_working_points_decide_about_the_predictions_as_the_metrics_say(
+    evaluated: Evaluated,
+) -> None:
     """As docs/trigger.md says: with the thresholds and fractions, and the columns of the predictions."""
-    document = json.loads((done.folder / "working_points.json").read_text(encoding="utf-8"))
-    assert list(document) == list(done.metrics["runs"])
-    for name, actual in document.items():
-        labels, scores, weights = predictions_of(done, name)
-        signal = scores[:, CLASSES.index(actual["signal"])]
-        background = sum(
-            chunk * scores[:, CLASSES.index(class_name)]
-            for class_name, chunk in actual["fractions"].items()
+    decisions = read_strict_json(evaluated.folder / "working_points.json")
+
+    assert list(decisions) == list(evaluated.metrics["runs"])
+    for name, decision in decisions.items():
+        labels, probabilities, weights = evaluated.predictions(name)
+        signal_label = CLASSES.index(decision["signal"])
+        s = probabilities[:, signal_label]
+        b = np.zeros(len(labels))
+        for class_name, fraction in decision["fractions"].items():
+            b += fraction * probabilities[:, CLASSES.index(class_name)]
+        is_signal = labels == signal_label
+        measured_points = evaluated.metrics["runs"][name]["working_points"]
+        for point, measured in zip(decision["points"], measured_points, strict=True):
+            passes = s / (s + b) >= point["threshold"]
+            efficiency = weights[passes & is_signal].sum() / weights[is_signal].sum()
+            assert efficiency == pytest.approx(measured["signal"]["value"])
+            assert efficiency >= point["signal_efficiency"] - 1e-9
+
+
+def test_all_models_predict_the_same_events_in_the_order_of_the_files(
+    evaluated: Evaluated,
+) -> None:
+    events = pa.concat_tables([pq.read_table(file) for file in evaluated.dataset.files("test")])
+    identity = ["file_uuid", "entry", "sample", "label", "weight"]
+
+    for name in evaluated.metrics["runs"]:
+        table = pq.read_table(evaluated.folder / name / "predictions.parquet")
+        branches = ["probability_QCD", "probability_ttbar", "probability_Wjets"]
+        assert table.column_names == [*identity, "predicted", *branches]
+        for column in identity:
+            assert table[column].to_pylist() == events[column].to_pylist()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "boosted-trees", "exported"])
+def test_numbers_are_those_of_the_predictions(evaluated: Evaluated, name: str) -> None:
+    labels, probabilities, weights = evaluated.predictions(name)
+    predicted, equal_weights = probabilities.argmax(axis=1), balanced(labels, weights, 3)
+
+    numbers = evaluated.metrics["runs"][name]
+
+    assert numbers["num_events"] == NUM_TEST
+    assert list(numbers["events_per_class"].values()) == np.bincount(labels).tolist()
+    accuracy = accuracy_score(labels, predicted, sample_weight=equal_weights)
+    assert numbers["accuracy"]["value"] == pytest.approx(accuracy)
+    assert 0 < numbers["accuracy"]["error"] < 0.1
+    shares = confusion_matrix(labels, predicted, sample_weight=weights, normalize="true")
+    np.testing.assert_allclose(numbers["confusion"]["by_truth"], shares)
+    for label, class_name in enumerate(CLASSES):
+        score = probabilities[:, label]
+        area = roc_auc_score(labels == label, score, sample_weight=equal_weights)
+        assert numbers["auc"][class_name]["value"] == pytest.approx(area)
+        assert 0 < numbers["auc"][class_name]["error"] < 0.1
+    backgrounds = {"all backgrounds": FRACTIONS, "QCD": {0: 1.0}, "W+jets": {2: 1.0}}
+    for background, fractions in backgrounds.items():
+        score = discriminant(probabilities, signal={1: 1.0}, fractions=fractions)
+        class_weights = np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])
+        area = roc_auc_score(
+            labels == 1, score, sample_weight=equal_weights * class_weights[labels]
         )
-        is_signal = labels == CLASSES.index(actual["signal"])
-        for point, measured in zip(
-            actual["points"], done.metrics["runs"][name]["working_points"], strict=True
-        ):
-            passes = (signal / (signal + background) >= point["threshold"]) & is_signal
-            retained = weights[passes].sum() / weights[is_signal].sum()
-            assert retained == pytest.approx(measured["signal"]["value"])
-            assert retained >= point["signal_efficiency"] - 1e-9
+        assert numbers["auc_against"][background]["value"] == pytest.approx(area)
 
 
-def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done) -> None:
-    rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("test")])
-    for name in done.metrics["runs"]:
-        table = pq.read_table(done.folder / name / "predictions.parquet")
-        assert table.column_names == [
-            "file_uuid", "entry", "sample", "label", "weight",
-            "predicted", "probability_QCD", "probability_ttbar", "probability_Wjets",
-        ]  # fmt: skip
-        for column in ("file_uuid", "entry", "sample", "label", "weight"):
-            assert table[column].to_pylist() == rows[column].to_pylist()
+def test_models_are_compared_in_pairs_with_the_best(evaluated: Evaluated) -> None:
+    behind_best = evaluated.metrics["behind_best"]
+    areas = {
+        name: numbers["auc_against"]["all backgrounds"]["value"]
+        for name, numbers in evaluated.metrics["runs"].items()
+    }
+    best = max(areas, key=lambda name: areas[name])
+
+    assert evaluated.metrics["best"] == best
+    assert behind_best[best] == {"value": 0, "error": 0}
+    for name, area in areas.items():
+        assert behind_best[name]["value"] == pytest.approx(areas[best] - area)
+        if name != best and {name, best} != {"hlf", "exported"}:
+            assert behind_best[name]["error"] > FEW_PAIRS
+    # The exported network gives the numbers of its network, so their distances to the best are the same.
+    exported_error = behind_best["exported"]["error"]
+    assert behind_best["hlf"]["error"] == pytest.approx(exported_error, abs=FEW_PAIRS)
 
 
-def test_numbers_are_those_of_the_predictions(done: Done) -> None:
-    for name, run in done.metrics["runs"].items():
-        labels, scores, weights = predictions_of(done, name)
-        assert run["num_events"] == 250
-        assert run["events_per_class"] == {
-            class_name: int((labels == position).sum())
-            for position, class_name in enumerate(CLASSES)
-        }
-        alike = balanced(labels, weights, 3)
-        assert run["accuracy"]["value"] == pytest.approx(
-            accuracy_score(labels, scores.argmax(axis=1), sample_weight=alike)
-        )
-        assert 0 < run["accuracy"]["error"] < 0.1
-        np.testing.assert_allclose(
-            run["confusion"]["by_truth"],
-            confusion_matrix(
-                labels, scores.argmax(axis=1), sample_weight=weights, normalize="true"
-            ),
-        )
-        for position, class_name in enumerate(CLASSES):
-            area = roc_auc_score(labels == position, scores[:, position], sample_weight=alike)
-            assert run["auc"][class_name]["value"] == pytest.approx(area)
-            assert 0 < run["auc"][class_name]["error"] < 0.1
-        for class_name, fractions in {
-            "all backgrounds": FRACTIONS,
-            "QCD": {0: 1.0},
-            "W+jets": {2: 1.0},
-        }.items():
-            score = discriminant(scores, signal={1: 1.0}, fractions=fractions)
-            chunks = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
-            area = roc_auc_score(labels == 1, score, sample_weight=chunks)
-            assert run["auc_against"][class_name]["value"] == pytest.approx(area)
-
-
-def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
-    runs = done.metrics["runs"]
-    best = max(runs, key=lambda name: runs[name]["auc_against"]["all backgrounds"]["value"])
-    assert done.metrics["best"] == best
-    for name, run in runs.items():
-        area, behind = run["auc_against"]["all backgrounds"], done.metrics["behind_best"][name]
-        assert behind["value"] == pytest.approx(
-            runs[best]["auc_against"]["all backgrounds"]["value"] - area["value"]
-        )
-        if name == best:
-            assert behind == {"value": 0, "error": 0}
-        elif {name, best} != {"hlf", "exported"}:
-            assert behind["error"] > FEW_PAIRS
-    # The exported network gives the numbers of its network: their difference is no chance.
-    first, second = (done.metrics["behind_best"][name]["error"] for name in ("hlf", "exported"))
-    assert first == pytest.approx(second, abs=FEW_PAIRS)
-
-
-def test_scores_are_compared_with_those_of_the_first_training_events(done: Done) -> None:
-    for candidate in done.candidates:
-        train = predict(candidate.model, done.dataset.files("train"))[:TRAIN_EVENTS]
-        astype_before, of_train = (
-            column_array(train, "probability").astype(float),
-            train["label"].to_numpy(),
-        )
-        train_weights = train["weight"].to_numpy().astype(float)
-        labels, scores, weights = predictions_of(done, candidate.name)
-        for output, name in enumerate(CLASSES):
-            for truth, true_name in enumerate(CLASSES):
-                first, second = of_train == truth, labels == truth
+def test_scores_are_compared_with_those_of_the_first_training_events(
+    evaluated: Evaluated,
+) -> None:
+    for candidate in evaluated.candidates:
+        table = predict(candidate.model, evaluated.dataset.files("train"))[:NUM_TRAIN]
+        train_scores, train_labels = column_array(table, "probability"), table["label"].to_numpy()
+        train_weights = table["weight"].to_numpy().astype(float)
+        labels, probabilities, weights = evaluated.predictions(candidate.name)
+        comparison = evaluated.metrics["runs"][candidate.name]["train_against_test"]
+        for output, output_name in enumerate(CLASSES):
+            for label, name in enumerate(CLASSES):
+                in_train, in_test = train_labels == label, labels == label
                 expected = kolmogorov_smirnov(
-                    astype_before[first, output],
-                    train_weights[first],
-                    scores[second, output],
-                    weights[second],
+                    train_scores[in_train, output].astype(float),
+                    train_weights[in_train],
+                    probabilities[in_test, output],
+                    weights[in_test],
                 )
-                actual = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
-                assert actual == pytest.approx(expected, abs=1e-4)
+                assert comparison[output_name][name] == pytest.approx(expected, abs=1e-4)
 
 
-def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> None:
-    test, train = (done.dataset.num_rows(split) for split in ("test", "train"))
-    labels = np.concatenate(
-        [pq.read_table(file)["label"].to_numpy() for file in done.dataset.files("test")]
-    )
-    total = len(done.candidates) * (test + min(train, TRAIN_EVENTS))
-    total += sum(num_predicted(each.model.inputs, labels) for each in done.candidates)
-    counts, totals, message = zip(*done.told, strict=True)
-    assert set(totals) == {total}
-    assert list(counts) == sorted(counts)
-    assert (counts[-1], message[-1]) == (total, "drawing all")
-    for candidate in done.candidates:
-        steps = [word for word in dict.fromkeys(message) if word.endswith(f" {candidate.name}")]
+def test_progress_counts_all_events_and_names_each_activity(evaluated: Evaluated) -> None:
+    labels = evaluated.predictions("hlf").labels
+    num_events = len(evaluated.candidates) * (NUM_TEST + NUM_TRAIN)
+    for candidate in evaluated.candidates:
+        num_events += num_predicted(candidate.model.inputs, labels)
+
+    counts = [count for count, _, _ in evaluated.progress]
+    activities = [activity for _, _, activity in evaluated.progress]
+
+    assert {total for _, total, _ in evaluated.progress} == {num_events}
+    assert counts == sorted(counts)
+    assert (counts[-1], activities[-1]) == (num_events, "drawing all")
+    for candidate in evaluated.candidates:
+        of_model = [name for name in activities if name.endswith(f" {candidate.name}")]
         verbs = ("predicting with", "measuring", "shuffling inputs of", "drawing")
-        assert steps == [f"{verb} {candidate.name}" for verb in verbs]
+        assert list(dict.fromkeys(of_model)) == [f"{verb} {candidate.name}" for verb in verbs]
 
 
-def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_is_found(
-    done: Done,
-) -> None:
-    important = {
-        name: run["importance"] for name, run in done.metrics["runs"].items() if "importance" in run
+def test_the_feature_that_separates_the_classes_is_important(evaluated: Evaluated) -> None:
+    importances = {
+        name: numbers["importance"]
+        for name, numbers in evaluated.metrics["runs"].items()
+        if "importance" in numbers
     }
-    assert list(important) == ["hlf", "boosted-trees", "exported"]
-    trees = important["boosted-trees"]
+
+    assert list(importances) == ["hlf", "boosted-trees", "exported"]
+    trees = {name: loss["value"] for name, loss in importances["boosted-trees"].items()}
     assert list(trees) == list(hlf_names())
-    remaining = [each["value"] for name, each in trees.items() if name != TELLING]
-    assert trees[TELLING]["value"] > 0.2
-    assert max(np.abs(remaining)) < 0.05
+    assert trees.pop(SEPARATING_FEATURE) > 0.2
+    assert max(map(abs, trees.values())) < 0.05
 
 
-def test_kinds_of_particles_are_important_to_networks_on_particles(done: Done) -> None:
-    important = {
-        name: run["importance_of_kinds"]
-        for name, run in done.metrics["runs"].items()
-        if "importance_of_kinds" in run
+def test_networks_on_particles_have_the_importance_of_each_type(evaluated: Evaluated) -> None:
+    importances = {
+        name: numbers["importance_of_kinds"]
+        for name, numbers in evaluated.metrics["runs"].items()
+        if "importance_of_kinds" in numbers
     }
-    assert list(important) == ON_PARTICLES
-    kinds = ["lepton", "tracks", "photons", "neutral hadrons"]
-    for name, actual in important.items():
-        assert list(actual) == kinds + (
-            ["high-level features"] if "hlf" in NETWORKS[name].inputs else []
-        )
-        assert all(abs(each["value"]) < 1 and 0 <= each["error"] < 0.2 for each in actual.values())
+
+    assert list(importances) == ON_PARTICLES
+    for name, losses in importances.items():
+        expected = ["lepton", "tracks", "photons", "neutral hadrons"]
+        if "hlf" in NETWORKS[name].inputs:
+            expected.append("high-level features")
+        assert list(losses) == expected
+        for loss in losses.values():
+            assert abs(loss["value"]) < 1
+            assert 0 <= loss["error"] < 0.2
 
 
-def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> None:
-    rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("train")])
-    hlf, labels = hlf_array(rows), rows["label"].to_numpy()
-    weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
+def test_trees_are_fitted_with_event_weights_times_class_weights(evaluated: Evaluated) -> None:
+    events = pa.concat_tables([pq.read_table(file) for file in evaluated.dataset.files("train")])
+    hlf, labels = hlf_array(events), events["label"].to_numpy()
+    weights = events["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
+
     trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
-    actual = next(
-        candidate.model for candidate in done.candidates if candidate.name == "boosted-trees"
-    )
-    np.testing.assert_array_equal(
-        actual.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf})
-    )
+
+    probabilities = evaluated.candidate("boosted-trees").model.probabilities({"hlf": hlf})
+    np.testing.assert_array_equal(probabilities, trees.probabilities({"hlf": hlf}))
 
 
-def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(done: Done) -> None:
-    written = json.loads(
-        (done.folder / "curves.json").read_text(encoding="utf-8"), parse_constant=refuse_constant
-    )
-    assert {panel: list(curves) for panel, curves in written.items()} == {
-        panel: list(done.metrics["runs"]) for panel in ("all backgrounds", "QCD", "W+jets")
-    }
-    labels, scores, weights = predictions_of(done, "boosted-trees")
-    ratio = scores[:, 1] / (scores[:, 1] + scores[:, 2])
-    actual = written["W+jets"]["boosted-trees"]
-    cuts = thresholds(ratio[labels == 1], weights[labels == 1], GRID)
-    leftovers = [
-        weights[(labels == 2) & (ratio >= cut)].sum() / weights[labels == 2].sum() for cut in cuts
-    ]
-    np.testing.assert_allclose(actual["background_efficiency"], leftovers, atol=1e-6)
-    assert actual["signal_efficiency"] == GRID.tolist()
+def test_curves_are_against_all_backgrounds_and_against_each(evaluated: Evaluated) -> None:
+    curves = read_strict_json(evaluated.folder / "curves.json")
+
+    assert list(curves) == ["all backgrounds", "QCD", "W+jets"]
+    for models in curves.values():
+        assert list(models) == list(evaluated.metrics["runs"])
+    labels, probabilities, weights = evaluated.predictions("boosted-trees")
+    is_signal, is_background = labels == 1, labels == 2
+    score = probabilities[:, 1] / (probabilities[:, 1] + probabilities[:, 2])
+    cuts = thresholds(score[is_signal], weights[is_signal], GRID)
+    passing = [weights[is_background & (score >= cut)].sum() for cut in cuts]
+    curve = curves["W+jets"]["boosted-trees"]
+    efficiency = np.array(passing) / weights[is_background].sum()
+    np.testing.assert_allclose(curve["background_efficiency"], efficiency, atol=1e-6)
+    assert curve["signal_efficiency"] == GRID.tolist()
 
 
 @pytest.mark.slow
-def test_shifted_features_change_the_models_that_take_them(
-    done: Done, unsaved: list[str], tmp_path: Path
+@pytest.mark.usefixtures("figure_names")
+def test_shifted_features_change_only_the_models_on_features_alone(
+    evaluated: Evaluated, tmp_path: Path
 ) -> None:
-    hlf = np.concatenate([hlf_array(pq.read_table(file)) for file in done.dataset.files("test")])
-    shifted = {"none": hlf, "all": hlf[::-1].copy()}
-    run = again(done, tmp_path, shifted=shifted)["runs"]["hlf"]
-    assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
-    labels, _, weights = predictions_of(done, "hlf")
-    (hlf_alone,) = (candidate for candidate in done.candidates if candidate.name == "hlf")
-    wrong = hlf_alone.model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
-    shares = [
-        np.average(wrong[labels == label] == label, weights=weights[labels == label])
-        for label in range(3)
-    ]
-    assert run["systematics"]["all"]["accuracy"]["value"] == pytest.approx(np.mean(shares))
-    assert run["weights"] == {}
-    # A shift of 0 would say that the energy scale does not matter to a network on particles, which are not shifted.
-    metrics = again(done, Path(tempfile.mkdtemp(dir=tmp_path)), ON_PARTICLES, shifted=shifted)
-    assert (
-        [metric["systematics"] for metric in metrics["runs"].values()]
-        == [{}] * len(ON_PARTICLES)
-        != []
-    )
-    assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(
-        TASK.working_points
-    )
+    tables = [pq.read_table(file) for file in evaluated.dataset.files("test")]
+    hlf = np.concatenate([hlf_array(table) for table in tables])
+    shifted = {"unchanged": hlf, "reversed": hlf[::-1].copy()}
+    # Particles are not shifted: a shift of 0 would say that the energy scale does not matter.
+    candidates = [evaluated.candidate(name) for name in ("hlf", *ON_PARTICLES)]
+
+    runs = evaluate_again(evaluated, tmp_path, candidates, shifted=shifted)["runs"]
+
+    for name in ON_PARTICLES:
+        assert runs[name]["systematics"] == {}
+    systematics = runs["hlf"]["systematics"]
+    assert systematics["unchanged"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
+    labels, _, weights = evaluated.predictions("hlf")
+    network = evaluated.candidate("hlf").model
+    predicted = network.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
+    equal_weights = balanced(labels, weights, 3)
+    accuracy = accuracy_score(labels, predicted, sample_weight=equal_weights)
+    assert systematics["reversed"]["accuracy"]["value"] == pytest.approx(accuracy)
+    points = systematics["reversed"]["working_points"]
+    assert [point["wanted"] for point in points] == list(TASK.working_points)
+    assert runs["hlf"]["weights"] == {}
 
 
 @pytest.mark.slow
-def test_without_training_files_points_or_rates_the_evaluation_goes_without(
-    done: Done, unsaved: list[str], tmp_path: Path
+def test_an_evaluation_needs_neither_training_files_nor_points_nor_rates(
+    evaluated: Evaluated, figure_names: list[str], tmp_path: Path
 ) -> None:
     candidate = Candidate("one", small_network("inclusive", dtype=torch.float32))
-    metrics = again(
-        done, tmp_path, candidates=[candidate], task=TASK._replace(working_points=[], rates=None)
-    )
-    run = metrics["runs"]["one"]
+    task = TASK._replace(working_points=[], rates=None)
+
+    metrics = evaluate_again(evaluated, tmp_path, [candidate], task=task)
+
+    numbers = metrics["runs"]["one"]
     assert metrics["rates_before"] is None
-    assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == (
-        {},
-        [],
-        {},
-    )
-    assert "importance" not in run
-    expected = {"one/calibration", "one/confusion", "one/discriminant", "one/scores"}
-    assert {name.replace(tmp_path.name, "all") for name in unsaved} == {
-        *expected, "all/background_efficiency", "all/rejection"
-    }  # fmt: skip
+    assert numbers["train_against_test"] == numbers["efficiency_against"] == {}
+    assert numbers["working_points"] == []
+    assert "importance" not in numbers
+    of_model = [f"one/{name}" for name in ("calibration", "confusion", "discriminant", "scores")]
+    of_all = [f"{tmp_path.name}/{name}" for name in ("background_efficiency", "rejection")]
+    assert sorted(figure_names) == sorted([*of_model, *of_all])
 
 
+@pytest.mark.usefixtures("figure_names")
 def test_points_without_rates_have_neither_rates_nor_purity(
-    done: Done, unsaved: list[str], tmp_path: Path
+    evaluated: Evaluated, tmp_path: Path
 ) -> None:
-    metrics = again(done, tmp_path, task=TASK._replace(rates=None))
+    task = TASK._replace(rates=None)
+
+    metrics = evaluate_again(evaluated, tmp_path, [evaluated.candidate("hlf")], task=task)
+
     for point in metrics["runs"]["hlf"]["working_points"]:
-        assert point.keys() == {
-            "wanted", "threshold", "measurable", "num_failing", "signal", "backgrounds", "all_backgrounds"
-        }  # fmt: skip
+        assert not point.keys() & {"rates", "total_rate", "purity"}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("figure_names")
 def test_further_trainings_are_measured_on_the_same_events(
-    done: Done, unsaved: list[str], tmp_path: Path
+    evaluated: Evaluated, tmp_path: Path
 ) -> None:
-    models = [small_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
-    candidate = Candidate("hlf", models[0], further=models[1:])
-    reports: list[tuple[int, int, str]] = []
-    metrics = again(
-        done, tmp_path, candidates=[candidate], on_progress=lambda *news: reports.append(news)
+    networks = [small_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
+    candidate = Candidate("hlf", networks[0], further=networks[1:])
+    progress: list[tuple[int, int, str]] = []
+
+    metrics = evaluate_again(
+        evaluated, tmp_path, [candidate], on_progress=lambda *event: progress.append(event)
     )
-    assert reports[-1][0] == reports[-1][1]
-    actual = metrics["runs"]["hlf"]["trainings"]
+
+    num_done, num_events, _ = progress[-1]
+    assert num_done == num_events
+    trainings = metrics["runs"]["hlf"]["trainings"]
     accuracies, areas = [], []
-    for model in models:
-        table = predict(model, done.dataset.files("test"))
-        labels, scores = table["label"].to_numpy(), column_array(table, "probability").astype(float)
+    for network in networks:
+        table = predict(network, evaluated.dataset.files("test"))
+        labels = table["label"].to_numpy()
+        scores = column_array(table, "probability").astype(float)
         weights = balanced(labels, table["weight"].to_numpy(), 3)
         accuracies.append(accuracy_score(labels, scores.argmax(axis=1), sample_weight=weights))
         areas.append(roc_auc_score(labels == 0, scores[:, 0], sample_weight=weights))
-    assert (actual["count"], actual["accuracy"]["mean"]) == (3, pytest.approx(np.mean(accuracies)))
-    assert actual["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert actual["auc"]["QCD"] == pytest.approx(
-        {"mean": np.mean(areas), "spread": np.std(areas, ddof=1)}
-    )
-    # What stands for the network is of the first one.
+    assert trainings["count"] == 3
+    assert trainings["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
+    assert trainings["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
+    area = {"mean": np.mean(areas), "spread": np.std(areas, ddof=1)}
+    assert trainings["auc"]["QCD"] == pytest.approx(area)
+    # The other numbers are those of the first training.
     assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(accuracies[0])
-    assert "trainings" not in done.metrics["runs"]["hlf"]
+    assert "trainings" not in evaluated.metrics["runs"]["hlf"]

@@ -16,92 +16,97 @@ from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
 from models.networks.particle_encoder import remember_long
 
-lengths_of_events = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 
+def logits_by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
+    """Logits of one event, (num_particles, 19) raw, one particle after the other.
 
-def by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
-    """Logits of one event, (num_particles, 19) raw, one particle after the other (equations of Cho et al. 2014)."""
-    p = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    The equations are those of Cho et al. (2014).
+    """
+    weights = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
     mean, std = np.array(SCALERS["particles"][:2])
-    w_r, w_z, w_n = np.split(p["encoder.gru.weight_ih_l0"], 3)
-    u_r, u_z, u_n = np.split(p["encoder.gru.weight_hh_l0"], 3)
-    b_r, b_z, b_n = np.split(p["encoder.gru.bias_ih_l0"], 3)
-    c_r, c_z, c_n = np.split(p["encoder.gru.bias_hh_l0"], 3)
+    w_r, w_z, w_n = np.split(weights["encoder.gru.weight_ih_l0"], 3)
+    u_r, u_z, u_n = np.split(weights["encoder.gru.weight_hh_l0"], 3)
+    b_r, b_z, b_n = np.split(weights["encoder.gru.bias_ih_l0"], 3)
+    c_r, c_z, c_n = np.split(weights["encoder.gru.bias_hh_l0"], 3)
     state = np.zeros(len(b_r))
     for particle in event:
         x = (particle - mean) / std
         reset = 1 / (1 + np.exp(-(w_r @ x + b_r + u_r @ state + c_r)))
         update = 1 / (1 + np.exp(-(w_z @ x + b_z + u_z @ state + c_z)))
-        new = np.tanh(w_n @ x + b_n + reset * (u_n @ state + c_n))
-        state = (1 - update) * new + update * state
-    return p["output.weight"] @ state + p["output.bias"]
+        proposal = np.tanh(w_n @ x + b_n + reset * (u_n @ state + c_n))
+        state = (1 - update) * proposal + update * state
+    return weights["output.weight"] @ state + weights["output.bias"]
 
 
 @pytest.mark.parametrize(("read_from", "step"), [("start", 1), ("end", -1)])
-@given(lengths=lengths_of_events.map(lambda lengths: [max(1, length) for length in lengths]))
+@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_the_network_is_a_gru_over_the_valid_particles(
     read_from: str, step: int, lengths: list[int]
 ) -> None:
-    model, events = (
-        small_network("particles", read_from=read_from, frame="detector"),
-        random_events(lengths),
-    )
-    actual = run(model, events).detach().numpy()
-    for event, length, logits in zip(events["particles"].numpy(), lengths, actual, strict=True):
-        np.testing.assert_allclose(
-            logits, by_hand(model, event[:length][::step]), rtol=1e-12, atol=1e-12
-        )
+    model = small_network("particles", read_from=read_from, frame="detector")
+    events = random_events(lengths)
+
+    logits = run(model, events).detach().numpy()
+
+    for index, (event, length) in enumerate(zip(events["particles"], lengths, strict=True)):
+        expected = logits_by_hand(model, event[:length].numpy()[::step])
+        np.testing.assert_allclose(logits[index], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
-@given(lengths=lengths_of_events)
+@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6))
 def test_reading_from_the_end_is_reading_the_reversed_valid_particles(
     name: str, lengths: list[int]
 ) -> None:
+    from_start = small_network(name, read_from="start", frame="detector")
+    from_end = small_network(name, read_from="end", frame="detector")
     events = random_events(lengths)
-    reversed_lists = events["particles"].clone()
+    particles = events["particles"].clone()
     for event, length in enumerate(lengths):
-        reversed_lists[event, :length] = events["particles"][event, :length].flip(0)
-    from_start, from_end = (
-        small_network(name, read_from=read_from, frame="detector") for read_from in ("start", "end")
-    )
-    torch.testing.assert_close(
-        run(from_end, events),
-        run(from_start, events | {"particles": reversed_lists}),
-        rtol=0,
-        atol=1e-12,
-    )
+        particles[event, :length] = particles[event, :length].flip(0)
+
+    logits = run(from_start, {**events, "particles": particles})
+
+    torch.testing.assert_close(run(from_end, events), logits, rtol=0, atol=1e-12)
 
 
-def reach(gru: nn.GRU, num_steps: int) -> float:
-    """How much the first of a number of average steps moves the last state, compared to the last step."""
-    x = torch.zeros(1, num_steps, NUM_PARTICLE_FEATURES, requires_grad=True)
-    gru(x)[0][0, -1].sum().backward()
-    assert x.grad is not None
-    return float(x.grad[0, 0].abs().sum() / x.grad[0, -1].abs().sum())
+def relative_influence(gru: nn.GRU, num_steps: int) -> float:
+    """Influence of the first step on the last state, relative to that of the last step."""
+    steps = torch.zeros(1, num_steps, NUM_PARTICLE_FEATURES, requires_grad=True)
+    states, _ = gru(steps)
+    states[0, -1].sum().backward()
+    assert steps.grad is not None
+    influence = steps.grad[0].abs().sum(dim=1)
+    return float(influence[0] / influence[-1])
 
 
 def test_a_new_network_remembers_the_first_of_700_particles() -> None:
     torch.manual_seed(1)
     gru = nn.GRU(NUM_PARTICLE_FEATURES, 50, batch_first=True)
-    assert reach(gru, 700) == 0
+    assert relative_influence(gru, 700) == 0
+
     remember_long(gru, MAX_PARTICLES)
-    assert reach(gru, 700) > 1e-3
+
+    assert relative_influence(gru, 700) > 1e-3
     model = small_network("particles", dtype=torch.float32, gru_width=50)
-    assert reach(model.encoder.gru, 700) > 1e-3
+    assert relative_influence(model.encoder.gru, 700) > 1e-3
 
 
 def test_memories_are_spread_from_1_step_to_the_longest_event() -> None:
     torch.manual_seed(1)
     gru = nn.GRU(NUM_PARTICLE_FEATURES, 1000)
-    state_before = [parameter.detach().clone() for parameter in gru.parameters()]
+    initial = {name: tensor.clone() for name, tensor in gru.state_dict().items()}
+
     remember_long(gru, 801)
+
     bias = (gru.bias_ih_l0 + gru.bias_hh_l0).detach()
-    steps = bias[1000:2000].exp()
-    assert steps.min() >= 1
-    assert steps.max() <= 801
-    assert float(steps.median()) == pytest.approx(math.sqrt(801), rel=0.2)
-    remaining = [*range(1000), *range(2000, 3000)]
-    assert torch.equal(bias[remaining], (state_before[2] + state_before[3])[remaining])
-    assert torch.equal(gru.weight_ih_l0, state_before[0])
-    assert torch.equal(gru.weight_hh_l0, state_before[1])
+    memories = bias[1000:2000].exp()
+    assert memories.min() >= 1
+    assert memories.max() <= 801
+    assert float(memories.median()) == pytest.approx(math.sqrt(801), rel=0.2)
+    # All other weights are unchanged.
+    other_gates = [*range(1000), *range(2000, 3000)]
+    initial_bias = initial["bias_ih_l0"] + initial["bias_hh_l0"]
+    assert torch.equal(bias[other_gates], initial_bias[other_gates])
+    assert torch.equal(gru.weight_ih_l0, initial["weight_ih_l0"])
+    assert torch.equal(gru.weight_hh_l0, initial["weight_hh_l0"])
