@@ -64,8 +64,8 @@ def run_program(folder: Path, env: Mapping[str, str]) -> list[object]:
     completed = subprocess.run(
         [*MODULE_COMMAND, "probe", "a b"], cwd=folder, env=env, capture_output=True, text=True, check=True
     )  # fmt: skip
-    document: list[object] = json.loads(completed.stdout)
-    return document
+    state: list[object] = json.loads(completed.stdout)
+    return state
 
 
 def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def names_of(file: str) -> BranchNames:
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "document"),
+    ("name", "path", "expected"),
     [
         ("electron/PT", "electron/PT", [[40.0], [41.0]]),
         ("electron.PT", "electron/PT", [[40.0], [41.0]]),
@@ -350,11 +350,11 @@ def names_of(file: str) -> BranchNames:
     ],
 )
 def test_objects_and_leaves_are_read_by_their_full_path(
-    name: str, path: str, document: list[Any]
+    name: str, path: str, expected: list[Any]
 ) -> None:
     source = names_of("types_of_root.root")[name]
     assert source.path == path
-    assert source.read(0, 2).tolist() == document
+    assert source.read(0, 2).tolist() == expected
 
 
 def test_an_ambiguous_short_name_is_refused() -> None:

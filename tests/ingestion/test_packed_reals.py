@@ -27,8 +27,8 @@ def names() -> Iterator[BranchNames]:
 
 def read_by_root() -> dict[str, list[list[float]]]:
     with uproot.open({PACKED: None}) as file:
-        document: dict[str, list[list[float]]] = json.loads(file["read_by_root"].member("fTitle"))
-    return document
+        numbers: dict[str, list[list[float]]] = json.loads(file["read_by_root"].member("fTitle"))
+    return numbers
 
 
 def lists(array: Any) -> list[list[float]]:
