@@ -1,4 +1,4 @@
-"""What the tests on clusters start from, and the table that they print (`make test-cluster`)."""
+"""Hosts and local results for the tests on clusters, and the table that these print."""
 
 from __future__ import annotations
 
@@ -15,38 +15,48 @@ from pipeline.machine.spark_session import SparkProvider
 TABLE: Final = Path(__file__).with_name("tried.md")
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 _HEAD: Final = ("cluster", "what ran", "compared with the undisturbed run on one machine")
+Rows = Mapping[tuple[str, ...], tuple[str, ...]]
 _ROWS: Final = pytest.StashKey[list[tuple[str, str, str]]]()
 
 
 @pytest.fixture
-def tried(request: pytest.FixtureRequest) -> AddRow:
-    """Notes a row of the table: the cluster, what ran there, and how it compares with the local result."""
+def add_row(request: pytest.FixtureRequest) -> AddRow:
+    """A function that adds a row of the table: cluster, run, comparison with the local result."""
     rows = request.config.stash.setdefault(_ROWS, [])
-    return lambda *row: rows.append(row)
+
+    def add(cluster: str, run: str, comparison: str) -> None:
+        rows.append((cluster, run, comparison))
+
+    return add
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the table; with --update-golden, write it into the docs, where rows of tests that did not run stay."""
-    actual = {row[:2]: row for row in config.stash.get(_ROWS, [])}
-    if not actual:
+    """Print the table; with --update-golden, write it too."""
+    rows = {row[:2]: row for row in config.stash.get(_ROWS, [])}
+    if not rows:
         return
     terminalreporter.section("tried on clusters")
-    terminalreporter.write(_table(actual))
+    terminalreporter.write(_table(rows))
     if config.getoption("--update-golden"):
-        state_before, _, remainder = TABLE.read_text(encoding="utf-8").partition(_BEGIN)
-        written, _, state_after = remainder.partition(_END)
-        cells = [tuple(line.strip("| \n").split(" | ")) for line in written.splitlines()[2:]]
-        earlier = {row[:2]: row for row in cells if len(row) == len(_HEAD)}
-        TABLE.write_text(
-            state_before + _BEGIN + _table({**earlier, **actual}) + _END + state_after,
-            encoding="utf-8",
-        )
+        _update_table(rows)
 
 
-def _table(rows: Mapping[tuple[str, str], tuple[str, str, str]]) -> str:
-    return "".join(
-        f"| {' | '.join(row)} |\n" for row in (_HEAD, ("---",) * 3, *sorted(rows.values()))
-    )
+def _update_table(rows: Rows) -> None:
+    """Write new rows into the table; rows of tests that did not run stay."""
+    head, _, remainder = TABLE.read_text(encoding="utf-8").partition(_BEGIN)
+    old_table, _, tail = remainder.partition(_END)
+    old_rows = {}
+    for line in old_table.splitlines()[2:]:
+        cells = tuple(line.strip("| \n").split(" | "))
+        if len(cells) == len(_HEAD):
+            old_rows[cells[:2]] = cells
+    table = _table({**old_rows, **rows})
+    TABLE.write_text(f"{head}{_BEGIN}{table}{_END}{tail}", encoding="utf-8")
+
+
+def _table(rows: Rows) -> str:
+    lines = [_HEAD, ("---",) * len(_HEAD), *sorted(rows.values())]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 @pytest.fixture(scope="session")

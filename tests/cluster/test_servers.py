@@ -180,7 +180,7 @@ def loses_its_server(runs: HostRuns, server: FileServer, local: LocalResults) ->
     find_spec("fsspec_xrootd") is None, reason="no client of XRootD (pip install -e '.[xrootd]')"
 )
 def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
-    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
+    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     with xrootd(hosts, data) as server:
         runs = HostRuns(hosts, tmp_path, samples=f"root://{server.name}//data")
@@ -191,16 +191,18 @@ def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
         assert time.monotonic() - started < PATIENCE
         assert f"root://{server.name}//data/" in message
         server.kill()
-        tried(XROOTD, "ingest; a server that hangs", "ends with the file's name")
+        add_row(XROOTD, "ingest; a server that hangs", "ends with the file's name")
         loses_its_server(runs, server, local)
-        tried(XROOTD, "ingest; a server that is down and starts again", "names it; the same events")
+        add_row(
+            XROOTD, "ingest; a server that is down and starts again", "names it; the same events"
+        )
 
 
 @pytest.mark.skipif(
     bool(missing("nginx", "openssl")), reason="no nginx here (Debian: nginx-light, openssl)"
 )
-def test_https_with_a_password_and_a_certificate_of_our_own(
-    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_https_takes_a_password_and_a_private_certificate(
+    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     with nginx(hosts, data, "physicist", "hidden-word") as server:
         address = f"https://physicist:hidden-word@{server.name}/data"
@@ -214,7 +216,9 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
             if path.is_file() and b"hidden-word" in path.read_bytes()
         ]
         assert written == []
-        tried(HTTPS, "ingest; a server that is down and starts again", "names it; the same events")
+        add_row(
+            HTTPS, "ingest; a server that is down and starts again", "names it; the same events"
+        )
         for where, env, message in (
             (address, {}, "certificate"),
             (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
@@ -223,11 +227,11 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
             command.append(" ".join(refused.run("ingest", fails=True).split()))
             assert message in command[-1]
         assert "hidden-word" not in " ".join(command)
-        tried(HTTPS, "ingest; unknown certificate, no password", "each named")
+        add_row(HTTPS, "ingest; unknown certificate, no password", "each named")
 
 
 def test_s3_holds_inputs_and_outputs(
-    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, tried: AddRow
+    hosts: Network, data: Path, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     upload = "import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); "
     stored = f"{upload}s3.put('{data}/data', 'bucket/', recursive=True)"
@@ -241,4 +245,4 @@ def test_s3_holds_inputs_and_outputs(
             flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained())
         )
         assert list(runs.run_dir.rglob("*.parquet")) == []
-        tried(S3, "ingest, features, train; inputs and outputs there", "the same weights")
+        add_row(S3, "ingest, features, train; inputs and outputs there", "the same weights")

@@ -47,17 +47,17 @@ def script_of(folder: Path, *commands: list[str]) -> Path:
     return script
 
 
-def said(script: Path) -> str:
+def output_of_job(script: Path) -> str:
     return Path(f"{script}.out").read_text(errors="replace")
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
-def test_a_cancelled_job_continues(
+def test_a_cancelled_job_continues_when_it_is_submitted_again(
     hosts: Network,
     slurm: Slurm,
     local: LocalResults,
     tmp_path: Path,
-    tried: AddRow,
+    add_row: AddRow,
     launcher: str,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_cancelled_job_continues(
     job = slurm.submit(script)
     runs.await_checkpoint()
     assert [len(hosts.processes(node, "rank_process")) > 0 for node in (0, 1)] == [True, True], (
-        said(script)
+        output_of_job(script)
     )
     slurm.run("scancel", job)
     assert slurm.wait(job) == "CANCELLED"
@@ -78,11 +78,11 @@ def test_a_cancelled_job_continues(
         label="all ranks are gone",
     )
     repeated = slurm.submit(script)
-    assert slurm.wait(repeated) == "COMPLETED", said(script)
-    assert "training continues from the checkpoint of an interrupted run" in said(script)
+    assert slurm.wait(repeated) == "COMPLETED", output_of_job(script)
+    assert "training continues from the checkpoint of an interrupted run" in output_of_job(script)
     current = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
-    tried(
+    add_row(
         CLUSTER,
         f"train, launcher: {launcher}, ar-sgd; scancel, then sbatch again",
         "continued; the same weights",
@@ -90,8 +90,8 @@ def test_a_cancelled_job_continues(
 
 
 @pytest.mark.usefixtures("pmix")
-def test_a_killed_rank_under_srun(
-    hosts: Network, slurm: Slurm, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_training_continues_after_a_rank_is_killed_under_srun(
+    hosts: Network, slurm: Slurm, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = HostRuns(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
@@ -101,13 +101,13 @@ def test_a_killed_rank_under_srun(
     next(
         process for process in hosts.processes(1, "rank_process") if "python" in process.name()
     ).kill()
-    assert slurm.wait(job) == "COMPLETED", said(script)
+    assert slurm.wait(job) == "COMPLETED", output_of_job(script)
     assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(
-        said(script).split()
-    ), said(script)
+        output_of_job(script).split()
+    ), output_of_job(script)
     current = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
-    tried(
+    add_row(
         CLUSTER,
         "train, launcher: srun, ar-sgd; kill -9 of a rank",
         "continued from the checkpoint; the same weights",
@@ -115,16 +115,16 @@ def test_a_killed_rank_under_srun(
 
 
 @pytest.mark.usefixtures("pmix")
-def test_a_night(
-    hosts: Network, slurm: Slurm, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_a_batch_job_runs_promotes_and_cleans(
+    hosts: Network, slurm: Slurm, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = HostRuns(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, *(runs.command(word) for word in ("run", "promote", "clean")))
     job = slurm.submit(script)
-    assert slurm.wait(job) == "COMPLETED", said(script)
+    assert slurm.wait(job) == "COMPLETED", output_of_job(script)
     assert (runs.run_dir / "registry" / "hlf" / "current.json").exists()
     np.testing.assert_array_equal(
         flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained())
     )
-    tried(CLUSTER, "a night: run, promote, clean as a batch job", "the same weights; promoted")
+    add_row(CLUSTER, "a night: run, promote, clean as a batch job", "the same weights; promoted")

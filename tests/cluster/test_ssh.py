@@ -57,12 +57,12 @@ CASES = [
     [*((2, case) for case in CASES), *((4, case) for case in CASES[::2])],
     ids=str,
 )
-def test_methods_over_two_and_four_hosts(
+def test_methods_train_over_two_and_four_hosts(
     hosts: Network,
     ssh: Ssh,
     local: LocalResults,
     tmp_path: Path,
-    tried: AddRow,
+    add_row: AddRow,
     count: int,
     overrides: tuple[str, ...],
 ) -> None:
@@ -89,7 +89,7 @@ def test_methods_over_two_and_four_hosts(
         assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=close)
         result = f"validation loss {ours['best_val_loss']:.3f}, there {theirs['best_val_loss']:.3f}"
     name = overrides[0].partition("=")[2] + (" with SlowMo" if SLOWMO in overrides else "")
-    tried(f"ssh, {count} hosts", f"train, {name}", f"the same number of events; {result}")
+    add_row(f"ssh, {count} hosts", f"train, {name}", f"the same number of events; {result}")
 
 
 #: A word in the command line, and the name, of what is killed on the second host.
@@ -109,12 +109,12 @@ KILLED = {"rank": ("rank_process", "python"), "daemon": ("prted", "prted")}
         ("host", r"a rank was lost \(.*host2 not responding"),
     ],
 )
-def test_a_lost_rank_daemon_or_host(
+def test_training_continues_after_a_rank_daemon_or_host_is_lost(
     hosts: Network,
     ssh: Ssh,
     local: LocalResults,
     tmp_path: Path,
-    tried: AddRow,
+    add_row: AddRow,
     label: str,
     message: str,
 ) -> None:
@@ -125,7 +125,8 @@ def test_a_lost_rank_daemon_or_host(
         hosts.switch_off(1)
     else:
         word, name = KILLED[label]
-        next(each for each in hosts.processes(1, word) if each.name() == name).kill()
+        victims = [process for process in hosts.processes(1, word) if process.name() == name]
+        victims[0].kill()
     output = " ".join(finished_output(process, fails=label == "host").split())
     assert re.search(message, output), output
     if label == "host":
@@ -138,22 +139,16 @@ def test_a_lost_rank_daemon_or_host(
         assert "training continues from the checkpoint" in repeated
     current = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
-    how = (
-        "the same command continued when the host was back"
-        if label == "host"
-        else "continued from the checkpoint"
-    )
-    tried(
-        "ssh, 2 hosts",
-        f"train, ar-sgd; kill -9 of a {label}"
-        if label != "host"
-        else "train, ar-sgd; a host without power",
-        f"{how}; the same weights",
-    )
+    run = f"train, ar-sgd; kill -9 of a {label}"
+    comparison = "continued from the checkpoint; the same weights"
+    if label == "host":
+        run = "train, ar-sgd; a host without power"
+        comparison = "the same command continued when the host was back; the same weights"
+    add_row("ssh, 2 hosts", run, comparison)
 
 
-def test_a_run_folder_that_a_host_does_not_see(
-    hosts: Network, ssh: Ssh, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_a_run_folder_that_a_host_does_not_see_is_refused(
+    hosts: Network, ssh: Ssh, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_hosts(hosts, tmp_path, local)
     hosts.run_on_host(1, "mount", "-t", "tmpfs", "tmpfs", str(runs.run_dir))
@@ -163,7 +158,7 @@ def test_a_run_folder_that_a_host_does_not_see(
         hosts.run_on_host(1, "umount", str(runs.run_dir))
     assert f"host2 does not see {runs.run_dir}" in message
     assert "storage that all hosts share" in message
-    tried(
+    add_row(
         "ssh, 2 hosts",
         "train; run_dir is not on shared storage",
         "refused at the start; names the host",

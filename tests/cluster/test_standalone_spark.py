@@ -37,8 +37,8 @@ def on_cluster(hosts: Network, folder: Path, spark: Standalone, **train: object)
     )
 
 
-def test_ingest_features_and_gridsearch(
-    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_stages_on_a_cluster_give_the_local_results(
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     runs.run_as_written(SPARK_PAGE)
@@ -48,11 +48,11 @@ def test_ingest_features_and_gridsearch(
         ("gridsearch", "same scores"),
     ):
         assert_same_version(runs.version(stage), local.version(stage), stage, tests=[])
-        tried(CLUSTER, stage, message)
+        add_row(CLUSTER, stage, message)
 
 
-def test_a_worker_killed_within_features(
-    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_features_survive_the_loss_of_a_worker(
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     local.lend(runs.run_dir, "ingest")
@@ -65,11 +65,11 @@ def test_a_worker_killed_within_features(
     finished_output(process)
     spark.start_worker(2)
     assert_same_version(runs.version("features"), local.version("features"), "features", tests=[])
-    tried(CLUSTER, "features; kill -9 of a worker and its executor", "the same rows")
+    add_row(CLUSTER, "features; kill -9 of a worker and its executor", "the same rows")
 
 
-def test_ranks_in_executors(
-    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_ranks_train_in_executors(
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark")
     local.lend(runs.run_dir, "ingest", "features")
@@ -89,25 +89,25 @@ def test_ranks_in_executors(
     assert "all start again from the last checkpoint" in output
     current = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(current), flat_weights(local.trained(*LONG)))
-    tried(
+    add_row(
         CLUSTER,
         "train, launcher: spark, ar-sgd; kill -9 of an executor",
         "continued; the same weights",
     )
 
 
-def test_more_ranks_than_slots(
-    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_more_ranks_than_slots_are_refused(
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark", workers=4)
     local.lend(runs.run_dir, "ingest", "features")
     message = " ".join(runs.run("train", fails=True).split())
     assert "has 2 slots, and all workers start together. Use at most 2 workers" in message
-    tried(CLUSTER, "train, launcher: spark, 4 workers", "refused: 2 slots")
+    add_row(CLUSTER, "train, launcher: spark, 4 workers", "refused: 2 slots")
 
 
-def test_a_run_folder_that_an_executor_does_not_see(
-    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, tried: AddRow
+def test_a_run_folder_that_an_executor_does_not_see_is_refused(
+    hosts: Network, spark: Standalone, local: LocalResults, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     runs.run_dir.mkdir()
@@ -121,13 +121,13 @@ def test_a_run_folder_that_an_executor_does_not_see(
         in message
     )
     assert "memory" not in message
-    tried(
+    add_row(
         CLUSTER, "ingest; run_dir is not on shared storage", "refused at the start; names the host"
     )
 
 
-def test_a_master_that_is_down_and_workers_that_are_too_small(
-    hosts: Network, spark: Standalone, tmp_path: Path, tried: AddRow
+def test_a_missing_master_and_too_small_workers_are_said(
+    hosts: Network, spark: Standalone, tmp_path: Path, add_row: AddRow
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
     port = f"spark.master=spark://{hosts.names[0]}:7999"
@@ -135,7 +135,7 @@ def test_a_master_that_is_down_and_workers_that_are_too_small(
     message = finished_output(process, fails=True)
     assert process.returncode == Exit.MAY_PASS
     assert "no Spark master answers at spark://host1:7999" in message
-    tried(CLUSTER, "ingest; the master is down", "refused at the start with exit code 75")
+    add_row(CLUSTER, "ingest; the master is down", "refused at the start with exit code 75")
     with runs.start("ingest", sets=["spark.conf={spark.executor.memory: 64g}"]) as waiting:
         output = waiting.stdout
         assert output is not None
@@ -145,4 +145,4 @@ def test_a_master_that_is_down_and_workers_that_are_too_small(
         )
         command.terminate()
         assert waiting.wait(120) == Exit.INTERRUPTED
-    tried(CLUSTER, "ingest; no worker is large enough", "says that it waits for an executor")
+    add_row(CLUSTER, "ingest; no worker is large enough", "says that it waits for an executor")

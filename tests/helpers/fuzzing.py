@@ -29,7 +29,9 @@ MEMORY_BYTES: Final = 4 << 30
 GROWTH_BYTES: Final = 1 << 30
 GOOD_FILE: Final = SAMPLES / "wjets_13TeV_PU20_1.root"
 _KEY_HEAD: Final = ">ihiIhhii"
-"""Of a TKey: fNbytes, fVersion, fObjlen, fDatime, fKeylen, fCycle, fSeekKey, fSeekPdir."""
+"""Numbers of a TKey: fNbytes, fVersion, fObjlen, fDatime, fKeylen, fCycle, fSeekKey, fSeekPdir."""
+#: Offset of fSeekKey. From there on, the directory has a copy of the same bytes.
+_SEEK_OFFSET: Final = 18
 
 
 class Outcome(NamedTuple):
@@ -44,7 +46,7 @@ class SpoiledProcessError(Exception):
 
 
 def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcome]:
-    """Try `count` seeds from `first` on; where the child dies or hangs is a failure, and the last outcome."""
+    """Try `count` seeds from `first` on; if the child dies or hangs, that is the last outcome."""
     command = [sys.executable, __file__, str(first), str(count), str(folder)]
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     output, errors = folder / "said.jsonl", folder / "errors.txt"
@@ -57,16 +59,15 @@ def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcom
             ended = f"the child ended with status {completed.returncode}"
         except subprocess.TimeoutExpired:
             ended = f"the child was not done within {seconds} s"
-    results = [Outcome(*json.loads(line)) for line in output.read_text().splitlines()]
-    if len(results) < count:
-        results.append(
-            Outcome(first + len(results), "failed", f"{ended}\n{errors.read_text()[-1500:]}")
-        )
-    return results
+    outcomes = [Outcome(*json.loads(line)) for line in output.read_text().splitlines()]
+    if len(outcomes) < count:
+        seed = first + len(outcomes)
+        outcomes.append(Outcome(seed, "failed", f"{ended}\n{errors.read_text()[-1500:]}"))
+    return outcomes
 
 
 def prepare(file_bytes: bytes, folder: Path) -> Callable[[], None]:
-    """What `ingest` does with a file: check it, then read, select and write all its events."""
+    """The work of `ingest` with a file: check it, then read, select and write all its events."""
     from hep_core.input_errors import InputFileError
     from hep_core.storage import size_and_time
     from ingestion.file_info import FileInfo
@@ -79,20 +80,20 @@ def prepare(file_bytes: bytes, folder: Path) -> Callable[[], None]:
     path.write_bytes(file_bytes)
     settings = IngestSettings()
 
-    def look(file: Path) -> FileInfo:
+    def inspect(file: Path) -> FileInfo:
         size, modified = size_and_time(str(file))
         source = SourceFile(SampleSettings(name="qcd", label=0, files=[str(file)]), str(file))
         return inspect_file(source, settings, size=size, modified=modified)
 
     def work() -> None:
         try:
-            for entries in split_entries([look(path)]):
+            for entries in split_entries([inspect(path)]):
                 ingest_range(entries, settings, folder)
             for written in folder.glob("*.parquet"):
                 written.unlink()
         finally:
             try:
-                look(GOOD_FILE)
+                inspect(GOOD_FILE)
             except InputFileError as error:
                 raise SpoiledProcessError(str(error)) from error
 
@@ -100,30 +101,33 @@ def prepare(file_bytes: bytes, folder: Path) -> Callable[[], None]:
 
 
 def judge(work: Callable[[], None]) -> tuple[str, str]:
-    """Do it; the verdict and the words of it."""
+    """Do some work; its verdict, and the message of it."""
     from hep_core.input_errors import InputFileError
 
-    resident_bytes_before = _resident_bytes()
+    start_bytes = _peak_resident_bytes()
+    verdict, text = "accepted", ""
     try:
         work()
     except InputFileError as error:
-        message = str(error)
-        if _memory_ran_out(error):
-            return "failed", f"out of memory, called {type(error).__name__}: {message[:500]}"
-        if "spoiled." not in message or len(message) > 20_000:
-            return (
-                "failed",
-                f"a message of {len(message)} letters that names no file: {message[:500]}",
-            )
-        verdict, text = "refused", f"{type(error).__name__}: {message[:500]}"
+        verdict, text = _judge_error(error)
     except BaseException:  # noqa: BLE001 - the parent reports any error
-        return "failed", traceback.format_exc()[-2500:]
-    else:
-        verdict, text = "accepted", ""
-    grown = _resident_bytes() - resident_bytes_before
-    if grown > GROWTH_BYTES:
-        return "failed", f"took {grown / 2**20:.0f} MiB"
+        verdict, text = "failed", traceback.format_exc()[-2500:]
+    growth = _peak_resident_bytes() - start_bytes
+    if verdict != "failed" and growth > GROWTH_BYTES:
+        return "failed", f"took {growth / 2**20:.0f} MiB"
     return verdict, text
+
+
+def _judge_error(error: BaseException) -> tuple[str, str]:
+    """The verdict on an error for the user: it names the file in a short message."""
+    name = type(error).__name__
+    message = str(error)
+    if _memory_ran_out(error):
+        return "failed", f"out of memory, called {name}: {message[:500]}"
+    if "spoiled." not in message or len(message) > 20_000:
+        text = f"a message of {len(message)} letters that names no file: {message[:500]}"
+        return "failed", text
+    return "refused", f"{name}: {message[:500]}"
 
 
 def try_content(file_bytes: bytes, folder: Path) -> tuple[str, str]:
@@ -139,8 +143,8 @@ def _memory_ran_out(error: BaseException | None) -> bool:
     return False
 
 
-def _resident_bytes() -> int:
-    """The most so far."""
+def _peak_resident_bytes() -> int:
+    """The most real memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -158,72 +162,62 @@ def mutated_root(seed: int) -> bytes:
     rng = np.random.default_rng([*b"root", seed])
     paths = sorted(SAMPLES.glob("*.root"))
     path = paths[rng.integers(len(paths))]
-    # Nearly all of a file is compressed, and a spoiled byte ends in the decompression; so in half of the
-    # cases the tree's description lies there in plain, and what is spoiled is its meaning.
-    in_plain = bool(rng.integers(2))
-    complete, tree_at = with_plain_tree(path) if in_plain else (path.read_bytes(), 0)
-    file_bytes = bytearray(complete)
+    # Nearly all of a file is compressed, and most spoiled bytes end in the decompression. So half of
+    # the cases have the tree's description without compression, and spoil its meaning.
+    is_plain = bool(rng.integers(2))
+    good_bytes, tree_start = with_plain_tree(path) if is_plain else (path.read_bytes(), 0)
+    file_bytes = bytearray(good_bytes)
     for _ in range(rng.integers(1, 4)):
         low, high = 0, len(file_bytes)
-        if in_plain:
-            low = min(tree_at, high - 1)
+        if is_plain:
+            low = min(tree_start, high - 1)
         elif rng.random() < 0.5:
             # Header, the first directory and its keys.
             high = min(high, 400)
-        _ROOT_MUTATIONS[rng.integers(len(_ROOT_MUTATIONS))](
-            file_bytes, rng, low, max(high, low + 1)
-        )
+        mutate = _ROOT_MUTATIONS[rng.integers(len(_ROOT_MUTATIONS))]
+        mutate(file_bytes, rng, low, max(high, low + 1))
     return bytes(file_bytes)
 
 
 @cache
 def with_plain_tree(path: Path) -> tuple[bytes, int]:
-    """A file whose tree is described without compression at its end, and where that begins."""
+    """A file with the description of its tree, uncompressed, at its end, and its start."""
     with uproot.open(path) as file:
         key = file.key("Delphes")
-        old, key_length = int(key.fSeekKey), int(key.fKeylen)
+        old_start = int(key.fSeekKey)
+        key_length = int(key.fKeylen)
         chunk, cursor = key.get_uncompressed_chunk_cursor()
-        plain = bytes(np.asarray(chunk.raw_data[cursor.index :], dtype=np.uint8))
+        description = bytes(np.asarray(chunk.raw_data[cursor.index :], dtype=np.uint8))
     file_bytes = bytearray(path.read_bytes())
-    head = bytearray(file_bytes[old : old + key_length])
-    new = len(file_bytes)
-    _nbytes, version, length, date, _keylen, cycle, _seek, parent = struct.unpack_from(
-        _KEY_HEAD, head
-    )
-    plain = plain[:length]
-    struct.pack_into(
-        _KEY_HEAD,
-        head,
-        0,
-        key_length + length,
-        version,
-        length,
-        date,
-        key_length,
-        cycle,
-        new,
-        parent,
-    )
-    # The directory's own copy of the key, with the old place in it.
-    copies = [
-        at
-        for at in _found(bytes(file_bytes), file_bytes[old + 18 : old + key_length])
-        if at != old + 18
-    ]
-    for at in copies:
-        file_bytes[at - 18 : at - 18 + key_length] = head
-    file_bytes += head + plain
+    new_start = len(file_bytes)
+    head = bytearray(file_bytes[old_start : old_start + key_length])
+    fields = list(struct.unpack_from(_KEY_HEAD, head))
+    length = fields[2]
+    # fNbytes, and fSeekKey.
+    fields[0] = key_length + length
+    fields[6] = new_start
+    struct.pack_into(_KEY_HEAD, head, 0, *fields)
+
+    # The directory's copy of the key also has the old place of the tree.
+    old_place = file_bytes[old_start + _SEEK_OFFSET : old_start + key_length]
+    for position in _positions_of(file_bytes, old_place):
+        start = position - _SEEK_OFFSET
+        if start != old_start:
+            file_bytes[start : start + key_length] = head
+    file_bytes += head + description[:length]
     # fEND of the file's header.
     struct.pack_into(">i", file_bytes, 12, len(file_bytes))
-    return bytes(file_bytes), new + key_length
+    return bytes(file_bytes), new_start + key_length
 
 
-def _found(file_bytes: bytes, chunk: bytes | bytearray) -> list[int]:
-    places, at = [], file_bytes.find(chunk)
-    while at >= 0:
-        places.append(at)
-        at = file_bytes.find(chunk, at + 1)
-    return places
+def _positions_of(file_bytes: bytearray, chunk: bytearray) -> list[int]:
+    """All positions of some bytes in a file."""
+    positions = []
+    position = file_bytes.find(chunk)
+    while position >= 0:
+        positions.append(position)
+        position = file_bytes.find(chunk, position + 1)
+    return positions
 
 
 def _flip_bits(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
@@ -241,12 +235,12 @@ def _odd_number(file_bytes: bytearray, rng: Generator, low: int, high: int) -> N
     """Sizes, counts and places in a file are 4 or 8 bytes, the highest first."""
     layout = ">i" if rng.integers(2) else ">q"
     odd = [0, 1, -1, 2, 255, 0x7FFF, 2**30, 2**31 - 1, -(2**31)]
-    index = odd[rng.integers(len(odd))]
+    value = odd[rng.integers(len(odd))]
     if layout == ">q" and rng.integers(2):
-        index = int(rng.integers(-(2**63), 2**63 - 1))
+        value = int(rng.integers(-(2**63), 2**63 - 1))
     at = int(rng.integers(low, high))
     if at + 8 <= len(file_bytes):
-        struct.pack_into(layout, file_bytes, at, index)
+        struct.pack_into(layout, file_bytes, at, value)
 
 
 def _zeros(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
@@ -256,8 +250,8 @@ def _zeros(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
 
 def _same_block_twice(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
-    second = int(rng.integers(low, high - size + 1))
-    file_bytes[second : second + size] = file_bytes[at : at + size]
+    target = int(rng.integers(low, high - size + 1))
+    file_bytes[target : target + size] = file_bytes[at : at + size]
 
 
 def _inserted_block(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
@@ -267,11 +261,10 @@ def _inserted_block(file_bytes: bytearray, rng: Generator, low: int, high: int) 
 
 def _swapped_blocks(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     at, size = _block(rng, low, high)
-    second = int(rng.integers(low, high - size + 1))
-    file_bytes[at : at + size], file_bytes[second : second + size] = (
-        file_bytes[second : second + size],
-        file_bytes[at : at + size],
-    )
+    target = int(rng.integers(low, high - size + 1))
+    block = file_bytes[at : at + size]
+    file_bytes[at : at + size] = file_bytes[target : target + size]
+    file_bytes[target : target + size] = block
 
 
 def _cut_off(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
