@@ -179,14 +179,14 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
     agents_of_before = agents_of(run_dir)
     assert len(agents_of_before) == 2
     # They belong to no executor, and to no terminal; no secret is in their arguments.
-    assert all(psutil.Process(each.pid).terminal() is None for each in agents_of_before)
+    assert all(psutil.Process(agent.pid).terminal() is None for agent in agents_of_before)
     assert all(
-        len(each.cmdline()) == len(agents_of_before[0].cmdline()) for each in agents_of_before
+        len(agent.cmdline()) == len(agents_of_before[0].cmdline()) for agent in agents_of_before
     )
     agents_of_before[1].kill()
     wait_for(process, lambda: any(run_dir.glob("train/*/hlf/lost_ranks.jsonl")), "the loss is seen")
     lost_at = epoch()
-    wait_until(lambda: {each.pid for each in agents_of(run_dir)}.isdisjoint({each.pid for each in agents_of_before})
+    wait_until(lambda: {agent.pid for agent in agents_of(run_dir)}.isdisjoint({agent.pid for agent in agents_of_before})
                and len(agents_of(run_dir)) == 2, label="others start from the checkpoint")  # fmt: skip
     wait_for(process, lambda: epoch() > lost_at, "they train")
     os.killpg(process.pid, signal.SIGINT)
@@ -205,6 +205,8 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
     document = json.loads((out / "summary.json").read_text())
     assert document["samples"] == EPOCHS * sum(ROWS["train"])
     assert document["best_val_accuracy"] > 0.9
-    assert [[record["epoch"] for record in each] for each in records(out)] == [[*range(EPOCHS)]] * 2
+    assert [[record["epoch"] for record in history] for history in records(out)] == [
+        [*range(EPOCHS)]
+    ] * 2
     assert np.isfinite(document["mean_cycle_seconds"])
     assert not agents_of(run_dir)

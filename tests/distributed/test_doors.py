@@ -199,9 +199,9 @@ def test_a_silent_stranger_at_a_port_of_spark_stopped_all_jobs(tmp_path: Path) -
         ]
         message = [
             word
-            for each in family
-            if each.status() != psutil.STATUS_ZOMBIE
-            for word in each.cmdline()
+            for relative in family
+            if relative.status() != psutil.STATUS_ZOMBIE
+            for word in relative.cmdline()
         ]
         ports = set().union(*map(ports_of, family))
         with strangers(secret[::-1]) as seen:

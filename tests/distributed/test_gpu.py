@@ -128,11 +128,13 @@ def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(
             spec(f"{kind_name}-moved", model=model, epochs=4, device="cpu"),
         ]
         run_all(tmp_path / f"{kind_name}-first", *runs, paused[0], moved[0])
-        for each in (paused[0], moved[0]):
-            (each.out_dir / "summary.json").unlink()  # As if it had been stopped before its end.
+        for first_half in (paused[0], moved[0]):
+            (
+                first_half.out_dir / "summary.json"
+            ).unlink()  # As if it had been stopped before its end.
         run_all(tmp_path / f"{kind_name}-then", paused[1], moved[1])
         once, twice, later, on_cpu = (
-            flat_weights(each.out_dir) for each in (*runs, paused[1], moved[1])
+            flat_weights(run.out_dir) for run in (*runs, paused[1], moved[1])
         )
         np.testing.assert_array_equal(twice, once)
         np.testing.assert_array_equal(later, once)

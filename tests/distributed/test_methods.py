@@ -78,7 +78,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 @pytest.fixture(scope="module")
-def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
+def runs_of_ranks(
+    dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, RunSpec]:
     """All runs of three ranks, by their settings; ranks are started once, which takes seconds."""
     selected = [
         *(EXACT | keys for keys in SYNCHRONOUS), *(GOSSIP_RUN | keys for keys in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
@@ -100,9 +102,9 @@ def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
 
 @pytest.mark.parametrize("settings", SYNCHRONOUS, ids=str)
 def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
-    dataset: FeatureDataset, done: dict[str, RunSpec], settings: dict[str, Any]
+    dataset: FeatureDataset, runs_of_ranks: dict[str, RunSpec], settings: dict[str, Any]
 ) -> None:
-    run = done[str(EXACT | settings)]
+    run = runs_of_ranks[str(EXACT | settings)]
     expected = simulated(dataset, run)
     for rank, (actual, reference) in enumerate(
         zip(records(run.out_dir), expected.records, strict=True)
@@ -152,12 +154,12 @@ def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.parametrize("settings", GOSSIP, ids=str)
 def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
-    done: dict[str, RunSpec],
+    runs_of_ranks: dict[str, RunSpec],
     untrained: float,
     distance_alone: dict[bool, float],
     settings: dict[str, Any],
 ) -> None:
-    run = done[str(GOSSIP_RUN | settings)]
+    run = runs_of_ranks[str(GOSSIP_RUN | settings)]
     totals = summary(run.out_dir)
     assert totals["best_val_loss"] < 0.7 * untrained
     assert totals["samples"] == 8 * sum(ROWS["train"])
@@ -177,9 +179,9 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
 
 
 def test_shards_of_mpca_travel_beside_the_steps_on_mpi(
-    done: dict[str, RunSpec], untrained: float
+    runs_of_ranks: dict[str, RunSpec], untrained: float
 ) -> None:
-    run = done[str(GOSSIP_RUN | SHARDS)]
+    run = runs_of_ranks[str(GOSSIP_RUN | SHARDS)]
     totals = summary(run.out_dir)
     assert totals["best_val_loss"] < 0.7 * untrained
     assert totals["samples"] == 8 * sum(ROWS["train"])
@@ -193,9 +195,9 @@ def test_shards_of_mpca_travel_beside_the_steps_on_mpi(
 
 @pytest.mark.parametrize("settings", SERVERS, ids=str)
 def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
-    done: dict[str, RunSpec], untrained: float, settings: dict[str, Any]
+    runs_of_ranks: dict[str, RunSpec], untrained: float, settings: dict[str, Any]
 ) -> None:
-    run = done[str(GOSSIP_RUN | settings)]
+    run = runs_of_ranks[str(GOSSIP_RUN | settings)]
     totals, histories = summary(run.out_dir), records(run.out_dir)
     assert totals["best_val_loss"] < 0.7 * untrained
     assert totals["samples"] == 8 * sum(ROWS["train"])
@@ -206,8 +208,9 @@ def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
 
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(
-    done: dict[str, RunSpec],
+    runs_of_ranks: dict[str, RunSpec],
 ) -> None:
     np.testing.assert_array_equal(
-        flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir)
+        flat_weights(runs_of_ranks[str(TWICE)].out_dir),
+        flat_weights(runs_of_ranks["again"].out_dir),
     )

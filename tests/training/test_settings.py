@@ -19,20 +19,22 @@ def test_sgd_on_several_workers_is_refused_with_the_fix() -> None:
         TrainSettings(algorithm="sgd", workers=2)
 
 
-def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only() -> None:
-    for optimizer, scale, expected in (
-        ("sgd", True, 0.4),
-        ("sgd", False, 0.1),
-        ("adam", True, 0.1),
-    ):
-        settings = TrainSettings(
-            optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale
-        )
-        assert settings.effective_learning_rate == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("optimizer", "scale", "expected_rate"),
+    [("sgd", True, 0.4), ("sgd", False, 0.1), ("adam", True, 0.1)],
+)
+def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
+    optimizer: str, scale: bool, expected_rate: float
+) -> None:
+    settings = TrainSettings(
+        optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale
+    )
+
+    assert settings.effective_learning_rate == pytest.approx(expected_rate)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "message"),
+    ("keys", "message"),
     [
         ({"algorithm": "qg-dsgdm"}, "for plain SGD only; set train.optimizer=sgd "),
         (
@@ -64,26 +66,31 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(chosen: dict[str, Any], message: str) -> None:
+def test_contradictions_are_refused_with_the_fix(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        TrainSettings.model_validate(chosen)
-
-
-def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so() -> None:
-    for algorithm, exact in (
-        ("ar-sgd", True),
-        ("local-sgd", True),
-        ("d-psgd", False),
-        ("swarm-sgd", False),
-    ):
-        assert TrainSettings(algorithm=algorithm, slowmo=SlowMoSettings()).slowmo_is_exact is exact
-    assert TrainSettings(
-        algorithm="d-psgd", slowmo=SlowMoSettings(exact_average=True)
-    ).slowmo_is_exact
+        TrainSettings.model_validate(keys)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "policy"),
+    ("algorithm", "chosen_average", "is_exact"),
+    [
+        ("ar-sgd", None, True),
+        ("local-sgd", None, True),
+        ("d-psgd", None, False),
+        ("swarm-sgd", None, False),
+        ("d-psgd", True, True),
+    ],
+)
+def test_slowmo_averages_exactly_around_methods_that_do_so_unless_set(
+    algorithm: str, chosen_average: bool | None, is_exact: bool
+) -> None:
+    slowmo = SlowMoSettings(exact_average=chosen_average)
+
+    assert TrainSettings(algorithm=algorithm, slowmo=slowmo).slowmo_is_exact is is_exact
+
+
+@pytest.mark.parametrize(
+    ("keys", "policy"),
     [
         ({"optimizer": "adam"}, "keep"),
         ({"optimizer": "sgd", "momentum": 0.9}, "keep"),
@@ -95,6 +102,6 @@ def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so() -> No
     ],
 )
 def test_momentum_of_sgd_starts_anew_in_slowmo_and_moments_of_adam_stay(
-    chosen: dict[str, Any], policy: str
+    keys: dict[str, Any], policy: str
 ) -> None:
-    assert TrainSettings.model_validate({"algorithm": "local-sgd", **chosen}).state_policy == policy
+    assert TrainSettings.model_validate({"algorithm": "local-sgd", **keys}).state_policy == policy

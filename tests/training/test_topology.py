@@ -20,6 +20,7 @@ GRAPHS = [(name, workers) for name, counts in COUNTS.items() for workers in coun
 @pytest.mark.parametrize(("name", "workers"), GRAPHS)
 def test_weights_are_symmetric_doubly_stochastic_and_not_negative(name: str, workers: int) -> None:
     topology = make_topology(name, workers)
+
     matrix = mixing_matrix(topology)
     assert matrix.shape == (workers, workers)
     np.testing.assert_allclose(matrix.sum(axis=0), 1, atol=1e-15)
@@ -27,7 +28,8 @@ def test_weights_are_symmetric_doubly_stochastic_and_not_negative(name: str, wor
     np.testing.assert_array_equal(matrix, matrix.T)
     assert matrix.min() >= 0
     assert np.diag(matrix).min() > 0
-    assert all(rank not in remaining for rank, remaining in enumerate(topology.neighbours))
+    for rank, neighbours in enumerate(topology.neighbours):
+        assert rank not in neighbours
     # Everybody is reached from everybody.
     assert spectral_gap(topology) > 1e-3
 
@@ -38,11 +40,13 @@ def test_gossip_alone_keeps_the_mean_and_forgets_at_the_rate_of_the_second_eigen
 ) -> None:
     problem = LinearGradients(workers=workers, steps=60, seed=1, size=40, hessian=0, noise=0)
     start = np.random.default_rng(2).normal(size=(workers, 40))
-    actual = problem.drive(algorithm="d-psgd", topology=name, initial=start, optimizer="sgd")
     mean = start.mean(axis=0)
-    np.testing.assert_allclose(actual.mean(axis=1), np.tile(mean, (60, 1)), atol=1e-14)
-    spread = np.linalg.norm(actual - mean, axis=(1, 2))
+
+    trained = problem.drive(algorithm="d-psgd", topology=name, initial=start, optimizer="sgd")
+
+    np.testing.assert_allclose(trained.mean(axis=1), np.tile(mean, (60, 1)), atol=1e-14)
+    spread = np.linalg.norm(trained - mean, axis=(1, 2))
     assert (np.diff(spread)[:20] < 0).all()
-    rate = (spread[25] / spread[10]) ** (1 / 15)
-    second = 1 - spectral_gap(make_topology(name, workers))
-    assert 0.9 * second <= rate <= second * (1 + 1e-9)
+    decay_rate = (spread[25] / spread[10]) ** (1 / 15)
+    second_eigenvalue = 1 - spectral_gap(make_topology(name, workers))
+    assert 0.9 * second_eigenvalue <= decay_rate <= second_eigenvalue * (1 + 1e-9)
