@@ -1,4 +1,4 @@
-"""Batch norm, dropout and augmentation in training: averaged, kept in checkpoints, drawn by each worker for itself."""
+"""Buffers of batch norm, dropout and augmentation in training."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ from training.transports.transport import Transport
 from training.workloads.draws import Augmentation, Draws
 
 
-def run(**selected: Any) -> Simulated:
+def run(
+    *, files: Any = None, resume: Any = None, cluster: Any = UNEVEN_CLUSTER, **train: Any
+) -> Simulated:
     """Two epochs of ten steps of the small workload on three workers."""
-    passed_on = {name: selected.pop(name) for name in ("files", "resume") if name in selected}
-    cluster = selected.pop("cluster", UNEVEN_CLUSTER)
+    options = {"files": files, "resume": resume}
+    given_options = {name: option for name, option in options.items() if option is not None}
     defaults = {
         "workers": 3,
         "epochs": 2,
@@ -38,30 +40,32 @@ def run(**selected: Any) -> Simulated:
         "checkpoint_steps": 5,
         "sharding": "static",
     }
-    settings = TrainSettings.model_validate(defaults | selected)
-    return simulate_workload(TinyImages(), settings, cluster, **passed_on)
+    settings = TrainSettings.model_validate(defaults | train)
+    return simulate_workload(TinyImages(), settings, cluster, **given_options)
 
 
 def last_buffers(
-    retained: MemoryCheckpoints, position: tuple[int, int] = (2, 0)
+    checkpoints: MemoryCheckpoints, position: tuple[int, int] = (2, 0)
 ) -> list[np.ndarray[Any, Any]]:
     """The buffers of each worker in a checkpoint."""
-    found = retained.at(position)
-    return [found.load(rank)["buffers"].numpy() for rank in range(found.world_size)]
+    checkpoint = checkpoints.at(position)
+    return [checkpoint.load(rank)["buffers"].numpy() for rank in range(checkpoint.world_size)]
 
 
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
-def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: str) -> None:
-    memory_checkpoints = MemoryCheckpoints()
-    complete = run(algorithm=method, files=memory_checkpoints.files)
-    for position in ((0, 5), (1, 0)):
-        resumed = MemoryCheckpoints()
-        actual = run(algorithm=method, files=resumed.files, resume=memory_checkpoints.at(position))
-        np.testing.assert_array_equal(actual.parameters, complete.parameters)
-        np.testing.assert_array_equal(last_buffers(resumed), last_buffers(memory_checkpoints))
-        assert [record["val_loss"] for record in actual.records[0]] == [
-            record["val_loss"] for record in complete.records[0]
-        ]
+@pytest.mark.parametrize("position", [(0, 5), (1, 0)])
+def test_a_resumed_run_equals_an_uninterrupted_one(method: str, position: tuple[int, int]) -> None:
+    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    uninterrupted = run(algorithm=method, files=checkpoints.files)
+
+    resumed = run(
+        algorithm=method, files=resumed_checkpoints.files, resume=checkpoints.at(position)
+    )
+
+    np.testing.assert_array_equal(resumed.parameters, uninterrupted.parameters)
+    np.testing.assert_array_equal(last_buffers(resumed_checkpoints), last_buffers(checkpoints))
+    losses = [record["val_loss"] for record in resumed.records[0]]
+    assert losses == [record["val_loss"] for record in uninterrupted.records[0]]
 
 
 def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
@@ -94,11 +98,12 @@ def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
 ) -> None:
     memory_checkpoints = MemoryCheckpoints()
     run(algorithm="local-sgd", files=memory_checkpoints.files)
-    document = memory_checkpoints.content[1, 0]
-    chunk = torch.load(io.BytesIO(document[0]), weights_only=True)
-    chunk["buffers"] *= float("nan")
-    torch.save(chunk, spoiled := io.BytesIO())
-    document[0] = spoiled.getvalue()
+    state_of_rank = memory_checkpoints.content[1, 0]
+    state = torch.load(io.BytesIO(state_of_rank[0]), weights_only=True)
+    state["buffers"] *= float("nan")
+    file = io.BytesIO()
+    torch.save(state, file)
+    state_of_rank[0] = file.getvalue()
     resumed = MemoryCheckpoints()
     actual = run(
         algorithm="local-sgd", files=resumed.files, resume=memory_checkpoints.at((1, 0)), **resuming
@@ -179,26 +184,25 @@ def test_gradients_of_virtual_workers_are_those_of_each_alone_with_dropout_and_b
 def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 3, 3, 1)
     framed = nn.functional.pad(image, (0, 0, 1, 1, 1, 1))[0, :, :, 0]
-    chunks = [
-        framed[top : top + 3, leftovers : leftovers + 3]
-        for top in range(3)
-        for leftovers in range(3)
-    ]
-    possible = {
-        tuple(crop.flatten().tolist()) for chunk in chunks for crop in (chunk, chunk.flip(1))
-    }
+    possible_crops: set[tuple[int, ...]] = set()
+    for row in range(3):
+        for column in range(3):
+            crop = framed[row : row + 3, column : column + 3]
+            possible_crops.add(tuple(crop.flatten().tolist()))
+            possible_crops.add(tuple(crop.flip(1).flatten().tolist()))
+    assert len(possible_crops) == 18
     batch = Batch((image.repeat(500, 1, 1, 1),), torch.zeros(500), torch.ones(500))
     draws = Draws(seed=1, rank=0, augmentation=Augmentation(padding=1, side=3))
+
     (images,) = draws.prepare(batch, for_torch=False).inputs
-    assert {tuple(crop.flatten().tolist()) for crop in images} == possible
-    assert len(possible) == 18
+
+    assert {tuple(crop.flatten().tolist()) for crop in images} == possible_crops
 
 
 def test_no_network_of_events_has_buffers_that_change() -> None:
-    assert (
-        FlatModel(nn.Sequential(Standardize(Scaler([0.0], [1.0])), nn.Linear(1, 2))).buffers().size
-        == 0
-    )
+    network = nn.Sequential(Standardize(Scaler([0.0], [1.0])), nn.Linear(1, 2))
+
+    assert FlatModel(network).buffers().size == 0
 
 
 def test_counts_survive_as_integers() -> None:
