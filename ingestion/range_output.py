@@ -31,8 +31,7 @@ from ingestion.tally import StepCounts, sum_counts
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it
 #: saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "sample"]
-
-
+#: Columns with minima and maxima in the footer.
 _WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
 
 

@@ -39,7 +39,7 @@ class CutflowCounters(Counters):
 
 
 class IngestedPart(Counters):
-    """A range of entries of a ROOT file; see `ingestion.spark_job.EventsPart`."""
+    """A range of entries of a ROOT file; see `ingestion.range_output.EventsPart`."""
 
     sample: str
     file_uuid: str
