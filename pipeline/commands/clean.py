@@ -13,7 +13,8 @@ from pipeline.runs import own_folders
 from pipeline.runs.log import size_of
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import is_claimed
-from pipeline.runs.store import StageStore, number_of
+from pipeline.runs.store import StageStore
+from pipeline.runs.version_store import number_of
 
 
 class Removable(NamedTuple):

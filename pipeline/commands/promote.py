@@ -39,7 +39,6 @@ from pipeline.runs.outputs import changed_files
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
-from pipeline.runs.store import number_of
 from pipeline.runs.trained_models import (
     FoundModel,
     check_classes,
@@ -48,6 +47,7 @@ from pipeline.runs.trained_models import (
     read_trained,
 )
 from pipeline.runs.version import PromotedModel, Version
+from pipeline.runs.version_store import number_of
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.evaluation_task import task_of_run
 from pipeline.stages.table import STAGE_OF, content_read

@@ -9,7 +9,8 @@ from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import changed_files, suspect_files
-from pipeline.runs.store import AnyVersion, StageStore, VersionStore
+from pipeline.runs.store import StageStore
+from pipeline.runs.version_store import AnyVersion, VersionStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
 

@@ -16,8 +16,8 @@ from pipeline.runs import own_folders
 from pipeline.runs.manifest import Manifest, ModelManifest, read_manifest
 from pipeline.runs.outputs import EarlierFiles, OutputFile, digest_of, written_files
 from pipeline.runs.state_files import damaged
-from pipeline.runs.store import VersionStore, listed, number_of
 from pipeline.runs.version import MANIFEST, PromotedModel
+from pipeline.runs.version_store import VersionStore, listed, number_of
 
 #: Folder of the registry in the run folder.
 REGISTRY: Final = "registry"

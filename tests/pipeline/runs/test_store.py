@@ -54,7 +54,7 @@ def test_a_kill_before_the_pointer_leaves_the_earlier_version_in_use(
             raise KeyboardInterrupt
         write_atomically(path, document)
 
-    monkeypatch.setattr("pipeline.runs.store.write_atomically", write_or_be_killed)
+    monkeypatch.setattr("pipeline.runs.version_store.write_atomically", write_or_be_killed)
     with contextlib.suppress(KeyboardInterrupt):
         commit_version(store)
 
