@@ -1,4 +1,4 @@
-"""How mpirun is started."""
+"""The environment and the network of mpirun."""
 
 from __future__ import annotations
 
@@ -13,33 +13,42 @@ from training.launching.loopback_only import without_network
 from training.launching.mpirun import rank_environment
 from training.settings import TrainSettings
 
-ARGS, AGENT = "PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_agent"
-BOTH = {ARGS, "OMPI_MCA_plm_rsh_args"}
+SSH_ARGUMENTS, SSH_AGENT = "PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_agent"
+ARGUMENT_VARIABLES = {SSH_ARGUMENTS, "OMPI_MCA_plm_rsh_args"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variable", "has_ours"),
+    ("arguments", "user_variable", "our_variables"),
     [
-        (["--hostfile", "hosts.txt"], "", BOTH),
-        ([], ARGS, {"OMPI_MCA_plm_rsh_args"}),
+        (["--hostfile", "hosts.txt"], "", ARGUMENT_VARIABLES),
+        ([], SSH_ARGUMENTS, {"OMPI_MCA_plm_rsh_args"}),
         (["--prtemca", "plm_ssh_agent", "/path/agent"], "", set()),
-        ([], AGENT, set()),
+        ([], SSH_AGENT, set()),
     ],
 )
-def test_a_host_without_power_stalled_mpirun_forever_but_options_and_agent_of_the_user_stay(
-    arguments: list[str], variable: str, has_ours: set[str], monkeypatch: pytest.MonkeyPatch
+def test_ssh_notices_a_silent_host_unless_the_user_has_set_its_options(
+    arguments: list[str],
+    user_variable: str,
+    our_variables: set[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (*BOTH, "PRTE_MCA_plm_ssh_agent", AGENT):
+    for name in (*ARGUMENT_VARIABLES, "PRTE_MCA_plm_ssh_agent", SSH_AGENT):
         monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "-p 2222")
-    actual = rank_environment(TrainSettings(workers=2), arguments)
-    assert {name for name in BOTH if "ServerAliveInterval=" in actual.get(name, "")} == has_ours
-    assert not variable or actual[variable] == "-p 2222"
+    if user_variable:
+        monkeypatch.setenv(user_variable, "-p 2222")
+
+    environment = rank_environment(TrainSettings(workers=2), arguments)
+
+    noticing = {
+        name for name in ARGUMENT_VARIABLES if "ServerAliveInterval=" in environment.get(name, "")
+    }
+    assert noticing == our_variables
+    if user_variable:
+        assert environment[user_variable] == "-p 2222"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variable", "stays"),
+    ("arguments", "variable", "keeps_network"),
     [
         ([], "", False),
         (["--mca", "osc", "^ucx"], "", False),
@@ -49,15 +58,18 @@ def test_a_host_without_power_stalled_mpirun_forever_but_options_and_agent_of_th
     ],
 )
 def test_only_a_run_on_one_host_loses_the_network(
-    arguments: list[str], variable: str, stays: bool, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], variable: str, keeps_network: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if variable:
         monkeypatch.setenv(variable, "1")
-    assert (without_network(arguments, Path()) == []) == stays
+
+    isolation = without_network(arguments, Path())
+
+    assert (isolation == []) is keeps_network
 
 
-def as_mpirun(folder: Path, needed: Path) -> list[str]:
-    """A program in the place of mpirun, which shows its environment and its arguments."""
+def isolated_command(folder: Path, needed_folder: Path) -> list[str]:
+    """The command of an mpirun that prints its environment and its arguments."""
     program = folder / "mpirun"
     program.write_text(
         '#!/bin/sh\necho "$OMPI_MCA_btl"; readlink /proc/self/ns/net; echo "$HOME" "$OMPI_MCA_pml" "$@"\n'
@@ -66,7 +78,7 @@ def as_mpirun(folder: Path, needed: Path) -> list[str]:
     return [
         *MODULE_COMMAND,
         "training.launching.loopback_only",
-        str(needed),
+        str(needed_folder),
         str(program),
         "-n",
         "2",
@@ -75,7 +87,7 @@ def as_mpirun(folder: Path, needed: Path) -> list[str]:
 
 def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
     completed = subprocess.run(
-        as_mpirun(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True
+        isolated_command(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True
     )
     assert completed.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
 
@@ -83,7 +95,7 @@ def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path)
 def test_parameters_of_a_site_or_user_do_not_reach_mpirun_on_one_host(tmp_path: Path) -> None:
     env = {**os.environ, "HOME": "/home/ada", "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib"}
     completed = subprocess.run(
-        as_mpirun(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env
+        isolated_command(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env
     )
     first, _, last = completed.stdout.splitlines()
     assert (first, last) == ("^tcp", "/dev/null  -x HOME=/home/ada -n 2")
