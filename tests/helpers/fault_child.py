@@ -38,9 +38,9 @@ IN_USE: Final = 5
 
 def kill_at(index: int) -> None:
     """Kill the process group at a step of the first publication; files are opened to be written, and renamed."""
-    from pipeline.runs import store
+    from pipeline.runs.version_store import VersionStore
 
-    commit, steps = store.StageStore.commit, {"done": 0, "is_publishing": False}
+    publish, steps = VersionStore.publish, {"done": 0, "is_publishing": False}
 
     def step() -> None:
         steps["done"] += 1
@@ -53,9 +53,9 @@ def kill_at(index: int) -> None:
         if steps["is_publishing"] and (is_written or event == "os.rename"):
             step()
 
-    def watched_commit(self: Any, folder: Path, manifest: Any, **selected: Any) -> Any:
+    def watched_publish(self: Any, *arguments: Any) -> Any:
         steps["is_publishing"] = steps["done"] == 0
-        version = commit(self, folder, manifest, **selected)
+        version = publish(self, *arguments)
         if steps["is_publishing"]:
             steps["is_publishing"] = False
             step()
@@ -64,21 +64,21 @@ def kill_at(index: int) -> None:
             )
         return version
 
-    store.StageStore.commit = watched_commit  # type: ignore[method-assign]
+    VersionStore.publish = watched_publish  # type: ignore[method-assign]
     sys.addaudithook(watch)
 
 
 def after_begin(work: Callable[[], object]) -> None:
     """Do something once a new version folder is there, before the work in it."""
-    from pipeline.runs import store
+    from pipeline.runs.version_store import VersionStore
 
-    create = store.StageStore.create
+    create = VersionStore.create
 
     def create_and_more(self: Any, *args: Any, **kwargs: Any) -> None:
         create(self, *args, **kwargs)
         work()
 
-    store.StageStore.create = create_and_more  # type: ignore[method-assign]
+    VersionStore.create = create_and_more  # type: ignore[method-assign]
 
 
 def wait_at_lock(path: Path) -> None:
