@@ -64,7 +64,7 @@ def kill_at(index: int) -> None:
             )
         return version
 
-    VersionStore.publish = watched_publish  # type: ignore[method-assign]
+    VersionStore.publish = watched_publish  # type: ignore[method-assign, assignment]
     sys.addaudithook(watch)
 
 
