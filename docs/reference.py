@@ -1,7 +1,7 @@
 """Writes the reference pages of the site from the code (config keys, commands, features, algorithms), and `full.yaml`.
 
-A key is documented by its field, a command by its options, a feature by its row in the column table, an algorithm by
-its registration and the docstrings of its file.
+A key is documented by its field, a command by its options, a feature by its row in the column
+table, an algorithm by its registration and the docstrings of its file.
 """
 
 from __future__ import annotations

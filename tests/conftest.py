@@ -24,8 +24,8 @@ from pipeline.machine.spark_session import JVM_VARIABLE, SparkProvider
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"
 
-# The same examples each time; `--hypothesis-profile=default` draws others. The time of an example depends on other work
-# of the machine; pytest's time limits end what hangs.
+# The same examples each time; `--hypothesis-profile=default` draws others. The time of an example
+# depends on other work of the machine; pytest's time limits end what hangs.
 settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.load_profile("any machine")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,47 @@ def test_no_name_has_two_addresses() -> None:
             reexported[str(path.relative_to(ROOT))] = names
 
     assert reexported == REEXPORTED
+
+
+#: Names that fit everything, so that a reader must look up what they hold.
+VAGUE = frozenset(
+    re.findall(
+        r"\w+",
+        """each found given this that other others of one both all_ kept shown what which there here
+        chosen made told said say words put left own wanted whole rest part parts after before of_all
+        thing things content kind place number known done again plus""",
+    )
+)
+
+
+def bound_names(tree: ast.Module) -> list[str]:
+    """Names that a module binds: variables, loop variables and parameters."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+    return names
+
+
+def share_of_vague_names(folders: Sequence[str]) -> float:
+    """Share of the names in some folders that do not say what they hold."""
+    names = []
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*.py"):
+            names += bound_names(ast.parse(path.read_text(encoding="utf-8")))
+    vague = [name for name in names if name.strip("_") in VAGUE]
+    return len(vague) / len(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folders", [PACKAGES, ("tests",)], ids=["source", "tests"])
+def test_names_say_what_they_hold(folders: Sequence[str]) -> None:
+    assert share_of_vague_names(folders) <= 0.01
+
+
+def test_vague_names_are_counted() -> None:
+    names = bound_names(ast.parse("for each in events:\n    kept = lambda found: each.pt"))
+
+    assert sorted(names) == ["each", "found", "kept"]

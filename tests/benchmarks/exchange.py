@@ -1,8 +1,8 @@
 """Benchmark: averages of the vectors of two workers over MPI (`make bench`).
 
-One number is one complete average, in memory or through sockets. Both workers make them at the same time, so that each
-waits for the other now and then; `alone` is one worker whose partner makes none. The goal: at most 2 microseconds for
-the 2,013 parameters of the HLF network in memory, alone.
+One number is one complete average, in memory or through sockets. Both workers make them at the same
+time, so that each waits for the other now and then; `alone` is one worker whose partner makes none.
+The goal: at most 2 microseconds for the 2,013 parameters of the HLF network in memory, alone.
 """
 
 from __future__ import annotations

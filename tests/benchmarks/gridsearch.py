@@ -1,7 +1,8 @@
 """Benchmark: trainings of a grid search against a plain torch loop with fused Adam (`make bench`).
 
-The loop is the quickest that a user would write: tensors in memory, no weights of events. Same networks, folds, batches
-and numbers of steps on both sides; alternating runs in one process, on one core.
+The loop is the quickest that a user would write: tensors in memory, no weights of events. Same
+    networks, folds, batches and numbers of steps on both sides; alternating runs in one process, on
+    one core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Benchmark: one event, and batches, through the exported networks in onnxruntime and in torch, on one core."""
+"""Benchmark: one event, and batches, through the exported networks in onnxruntime and in torch, on
+one core."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Load-test samples: copies of a few real events in any number, to measure time and memory.
 
-`python tests/benchmarks/load_test.py FOLDER --events 100000` writes a sample of the bundled events and a config for it.
+`python tests/benchmarks/load_test.py FOLDER --events 100000` writes a sample of the bundled events
+and a config for it.
 
-Every copy is a real event, turned by a random angle in phi and mirrored in eta with probability 1/2: all copies differ
-and the physics is the same. Copies of an event are in all splits, so only the times of such a sample mean something.
+Every copy is a real event, turned by a random angle in phi and mirrored in eta with probability
+1/2: all copies differ and the physics is the same. Copies of an event are in all splits, so only
+the times of such a sample mean something.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Benchmark: methods on several hosts, with and without a delay of the network (`make bench-network`).
 
-The hosts are network namespaces of this machine (see `tests/helpers/network_hosts.py`), so all ranks share its cores;
-the numbers of a row are comparable, and those of hosts with a core per rank are higher. A rate is events per second of
-all workers; an exchange is one complete average of the 2,013 parameters of the HLF network, both ranks active. The
-goals: an exchange within two round trips and 100 microseconds; AD-PSGD and SwarmSGD at 0.9 of their rate in shared
-memory without delay, and ahead of AR-SGD with it.
+The hosts are network namespaces of this machine (see `tests/helpers/network_hosts.py`), so all
+ranks share its cores; the numbers of a row are comparable, and those of hosts with a core per rank
+are higher. A rate is events per second of all workers; an exchange is one complete average of the
+2,013 parameters of the HLF network, both ranks active. The goals: an exchange within two round
+trips and 100 microseconds; AD-PSGD and SwarmSGD at 0.9 of their rate in shared memory without
+delay, and ahead of AR-SGD with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Benchmark: reading features, as ratios to bare petastorm and bare pyarrow (`make bench`).
 
-Wall-clock time, warm page cache, one thread for torch as in a rank. Runs of what is compared alternate; ratios are
-taken within a run, and medians are shown. Bare petastorm and bare pyarrow read the same columns of the same files with
-the same settings and do nothing with them; the readers deliver shuffled batches of 128 events.
+Wall-clock time, warm page cache, one thread for torch as in a rank. Runs of what is compared
+alternate; ratios are taken within a run, and medians are shown. Bare petastorm and bare pyarrow
+read the same columns of the same files with the same settings and do nothing with them; the readers
+deliver shuffled batches of 128 events.
 """
 
 from __future__ import annotations

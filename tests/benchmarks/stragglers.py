@@ -1,10 +1,10 @@
 """Benchmark: one of four ranks is stopped from outside for nine tenths of the time (`make bench-stragglers`).
 
-What a crowded machine, a debugger or a paused virtual machine do. `train` runs as a user starts it; from one second
-after its start on, SIGSTOP and SIGCONT hold rank 1 for 180 of every 200 ms. The rate is all samples over the longest
-sum of epoch seconds of a rank. Runs alternate with undisturbed ones; the share is that of their medians. Beside it
-stands the undisturbed rate as a multiple of that of `ar-sgd`. The goals: a share of 0.70, and 0.9 times `ar-sgd` for
-`ad-psgd`.
+What a crowded machine, a debugger or a paused virtual machine do. `train` runs as a user starts it;
+from one second after its start on, SIGSTOP and SIGCONT hold rank 1 for 180 of every 200 ms. The
+rate is all samples over the longest sum of epoch seconds of a rank. Runs alternate with undisturbed
+ones; the share is that of their medians. Beside it stands the undisturbed rate as a multiple of
+that of `ar-sgd`. The goals: a share of 0.70, and 0.9 times `ar-sgd` for `ad-psgd`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Benchmark: training against a bare torch loop, two workers, simulator, overhead, a GPU (`make bench`).
 
-Rates are events per second of reading, computing and communicating; validation and checkpoints are left out on both
-sides. Runs of what is compared alternate, and medians of the ratios are shown.
+Rates are events per second of reading, computing and communicating; validation and checkpoints are
+left out on both sides. Runs of what is compared alternate, and medians of the ratios are shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Inputs and outputs on servers of another host: XRootD, https with a password, S3; killed, silent and back again."""
+"""Inputs and outputs on servers of another host: XRootD, https with a password, S3; killed, silent
+and back again."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def on_hosts(hosts: Network, folder: Path, local: LocalResults, *, count: int = 
     return runs
 
 
-#: With and without SlowMo. Methods that do not wait train until their losses agree: those of six runs each on one
-#: machine lie within 4 % of each other, with SlowMo within 17 %.
+#: With and without SlowMo. Methods that do not wait train until their losses agree: those of six
+#: runs each on one machine lie within 4 % of each other, with SlowMo within 17 %.
 CASES = [
     (f"train.algorithm={name}", *more, f"train.epochs={3 if name == 'ar-sgd' else 20}")
     for name in METHODS

@@ -1,4 +1,5 @@
-"""Airflow in its own environment, with a home, a database and ports of its own under a test's folder."""
+"""Airflow in its own environment, with a home, a database and ports of its own under a test's
+folder."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ class AirflowHome:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(timeout=30)
-        # Airflow's own processes change their titles, which takes their environment with it; their group stays.
+        # Airflow's own processes change their titles, which takes their environment with it; their
+        # group stays.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         for each in processes_of(self.folder):

@@ -1,4 +1,5 @@
-"""Runs of `ingest` and `features` over files of our own, in this process or on a Spark that outlives them."""
+"""Runs of `ingest` and `features` over files of our own, in this process or on a Spark that
+outlives them."""
 
 from __future__ import annotations
 

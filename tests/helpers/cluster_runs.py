@@ -1,4 +1,5 @@
-"""Results of one machine, and runs of the pipeline on a host, which the tests on clusters compare with them."""
+"""Results of one machine, and runs of the pipeline on a host, which the tests on clusters compare
+with them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Clusters on the hosts of `network_hosts`: ssh, a standalone Spark, a SLURM, by the commands of docs/clusters.
 
-All folders but /dev/shm are shared by the hosts, as on a cluster with shared storage. The services end with the hosts.
+All folders but /dev/shm are shared by the hosts, as on a cluster with shared storage. The services
+end with the hosts.
 """
 
 from __future__ import annotations

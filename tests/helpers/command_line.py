@@ -17,7 +17,8 @@ SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 #: Those that `run` includes with `small_config`: no network is to be what a grid search found.
 STAGES = ("ingest", "features", "train", "evaluate", "export", "report")
 
-#: Half of the processor time of a JVM that runs one stage goes into compiling and collecting in parallel.
+#: Half of the processor time of a JVM that runs one stage goes into compiling and collecting in
+#: parallel.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CLASSES = Path(sys.prefix, "spark.jsa")
 if _CLASSES.exists():

@@ -2,11 +2,12 @@
 
 python fault_child.py '{"kill_at": 4}' report --config my.yaml
 
-    kill_at: 3               kill -9 of the process group at the third step of the first publication, see STEPS;
+    kill_at: 3               kill -9 of the process group at the third step of the first
+        publication, see STEPS;
                              at 0: as soon as the new version folder is there
-    at_begin: [...]          run this command once the new version folder is there
-    figures: false           their files stay empty
-    wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there; who then gets the
+    at_begin: [...]          run this command once the new version folder is there figures: false
+    their files stay empty wait_for: "path"         at the lock, make "path.<process id>" and wait
+    until "path" is there; who then gets the
                              lock waits until another one was refused
 """
 

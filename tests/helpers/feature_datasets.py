@@ -1,4 +1,5 @@
-"""Small features datasets for tests of training and evaluation: separable classes, any layout of row groups."""
+"""Small features datasets for tests of training and evaluation: separable classes, any layout of
+row groups."""
 
 from __future__ import annotations
 
@@ -120,9 +121,9 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """(num_particles, 11) numbers of the particles of events: a lepton, then hadrons and photons.
 
-    The classes differ in the pT of the lepton, 30, 50 and 80 GeV with a spread of 4, and in the mean
-    pT of the candidates, 1, 3 and 9 GeV. `labels`, `lengths`: (num_events,) classes, and numbers of
-    particles with the lepton.
+    The classes differ in the pT of the lepton, 30, 50 and 80 GeV with a spread of 4, and in the
+    mean pT of the candidates, 1, 3 and 9 GeV. `labels`, `lengths`: (num_events,) classes, and
+    numbers of particles with the lepton.
     """
     shape = (len(labels), int(lengths.max(initial=1)))
     is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)

@@ -34,8 +34,8 @@ SETTINGS: Final = {
 #: In the order in which they run.
 STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Runs stages that no single command includes, on one Spark: `run` leaves out a search that no network asks for.
-#: Files of figures stay empty.
+#: Runs stages that no single command includes, on one Spark: `run` leaves out a search that no
+#: network asks for. Files of figures stay empty.
 ALL_STAGES: Final = f"""
 import sys
 sys.path.append({str(ROOT / "tests" / "helpers")!r})
@@ -60,8 +60,9 @@ _TIMES: Final = frozenset(
 class FinishedRun:
     """A finished run of a small config; its run folder can be put back to before any stage.
 
-    Cases work in `folder`. In `shared` the run is kept as it was when it had finished: the first of several test
-    processes makes it, the others wait for it. `seconds`: about how long each stage takes as a command of its own.
+    Cases work in `folder`. In `shared` the run is kept as it was when it had finished: the first of
+    several test processes makes it, the others wait for it. `seconds`: about how long each stage
+    takes as a command of its own.
     """
 
     def __init__(self, folder: Path, shared: Path) -> None:

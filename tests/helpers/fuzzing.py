@@ -162,8 +162,8 @@ def mutated_root(seed: int) -> bytes:
     rng = np.random.default_rng([*b"root", seed])
     paths = sorted(SAMPLES.glob("*.root"))
     path = paths[rng.integers(len(paths))]
-    # Nearly all of a file is compressed, and most spoiled bytes end in the decompression. So half of
-    # the cases have the tree's description without compression, and spoil its meaning.
+    # Nearly all of a file is compressed, and most spoiled bytes end in the decompression. So half
+    # of the cases have the tree's description without compression, and spoil its meaning.
     is_plain = bool(rng.integers(2))
     good_bytes, tree_start = with_plain_tree(path) if is_plain else (path.read_bytes(), 0)
     file_bytes = bytearray(good_bytes)

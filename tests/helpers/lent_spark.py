@@ -1,4 +1,5 @@
-"""The command line in this process, with a Spark that outlives it: starting one takes longer than most commands."""
+"""The command line in this process, with a Spark that outlives it: starting one takes longer than
+most commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All-reduces as their ranks do them: lists of messages, for events in a simulator and for sockets between hosts.
 
-`message_programs.py RANK KIND REPEATS SIZES ADDRESS ...` runs one on a host, with sockets that sleep while they wait,
-and prints the median time for each size.
+`message_programs.py RANK KIND REPEATS SIZES ADDRESS ...` runs one on a host, with sockets that
+sleep while they wait, and prints the median time for each size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Generator
 
-#: What a rank does next: send to a rank a number of bytes, or wait for a number of bytes from a rank.
+#: What a rank does next: send to a rank a number of bytes, or wait for a number of bytes from a
+#: rank.
 Action = tuple[str, int, float]
 Program = Generator[Action, None, None]
 _PORT = 7780

@@ -1,4 +1,5 @@
-"""The mixing matrices of communication graphs, and their spectral gaps (Migliorini 2020, section 2.2)."""
+"""The mixing matrices of communication graphs, and their spectral gaps (Migliorini 2020, section
+2.2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Hosts of a network on this machine: namespaces with a delay and a rate between them.
 
-Each host has an address, a host name, a hosts file and a /dev/shm of its own, so that MPI, Spark and SLURM take them
-for different machines; all other folders are shared storage. A bridge connects them; with a delay or a rate, a switch
-in user space: every host has a TAP device, whose frames a process forwards after the delay (see `network_switch.py`).
+Each host has an address, a host name, a hosts file and a /dev/shm of its own, so that MPI, Spark
+and SLURM take them for different machines; all other folders are shared storage. A bridge connects
+them; with a delay or a rate, a switch in user space: every host has a TAP device, whose frames a
+process forwards after the delay (see `network_switch.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from models.saved_model import ModelSpec, build
 
 NAMES: list[ModelName] = list(NETWORKS)
 ON_PARTICLES: list[ModelName] = [name for name in NAMES if "particles" in NETWORKS[name].inputs]
-#: Networks on particle lists with their settings: all of them, and those whose settings change what they do with lists.
+#: Networks on particle lists with their settings: all of them, and those whose settings change what
+#: they do with lists.
 VARIANTS: list[tuple[ModelName, dict[str, Any]]] = [
     *((name, {}) for name in ON_PARTICLES),
     *((name, {"read_from": "start"}) for name in ("particles", "inclusive")),
@@ -39,7 +40,8 @@ SCALERS = {
         np.linspace(0.1, 30, NUM_PARTICLE_FEATURES).tolist(),
     ),
 }
-#: The same, with every third column logarithmic above a size of its own, and the limit of the features.
+#: The same, with every third column logarithmic above a size of its own, and the limit of the
+#: features.
 ROBUST_SCALERS = {
     name: scaler._replace(
         log_above=[0.0 if place % 3 else 0.1 + place for place in range(len(scaler.mean))],

@@ -71,7 +71,8 @@ def publish(
 ) -> Version:
     """Publish a version that was made from those in use of the stages that it reads.
 
-    `folder`: with its files; None: a new one. `content`: of its files; another makes what is made from it stale.
+    `folder`: with its files; None: a new one. `content`: of its files; another makes what is made
+    from it stale.
     """
     store = StageStore(run_dir, stage)
     if folder is None:

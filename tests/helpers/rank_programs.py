@@ -1,4 +1,5 @@
-"""Runs the programs of tests/distributed/programs on ranks of MPI, and collects what each rank has to say."""
+"""Runs the programs of tests/distributed/programs on ranks of MPI, and collects what each rank has
+to say."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from training.launching.mpirun import find_mpirun, rank_environment
 from training.settings import TrainSettings
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
-#: What mpirun says when no rank has begun, and the program is started once more: a busy host did not start its daemon
-#: in time, or a killed mpirun of the same process id left files, which are removed then.
+#: What mpirun says when no rank has begun, and the program is started once more: a busy host did
+#: not start its daemon in time, or a killed mpirun of the same process id left files, which are
+#: removed then.
 _NOT_BEGUN = (
     "A daemon failed to report back after being spawned",
     "PMIx server's listener thread failed to start",

@@ -1,6 +1,7 @@
 """Slow features of one event at a time, straight from the definitions, to test the fast kernels against.
 
-Only loops, `math` and Python floats (double precision). Nothing here is shared with the `features` package.
+Only loops, `math` and Python floats (double precision). Nothing here is shared with the `features`
+package.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-#: Lists of candidates: the most that are kept, the name of their pT, their flag and the name of their isolation.
+#: Lists of candidates: the most that are kept, the name of their pT, their flag and the name of
+#: their isolation.
 CANDIDATES = {
     "tracks": (450, "pt", "is_charged_hadron", "iso_charged"),
     "photons": (150, "et", "is_photon", "iso_photon"),

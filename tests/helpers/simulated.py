@@ -293,7 +293,8 @@ class StepRecorder:
 class LinearGradients:
     """Workers with quadratic losses of equal Hessian: g_i,t(x) = h x - b_i,t, with random b.
 
-    `hessian`: h; 0 makes the gradients noise that does not depend on x. `noise`: standard deviation of b.
+    `hessian`: h; 0 makes the gradients noise that does not depend on x. `noise`: standard deviation
+    of b.
     """
 
     def __init__(
@@ -332,8 +333,9 @@ class LinearGradients:
     ) -> NDArray[np.float64]:
         """Run an algorithm in the simulator; the workers' models after each step, (steps, workers, parameters).
 
-        `initial`: (workers, parameters), where workers start from different points. `results`: gets the models that the
-        method returns. `exchange`: whether pairs average in `memory` or through `sockets`.
+        `initial`: (workers, parameters), where workers start from different points. `results`: gets
+        the models that the method returns. `exchange`: whether pairs average in `memory` or through
+        `sockets`.
         """
         clock, protocol = VirtualClock(), selected.pop("exchange", "memory")
         train = settings(**({"workers": self.workers, "learning_rate": 0.1} | selected))

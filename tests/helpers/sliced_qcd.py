@@ -1,4 +1,5 @@
-"""Files of QCD cut into slices of pT, as generators make them: each with a cross-section and a size of its own."""
+"""Files of QCD cut into slices of pT, as generators make them: each with a cross-section and a size
+of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ingestion.known_layouts import LAYOUTS, BranchLayout
 
 #: Cross-section of the whole sample [pb], invented.
 WHOLE: Final = 5000.0
-#: Lower edges of the pT of the leading jet [GeV], and one of how many events each slice keeps to have too few.
+#: Lower edges of the pT of the leading jet [GeV], and one of how many events each slice keeps to
+#: have too few.
 EDGES: Final = (0.0, 50.0, 100.0)
 THINNED: Final = (4, 4, 1)
 

@@ -1,4 +1,5 @@
-"""Real cgroups with limits, for processes that a test starts; a test is skipped where none can be made."""
+"""Real cgroups with limits, for processes that a test starts; a test is skipped where none can be
+made."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Runs stages in this process, without a JVM; as a program, kills them at requests to object storage.
 
 `stages_in_process.py CONFIG FOLDER` reads lines `STAGE REQUEST`. It runs each stage in a process of
-its own, and prints the number of its requests or how it ended. Such a process ends by kill -9 at the
-given request, where 0 is the first: the request is sent if its number is odd, and the answer never
-read. At -1 it is not killed.
+its own, and prints the number of its requests or how it ended. Such a process ends by kill -9 at
+the given request, where 0 is the first: the request is sent if its number is odd, and the answer
+never read. At -1 it is not killed.
 """
 
 from __future__ import annotations

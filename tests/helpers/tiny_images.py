@@ -1,4 +1,5 @@
-"""A small workload with all that features lack: batch norm, dropout and augmentation; for ranks and simulator alike."""
+"""A small workload with all that features lack: batch norm, dropout and augmentation; for ranks and
+simulator alike."""
 
 from __future__ import annotations
 

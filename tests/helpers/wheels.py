@@ -55,7 +55,8 @@ def installed_wheel(folder: Path) -> Path:
     venv.create(folder / "env", with_pip=False, symlinks=True)
     programs = folder / "env" / "bin"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "env")}))
-    # Of a folder that such a file names, Python reads no further ones: the editable install of the checkout stays out.
+    # Of a folder that such a file names, Python reads no further ones: the editable install of the
+    # checkout stays out.
     (site / "present.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     command = ("uv", "--quiet", "pip", "install", "--offline", "--no-deps", "--python")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

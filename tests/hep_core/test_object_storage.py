@@ -1,4 +1,5 @@
-"""Files on a real S3 server: read like local ones; wrong credentials and buckets are named, silence ends."""
+"""Files on a real S3 server: read like local ones; wrong credentials and buckets are named, silence
+ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files on an HTTP server of our own: read like local ones, tried again when it falters, named when it is down."""
+"""Files on an HTTP server of our own: read like local ones, tried again when it falters, named when
+it is down."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 
 SETTINGS: Final = IngestSettings()
 FOR_EVER: Final = 1_000_000
-#: Requests that fail in a row: more than HEAD and the GET after it, fewer than what three attempts make.
+#: Requests that fail in a row: more than HEAD and the GET after it, fewer than what three attempts
+#: make.
 FAILURES: Final = {UNAVAILABLE: 2, DROPPED: 3}
 
 

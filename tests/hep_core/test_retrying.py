@@ -229,7 +229,8 @@ def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
 ) -> None:
     (info,) = checked_files(path)
     expected = select(info).table
-    # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
+    # Call 61 is of the third piece: rows of two have been written. The second attempt fails at
+    # once.
     read_in_pieces(monkeypatch, 2)
     flaky = Flaky(uproot.TBranch.array, once_more(), times=2, num_good=60)
     monkeypatch.setattr(uproot.TBranch, "array", flaky.method())

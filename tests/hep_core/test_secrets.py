@@ -1,4 +1,5 @@
-"""What is hidden: userinfo and signed parameters of URLs, and credentials of the config; and nothing of the physics."""
+"""What is hidden: userinfo and signed parameters of URLs, and credentials of the config; and
+nothing of the physics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files that are still being written, or came too late, are left for another run, with a message."""
+"""Files that are still being written, or came too late, are left for another run, with a
+message."""
 
 from __future__ import annotations
 

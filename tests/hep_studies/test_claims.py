@@ -1,4 +1,5 @@
-"""`compare --claims`: the page of claims, and the pages in docs that must be those of the stored results."""
+"""`compare --claims`: the page of claims, and the pages in docs that must be those of the stored
+results."""
 
 from __future__ import annotations
 

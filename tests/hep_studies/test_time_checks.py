@@ -1,4 +1,5 @@
-"""Simulated times are checked where they are claimed: ranks that sleep for a step exchange by MPI."""
+"""Simulated times are checked where they are claimed: ranks that sleep for a step exchange by
+MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Cutting files between baskets: every entry in exactly one piece, and the same events however a file is cut."""
+"""Cutting files between baskets: every entry in exactly one piece, and the same events however a
+file is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The same event in two files: after hadd and skims the file has another UUID, and copies would cross splits."""
+"""The same event in two files: after hadd and skims the file has another UUID, and copies would
+cross splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Copies of events whose content was made again are known by run and event numbers, where these are an identity."""
+"""Copies of events whose content was made again are known by run and event numbers, where these are
+an identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Finding and checking files: every kind of bad file gets a message that says what, where and what to do."""
+"""Finding and checking files: every kind of bad file gets a message that says what, where and what
+to do."""
 
 from __future__ import annotations
 

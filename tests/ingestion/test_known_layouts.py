@@ -1,4 +1,5 @@
-"""Files of known layouts need no map, and the error about missing branches gives the lines to paste."""
+"""Files of known layouts need no map, and the error about missing branches gives the lines to
+paste."""
 
 from __future__ import annotations
 

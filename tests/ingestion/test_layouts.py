@@ -1,4 +1,5 @@
-"""Layouts of files from the field: names, counters, types, padding, units. Each is read right, or refused by name."""
+"""Layouts of files from the field: names, counters, types, padding, units. Each is read right, or
+refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Other weights of the generator: numbers of lists, whose lengths differ between samples, files and events."""
+"""Other weights of the generator: numbers of lists, whose lengths differ between samples, files and
+events."""
 
 from __future__ import annotations
 

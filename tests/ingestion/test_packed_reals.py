@@ -1,4 +1,5 @@
-"""Packed reals are read as ROOT reads them; the file holds what ROOT 6.40 read (tests/data/README.md)."""
+"""Packed reals are read as ROOT reads them; the file holds what ROOT 6.40 read
+(tests/data/README.md)."""
 
 from __future__ import annotations
 

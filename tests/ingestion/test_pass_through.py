@@ -1,4 +1,5 @@
-"""Columns that the user carries along: from the ROOT file through events and features to the predictions."""
+"""Columns that the user carries along: from the ROOT file through events and features to the
+predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reading entries and choosing events: made files with known content, real files against a plain uproot loop."""
+"""Reading entries and choosing events: made files with known content, real files against a plain
+uproot loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What patterns of samples name: braces, links to nothing, and the files that several samples lack."""
+"""What patterns of samples name: braces, links to nothing, and the files that several samples
+lack."""
 
 from __future__ import annotations
 

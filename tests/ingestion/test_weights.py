@@ -1,4 +1,5 @@
-"""The weight of each sample: a branch, a number of a list, or none; and what is said where it is not stated."""
+"""The weight of each sample: a branch, a number of a list, or none; and what is said where it is
+not stated."""
 
 from __future__ import annotations
 

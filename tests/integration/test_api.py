@@ -1,4 +1,5 @@
-"""`pipeline.api`: a finished run from Python, and scores where only the wheel's own requirements are installed."""
+"""`pipeline.api`: a finished run from Python, and scores where only the wheel's own requirements
+are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the command line says about bad files, bad config and bugs, and that it writes nothing then."""
+"""What the command line says about bad files, bad config and bugs, and that it writes nothing
+then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Spark with executors in processes of their own: code is shipped; a killed one costs a retry, not the result."""
+"""Spark with executors in processes of their own: code is shipped; a killed one costs a retry, not
+the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The command line from ROOT files to the report: what runs again and why; bad input: `test_bad_input.py`."""
+"""The command line from ROOT files to the report: what runs again and why; bad input:
+`test_bad_input.py`."""
 
 from __future__ import annotations
 

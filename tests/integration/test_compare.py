@@ -118,7 +118,8 @@ def test_every_method_is_simulated_at_every_rate_with_every_seed_on_the_same_eve
     # Four methods, two rates, two seeds.
     assert "compare: small: 16 run(s)" in compared.first.stderr
     assert {run.numbers["samples"] for run in runs} == {96 * 3}
-    # With the same weights and the same events, the training loss of the first steps is nearly the same.
+    # With the same weights and the same events, the training loss of the first steps is nearly the
+    # same.
     assert first["ar-sgd", 0.003, 1] == pytest.approx(first["swarm", 0.003, 1], rel=0.2)
     assert first["ar-sgd", 0.003, 1] != first["ar-sgd", 0.003, 2]
 

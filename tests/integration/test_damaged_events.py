@@ -1,4 +1,5 @@
-"""Events and kernel outputs that are damaged after they were written: they are made again, or refused."""
+"""Events and kernel outputs that are damaged after they were written: they are made again, or
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Nothing is used that is not what was written: each kind of file of a run folder, damaged in each way."""
+"""Nothing is used that is not what was written: each kind of file of a run folder, damaged in each
+way."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ from pipeline.stages.table import STAGES as ALL_STAGES
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
 
-#: Files of a run folder that no manifest names, with the reason why their damage is noticed or cannot matter.
+#: Files of a run folder that no manifest names, with the reason why their damage is noticed or
+#: cannot matter.
 NAMED_BY_NO_MANIFEST: Final = {
     "manifest.json": "it has a digest of itself; see tests/pipeline/runs/test_manifest.py",
     "current.json": "a name that is no version is refused; see tests/pipeline/runs/test_store.py",

@@ -1,4 +1,5 @@
-"""The environment changes nothing: a run in a hostile one gives the bytes of a run in an ordinary one."""
+"""The environment changes nothing: a run in a hostile one gives the bytes of a run in an ordinary
+one."""
 
 from __future__ import annotations
 

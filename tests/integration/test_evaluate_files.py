@@ -1,4 +1,5 @@
-"""`evaluate-files`: new ROOT files and other models, beside a run over the first file of each sample."""
+"""`evaluate-files`: new ROOT files and other models, beside a run over the first file of each
+sample."""
 
 from __future__ import annotations
 
@@ -159,7 +160,8 @@ def test_new_events_of_known_classes_get_metrics(
     ]
     assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(np.mean(of_classes))
     assert metrics["num_events"] == len(labels)
-    # Features of new events need not stay; nor are the scores compared with those of training events.
+    # Features of new events need not stay; nor are the scores compared with those of training
+    # events.
     assert not (folder / "features").exists()
     assert metrics["runs"]["hlf"]["train_against_test"] == {}
 

@@ -174,7 +174,8 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     version = in_use(plans.run_dir, "train")
     (further,) = version.manifest.counters["further"]["hlf"].values()
     assert further["best_val_loss"] != version.manifest.counters["networks"]["hlf"]["best_val_loss"]
-    # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in use.
+    # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in
+    # use.
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
     assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]

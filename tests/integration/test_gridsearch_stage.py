@@ -1,4 +1,5 @@
-"""The stage `gridsearch` and what training takes over from it; several networks in one run folder."""
+"""The stage `gridsearch` and what training takes over from it; several networks in one run
+folder."""
 
 from __future__ import annotations
 
@@ -112,7 +113,8 @@ def test_a_search_never_reads_an_event_of_the_other_splits(
     analysis = Analysis(provider, tmp_path / "other")
     for split in ("test", "val"):
         for path in (analysis.current("features") / split).iterdir():
-            # Readers look into the footers of all files for hostile metadata, so there must be some.
+            # Readers look into the footers of all files for hostile metadata, so there must be
+            # some.
             pq.write_table(pa.table({"nothing": pa.array([], pa.int64())}), path)
     analysis.done("gridsearch")
     assert analysis.scores() == searched.scores()

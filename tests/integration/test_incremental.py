@@ -1,7 +1,8 @@
 """Ingest and features again after files or settings changed: only what is new is made, and the result is that of a
 fresh run.
 
-Every test gets a copy of one finished run folder and its files; some continue on the Spark that made it.
+Every test gets a copy of one finished run folder and its files; some continue on the Spark that
+made it.
 """
 
 from __future__ import annotations
@@ -294,7 +295,8 @@ def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis:
 
 
 def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysis) -> None:
-    # A version made with one threshold, blessed as one of another, must not lend its parts to the next.
+    # A version made with one threshold, blessed as one of another, must not lend its parts to the
+    # next.
     stricter = {"ingest": {"min_track_pt": 2.5}}
     analysis.config(**stricter)
     runner = analysis.runner()

@@ -1,4 +1,5 @@
-"""Ctrl-C while Spark starts or works, and a driver killed alone; Ctrl-C of each stage: `test_killed_runs`."""
+"""Ctrl-C while Spark starts or works, and a driver killed alone; Ctrl-C of each stage:
+`test_killed_runs`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def test_signal_against_background_on_nanoaod_by_one_command(
         assert (
             0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
         )
-        # The data are a mixture of both samples, so they agree with the simulation; the score is blinded by default.
+        # The data are a mixture of both samples, so they agree with the simulation; the score is
+        # blinded by default.
         data = run["data"]
         assert (300 < data["num_events"] < 1000, data["blind_above"]) == (True, 0.5)
         assert data["copies"] == {"data": 0, "simulation": 0}

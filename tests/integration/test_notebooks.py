@@ -1,4 +1,5 @@
-"""The notebooks of the documentation on a fresh run: their stored output shows nothing of what a user gets."""
+"""The notebooks of the documentation on a fresh run: their stored output shows nothing of what a
+user gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run whose Parquet lies on object storage, on Spark and MPI: what it gives is what a run on disk gives."""
+"""A run whose Parquet lies on object storage, on Spark and MPI: what it gives is what a run on disk
+gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The example of plugins, by a wheel, outside the checkout: Spark, two ranks, evaluation, export, report, predict."""
+"""The example of plugins, by a wheel, outside the checkout: Spark, two ranks, evaluation, export,
+report, predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The stage `simulate`: its files and cross-sections reach the samples, and it runs only for what changed."""
+"""The stage `simulate`: its files and cross-sections reach the samples, and it runs only for what
+changed."""
 
 from __future__ import annotations
 

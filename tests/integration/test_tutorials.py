@@ -1,4 +1,5 @@
-"""The tutorials, as a reader follows them: files are written, commands run, and their output is as the page says."""
+"""The tutorials, as a reader follows them: files are written, commands run, and their output is as
+the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The cutflow of events with weights, some of them negative, and of two samples of one class: numbers by hand."""
+"""The cutflow of events with weights, some of them negative, and of two samples of one class:
+numbers by hand."""
 
 from __future__ import annotations
 

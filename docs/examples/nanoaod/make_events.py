@@ -1,8 +1,8 @@
 """Writes the synthetic NanoAOD files of this example: `python make_events.py` makes them again, bit by bit.
 
-Top quark pairs and W bosons with jets that decay to a lepton, as smooth distributions in the range of a collider's; no
-detector, no correlations beyond those that separate the two. `data.root` is a mixture of both in the proportion of
-their cross-sections, without weights of a generator.
+Top quark pairs and W bosons with jets that decay to a lepton, as smooth distributions in the range
+of a collider's; no detector, no correlations beyond those that separate the two. `data.root` is a
+mixture of both in the proportion of their cross-sections, without weights of a generator.
 """
 
 from __future__ import annotations

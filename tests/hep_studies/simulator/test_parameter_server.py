@@ -113,9 +113,11 @@ def test_a_push_keeps_the_processor_busy_under_the_lock_of_each_shard() -> None:
         await server.push(add_one)
         seen[transport.rank] = transport.now() - begun
 
-    # Both are on one host, whose messages take no time here; the straggler is three times as slow, and comes second.
+    # Both are on one host, whose messages take no time here; the straggler is three times as slow,
+    # and comes second.
     on_workers(2, work, shards=2, per_host=2, push_seconds=0.1, slow_ranks={1: 3.0})
-    # Worker 0: both shards. Worker 1 waits for shard 0, and its visit to shard 1 begins when that to shard 0 ends.
+    # Worker 0: both shards. Worker 1 waits for shard 0, and its visit to shard 1 begins when that
+    # to shard 0 ends.
     assert seen[0] == pytest.approx(2 * 0.1)
     assert seen[1] == pytest.approx(0.1 + 2 * 0.3)
 

@@ -1,4 +1,5 @@
-"""Methods without waiting: a slow worker does not hold the others up, and every event counts once."""
+"""Methods without waiting: a slow worker does not hold the others up, and every event counts
+once."""
 
 from __future__ import annotations
 

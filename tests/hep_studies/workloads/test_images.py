@@ -1,4 +1,5 @@
-"""The workloads of images on scikit-learn's digits: rows, networks, settings, and that they learn."""
+"""The workloads of images on scikit-learn's digits: rows, networks, settings, and that they
+learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The replicas: intervals that cover the truth, also if weights are correlated with scores, pairs, and limits."""
+"""The replicas: intervals that cover the truth, also if weights are correlated with scores, pairs,
+and limits."""
 
 from __future__ import annotations
 

@@ -304,7 +304,8 @@ def test_models_are_compared_in_pairs_with_the_best(evaluated: Evaluated) -> Non
         assert behind_best[name]["value"] == pytest.approx(areas[best] - area)
         if name != best and {name, best} != {"hlf", "exported"}:
             assert behind_best[name]["error"] > FEW_PAIRS
-    # The exported network gives the numbers of its network, so their distances to the best are the same.
+    # The exported network gives the numbers of its network, so their distances to the best are the
+    # same.
     exported_error = behind_best["exported"]["error"]
     assert behind_best["hlf"]["error"] == pytest.approx(exported_error, abs=FEW_PAIRS)
 

@@ -1,4 +1,5 @@
-"""Figures of one model: the content of their axes, read back from them; the style of all figures."""
+"""Figures of one model: the content of their axes, read back from them; the style of all
+figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The floor of a network: better than a constant answer, with a working point that can be measured."""
+"""The floor of a network: better than a constant answer, with a working point that can be
+measured."""
 
 from __future__ import annotations
 

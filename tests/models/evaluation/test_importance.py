@@ -1,4 +1,5 @@
-"""Permutation importance, and events that exchange parts of their inputs: against slow loops over particles."""
+"""Permutation importance, and events that exchange parts of their inputs: against slow loops over
+particles."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def test_the_importance_of_a_feature_is_the_area_that_its_shuffles_lose() -> Non
     scores = model.probabilities(columns)[:, 1]
     area = roc_auc_score(events.labels, scores, sample_weight=events.weights)
     assert first.value == pytest.approx(area - 0.5, abs=0.03)
-    # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five shuffles 0.01.
+    # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five
+    # shuffles 0.01.
     assert 0.02 < first.error < 0.032
     assert set(others) == {(0.0, 0.0)}
     np.testing.assert_array_equal(columns["hlf"], events.hlf)

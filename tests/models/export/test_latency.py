@@ -51,7 +51,8 @@ def test_times_are_microseconds_of_the_calls(
     monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
     found = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
     assert found[:2] == pytest.approx(np.percentile(np.arange(1, 101), [50, 90]))
-    # One call of 100 is slower than 99 %, and none than 99.9 %: these are no percentiles but the slowest call.
+    # One call of 100 is slower than 99 %, and none than 99.9 %: these are no percentiles but the
+    # slowest call.
     assert found[2:4] == (None, None)
 
 

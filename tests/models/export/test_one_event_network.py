@@ -27,7 +27,8 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 WITH_FORM = [name for name in NAMES if small_network(name).standard_form() is not None]
 LENGTHS = [1, 2, 40, 801]
-#: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
+#: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about
+#: shapes.
 PLAIN = {
     "Add",
     "Concat",

@@ -1,4 +1,5 @@
-"""Every network in every exported form, run as others run it: the answer of torch for any input, or an error."""
+"""Every network in every exported form, run as others run it: the answer of torch for any input, or
+an error."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.slow
 Events = dict[str, np.ndarray[Any, Any]]
 Form = Callable[[Events], np.ndarray[Any, Any]]
 
-#: Runs files on no events and on events without rows; prints the shapes. An error of the runtime is an exception.
+#: Runs files on no events and on events without rows; prints the shapes. An error of the runtime is
+#: an exception.
 WITHOUT_EVENTS = """
 import sys, numpy, onnxruntime
 for path in sys.argv[1:]:
@@ -140,7 +142,8 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
             for event in set(range(len(lengths))) - {each for each, _ in seen}
         )
         for file, form in created.files.items():
-            # A sum with a flag of 3e38 is no number of `one_event.onnx`, which takes the padding from the flags.
+            # A sum with a flag of 3e38 is no number of `one_event.onnx`, which takes the padding
+            # from the flags.
             retained = [
                 each
                 for each in range(len(lengths))

@@ -1,4 +1,5 @@
-"""docs/trigger.md: its C++ compiles as it stands against onnxruntime, and gives the network's probabilities."""
+"""docs/trigger.md: its C++ compiles as it stands against onnxruntime, and gives the network's
+probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(e
 HEADER = "onnxruntime_cxx_api.h"
 #: Where Debian's `libonnxruntime-dev` and unpacked releases put headers.
 PLACES = ("/usr/include/onnxruntime", "/usr/local/include/onnxruntime", "/usr/local/include")
-#: Around the page's lines: reads the features of one event from a file, and prints classes and probabilities.
+#: Around the page's lines: reads the features of one event from a file, and prints classes and
+#: probabilities.
 PROGRAM = """
 #include <cstdio>
 #include <fstream>

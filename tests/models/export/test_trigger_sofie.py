@@ -1,4 +1,5 @@
-"""docs/trigger.md: SOFIE makes C++ of the networks for one event, and the page's lines give their probabilities."""
+"""docs/trigger.md: SOFIE makes C++ of the networks for one event, and the page's lines give their
+probabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from models.networks.registry import ModelName
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
 SECTION = TEXT.split("### ROOT's SOFIE")[1].split("\n## ")[0]
-#: Around the page's lines: reads the inputs of some events from a file, and prints their probabilities.
+#: Around the page's lines: reads the inputs of some events from a file, and prints their
+#: probabilities.
 PROGRAM = """
 #include <cstdio>
 #include <fstream>

@@ -1,4 +1,5 @@
-"""The doctor: for every check a machine on which it finds something, and one on which it does not."""
+"""The doctor: for every check a machine on which it finds something, and one on which it does
+not."""
 
 from __future__ import annotations
 

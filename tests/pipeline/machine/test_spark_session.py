@@ -62,7 +62,8 @@ def test_a_lost_executor_is_named_first() -> None:
 
 @pytest.mark.spark
 def test_a_local_spark_leaves_the_environment_as_it_was(spark: SparkContext) -> None:
-    # SPARK_LOCAL_IP stayed at 127.0.0.1, and executors of a later cluster looked for the driver on their own hosts.
+    # SPARK_LOCAL_IP stayed at 127.0.0.1, and executors of a later cluster looked for the driver on
+    # their own hosts.
     assert spark.master.startswith("local")
     assert "SPARK_LOCAL_IP" not in os.environ
     assert "PYSPARK_PYTHON" not in os.environ

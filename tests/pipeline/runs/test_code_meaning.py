@@ -319,7 +319,8 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
             {"training.workloads.hep", "training.workloads.draws", "training.loop.worker_state"},
             ("hep_studies.workloads.images", "hep_studies.networks.lenet5"),
         ),
-        # A change of the events' schema made the keys of events unknown: with other code, copies cannot be told.
+        # A change of the events' schema made the keys of events unknown: with other code, copies
+        # cannot be told.
         (("ingestion.copies",), {"ingestion.copies"}, ("ingestion.schema",)),
     ],
 )

@@ -1,4 +1,5 @@
-"""Outputs on object storage: stages write there what they write to disk, whatever is killed or comes between."""
+"""Outputs on object storage: stages write there what they write to disk, whatever is killed or
+comes between."""
 
 from __future__ import annotations
 

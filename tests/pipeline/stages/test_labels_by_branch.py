@@ -113,7 +113,8 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
         for row in table
         if row["sample"] != "light"
     )
-    # The cross-section is that of all 240 events, and each has its share: 120 pb / 240, and 80 pb / 80.
+    # The cross-section is that of all 240 events, and each has its share: 120 pb / 240, and 80 pb /
+    # 80.
     assert {round(row["weight"], 6) for row in table if row["sample"] != "light"} == {0.5}
     assert {round(row["weight"], 6) for row in table if row["sample"] == "light"} == {1.0}
 

@@ -1,4 +1,5 @@
-"""Bundled QCD in slices of pT with cross-sections of their own: the numbers of the sample that was never cut."""
+"""Bundled QCD in slices of pT with cross-sections of their own: the numbers of the sample that was
+never cut."""
 
 from __future__ import annotations
 
@@ -153,7 +154,8 @@ def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_err
     of: Mapping[str, Made],
 ) -> None:
     complete, thinned = of["whole"], of["thinned"]
-    # Before any selection the class has the cross-section of the whole, whatever is left of its events.
+    # Before any selection the class has the cross-section of the whole, whatever is left of its
+    # events.
     assert thinned.cutflow[0]["weight"] == pytest.approx(WHOLE)
     assert thinned.cutflow[0]["events"] < complete.cutflow[0]["events"] / 2
     for step, expected in zip(thinned.cutflow[1:], complete.cutflow[1:], strict=True):

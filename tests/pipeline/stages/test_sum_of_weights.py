@@ -1,4 +1,5 @@
-"""Samples whose files hold a part of the generated events: their sum of weights, stated or summed over the files."""
+"""Samples whose files hold a part of the generated events: their sum of weights, stated or summed
+over the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A method continues from its checkpoint with all attributes, or the checkpoint names the bad one."""
+"""A method continues from its checkpoint with all attributes, or the checkpoint names the bad
+one."""
 
 from __future__ import annotations
 

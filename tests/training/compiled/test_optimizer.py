@@ -1,4 +1,5 @@
-"""The compiled optimisers give the numbers of torch's, and each takes up the other's checkpoints."""
+"""The compiled optimisers give the numbers of torch's, and each takes up the other's
+checkpoints."""
 
 from __future__ import annotations
 

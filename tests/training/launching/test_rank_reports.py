@@ -1,4 +1,5 @@
-"""What becomes of the messages of mpirun and srun, and what ends a launcher whose ranks do not come."""
+"""What becomes of the messages of mpirun and srun, and what ends a launcher whose ranks do not
+come."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from feature_datasets import write_dataset
 
-#: Prints by how many MB the process grows from the second third of the epochs to the last; at the end, an epoch is
-#: still under way.
+#: Prints by how many MB the process grows from the second third of the epochs to the last; at the
+#: end, an epoch is still under way.
 CHILD = """
 import sys
 from pathlib import Path

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_pickled_schema_is_never_seen(tmp_path: Path) -> None:
-    # require_no_pickled_schema comes first; were it missed, petastorm would still find nothing to execute.
+    # require_no_pickled_schema comes first; were it missed, petastorm would still find nothing to
+    # execute.
     table = pa.table({"number": [1]}).replace_schema_metadata(
         {"dataset-toolkit.unischema.v1": b"cos\nabort\n(tR."}
     )
