@@ -16,19 +16,23 @@ from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
 
 
 class Comparison(NamedTuple):
-    """A treatment against its control.
+    """The comparison of two cells of a study, a treatment and its control, for a claim.
 
-    The difference is positive where the treatment is better, or, for `grows`, higher.
+    A cell holds the runs of a method at some values of the varied keys, one run per seed.
     """
 
     treatment: Cell
     control: Cell
     claim: Claim
     difference: Difference
-    """Of logarithms for times and rates."""
+    """Treatment less control, of logarithms for times and rates.
+
+    It is positive where the treatment is better, or, for a claim of kind `grows`, higher.
+    """
     num_pairs: int
     """Number of seeds for which both have a number."""
     num_seeds: int
+    """Number of seeds for which at least one of them was run."""
     obstacle: str
     """Why the two cannot be compared; empty if they can."""
     level: float = LEVEL
@@ -45,7 +49,10 @@ class Comparison(NamedTuple):
         return self.verdict_at(self.level, (0.0, 0.0))
 
     def verdict_at(self, level: float, shifts: tuple[float, float]) -> Verdict:
-        """Return the verdict at a level of the interval, with these shifts of its ends."""
+        """Return the verdict from the interval at a level, with its ends moved by these shifts.
+
+        A comparison with an obstacle is not decidable.
+        """
         if self.obstacle:
             return Verdict.NOT_DECIDABLE
         return verdict_of(
@@ -64,8 +71,9 @@ class Comparison(NamedTuple):
 def decision_threshold(claim: Claim) -> float:
     """Return the smallest difference that confirms a claim, in logarithms for times and rates.
 
-    It is the claimed size less the margin, and at least the margin. For a claim of equivalence, it
-    is the margin.
+    The margin of a claim is the largest difference that counts as none. The threshold is the
+    claimed size less the margin, and at least the margin. A claim of equivalence has no size, so
+    that its threshold is the margin.
     """
     size, margin = claim.size, claim.equivalence_margin
     if measure_of(claim.measure).is_ratio:
@@ -76,7 +84,12 @@ def decision_threshold(claim: Claim) -> float:
 
 
 def comparisons_of(result: StudyResult, claim: Claim) -> Iterator[Comparison]:
-    """Compare all pairs of cells that a claim speaks of."""
+    """Yield the comparisons of all pairs of cells that a claim speaks of.
+
+    For `better` and `equivalent`, each treatment has as control the cell of the control's selection
+    with the same values of all other keys. For `flat` and `grows`, the values of the key `over` are
+    compared with each other.
+    """
     treatments = result.cells([claim.treatment["method"]], claim.treatment)
     for treatment in treatments:
         for selection in claim.control:
@@ -90,7 +103,11 @@ def comparisons_of(result: StudyResult, claim: Claim) -> Iterator[Comparison]:
 def _comparisons_over_key(
     result: StudyResult, treatments: Sequence[Cell], claim: Claim, key: str
 ) -> Iterator[Comparison]:
-    """Compare values of a key with its first value: all for `flat`, the last for `grows`."""
+    """Yield comparisons of cells that differ only in a key; the control has the key's first value.
+
+    A claim that a measure is `flat` compares each later value, one that it `grows` only the last.
+    """
+    # Cells of a group are equal without the key, and in the order of its values.
     groups: dict[Cell, list[Cell]] = {}
     for cell in treatments:
         groups.setdefault(cell.without(key), []).append(cell)
@@ -103,11 +120,14 @@ def _comparisons_over_key(
 def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Claim) -> Comparison:
     """Compare two cells over the seeds for which both have a number.
 
-    The test accuracy is compared test event by test event.
+    Differences are taken seed by seed, since a seed gives both the same order of events. The test
+    accuracy is also paired test event by test event. A claim may limit the number of seeds; then
+    the lowest ones count. If the cells cannot be compared, `obstacle` says why.
     """
     cells = (treatment, control)
     all_seeds = {run.seed for cell in cells for run in result.runs_of(cell, claim.at)}
     seeds = sorted(all_seeds)[: claim.seeds]
+    # Column 0 is the treatment, column 1 the control; a row is a seed that both have.
     columns = [result.numbers(cell, claim.measure, claim.at) for cell in cells]
     numbers = pd.concat(columns, axis=1, join="inner")
     numbers = numbers[numbers.index.isin(seeds)].sort_index()
@@ -125,7 +145,11 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
 def _difference_of_events(
     result: StudyResult, cells: Sequence[Cell], claim: Claim, seeds: Iterable[int]
 ) -> Difference:
-    """Return the difference of the test accuracies, paired by seed and by test event."""
+    """Return the difference of the test accuracies, paired by seed and by test event.
+
+    An event counts its relative weight if it is predicted correctly, else 0, so that the mean over
+    the events is the weighted accuracy.
+    """
     treatment, control = [result.correct_weights(cell, claim.at) for cell in cells]
     return Difference.from_events([treatment[seed] - control[seed] for seed in seeds])
 
@@ -133,10 +157,14 @@ def _difference_of_events(
 def _difference_of_numbers(
     result: StudyResult, cells: Sequence[Cell], claim: Claim, numbers: pd.DataFrame
 ) -> Difference:
-    """Return the difference of a measure, (num_seeds, 2), in the direction of the claim."""
+    """Return the difference of a measure between two cells, positive in the claim's direction.
+
+    `numbers`: (num_seeds, 2), the measure of treatment and control. Times and rates are compared by
+    their logarithms. The sign turns where a lower number is the better one.
+    """
     measure = measure_of(claim.measure)
     if measure.is_ratio:
-        # A zero or a negative number is an obstacle to the comparison.
+        # The logarithm of 0 or less is not finite; `_obstacle_to_ratio` reports such numbers.
         with np.errstate(all="ignore"):
             numbers = np.log(numbers)
     is_better_lower = measure.lower_is_better and claim.comparison != "grows"
@@ -144,14 +172,19 @@ def _difference_of_numbers(
     shifts = _systematic_shifts(result, cells, claim, numbers.mean())
     difference = Difference.from_seeds(sign * (numbers[0] - numbers[1]), shifts=shifts)
     if claim.measure == "diverged" and len(numbers):
-        # The numbers are 0 or 1: that all seeds agree is known to one more seed.
+        # The numbers are 0 or 1. If all seeds agree, one more seed might still differ, so that the
+        # variance is at least 1 / num_seeds.
         variance = max(difference.seed_variance, 1 / len(numbers))
         difference = difference._replace(seed_variance=variance)
     return difference
 
 
 def _obstacle(result: StudyResult, cells: Sequence[Cell]) -> str:
-    """Return why two cells cannot be compared; empty if they can."""
+    """Return why two cells cannot be compared; empty if they can.
+
+    Either a cell never did what its settings ask for, such as an average or a push, or the runs of
+    the two cells trained on different numbers of events.
+    """
     for cell in cells:
         idle_counters = result.idle_counters(cell)
         if idle_counters:
@@ -165,7 +198,10 @@ def _obstacle(result: StudyResult, cells: Sequence[Cell]) -> str:
 
 
 def _obstacle_to_ratio(result: StudyResult, cells: Sequence[Cell], numbers: pd.DataFrame) -> str:
-    """Return which of two cells, the columns of the numbers, has a 0; empty if none has."""
+    """Return a sentence that names the cells with a number of 0 or less; empty if none has one.
+
+    `numbers`: (num_seeds, 2), a column for each cell.
+    """
     has_zero = (numbers <= 0).any()
     titles = [result.title(cell) for cell, is_zero in zip(cells, has_zero, strict=True) if is_zero]
     return f"a ratio to 0 says nothing, {' and '.join(titles)}" if titles else ""
@@ -174,11 +210,21 @@ def _obstacle_to_ratio(result: StudyResult, cells: Sequence[Cell], numbers: pd.D
 def _systematic_shifts(
     result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Iterable[float]
 ) -> tuple[float, float]:
-    """Return the lowest and highest error of a difference that comes from the simulated times.
+    """Return by how much, at least and at most, real times would move a difference.
 
-    One end belongs to the simulated times, the other to the checked ones. Different numbers of
-    workers are not delayed alike, so that each of the two cells also counts alone. `means`: of
-    each cell over its seeds. The errors are of logarithms for ratios, else of the measure.
+    The delay of a cell is the logarithm of real over simulated time, as a check on this machine
+    measures it. The function returns the lowest and the highest of these moves: none, as if the
+    simulated times were exact; that of both delays; and, for different numbers of workers, which
+    are not delayed alike, that of either delay alone. A missing check makes both infinite.
+
+    Args:
+        result: The study.
+        cells: Treatment and control.
+        claim: The claim, which has the measure.
+        means: Mean of the measure over the seeds, of each cell.
+
+    Returns:
+        The lowest and highest move: of logarithms for times and rates, else of the measure.
     """
     measure = measure_of(claim.measure)
     if not (measure.depends_on_times and result.is_simulated):
@@ -188,10 +234,12 @@ def _systematic_shifts(
         return -math.inf, math.inf
 
     if measure.is_ratio:
+        # A longer time raises the difference only if the measure is a time that is claimed to grow.
         is_longer_positive = measure.lower_is_better and claim.comparison == "grows"
         sign = 1 if is_longer_positive else -1
         cell_errors = [sign * measure.power_of_time * delay for delay in delays]
     else:
+        # Such a measure is a share of the time, which a longer time divides.
         cell_errors = [mean * math.expm1(-delay) for mean, delay in zip(means, delays, strict=True)]
     treatment_error, control_error = cell_errors
     errors = [0.0, treatment_error - control_error]
@@ -201,7 +249,12 @@ def _systematic_shifts(
 
 
 def _log_delay(result: StudyResult, cell: Cell) -> float:
-    """Return the logarithm of measured over simulated time of a step; infinite without a check."""
+    """Return the logarithm of real over simulated time of a cell's step; infinite without a check.
+
+    A check of the same method and time of a step measured by how much a step is longer than
+    simulated [s]. This gap is added to the cell's simulated time. Of several checks, the one of
+    the largest delay counts, in either direction. One worker sends no messages and has no delay.
+    """
     settings = result.settings(cell)
     if settings.workers == 1:
         return 0.0
@@ -213,6 +266,6 @@ def _log_delay(result: StudyResult, cell: Cell) -> float:
         for check in result.checks
         if check.method == cell.method and math.isclose(check.step_seconds, step_seconds)
     ]
-    # A step cannot be shorter than nothing, whatever the check says.
+    # A relative gap of -1 or less would be a time of 0 or less, which has no logarithm.
     relative_gaps = [max(check.gap / simulated_seconds, -0.99) for check in checks]
     return max((math.log1p(gap) for gap in relative_gaps), key=abs, default=math.inf)

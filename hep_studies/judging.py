@@ -19,7 +19,7 @@ from hep_studies.verdicts import Verdict, combine_verdicts, holm_levels, num_req
 
 
 class JudgedClaim(NamedTuple):
-    """A claim with its comparisons."""
+    """A claim with its comparisons and the verdict that follows from them."""
 
     claim: Claim
     verdict: Verdict
@@ -29,10 +29,15 @@ class JudgedClaim(NamedTuple):
 
     @property
     def decisive(self) -> Comparison | None:
-        """The comparison on which the claim depends: the weakest of the share that must hold."""
+        """The comparison on which the claim depends: the weakest of the share that must hold.
+
+        Comparisons are sorted from the one that supports the claim most. If n of them must hold,
+        it is the n-th. None if no comparison has a finite difference.
+        """
         is_equivalence = self.claim.is_equivalence
 
         def weakness(comparison: Comparison) -> float:
+            # An equivalence is weaker the larger the difference; an effect, the smaller.
             mean = comparison.difference.mean
             return abs(mean) if is_equivalence else -mean
 
@@ -50,8 +55,9 @@ class JudgedClaim(NamedTuple):
 def judge(result: StudyResult) -> list[JudgedClaim]:
     """Return the verdicts on all claims of a study.
 
-    A withdrawn claim stays in its family, so that the intervals of the other claims keep their
-    width.
+    All pairs of cells of all claims are compared. Holm's correction sets the level of each
+    comparison within its topic; then the comparisons of each claim give its verdict. A withdrawn
+    claim stays in its topic, so that the intervals of the other claims keep their width.
     """
     claims = result.study.claims
     comparisons = [comparison for claim in claims for comparison in comparisons_of(result, claim)]
@@ -64,7 +70,11 @@ def judge(result: StudyResult) -> list[JudgedClaim]:
 
 
 def _with_corrected_levels(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with Holm's level within their topic, in the same order."""
+    """Return the comparisons in the same order, each with Holm's level within its topic.
+
+    All comparisons of the claims of a topic are a family: one wrong verdict among them has at most
+    the probability `verdicts.LEVEL`.
+    """
     corrected = list(comparisons)
     for topic in {comparison.claim.topic for comparison in comparisons}:
         family = [
@@ -77,7 +87,12 @@ def _with_corrected_levels(comparisons: Sequence[Comparison]) -> list[Comparison
 
 
 def _judge_claim(study: StudySettings, claim: Claim, comparisons: list[Comparison]) -> JudgedClaim:
-    """Return the verdict on a claim with these comparisons."""
+    """Return a claim with its verdict, which its comparisons give unless something precludes it.
+
+    In this order: the claim is withdrawn; its author says that it is not decidable; the study is a
+    demonstration, on whose data nothing learnt can be judged; no comparison is free of obstacles.
+    Else the verdicts of all comparisons without obstacles are combined.
+    """
     if claim.withdrawn:
         return JudgedClaim(claim, Verdict.WITHDRAWN, [], claim.withdrawn)
     if claim.not_decidable:
@@ -97,7 +112,11 @@ def _judge_claim(study: StudySettings, claim: Claim, comparisons: list[Compariso
 
 
 def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
-    """Return why the tested comparisons decide nothing, and would not with ten times the data."""
+    """Return why the tested comparisons would not decide the claim even with ten times the data.
+
+    A difference is not finite, or the statistical error is too large, or only the error of the
+    simulated times is.
+    """
     if not all(math.isfinite(comparison.difference.mean) for comparison in tested):
         return "a run diverged or ended too early"
     with_exact_times = [comparison.verdict_without_shifts for comparison in tested]

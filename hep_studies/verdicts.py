@@ -13,11 +13,12 @@ from scipy import stats
 
 #: Probability of one or more wrong verdicts in a family of comparisons.
 LEVEL: Final = 0.05
-#: A study cannot decide what needs more than this times its seeds and events.
+#: A claim that needs more than this factor of the study's seeds and events is not decidable here.
 _LARGEST_GROWTH: Final = 10.0
-#: Simulated times may agree to the last bit. A spread of 0 would make every difference certain.
+#: Lower limit of the standard deviation over seeds. Simulated times may agree to the last bit, and
+#: a spread of 0 would make every difference certain.
 _SMALLEST_SPREAD: Final = 1e-6
-#: Products such as 0.55 * 20 are a little above the whole number.
+#: Subtracted before rounding up: products such as 0.55 * 20 are a little above the whole number.
 _ROUNDING: Final = 1e-9
 
 
@@ -41,20 +42,23 @@ OPEN: Final = (Verdict.UNDECIDED, Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN)
 
 
 class Difference(NamedTuple):
-    """Mean of paired differences, with the variances of its two samples: seeds and test events.
+    """Mean of paired differences of two methods, and what is known of its error.
 
-    The variances come from the analysis of variance of the differences (num_seeds, num_events).
-    It gives what a two-way bootstrap estimates, without the bootstrap's bias for few seeds.
+    The mean has two statistical errors, since other seeds and other test events would give another
+    mean. Their variances come from an analysis of variance of the differences (num_seeds,
+    num_events). It gives what a two-way bootstrap estimates, without the bootstrap's bias for few
+    seeds. Simulated times add a systematic error, `shifts`.
     """
 
     mean: float
+    """Mean over all seeds and events; NaN if it is not known."""
     seed_variance: float
-    """Variance of the mean of a seed; NaN for one seed."""
+    """Variance, between seeds, of a seed's mean over the events; NaN for one seed."""
     num_seeds: int
     event_variance: float = 0.0
-    """Variance of the mean of an event, as far as all seeds share it."""
+    """Variance, between events, of an event's expected difference, which all seeds share."""
     num_events: int = 0
-    """0 where seeds are the only sample."""
+    """Number of test events; 0 where there is one number per seed and none per event."""
     shifts: tuple[float, float] = (0.0, 0.0)
     """Lowest and highest error that all seeds share, such as that of simulated times.
 
@@ -65,7 +69,10 @@ class Difference(NamedTuple):
     def from_seeds(
         cls, differences: ArrayLike, *, shifts: tuple[float, float] = (0.0, 0.0)
     ) -> Self:
-        """Return the difference of one number per seed, (num_seeds,)."""
+        """Return the mean of one difference per seed, (num_seeds,), and their variance.
+
+        Without seeds, or with a difference that is not finite, the mean is NaN.
+        """
         values = np.asarray(differences, dtype=np.float64)
         if len(values) == 0 or not np.isfinite(values).all():
             return cls(math.nan, math.nan, len(values))
@@ -76,7 +83,12 @@ class Difference(NamedTuple):
 
     @classmethod
     def from_events(cls, differences: ArrayLike) -> Self:
-        """Return the difference of one number per seed and test event, (num_seeds, num_events)."""
+        """Return the mean of one difference per seed and test event, (num_seeds, num_events).
+
+        A difference is modelled as the sum of the overall mean, a part of its seed, a part of its
+        event and a residual. The residual variance is part of the variance of the seeds' means,
+        so that it is subtracted from that of the events' means and counts once.
+        """
         values = np.asarray(differences, dtype=np.float64)
         if len(values) < 2:
             mean = float(values.mean()) if len(values) else math.nan
@@ -85,9 +97,10 @@ class Difference(NamedTuple):
         num_seeds, num_events = values.shape
         seed_means = values.mean(axis=1)
         event_means = values.mean(axis=0)
+        # What the parts of seed and event leave unexplained, (num_seeds, num_events).
         residuals = values - seed_means[:, None] - event_means + values.mean()
         residual_variance = np.square(residuals).sum() / ((num_seeds - 1) * (num_events - 1))
-        # An accuracy is known no better than to one event.
+        # An accuracy is known no better than to one event, a share of 1 / num_events.
         seed_variance = max(float(seed_means.var(ddof=1)), 1 / num_events**2)
         event_variance = float(event_means.var(ddof=1) - residual_variance / num_seeds)
         return cls(
@@ -95,10 +108,12 @@ class Difference(NamedTuple):
         )
 
     def half_width(self, level: float = LEVEL) -> float:
-        """Return half the width of the interval that misses the truth in this share of studies.
+        """Return half the width of the confidence interval of the mean.
 
-        Each variance has the quantile of Student's t for its own degrees of freedom (Banerjee
-        1961). The shifts that all seeds share are not part of it.
+        The interval misses the true difference in the share `level` of studies. Its square is a sum
+        over seeds and events: variance of the mean times the squared quantile of Student's t for
+        its own degrees of freedom (Banerjee 1961). The shifts that all seeds share are not part of
+        it. It is infinite if the variance over seeds is unknown.
         """
         if not math.isfinite(self.seed_variance):
             return math.inf
@@ -113,7 +128,7 @@ class Difference(NamedTuple):
         return math.sqrt(square)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return both ends of the interval, with the shifts that all seeds share."""
+        """Return both ends of the confidence interval, each moved by its shift."""
         half_width = self.half_width(level)
         lowest_shift, highest_shift = self.shifts
         return self.mean - half_width + lowest_shift, self.mean + half_width + highest_shift
@@ -127,12 +142,19 @@ def verdict_of(
     shifts: tuple[float, float] = (0.0, 0.0),
     is_equivalence: bool = False,
 ) -> Verdict:
-    """Return the verdict on a difference with this interval, whose ends the shifts move.
+    """Return the verdict on a claim from the confidence interval of a measured difference.
 
-    The claim is decided once the interval lies inside one region of true differences. As long as
-    the interval holds the truth, more data only decide an open claim, or turn a smaller effect
-    into one of the other direction. `threshold`: the difference that confirms an effect, or that
-    contradicts an equivalence.
+    The interval is `mean` plus and minus `half_width`, with its ends moved by `shifts`. Regions of
+    the true difference have a verdict each. The claim is decided once the interval lies inside one
+    region; else it is undecided, or not decidable if ten times the data would not decide it either.
+
+     * A claimed effect: from `threshold` on it is confirmed, between 0 and `threshold` it is
+       smaller than claimed, below 0 it is contradicted.
+     * A claimed equivalence: within plus and minus `threshold` the two are equivalent, else the
+       claim is contradicted.
+
+    As long as the interval holds the truth, more data only decide an open claim, or turn a smaller
+    effect into one of the other direction.
 
     Examples:
         >>> [str(verdict_of(mean, 1, 3)) for mean in (5, 3.5, 1, -2)]
@@ -144,7 +166,7 @@ def verdict_of(
     verdict = region(mean - half_width + shifts[0], mean + half_width + shifts[1], threshold)
     if verdict is not None:
         return verdict
-    # The interval after the largest growth of the study, if the difference stays the same.
+    # Its half width falls with the square root of the data; the mean is assumed to stay the same.
     narrowest = half_width / math.sqrt(_LARGEST_GROWTH)
     if region(mean - narrowest + shifts[0], mean + narrowest + shifts[1], threshold) is None:
         return Verdict.NOT_DECIDABLE
@@ -152,7 +174,11 @@ def verdict_of(
 
 
 def _effect_region(low: float, high: float, threshold: float) -> Verdict | None:
-    """Return the verdict on an effect with this interval; None if several are possible."""
+    """Return the verdict on a claimed effect if all of low..high has the same one; else None.
+
+    Differences from the threshold on confirm the effect, negative ones contradict it, and those
+    between are smaller than claimed.
+    """
     if low >= threshold:
         return Verdict.CONFIRMED
     if high < 0:
@@ -161,7 +187,10 @@ def _effect_region(low: float, high: float, threshold: float) -> Verdict | None:
 
 
 def _equivalence_region(low: float, high: float, threshold: float) -> Verdict | None:
-    """Return the verdict on an equivalence with this interval; None if several are possible."""
+    """Return the verdict on a claimed equivalence if all of low..high has the same one; else None.
+
+    Differences within plus and minus the threshold are equivalent, all others contradict the claim.
+    """
     if -threshold < low and high < threshold:
         return Verdict.EQUIVALENT
     if low >= threshold or high <= -threshold:
@@ -170,9 +199,12 @@ def _equivalence_region(low: float, high: float, threshold: float) -> Verdict | 
 
 
 def holm_levels(decides_at: Sequence[Callable[[float], bool]]) -> list[float]:
-    """Return the level of each comparison of a family (Holm 1979).
+    """Return the level of each comparison so that any is wrong with a probability of at most LEVEL.
 
-    `decides_at`: tells of each comparison whether its interval at a level decides it.
+    Holm (1979) divides LEVEL by the number of comparisons that are still undecided. Those that are
+    decided at this level keep it. The others share LEVEL anew, until none is left or none is
+    decided. `decides_at`: for each comparison, a function that tells whether its interval at a
+    level decides it.
 
     Examples:
         >>> decides_at = [lambda level: level > 0.02, lambda level: level > 0.9]
@@ -200,6 +232,10 @@ def num_required(share: float, num_comparisons: int) -> int:
 def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verdict:
     """Return the verdict on a claim of several comparisons, of which this share must hold.
 
+    The claim holds if enough comparisons hold, and fails if too few are left that do not fail.
+    Else it is open: undecided if more data may still decide it, not decidable otherwise. Without
+    comparisons it is not decidable.
+
     Examples:
         >>> verdicts = [Verdict.CONFIRMED, Verdict.CONTRADICTED]
         >>> str(combine_verdicts(verdicts)), str(combine_verdicts(verdicts, share=0.5))
@@ -216,11 +252,11 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     # Enough comparisons hold.
     if num_holding >= required:
         return Verdict.EQUIVALENT if Verdict.EQUIVALENT in verdicts else Verdict.CONFIRMED
-    # Too few are left that do not fail.
+    # Too few are left that do not fail. Of these failures, a smaller effect is the milder verdict.
     if len(verdicts) - num_failing < required:
         is_contradicted = len(verdicts) - num_contradicted < required
         return Verdict.CONTRADICTED if is_contradicted else Verdict.SMALLER
-    # More data decide the undecided ones: would that decide the claim in either direction?
+    # More data decide the undecided ones. They decide the claim if all of them hold, or all fail.
     may_hold = num_holding + num_undecided >= required
     may_fail = len(verdicts) - num_failing - num_undecided < required
     return Verdict.UNDECIDED if may_hold or may_fail else Verdict.NOT_DECIDABLE
