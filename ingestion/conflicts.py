@@ -1,4 +1,4 @@
-"""Checks of all files together: identities, conflicts, too many bad files, and files that wait."""
+"""Checks all input files together: identities, conflicts, too many bad files, files that wait."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ingestion.settings import NO_WEIGHT, IngestSettings
 
 
 def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) -> list[FileInfo]:
-    """Give files of one UUID and different content identities made of their content.
+    """Replace the UUIDs of files that share one but differ in content by hashes of their content.
 
     Programs that copy a file's header, or draw UUIDs from a clock in many processes, write a UUID
-    twice. The file that an earlier run knows, else the oldest, keeps its UUID. Files of the same
-    content keep one identity, which `check_conflicts` refuses.
+    twice. The file that an earlier run knows (its path is in `known_paths`), else the oldest, keeps
+    its UUID. Files of the same content keep the common UUID, which `check_conflicts` refuses.
     """
     by_uuid: dict[str, list[FileInfo]] = {}
     for info in infos:
@@ -39,6 +39,7 @@ def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) ->
     for same_uuid in by_uuid.values():
         if len(same_uuid) == 1:
             continue
+        # False sorts before True: known files come first, then those of the earliest time.
         same_uuid.sort(key=lambda info: (info.path not in known_paths, info.modified))
         first_identity = content_identity(same_uuid[0].path)
         for info in same_uuid[1:]:
@@ -49,7 +50,7 @@ def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) ->
 
 
 def content_identity(path: str) -> str:
-    """A UUID made of the content of a file."""
+    """A UUID whose 128 bits are the hash (XXH3) of the content of a file."""
     filesystem, name = url_to_fs(path)
     with filesystem.open(name, "rb") as file:
         digest = hashlib.file_digest(file, xxhash.xxh3_128)
@@ -57,7 +58,11 @@ def content_identity(path: str) -> str:
 
 
 def tree_identity(identity: str, tree: str) -> str:
-    """The identity that a file has for a sample whose tree is not that of `ingest.tree`."""
+    """A UUID of a file and one of its trees together.
+
+    A file has it for a sample with another tree than `ingest.tree`, so that two samples may read
+    different trees of the same file.
+    """
     return str(uuid5(UUID(identity), tree))
 
 
@@ -72,11 +77,19 @@ def check_number_of_bad_files(bad: Sequence[BadFile], settings: IngestSettings) 
 
 
 def check_conflicts(infos: Sequence[FileInfo]) -> None:
-    """Refuse the same file twice, and files of which some hold what others lack."""
+    """Refuse the same file twice, and files of which some hold what others lack.
+
+    The latter are weights of the generator (within a class), particles, further weights, and types
+    of pass-through branches.
+
+    Raises:
+        InputFileError: Two files conflict; the message names both.
+    """
     _check_unique(infos)
     # A file without entries lacks nothing that is needed.
     infos = [info for info in infos if info.entries]
     _check_weights_of_classes(infos)
+    # A network could tell files with particles from those without by the isolations alone.
     if pair := _mixed_pair(infos, lambda info: info.lacks_particles):
         with_particles, without_particles = pair
         raise ConflictingFilesError(
@@ -96,6 +109,7 @@ def check_conflicts(infos: Sequence[FileInfo]) -> None:
 
 
 def _check_unique(infos: Sequence[FileInfo]) -> None:
+    """Refuse two files of the same UUID."""
     by_uuid: dict[str, FileInfo] = {}
     for info in infos:
         first = by_uuid.setdefault(info.uuid, info)
@@ -107,11 +121,15 @@ def _check_unique(infos: Sequence[FileInfo]) -> None:
 
 
 def _check_weights_of_classes(infos: Sequence[FileInfo]) -> None:
-    """Refuse a class of which only some files have weights of a generator."""
+    """Refuse a class of which only some files have weights of a generator.
+
+    Files whose sample states `weight: none` take no part: their events count 1 on purpose.
+    """
     by_label: dict[int, list[FileInfo]] = {}
     for info in infos:
         if info.weight == NO_WEIGHT:
             continue
+        # The files of a sample may hold events of several classes; None is of no class.
         for label in info.samples.values():
             if label is not None:
                 by_label.setdefault(label, []).append(info)
@@ -129,7 +147,7 @@ def _check_weights_of_classes(infos: Sequence[FileInfo]) -> None:
 def _mixed_pair(
     infos: Iterable[FileInfo], lacks: Callable[[FileInfo], bool]
 ) -> tuple[FileInfo, FileInfo] | None:
-    """The first file that has something and the first that lacks it, if there are both."""
+    """The first file that has something and the first that lacks it; None unless both exist."""
     first: dict[bool, FileInfo] = {}
     for info in infos:
         first.setdefault(lacks(info), info)
@@ -137,7 +155,11 @@ def _mixed_pair(
 
 
 def _check_further_weights(infos: Sequence[FileInfo]) -> None:
-    """Refuse a weight that no file has, or whose lists have different lengths in the files."""
+    """Refuse a weight that no file has, or whose lists have different lengths in the files.
+
+    A weight of `ingest.weights` is compared in all files; a weight that a sample states itself, in
+    the files of this sample.
+    """
     groups: dict[tuple[str, str], list[FileInfo]] = {}
     for info in infos:
         for column in (*info.list_lengths, *info.absent_weights):
@@ -152,7 +174,11 @@ def _check_further_weights(infos: Sequence[FileInfo]) -> None:
 
 
 def _check_weight_exists(column: str, files: Sequence[FileInfo], key: str) -> None:
-    # Collision data have no weights.
+    """Refuse a weight whose branch all simulated files lack: its name is probably mistyped.
+
+    `column` is the name of the weight; `key`, the key of the config, is for the message.
+    """
+    # Collision data have no weights, so their files do not count.
     simulated = [info for info in files if info.weight != NO_WEIGHT]
     if simulated and all(column in info.absent_weights for info in simulated):
         first = simulated[0]
@@ -163,6 +189,11 @@ def _check_weight_exists(column: str, files: Sequence[FileInfo], key: str) -> No
 
 
 def _check_list_lengths(column: str, files: Sequence[FileInfo], key: str) -> None:
+    """Refuse a weight at one position of lists that have different lengths in the files.
+
+    In lists of another length, the same position probably holds another variation.
+    """
+    # A length of 0 means that all lists of the file are empty.
     with_lists = [info for info in files if info.list_lengths.get(column)]
     for info in with_lists:
         first = with_lists[0]
@@ -185,7 +216,10 @@ def _check_list_lengths(column: str, files: Sequence[FileInfo], key: str) -> Non
 def check_waiting_samples(
     waiting: Sequence[WaitingFile], readable_samples: Collection[str], bad: Sequence[BadFile]
 ) -> None:
-    """Refuse a sample whose readable files all wait for a later run."""
+    """Refuse a sample that has waiting files and no readable one: nothing is left to do now.
+
+    `readable_samples` are the names of samples with a readable file.
+    """
     by_sample: dict[str, list[WaitingFile]] = {}
     for file in waiting:
         if file.sample not in readable_samples:

@@ -1,6 +1,6 @@
 """Finds events that several files hold, by content and numbers.
 
-After `hadd` and skims a copy has another file UUID.
+Files made by `hadd` or a skim have UUIDs of their own, so the UUID does not show the copies.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 UInt64s = NDArray[np.uint64]
 
-#: Candidates above these pT or ET [GeV] are the content of an event: skims keep them. They are the
-#: defaults of the config, but no settings: keys of all runs can be compared.
+#: Candidates above these pT or ET [GeV] are the content of an event: skims keep them. The numbers
+#: are the default thresholds of the config, but fixed, so that keys of all runs can be compared.
 _PARTICLE_THRESHOLDS: Final = {"tracks": 0.5, "photons": 1.0, "neutral_hadrons": 1.0}
 _THRESHOLDS: Final = {**_PARTICLE_THRESHOLDS, "electrons": 23.0, "muons": 23.0}
+#: Odd 64-bit constants that spread the bits of a product; `_GOLDEN` is 2**64 / golden ratio.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
@@ -44,10 +45,11 @@ class Copies(NamedTuple):
 
 
 class KeysFile(NamedTuple):
-    """The keys of the entries of one part."""
+    """A file with the keys of the entries of one part, a range of entries of a ROOT file."""
 
     path: Path
     first_entry: int
+    """Entry of the ROOT file to which the first key belongs."""
     file_number: int
     """Number of the ROOT file of the part."""
 
@@ -55,11 +57,13 @@ class KeysFile(NamedTuple):
 def event_keys(
     scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]
 ) -> UInt64s:
-    """(num_events,) 64 bits of the content of each event; 0 for an event without candidates.
+    """(num_events,) a 64-bit hash of the content of each event; 0 for one without candidates.
 
-    They do not depend on the file. The content is the missing energy, and pT (or ET), eta and phi
-    of the candidates that skims keep. Jets, which are often clustered again or cut, count only in
-    events without tracks, photons and neutral hadrons.
+    Equal events have equal keys in every file. The content is the missing energy, and pT (or ET),
+    eta and phi of the candidates above `_THRESHOLDS`, which skims keep. Jets, which are often
+    clustered again or cut, count only in events without tracks, photons and neutral hadrons.
+
+    Each collection adds the sum of the hashes of its candidates, so their order does not matter.
     """
     num_events = len(scalars["met"])
     keys = np.zeros(num_events, np.uint64)
@@ -67,7 +71,7 @@ def event_keys(
         keys = mix_bits(keys + scalars[name].astype(np.float64).view(np.uint64))
     has_particles = np.zeros(num_events, np.bool_)
     has_candidates = np.zeros(num_events, np.bool_)
-    # Jets come last.
+    # Jets come last: whether they count depends on the particles.
     for name in (*_THRESHOLDS, "jets"):
         if name not in collections:
             continue
@@ -86,8 +90,9 @@ def event_keys(
 
 
 def _hashes(candidates: Jagged) -> UInt64s:
-    """(num_candidates,) hashes of pT (or ET), eta and phi."""
+    """(num_candidates,) hashes of pT (or ET), eta and phi, all as float32."""
     momenta = np.column_stack([candidates.size, candidates.fields["eta"]])
+    # The two float32 of a row are read as one 64-bit integer.
     bits: UInt64s = np.ascontiguousarray(momenta, np.float32).view(np.uint64).ravel()
     bits += candidates.fields["phi"].astype(np.float32).view(np.uint32) * _ODD
     hashes = bits * _GOLDEN
@@ -96,7 +101,10 @@ def _hashes(candidates: Jagged) -> UInt64s:
 
 
 def _sums_per_event(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[Any]:
-    """(num_events,) sums of the values of the candidates; integers may wrap around."""
+    """(num_events,) sums of the values of the candidates; integers may wrap around.
+
+    A sum is the difference of the running sums at the end and the start of the event.
+    """
     running = np.zeros(len(values) + 1, values.dtype)
     np.cumsum(values, out=running[1:])
     return running[offsets[1:]] - running[offsets[:-1]]
@@ -105,7 +113,11 @@ def _sums_per_event(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray
 def stored_keys(
     content: UInt64s, numbers: UInt64s | None, collections: Mapping[str, Jagged]
 ) -> NDArray[Any]:
-    """The keys of events as their file holds them: of the content alone, or `STORED`."""
+    """The keys of events in the form of the file of keys.
+
+    Without `numbers` (num_events,) of run and event, these are the keys of the content alone. Else
+    the result has the type `STORED`, with the direction of the hardest lepton or jet.
+    """
     if numbers is None:
         return content
     stored = np.empty(len(content), STORED)
@@ -120,17 +132,23 @@ def read_keys(file: Path) -> UInt64s:
 
 
 def _read_stored(file: Path) -> NDArray[Any]:
+    """The keys of the entries of one part, as `STORED`; fields that the file lacks are 0."""
     stored: NDArray[Any] = np.load(io.BytesIO(file.read_bytes()))
     if stored.dtype.names:
         return stored
-    # Events without numbers.
+    # The file of events without numbers holds a plain array of keys of the content.
     with_fields = np.zeros(len(stored), STORED)
     with_fields["content"] = stored
     return with_fields
 
 
 def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
-    """The copies in some parts; of several equal events the first counts as the original."""
+    """The copies in some parts; of several equal events the first counts as the original.
+
+    The keys of all parts are joined to one array of events, in which a row is the number of an
+    event. A row whose original is an earlier row is a copy. Rows are then translated to the part
+    and the entry in its ROOT file.
+    """
     with ThreadPoolExecutor() as threads:
         stored = list(threads.map(lambda file: _read_stored(file.path), keys_files))
     # The events of all parts in one array; `starts` are the rows at which parts begin.
@@ -143,6 +161,7 @@ def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
     original_rows = originals[copy_rows]
 
     first_entries = np.array([file.first_entry for file in keys_files], np.int64)
+    # Entry in the ROOT file minus row, for each part.
     entry_shifts = first_entries - starts[:-1]
     copy_parts = np.searchsorted(starts, copy_rows, side="right") - 1
     original_parts = np.searchsorted(starts, original_rows, side="right") - 1
@@ -155,9 +174,13 @@ def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
 
 
 def _original_rows(events: NDArray[Any], files: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(num_events,) row of the original of each event; an event that is no copy is its own."""
+    """(num_events,) row of the original of each event; an event that is no copy is its own.
+
+    The original is the first event of equal content, or an earlier one of the same numbers.
+    """
     rows = np.arange(len(events))
     _, first_rows, groups = np.unique(events["content"], return_index=True, return_inverse=True)
+    # Events without candidates (key 0) all have the same content, and are no copies by it.
     originals = np.where(events["content"] == 0, rows, first_rows[groups])
     pairs = same_events(files, events)
     np.minimum.at(originals, pairs.second, pairs.first)

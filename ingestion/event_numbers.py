@@ -32,7 +32,10 @@ PREFIX: Final = "_number_"
 
 
 def number_sources(names: BranchNames) -> dict[str, Branch]:
-    """The branches of the numbers, by column; empty without event numbers."""
+    """The branches of run, block and event numbers, by column; empty without event numbers.
+
+    For each kind of number, the first usual name that is a branch of integers counts.
+    """
     sources = {}
     for purpose, usual_names in _USUAL_NAMES.items():
         for name in usual_names:
@@ -45,6 +48,7 @@ def number_sources(names: BranchNames) -> dict[str, Branch]:
 
 
 def _is_integer(array: ak.Array) -> bool:
+    """Whether an array holds integers, one for each event or in lists."""
     layout = array.layout
     numbers = layout.content if layout.is_list else layout
     return bool(numbers.is_numpy) and np.dtype(numbers.dtype).kind in "iu"
@@ -53,9 +57,15 @@ def _is_integer(array: ak.Array) -> bool:
 def number_keys(
     arrays: Mapping[str, ak.Array], sources: Mapping[str, Branch], first: int
 ) -> UInt64s | None:
-    """(num_events,) keys of the numbers of events; None without branches of numbers.
+    """(num_events,) a hash of the numbers of each event; None without branches of numbers.
 
-    `first` is the first entry. All keys are 0 if a branch does not have one number for each event.
+    All keys are 0, which stands for no numbers, if a branch does not have one number for each
+    event.
+
+    Args:
+        arrays: Contents of all branches by column; those of numbers begin with `PREFIX`.
+        sources: Branches of the columns, for messages.
+        first: Entry of the first event in the file.
     """
     columns = [name for name in arrays if name.startswith(PREFIX)]
     if not columns:
@@ -67,4 +77,5 @@ def number_keys(
             keys = mix_bits(keys + numbers.astype(np.uint64))
     except InputFileError:
         return np.zeros_like(keys)
+    # A hash that happens to be 0 becomes 1, since 0 stands for no numbers.
     return np.maximum(keys, np.uint64(1))

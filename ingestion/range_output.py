@@ -41,23 +41,29 @@ class EntryRange(NamedTuple):
     info: FileInfo
     start: int
     stop: int
+    """First entry, and the one after the last."""
     without: tuple[int, ...] = ()
     """Entries to leave out: copies of other events."""
 
 
 class EventsPart(NamedTuple):
-    """The output of one range for one sample; `name` is empty if no event passes."""
+    """The output of one range of entries for one sample: a Parquet file, and its tally."""
 
     sample: str
     file_uuid: str
+    """Identity of the ROOT file that holds the entries."""
     start: int
     stop: int
+    """First entry, and the one after the last."""
     name: str
+    """Name of the Parquet file; empty if no event passes, and then there is no file."""
     digest: str
     """Digest of the Parquet file on object storage; empty for a local file, which the stage
     digests."""
     counts: dict[str, int]
+    """Number of events by step of the cutflow."""
     weights: dict[str, list[float]]
+    """[sum of weights, sum of squared weights] by step of the cutflow."""
     lies_in: str = ""
     """On object storage, the URL of the folder of the version that read it; else empty."""
 
@@ -66,10 +72,14 @@ class EventsPart(NamedTuple):
         return self._folder(events) / self.name
 
     def keys_file(self, events: Path) -> Path:
-        """The file of the keys of all entries (`ingestion.copies`)."""
+        """The file of the keys that find copies, one for each entry of the range.
+
+        See `ingestion.copies`. `events` is as for `file`.
+        """
         return keys_folder(self._folder(events)) / self.keys_name
 
     def _folder(self, events: Path) -> Path:
+        """The events folder that holds the part: that of the version which read it, if remote."""
         return as_path(self.lies_in) / events.name if self.lies_in else events
 
     @property
@@ -95,7 +105,11 @@ def ingest_range(
 ) -> list[EventsPart]:
     """Read, select and write one range of entries, a row group at a time to bound the memory.
 
-    There is a part for each class of the sample.
+    It writes a Parquet file for each class of the sample that has events, and one file with the
+    keys of all entries, also of those that are not selected.
+
+    Returns:
+        A part for each class of the sample.
     """
     info, start = entry_range.info, entry_range.start
     stem = f"{info.uuid}-{start:09d}"
@@ -109,7 +123,9 @@ def ingest_range(
             content = event_keys(raw.scalars, raw.collections)
             keys.append(stored_keys(content, raw.numbers, raw.collections))
             selection = select_events(raw, info, settings, without=entry_range.without)
+            # With `label_by`, each class is a sample of its own, with its own output.
             for sample, label in info.samples.items():
+                # Events to leave out have the label -1 in the arrays.
                 class_number = -1 if label is None else label
                 table = selection.table
                 if info.label_by:
@@ -140,7 +156,11 @@ def ingest_range(
 
 
 class _PartWriter:
-    """Writes the events of a part; the file appears when `stack` is closed."""
+    """Writes the events of a part and adds up their tally.
+
+    The Parquet file is opened with the first event, and appears when `stack` is closed. A part
+    without events has no file.
+    """
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path = path
@@ -150,7 +170,7 @@ class _PartWriter:
         self.tally = StepCounts({}, {})
 
     def add(self, table: pa.Table, tally: StepCounts) -> None:
-        """Add events and their tally."""
+        """Write the rows of a table, if any, and add their tally to that of the part."""
         self.tally = sum_counts((self.tally, tally))
         if not table.num_rows:
             return
@@ -160,6 +180,10 @@ class _PartWriter:
 
     @contextmanager
     def _open(self, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+        """A writer of a Parquet file, which is complete when the context ends.
+
+        The digest of a file on object storage is taken before the upload.
+        """
         with new_file(self._path) as unfinished:
             with pq.ParquetWriter(
                 unfinished,
@@ -176,7 +200,7 @@ class _PartWriter:
     def finish(self) -> tuple[str, str]:
         """The name of the file, empty without events, and its digest if it is on object storage."""
         if self._writer is None:
-            # An earlier read, which did not leave out copies, may have written it.
+            # An earlier read of the range, which did not leave out copies, may have written one.
             self._path.unlink(missing_ok=True)
             return "", ""
         return self._path.name, self._digest

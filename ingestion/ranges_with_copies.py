@@ -19,8 +19,18 @@ from ingestion.settings import IngestSettings, OnDuplicate
 def ranges_with_copies(
     parts: Sequence[EventsPart], infos: Sequence[FileInfo], settings: IngestSettings, out_dir: Path
 ) -> list[EntryRange]:
-    """The ranges to read again without their copies; the first event in the config stays."""
+    """The ranges to read again without their copies; the first event in the config stays.
+
+    The parts are sorted by file (in the order of `infos`) and first entry, so that of equal events
+    the first one in the config counts as the original. The result has one range for each that holds
+    copies, with their entries in `without`.
+
+    Raises:
+        ConflictingFilesError: There are copies and `on_duplicate` is `fail`, or a copy is in
+            another class than its original.
+    """
     file_numbers = {info.uuid: number for number, info in enumerate(infos)}
+    # A sample with `label_by` has several parts of one range, one for each class.
     parts_by_range: dict[tuple[int, int], list[EventsPart]] = {}
     for part in parts:
         key = (file_numbers[part.file_uuid], part.start)
@@ -30,6 +40,7 @@ def ranges_with_copies(
         same_range = parts_by_range[file_number, start]
         range_parts.append(same_range)
         ranges.append(EntryRange(infos[file_number], start, same_range[0].stop))
+        # The parts of a range share the file of the keys.
         keys_files.append(KeysFile(same_range[0].keys_file(out_dir), start, file_number))
     copies = find_copies(keys_files)
     num_copies = len(copies.parts)
@@ -55,7 +66,11 @@ def _classes(
     range_parts: Sequence[Sequence[EventsPart]],
     events: Path,
 ) -> NDArray[np.int64]:
-    """The class of each of some entries of ranges; -1 for an entry that `label_by` leaves out."""
+    """(num_entries,) the class of each of some entries; -1 for one that `label_by` leaves out.
+
+    `range_numbers` and `entries`, both (num_entries,), are the index of the range of each entry in
+    `ranges`, and the entry in the ROOT file. `events` is the folder of the parts.
+    """
     classes = np.zeros(len(entries), np.int64)
     for number in np.unique(range_numbers).tolist():
         is_in_range = range_numbers == number
@@ -69,6 +84,7 @@ def _copies_error(
 ) -> ConflictingFilesError:
     """The error about the first copy, preferably one in another class than its original."""
     num_copies = len(is_in_two_classes)
+    # If all are False, `argmax` gives 0: the first copy.
     first = int(is_in_two_classes.argmax())
     copy_file = ranges[copies.parts[first]].info
     original_file = ranges[copies.original_parts[first]].info
@@ -87,13 +103,18 @@ def _copies_error(
 def _classes_of_range(
     entry_range: EntryRange, parts: Sequence[EventsPart], events: Path
 ) -> NDArray[np.int64]:
-    """The class of each entry of a range; -1 for an entry of `label_by` that is not kept."""
+    """(num_entries,) the class of each entry of a range.
+
+    Without `label_by` it is that of the sample. With it, the class is in the written events; an
+    entry that no part holds, since it was not selected, gets -1.
+    """
     info, start = entry_range.info, entry_range.start
     num_entries = entry_range.stop - start
     if not info.label_by:
         return np.full(num_entries, info.label, np.int64)
     classes = np.full(num_entries, -1, np.int64)
     for part in parts:
+        # A part without a name has no events, and no file.
         if part.name:
             table = read_parquet(part.file(events), ["entry", "label"])
             classes[table["entry"].to_numpy() - start] = table["label"].to_numpy()

@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 Integers = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 
-#: The stored keys of an event with numbers: of its content and of its numbers, and a direction.
+#: The stored keys of an event that has numbers: a hash of its content, a hash of its numbers (0 for
+#: none), and the direction (eta, phi) of its hardest lepton or jet, NaN without any.
 STORED: Final = np.dtype([("content", "u8"), ("numbers", "u8"), ("eta", "f4"), ("phi", "f4")])
-#: Difference of directions up to which they are the same; reduced precision changes them by less.
+#: Two directions are the same if eta and phi each differ by less. Storage in reduced precision
+#: changes them by less than this.
 _SAME_DIRECTION: Final = 2e-3
-#: A number that more events of one file share is no number of an event.
+#: If more events of one file share a number, the number does not identify an event.
 _MAX_EVENTS_OF_A_NUMBER: Final = 2
 
 
 class Pairs(NamedTuple):
-    """Rows of events that are the same; both (num_pairs,), the first row before the second."""
+    """Pairs of rows that hold the same event; both (num_pairs,).
+
+    The first row of each pair is smaller than the second.
+    """
 
     first: Integers
     second: Integers
@@ -38,7 +43,10 @@ class Pairs(NamedTuple):
 def directions(
     collections: Mapping[str, Jagged],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(num_events,) eta and phi of the hardest electron or muon, else of the hardest jet."""
+    """(num_events,) eta and phi of the hardest electron or muon, else of the hardest jet.
+
+    Both are NaN for an event without leptons and jets. The hardest has the highest pT.
+    """
     num_events = len(collections["jets"].offsets) - 1
     hardest_pt, eta, phi = np.full((3, num_events), np.nan, np.float32)
     for name in ("electrons", "muons", "jets"):
@@ -46,11 +54,13 @@ def directions(
         event_of_candidate = np.repeat(np.arange(num_events), np.diff(offsets))
         # Sorted by event, and from the hardest candidate of an event down.
         order = np.lexsort((-fields["pt"], event_of_candidate))
+        # `np.unique` returns the first position of each event: that of its hardest candidate.
         events, positions = np.unique(event_of_candidate[order], return_index=True)
         leading = order[positions]
-        # Also where there is no candidate yet: comparisons with NaN are false.
+        # Comparisons with NaN are false, so this is also true where there is no candidate yet.
         is_harder = ~(fields["pt"][leading] <= hardest_pt[events])
         if name == "jets":
+            # A jet counts only in events without leptons.
             is_harder = np.isnan(hardest_pt[events])
         events, leading = events[is_harder], leading[is_harder]
         hardest_pt[events] = fields["pt"][leading]
@@ -60,11 +70,16 @@ def directions(
 
 
 def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
-    """The pairs of events that are the same by their numbers.
+    """The pairs of events that are the same by their run, block and event numbers.
 
-    `events` are `STORED`, and `files` are the numbers of their files, in increasing order; both
-    (num_events,).
+    Within a file, two events are the same if they share numbers and direction. In two files, if at
+    least half of the events that share numbers also share the direction, the files hold the same
+    events. Then all pairs of shared numbers count, also those of other directions.
+
+    `events` (num_events,) have the type `STORED`. `files` (num_events,) is the number of the file
+    of each event, in increasing order.
     """
+    # A key of 0 means that the event has no numbers.
     rows = np.flatnonzero(events["numbers"])
     rows = rows[_is_rare(files[rows], events["numbers"][rows])]
     near = _near_pairs(rows, events)
@@ -78,6 +93,7 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
         shared = _shared_numbers(
             _rows_of_file(first_file, rows, files), _rows_of_file(second_file, rows, files), events
         )
+        # Events without a direction cannot be compared, so they do not count in the half.
         eta = events["eta"]
         has_directions = np.isfinite(eta[shared.first]) & np.isfinite(eta[shared.second])
         if 2 * len(near_pairs.first) >= has_directions.sum():
@@ -89,11 +105,12 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
 
 
 def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[int, int, Pairs]]:
-    """Each pair of files with its pairs of events."""
+    """Group pairs of events by their pair of files; yields both file numbers and the pairs."""
     pairs_of_files = np.stack([files[pairs.first], files[pairs.second]], axis=1)
     unique_pairs, groups, counts = np.unique(
         pairs_of_files, axis=0, return_inverse=True, return_counts=True
     )
+    # Sorting by group puts the pairs of one pair of files side by side.
     order = np.argsort(groups.ravel(), kind="stable")
     rows_by_group = np.split(order, np.cumsum(counts)[:-1])
     for file_pair, rows in zip(unique_pairs, rows_by_group, strict=True):
@@ -108,7 +125,7 @@ def _rows_of_file(file: int, rows: Integers, files: Integers) -> Integers:
 
 
 def _shared_numbers(rows: Integers, later_rows: Integers, events: NDArray[Any]) -> Pairs:
-    """The first events of each number that two files share."""
+    """Pairs of the first event of each shared number in one file and in a later file."""
     _, positions, later_positions = np.intersect1d(
         events["numbers"][rows], events["numbers"][later_rows], return_indices=True
     )
@@ -116,7 +133,8 @@ def _shared_numbers(rows: Integers, later_rows: Integers, events: NDArray[Any]) 
 
 
 def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:
-    """(num_events,) whether few events of the same file have the number."""
+    """(num_events,) whether at most two events of the same file have the number of the event."""
+    # One key for file and number together counts the numbers of all files at once.
     keys = mix_bits(numbers + files.astype(np.uint64))
     _, groups, counts = np.unique(keys, return_inverse=True, return_counts=True)
     is_rare: NDArray[np.bool_] = counts[groups] <= _MAX_EVENTS_OF_A_NUMBER
@@ -124,7 +142,10 @@ def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:
 
 
 def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
-    """Pairs of neighbours in eta that have the same number and direction."""
+    """Pairs of events of the same number whose directions agree within `_SAME_DIRECTION`.
+
+    The rows are sorted by number, then eta; only neighbours in this order are compared.
+    """
     has_direction = np.isfinite(events["eta"]) & np.isfinite(events["phi"])
     rows = rows[has_direction[rows]]
     rows = rows[np.lexsort((rows, events["eta"][rows], events["numbers"][rows]))]
@@ -133,6 +154,7 @@ def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
     delta_eta = np.abs(events["eta"][lower] - events["eta"][upper])
     phi = events["phi"].astype(np.float64)
     delta_phi = np.abs(phi[lower] - phi[upper]) % (2 * np.pi)
+    # Azimuths are periodic: the smaller of both arcs between them is the difference.
     delta_phi = np.minimum(delta_phi, 2 * np.pi - delta_phi)
     is_near = (delta_eta < _SAME_DIRECTION) & (delta_phi < _SAME_DIRECTION)
     is_same = has_same_number & is_near
@@ -141,7 +163,10 @@ def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
 
 
 def mix_bits(state: UInt64s) -> UInt64s:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Hash each 64-bit number: every bit of the input changes about half of the output bits.
+
+    It is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    """
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
