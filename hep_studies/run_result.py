@@ -26,7 +26,7 @@ from training.workloads.workload import Workload
 RESULT_FILE: Final = "result.json"
 #: Kinds of work that count as training; validation and checkpoints do not.
 _TRAINING: Final = ("read", "compute", "communicate", "wait")
-#: Quantities of an epoch that records state for all workers together.
+#: Quantities of an epoch that the records of all workers hold with the same value.
 _COMMON_QUANTITIES: Final = (
     "val_accuracy",
     "val_loss",
@@ -34,14 +34,16 @@ _COMMON_QUANTITIES: Final = (
     "train_accuracy",
     "consensus_distance",
 )
-#: Quantities of pushes: records count how often each value occurred in an epoch.
+#: Quantities of pushes to a parameter server, of which a record holds a histogram of the epoch:
+#: how many pushes by others a push came late, and by how many percent it was reduced.
 _PUSH_QUANTITIES: Final = ("staleness", "scaling_percent")
+#: Number of test events that the network predicts at once.
 _TEST_BATCH: Final = 1024
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The test events that the best model of a run predicts correctly."""
+    """Which test events the best model of a run predicts correctly, and their weighted share."""
 
     num_events: int
     events: str
@@ -68,7 +70,7 @@ class Counts:
 
 
 def encoded_test_weights(workload: Workload) -> str:
-    """Return the weights of the test events, as `StudyResult.test_weights` stores them."""
+    """Return the weights of the test events, float32, as base64 for `StudyResult.test_weights`."""
     weights = workload.rows("test", TrainSettings()).rows.weights.numpy().astype(np.float32)
     return base64.b64encode(weights.tobytes()).decode()
 
@@ -79,7 +81,8 @@ def evaluate_on_test(
     """Return the correct predictions of a trained network, and the loss of the best constant guess.
 
     The class of the highest probability is predicted, on the test split. The best constant guess
-    has as loss the entropy of the weighted class fractions.
+    predicts the weighted class fractions for every event; its cross-entropy is their entropy.
+    The module is changed: it has the precision of the rows, and is in evaluation mode.
     """
     memory = workload.rows("test", settings)
     module = module.to(memory.rows.weights.dtype).eval()
@@ -123,7 +126,7 @@ class RunResult:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the run ended without a result."""
+        """Whether the run ended without a result: training stopped at a loss that is not finite."""
         return not self.curves
 
 
@@ -137,10 +140,11 @@ def write_result(
     *,
     code: str,
 ) -> None:
-    """Write the result of a run.
+    """Write the result of a run into its folder.
 
-    `ranks`: the records of each worker. `scores`: from `evaluate_on_test`; None if nothing is
-    learnt. `code`: version of the code.
+    The result has the curves by epoch and the numbers of the whole run, both from the records.
+    `ranks`: the records of each worker, one per epoch. `scores`: from `evaluate_on_test`; None if
+    nothing is learnt. `code`: version of the code.
     """
     counts = None
     numbers = numbers_of(ranks)
@@ -150,7 +154,7 @@ def write_result(
 
 
 def write_diverged(folder: Path, *, code: str) -> None:
-    """Write the result of a run that diverged: it predicts nothing."""
+    """Write the result of a run that diverged: no predictions, no curves, and a mark."""
     _write(folder, StoredResult(code, counts=None, curves={}, numbers={"diverged": 1.0}))
 
 
@@ -173,7 +177,12 @@ def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) ->
 
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
-    """Return quantities by epoch: those of the average model, and means over the workers."""
+    """Return each quantity of an epoch as a list over the epochs, with six significant digits.
+
+    Losses and accuracies are those of the average model of all workers. Times are means over the
+    workers, quantities of pushes are means over all pushes. `ranks`: the records of each worker,
+    one per epoch.
+    """
     curves: defaultdict[str, list[float]] = defaultdict(list)
     for records in _by_epoch(ranks):
         quantities = {name: records[0][name] for name in _COMMON_QUANTITIES}
@@ -187,10 +196,16 @@ def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
 
 
 def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
-    """Return the numbers of the whole run."""
+    """Return the numbers of the whole run by name, from the records of each worker.
+
+    Counters of actions, such as averages, are sums over workers and epochs. Bytes are means per
+    worker and epoch. Rates and utilisation leave out the first and the last epoch.
+    """
+    # The first worker's records also hold what is common to all workers.
     history = ranks[0]
     trained_ranks = [list(records) for records in ranks if records]
     summaries = [summarize_rank(records) for records in trained_ranks]
+    # Workers may count different actions: a missing counter is 0.
     counters = {name for summary in summaries for name in summary["counted"]}
     bytes_sent = sum(summary["bytes_sent"] for summary in summaries)
 
@@ -211,7 +226,7 @@ def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
 
 
 def _utilisation(ranks: Sequence[Sequence[Record]]) -> float:
-    """Return the share of the training time in which workers compute."""
+    """Return the share of the workers' training time in which they compute or read, 0 to 1."""
     times = []
     for records in ranks:
         times += [
@@ -234,6 +249,7 @@ def _worker_accuracy(ranks: Sequence[Sequence[Record]]) -> float:
 
 
 def _training_times(record: Record) -> dict[str, float]:
+    """Return the times of an epoch that count as training, by kind of work [s]."""
     times = record["seconds_by_kind"]
     return {activity: times.get(activity, 0.0) for activity in _TRAINING}
 
@@ -244,10 +260,11 @@ def training_seconds(record: Record) -> float:
 
 
 def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
-    """Return the speed of a run without validation and checkpoints.
+    """Return the time per batch [s] and the events per second of all workers together.
 
-    It is the median over the epochs, without the first and last. The median is robust: a second of
-    other work on the machine can make a short epoch five times longer.
+    Validation and checkpoints do not count. Both are medians over the epochs without the first and
+    last. The median is robust: a second of other work on the machine can make a short epoch five
+    times longer. `ranks`: the records of each worker.
 
     Examples:
         >>> times = {"compute": 2.0, "validate": 9.0}
@@ -270,9 +287,10 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
 
 
 def communication_seconds(record: Mapping[str, Any]) -> float:
-    """Return the communication time of an epoch [s], waiting included.
+    """Return the communication time of a worker in an epoch [s], waiting for others included.
 
-    As in the thesis, communication in the background counts too.
+    As in the thesis, communication in the background (`hidden_seconds`) counts too, although the
+    worker computes meanwhile.
     """
     times = record["seconds_by_kind"]
     seconds: float = times.get("communicate", 0.0) + times.get("wait", 0.0)
@@ -280,7 +298,7 @@ def communication_seconds(record: Mapping[str, Any]) -> float:
 
 
 def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
-    """Return the records of all workers, epoch by epoch."""
+    """Return a list for each epoch, in order, with the records of all workers that have it."""
     epochs: defaultdict[int, list[Record]] = defaultdict(list)
     for records in ranks:
         for record in records:

@@ -31,7 +31,7 @@ from training.workloads.registry import WORKLOADS, WorkloadSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
-#: Keys of a study that say what to make of its runs. They do not change the runs.
+#: Keys of a study that describe or judge its runs. A change of them needs no new runs.
 PRESENTATION_KEYS: Final = (
     "title",
     "source",
@@ -46,7 +46,11 @@ PRESENTATION_KEYS: Final = (
 
 
 def workload_settings(workload: Any) -> Any:
-    """Return the settings of a workload with its own rows; the name of a network as it is."""
+    """Return the validated settings of a workload that has rows of its own.
+
+    The name of a network, which stands for training on the events of the run folder, is returned
+    as it is. The settings get the type that is registered under `name`.
+    """
     if not isinstance(workload, Mapping):
         return workload
     # The events of a run folder are given by the name of a network.
@@ -118,7 +122,11 @@ class StudySettings(BaseModel):
     figures: list[StudyFigure] = []
 
     def train_settings(self, method: str, values: Mapping[str, Any], seed: int) -> TrainSettings:
-        """Return the settings of a run, without the keys that depend on the machine."""
+        """Return the training settings of one run of a method.
+
+        Later sources replace values of earlier ones: the study's `train`, that of the method, the
+        values of the varied keys, the seed. Keys that depend on the machine have their defaults.
+        """
         train = merged(self.train, self.methods[method].train)
         train_values = with_values({"train": train}, values)["train"]
         return TrainSettings.model_validate({**train_values, "seed": seed})
@@ -128,12 +136,16 @@ class StudySettings(BaseModel):
         return self.train_settings(method, next(self.combinations(method)), 1)
 
     def cluster_settings(self, values: Mapping[str, Any]) -> ClusterSettings:
-        """Return the simulated cluster of a run."""
+        """Return the simulated cluster of a run: the study's, with the values of varied keys."""
         cluster = with_values({"cluster": self.cluster}, values)["cluster"]
         return ClusterSettings.model_validate(cluster)
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
-        """Yield the values of the varied keys of each run of a method."""
+        """Yield every combination of values of the keys that a method varies, for one seed.
+
+        A combination is a mapping from dotted keys, such as `train.workers`, to values. A method
+        that varies nothing has one, empty combination.
+        """
         varied = {}
         for key in self.vary:
             values = self.values_of(method, key)
@@ -143,21 +155,29 @@ class StudySettings(BaseModel):
             yield dict(zip(varied, combination, strict=True))
 
     def values_of(self, method: str, key: str) -> list[Any]:
-        """Return the values of a varied key for a method; none if the method does not vary it."""
+        """Return the values of a varied key for a method; none if the method does not vary it.
+
+        A method does not vary keys that it lists in `fixed` or sets itself. Values of its own
+        `vary` replace those of the study.
+        """
         settings = self.methods[method]
         if key in settings.fixed or has_key({"train": settings.train}, key):
             return []
         return settings.vary.get(key, self.vary[key])
 
     def all_values_of(self, key: str) -> list[Any]:
-        """Return the values of a varied key for any method, each once."""
+        """Return the values of a varied key for any method, each once; the study's come first."""
         values = list(self.vary[key])
         for method in self.methods:
             values += [value for value in self.values_of(method, key) if value not in values]
         return values
 
     def title_of(self, method: str) -> str:
-        """Return the name of a method in tables and figures."""
+        """Return the name of a method in tables and figures.
+
+        It is the title that the study gives, else the name of the algorithm, with a note if its
+        slow momentum (SlowMo) is on.
+        """
         if self.methods[method].title:
             return self.methods[method].title
         settings = self.first_settings(method)
@@ -167,16 +187,23 @@ class StudySettings(BaseModel):
         return f"{name} + SlowMo" if settings.slowmo_is_exact else f"{name} + SlowMo no avg."
 
     def replaces(self, method: str, key: str) -> bool:
-        """Tell whether all runs of a method have another value of a key of `train`."""
+        """Tell whether a method replaces the study's value of a key of `train` in all its runs.
+
+        A change of the study's value has no effect on such a method. The method varies the key, or
+        sets it itself.
+        """
         method_values = self.methods[method].train
         is_varied = f"train.{key}" in next(self.combinations(method))
-        # A section of the method is merged with that of the study.
+        # A section of the method is merged with that of the study, and does not replace all of it.
         is_section = isinstance(method_values.get(key, {}), Mapping)
         return is_varied or not is_section
 
     @property
     def single_worker(self) -> str | None:
-        """First method that always runs on one worker: t(1) of speed-ups; None without one."""
+        """First method whose runs all have one worker; None without one.
+
+        Its time is t(1) in the speed-up t(1) / t(n) of the other methods.
+        """
         for method in self.methods:
             settings = [
                 self.train_settings(method, values, 1) for values in self.combinations(method)
@@ -187,6 +214,10 @@ class StudySettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
+        """Require that the study has all methods, varied keys and values that its parts name.
+
+        Claims must also have the keys in `at` that their protocol needs.
+        """
         for method in self._named_methods():
             name_validator(self.methods, "method")(method)
         for key in self._named_keys():
@@ -244,7 +275,11 @@ class StudySettings(BaseModel):
                 raise ValueError(f"{key}: {value} is none of the values that are run")
 
     def _check_protocol(self, claim: Claim) -> None:
-        """Require that `at` fixes all keys of `best_of`, or none where each is at its best."""
+        """Require that a claim treats the keys of `best_of` as its protocol says.
+
+        With equal settings, `at` gives a value to each of them; with each method at its best, to
+        none, since the lowest validation loss decides. The selected runs name none of them.
+        """
         selected_keys = {key for runs in (claim.treatment, *claim.control) for key in runs}
         best_keys = selected_keys & set(self.best_of)
         if best_keys:
@@ -260,6 +295,7 @@ class StudySettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_execution(self) -> Self:
+        """Refuse keys that have no effect with the execution, simulated or on MPI ranks."""
         is_simulated = self.execution == "simulate"
         if self.times_only is not None and (self.best_of or not is_simulated):
             raise ValueError(

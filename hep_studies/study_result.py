@@ -32,11 +32,15 @@ Floats = NDArray[np.float64]
 
 
 class Cell(NamedTuple):
-    """Runs that differ only in seeds and in keys of `best_of`: a method at values of other keys."""
+    """The key of a group of runs: a method at some values of the varied keys.
+
+    Its runs differ only in their seeds and in keys of `best_of`, such as the learning rate, of which
+    each method is shown at its best value. A cell is one row of a table, or one point of a line.
+    """
 
     method: str
     values: tuple[tuple[str, str], ...] = ()
-    """Keys and their values, as JSON."""
+    """Pairs of a varied key and its value as JSON text, so that a cell can be a dictionary's key."""
 
     @classmethod
     def from_values(cls, method: str, values: Mapping[str, Any]) -> Self:
@@ -46,11 +50,14 @@ class Cell(NamedTuple):
 
     @property
     def plain_values(self) -> dict[str, Any]:
-        """The values of the varied keys."""
+        """The values of the varied keys, read from their JSON."""
         return {key: json.loads(text) for key, text in self.values}
 
     def matches(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether the cell has these values of the keys that it varies; 0 equals 0.0."""
+        """Tell whether the cell has these values of the keys that it varies; 0 equals 0.0.
+
+        Keys that the cell does not vary are ignored.
+        """
         return all(values.get(key, value) == value for key, value in self.plain_values.items())
 
     def without(self, *keys: str | None) -> Cell:
@@ -60,18 +67,24 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class TimeCheck:
-    """Measured and simulated time of a step of ranks that sleep and exchange messages [s]."""
+    """Measured and simulated time of a training step of one method [s].
+
+    Instead of computing, MPI ranks of this machine sleep and exchange the method's messages. The
+    simulator predicts the same steps. The difference says how wrong the simulated times may be.
+    """
 
     method: str
     step_seconds: float
     """Time of a step without messages, which the ranks sleep."""
     workers: int
     measured: float
+    """Measured time of a step with its messages."""
     simulated: float
+    """Simulated time of the same step."""
 
     @property
     def gap(self) -> float:
-        """Time by which a step is longer than simulated [s]."""
+        """Time by which a measured step is longer than the simulated one [s]; may be negative."""
         return self.measured - self.simulated
 
 
@@ -90,9 +103,12 @@ class StudyProvenance:
     """How a result was made."""
 
     command: str
+    """Command line that makes it."""
     created: str
+    """Date and time."""
     machine: Machine
     packages: dict[str, str]
+    """Versions of the installed packages, by name."""
 
 
 class EventsDescription(TypedDict):
@@ -101,18 +117,22 @@ class EventsDescription(TypedDict):
     version: str
     """Version of the features, or name of the workload."""
     classes: list[str]
+    """Names of the classes of events; empty for other workloads."""
     sample_note: str
+    """Where the rows come from, for figures and pages."""
     counts: dict[str, list[int]]
     """Number of rows of each class, then of all, by split."""
     digest: NotRequired[str]
+    """Digest of the content of the events; missing for other workloads."""
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """All results of a study."""
+    """All results of a study: its settings, how it was made, and the result of each run."""
 
     name: str
     form: str
+    """`small` or `full`."""
     digest: str
     """Digest of everything that the runs depend on."""
     study: StudySettings
@@ -127,7 +147,11 @@ class StudyResult:
 
     @cached_property
     def groups(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
-        """Runs of each cell by seed, for each combination of values of the keys of `best_of`."""
+        """Runs in the order of their seeds, by cell and by values of the keys of `best_of`.
+
+        `groups[cell][combination]` are the runs of a cell at these values. A combination is itself
+        a `Cell`, without a method; it is empty in a study without `best_of`.
+        """
         groups: dict[Cell, dict[Cell, list[RunResult]]] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
             cell = Cell.from_values(run.method, run.values)
@@ -153,12 +177,20 @@ class StudyResult:
         return cells
 
     def matching_cell(self, cell: Cell, selection: Mapping[str, Any]) -> Cell | None:
-        """Return the selected cell with the cell's values of other keys; None without one."""
+        """Return the cell that a selection means for a given cell, such as its control.
+
+        It has the method and the values of the selection, and the given cell's values of all other
+        keys. None without one.
+        """
         cells = self.cells([selection["method"]], {**cell.plain_values, **selection})
         return cells[0] if cells else None
 
     def best_combination(self, cell: Cell) -> Cell:
-        """Return the values of `best_of` with the lowest validation loss, averaged over seeds."""
+        """Return the values of the keys of `best_of` at which a cell is best.
+
+        Their runs have the smallest mean over the seeds of the lowest validation loss of a run. A
+        run that diverged has an infinite loss.
+        """
         combinations = self.groups[cell]
 
         def mean_loss(combination: Cell) -> float:
@@ -185,22 +217,26 @@ class StudyResult:
         return [run for run in self.runs_of(cell, at) if not run.has_diverged]
 
     def numbers(self, cell: Cell, measure: str, at: Mapping[str, Any] | None = None) -> pd.Series:
-        """Return a measure of each run of a cell, by seed.
+        """Return a measure of each run of a cell, indexed by seed.
 
-        A run that diverged has only the measure that counts such runs. Tables, figures and
-        comparisons take their numbers from here, so that they show the same runs.
+        A run that diverged has only the measure that counts such runs. A measure that is relative
+        to another method, such as a speed-up, takes that method's run of the same seed; a seed
+        without one is left out. Tables, figures and comparisons take their numbers from here, so
+        that they show the same runs. `at`: values of the keys of `best_of`; by default the best.
         """
         definition = measure_of(measure)
         runs = self.runs_of(cell, at) if measure == "diverged" else self.finished_runs(cell, at)
         if definition.relative_to:
             baselines = self._baseline_runs(definition.relative_to, cell, at)
         else:
+            # The measure ignores the second run.
             baselines = {run.seed: run for run in runs}
         numbers = {}
         for run in runs:
             if run.seed not in baselines:
                 continue
             if definition.compute is None:
+                # The run stores the number under the measure's name.
                 numbers[run.seed] = run.numbers.get(measure, np.nan)
             else:
                 numbers[run.seed] = definition.compute(run, baselines[run.seed])
@@ -209,7 +245,11 @@ class StudyResult:
     def _baseline_runs(
         self, attribute: str, cell: Cell, at: Mapping[str, Any] | None
     ) -> dict[int, RunResult]:
-        """Return the runs by seed of the method that an attribute of the study names."""
+        """Return the runs, by seed, that a relative measure of a cell compares with.
+
+        They are those of the method that the attribute of the study names, `reference` or
+        `single_worker`, at the cell's values of all keys. Empty if there are none.
+        """
         method = getattr(self.study, attribute)
         baseline = self.matching_cell(cell, {"method": method}) if method else None
         if baseline is None:
@@ -217,9 +257,10 @@ class StudyResult:
         return {run.seed: run for run in self.finished_runs(baseline, at)}
 
     def correct_weights(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
-        """Return for each seed the weights of the correctly predicted test events, else 0.
+        """Return for each seed an array (num_events,): weight of an event if predicted correctly.
 
-        The weights are relative to their mean.
+        Other events have 0. The weights are relative to their mean, so that the mean of the array
+        is the weighted accuracy.
         """
         weights = self.weights / self.weights.mean()
         return {
@@ -239,12 +280,16 @@ class StudyResult:
         return np.array([run.curves[name] for run in self.finished_runs(cell)])
 
     def title(self, cell: Cell) -> str:
-        """Return the name of a cell in tables and figures."""
+        """Return the name of a cell in tables and figures: its method and the varied values."""
         values = [f"{key_label(key)} {text}" for key, text in cell.values]
         return ", ".join([self.study.title_of(cell.method), *values])
 
     def idle_counters(self, cell: Cell) -> list[str]:
-        """Return the counters of what a cell's settings ask for and none of its runs did."""
+        """Return the counters of actions that a cell's settings ask for and none of its runs did.
+
+        An action is, for example, an average, a push or a step of SlowMo. Its runs do not show the
+        effect of the method.
+        """
         numbers = [run.numbers for run in self.finished_runs(cell)]
         counts = count_actions(self.settings(cell), numbers)
         return [name for name, count in counts.items() if not count]
@@ -254,7 +299,10 @@ class StudyResult:
         return self.study.train_settings(cell.method, cell.plain_values, 1)
 
     def events_seen(self, *cells: Cell) -> str:
-        """Return the range of the numbers of events, with repetitions, that runs of cells saw."""
+        """Return how many events the runs of cells trained on, such as "1,000 to 1,200".
+
+        An event counts in each epoch. Empty if no run has the number.
+        """
         counts: set[int] = set()
         for cell in cells:
             counts |= _num_samples(self.finished_runs(cell))
@@ -281,6 +329,7 @@ class StudyResult:
 
 
 def _num_samples(runs: Iterable[RunResult]) -> set[int]:
+    """Return the distinct numbers of events that runs trained on, counted in each epoch."""
     return {int(run.numbers["samples"]) for run in runs if "samples" in run.numbers}
 
 
