@@ -1,8 +1,10 @@
 """One bootstrap for all errors of an evaluation, with the same replicas for all models.
 
-A replica gives every event a random weight of its own, exponential with mean 1 (Rubin's Bayesian
-bootstrap, 1981), and each sample keeps its share of its class. So errors follow from the weights of
-the events, whatever these are correlated with, and differences between models are paired.
+A bootstrap replica is a copy of the sample with other weights; the spread of a number over replicas
+is its error. A replica gives every event a random weight of its own, exponential with mean 1
+(Rubin's Bayesian bootstrap, 1981), and each sample keeps its share of its class. So errors follow
+from the weights of the events, whatever these are correlated with. All models share the random
+weights, so differences between models are paired.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from models.evaluation.scored_events import joined_samples
 
 NUM_REPLICAS: Final = 2000
 #: Highest number of independent random weights in a replica. More events share weights in random
-#: groups, which gives the same errors to 2 %, since the rows of a dataset are mixed.
+#: groups, which gives the same errors to 2 %, since the rows of a dataset are in random order.
 _MOST_GROUPS: Final = 4000
-#: Shapes of the gamma distribution for half an event and for one event.
+#: Shapes of the gamma distribution for half an event and for one event: the random weight of n
+#: events is the sum of n exponential numbers, which is gamma distributed with shape n.
 _HALF_AND_ONE: Final = (0.5, 1.0)
 
 
@@ -48,18 +51,18 @@ class ReplicatedInterval(NamedTuple):
     """Shares or rates in all replicas, for the lower and for the upper end of their intervals."""
 
     value: Floats
-    """(num_points,) measured."""
+    """(num_points,) measured numbers."""
     low: Floats
-    """(num_points, num_replicas)"""
+    """(num_points, num_replicas) numbers whose quantile is the lower end."""
     high: Floats
-    """(num_points, num_replicas)"""
+    """(num_points, num_replicas) numbers whose quantile is the upper end."""
 
     def scaled(self, factor: float) -> ReplicatedInterval:
         """Multiply all numbers by a factor."""
         return ReplicatedInterval(self.value * factor, self.low * factor, self.high * factor)
 
     def interval(self, point: int) -> Efficiency:
-        """The measured value of a point, with its central interval.
+        """Return the measured value of a point, with its central one-sigma interval.
 
         Without replicas its ends are NaN.
         """
@@ -69,9 +72,10 @@ class ReplicatedInterval(NamedTuple):
 
 
 class Stratum(NamedTuple):
-    """The events of a class in a sample, and their replicas.
+    """The events of one class in one sample, and their replicas.
 
-    The first replica is the measurement.
+    Arrays of 1 + num_replicas entries have the measurement first, in which all random weights are
+    1.
     """
 
     label: int
@@ -79,27 +83,30 @@ class Stratum(NamedTuple):
     fraction: float
     """Share of this sample in the weight of its class."""
     rows: NDArray[np.int64]
-    """(num_events,) rows of its events."""
+    """(num_events,) rows of its events among those of the evaluation."""
     groups: NDArray[np.int64]
-    """(num_events,) group of each event."""
+    """(num_events,) index of the group of each event; events of a group share their random
+    weight."""
     random_weights: Floats
-    """(num_groups, 1 + num_replicas)"""
+    """(num_groups, 1 + num_replicas) factor of the weights of the events of each group."""
     totals: Floats
-    """(1 + num_replicas,) sums of weights."""
+    """(1 + num_replicas,) sums of the weights of all its events."""
     weight2: float
     """Sum of the squares of the weights."""
     typical: float
-    """Weight of an event that was not seen."""
+    """Weight that an event of this kind would have where none was seen."""
     unseen: Floats
-    """(4, 1 + num_replicas) random weight of half an event and of one event that pass, and of such
-    that fail."""
+    """(4, 1 + num_replicas) random weights of hypothetical events: half an event and one event that
+    pass, half an event and one event that fail."""
 
 
 class Replicas:
-    """Replicas of events with (num_events,) labels, names of samples and weights.
+    """Bootstrap replicas of all events of an evaluation.
 
-    The same seed and events give the same replicas. If the weights of a class do not add up to more
-    than 0, it is an `UndefinedMetricError`.
+    Its arguments are the class, the name of the sample and the weight of each event, (num_events,)
+    each. The events are split into strata, one for each class in each sample. The same seed and
+    events give the same replicas. If the weights of a stratum do not add up to more than 0, it is
+    an `UndefinedMetricError`.
     """
 
     def __init__(
@@ -112,20 +119,23 @@ class Replicas:
         num: int = NUM_REPLICAS,
     ) -> None:
         self.weights = weights
+        # A sample without positive weight joins the largest one of its class.
         joined = joined_samples(labels, samples, weights)
         keys = sorted(set(zip(labels.tolist(), joined.tolist(), strict=True)))
+        # The strata share the highest number of independent random weights.
         most_groups = max(1, _MOST_GROUPS // len(keys))
         strata = []
         for index, (label, sample) in enumerate(keys):
             rows = np.flatnonzero((labels == label) & (joined == sample))
             if not WeightSums.of(weights[rows]).is_positive:
                 raise _no_weight(label, samples[rows])
+            # Each stratum has its own random numbers.
             rng = np.random.default_rng([seed, index])
             strata.append(_stratum(label, sample, rows, weights[rows], num, most_groups, rng))
         self.strata = _with_fractions(_usable_replicas(strata))
 
     def strata_of_class(self, label: int) -> list[Stratum]:
-        """The samples of a class."""
+        """Return the strata of a class, one for each of its samples."""
         return [stratum for stratum in self.strata if stratum.label == label]
 
     def sums(
@@ -135,7 +145,7 @@ class Replicas:
         num_bins: int,
         factors: Floats | None = None,
     ) -> Floats:
-        """Sums of weights in bins, (num_bins, 1 + num_replicas).
+        """Sum a stratum's weights in bins, in all replicas, (num_bins, 1 + num_replicas).
 
         Args:
             stratum: The events to sum.
@@ -146,14 +156,20 @@ class Replicas:
         weights = self.weights[stratum.rows]
         if factors is not None:
             weights = weights * factors[stratum.rows]
+        # A sparse (num_bins, num_groups) matrix sums the weights that share bin and random weight.
         weight_of_group = coo_array(
             (weights, (bins[stratum.rows], stratum.groups)),
             shape=(num_bins, len(stratum.random_weights)),
         )
+        # The product replaces each event weight by event weight x random weight of its group.
         return np.asarray(weight_of_group.tocsr() @ stratum.random_weights)
 
     def means(self, label: int, values: Floats) -> Floats:
-        """Mean of the (num_events,) values over the events of a class, (1 + num_replicas,)."""
+        """Mean of some (num_events,) values over the events of a class, (1 + num_replicas,).
+
+        It is the mean of the sample means, weighted by the shares of the samples in the class.
+        """
+        # All events are in one bin, so its sum is that of all events.
         one_bin = np.zeros(len(values), dtype=np.int64)
         mean = np.zeros(self.strata[0].totals.shape)
         for stratum in self.strata_of_class(label):
@@ -164,27 +180,33 @@ class Replicas:
     def shares_passing(
         self, stratum: Stratum, passing: Floats, passing2: Floats, *, few: float = FEW
     ) -> ReplicatedInterval:
-        """Share of a stratum that passes some cuts, with a margin for events that were not seen.
+        """Share of a stratum's weight that passes some cuts, with a margin for events not seen.
 
-        In each replica some events of the observed weight pass or fail beside the observed ones.
-        Where few pass or fail, the upper end of the interval has one more event that passes, its
-        lower end one more that fails. If weights are 1 that is the interval of Clopper and Pearson.
-        Else both ends have half an event more of each, as in the interval of Jeffreys.
+        Each replica adds hypothetical events to those that pass and to those that fail. They have
+        the mean weight of the events on their side of the cut.
+
+        - With few events on one side, the upper end has one more event that passes, and the lower
+          end one more that fails. If weights are 1 that is the interval of Clopper and Pearson.
+        - Else both ends have half an event more on each side, as in the interval of Jeffreys.
 
         Args:
             stratum: The events before the cuts.
             passing: (num_points, 1 + num_replicas) sums of weights that pass.
             passing2: (num_points,) measured sums of the squares of these weights.
-            few: An effective number that pass or fail; with 0 it is always half an event.
+            few: With effectively fewer events that pass, or that fail, one event is added; with 0
+                it is always half an event.
         """
         total, typical = stratum.totals, stratum.typical
         passing = _without_rounding(passing, total)
+        # Column 0 is the measurement, the others are the replicas.
         measured = passing[:, 0]
         num_passing, weight_passing = _effective_events(measured, passing2, typical)
         num_failing, weight_failing = _effective_events(
             total[0] - measured, stratum.weight2 - passing2, typical
         )
+        # The new last axis repeats each point for all replicas.
         is_few = (np.minimum(num_passing, num_failing) < few)[:, None]
+        # The index `1:` skips the measurement, which needs no random weights.
         half_passing, one_passing, half_failing, one_failing = stratum.unseen[:, None, 1:]
 
         def share_with(unseen_passing: Floats, unseen_failing: Floats) -> Floats:
@@ -192,6 +214,7 @@ class Replicas:
             more_failing = weight_failing[:, None] * unseen_failing
             return (passing[:, 1:] + more_passing) / (total[1:] + more_passing + more_failing)
 
+        # The lower end has more events that fail, the upper end more that pass.
         low = share_with(
             np.where(is_few, 0.0, half_passing), np.where(is_few, one_failing, half_failing)
         )
@@ -202,6 +225,7 @@ class Replicas:
 
 
 def _no_weight(label: int, samples: NDArray[np.str_]) -> UndefinedMetricError:
+    """Build the error about a class, or a sample of it, whose weights add up to 0 or less."""
     names = " and ".join(filter(None, np.unique(samples).tolist()))
     in_sample = f" in sample {names}" if names else ""
     return UndefinedMetricError(
@@ -211,7 +235,11 @@ def _no_weight(label: int, samples: NDArray[np.str_]) -> UndefinedMetricError:
 
 
 def _usable_replicas(strata: list[Stratum]) -> list[Stratum]:
-    """Drop the replicas that leave a sample without weight, as negative weights may."""
+    """Drop the replicas in which a stratum has no weight, as happens with negative weights.
+
+    All strata drop the same replicas, so that they stay paired.
+    """
+    # A replica is usable if every stratum keeps more than a billionth of its measured weight.
     is_usable = np.all([stratum.totals > 1e-9 * stratum.totals[0] for stratum in strata], axis=0)
     return [
         stratum._replace(
@@ -224,7 +252,7 @@ def _usable_replicas(strata: list[Stratum]) -> list[Stratum]:
 
 
 def _with_fractions(strata: list[Stratum]) -> list[Stratum]:
-    """Set the share of each sample in the weight of its class."""
+    """Set the `fraction` of each stratum: its share of the measured weight of its class."""
     sizes = [float(stratum.totals[0]) for stratum in strata]
     size_of_class = np.bincount([stratum.label for stratum in strata], sizes)
     return [
@@ -234,22 +262,29 @@ def _with_fractions(strata: list[Stratum]) -> list[Stratum]:
 
 
 def _without_rounding(passing: Floats, total: Floats) -> Floats:
-    """Set sums of weights that are nothing, or all, but for rounding to exactly that."""
+    """Remove rounding errors: sums of weights that are nearly 0 or the total become exactly it."""
     passing = np.where(np.abs(passing) <= ROUNDING * total, 0.0, passing)
     return np.where(np.abs(passing - total) <= ROUNDING * total, total, passing)
 
 
 def lower_end(replicas: Floats) -> Floats:
-    """Lower end of the central interval of (..., num_replicas) numbers; NaN without replicas."""
+    """Lower end of the central one-sigma interval of (..., num_replicas) numbers.
+
+    It is NaN without replicas.
+    """
     return _quantile(replicas, ONE_SIGMA / 2)
 
 
 def upper_end(replicas: Floats) -> Floats:
-    """Upper end of the central interval; as `lower_end`."""
+    """Upper end of the central one-sigma interval of (..., num_replicas) numbers.
+
+    It is NaN without replicas.
+    """
     return _quantile(replicas, 1 - ONE_SIGMA / 2)
 
 
 def _quantile(replicas: Floats, level: float) -> Floats:
+    """Quantile over the replicas, the last axis; NaN without replicas."""
     if replicas.shape[-1] == 0:
         return np.full(replicas.shape[:-1], np.nan)
     with np.errstate(invalid="ignore"):
@@ -263,7 +298,10 @@ def _quantile(replicas: Floats, level: float) -> Floats:
 
 
 def sum_intervals(terms: Iterable[ReplicatedInterval]) -> ReplicatedInterval:
-    """Add shares or rates in each replica."""
+    """Add shares or rates of several strata, separately in each replica.
+
+    So fluctuations that are independent partly cancel in the interval of the sum.
+    """
     terms = list(terms)
     return ReplicatedInterval(
         np.sum([term.value for term in terms], axis=0),
@@ -273,9 +311,9 @@ def sum_intervals(terms: Iterable[ReplicatedInterval]) -> ReplicatedInterval:
 
 
 def estimate(replicas: Floats) -> Estimate:
-    """The measured number, which is the first, and the standard deviation of the others.
+    """Split (1 + num_replicas,) numbers into the measured one, the first, and its error.
 
-    The error is NaN with fewer than two others.
+    The error is the standard deviation of the others; it is NaN with fewer than two of them.
     """
     error = float(replicas[1:].std(ddof=1)) if len(replicas) > 2 else math.nan
     return Estimate(float(replicas[0]), error)
@@ -290,11 +328,18 @@ def _stratum(
     most_groups: int,
     rng: np.random.Generator,
 ) -> Stratum:
+    """Draw the random weights of a stratum's replicas, and sum up what does not depend on cuts.
+
+    The events are dealt out to at most `most_groups` groups in turn; each group gets one
+    exponential random weight per replica. The `fraction` is set later, by `_with_fractions`.
+    """
     num_groups = min(len(rows), most_groups)
     groups = np.arange(len(rows)) % num_groups
+    # Column 0 keeps the factor 1: it is the measurement.
     random_weights = np.ones((num_groups, 1 + num_replicas))
     random_weights[:, 1:] = rng.standard_exponential((num_groups, num_replicas))
     weight_of_group = np.bincount(groups, weights, minlength=num_groups)
+    # A column of four shapes: half an event and one event that pass, and the same that fail.
     shapes = np.array([_HALF_AND_ONE * 2]).T
     return Stratum(
         label=label,
@@ -311,9 +356,11 @@ def _stratum(
 
 
 def _effective_events(sums: Floats, squares: Floats, typical: float) -> tuple[Floats, Floats]:
-    """Effective numbers of events, and their weights.
+    """Return effective numbers of events, and the weight of one effective event.
 
-    They are 0 and the typical weight where a sum is 0 or less.
+    A sum of weights counts as n equal events with the same sum and variance: n = sum^2 / squares,
+    each of weight squares / sum. Where a sum is 0 or less, n is 0 and the weight is the typical
+    one.
     """
     numbers = effective_numbers(sums, squares)
     weights = np.divide(squares, sums, out=np.full_like(sums, typical), where=numbers > 0)

@@ -147,11 +147,16 @@ def kinematic_edges(
 def efficiency_against(
     variable: Floats, passing: NDArray[np.bool_], weights: Floats, edges: Sequence[float] | Floats
 ) -> list[Efficiency | None]:
-    """Share of events that pass, in bins of a variable.
+    """Share of events that pass, in bins of a variable, with intervals.
 
-    The share is None for bins whose weights add up to 0 or less. A bin contains its lower edge. The first bin
-    also holds all events below it, the last all events above it. The (num_bins + 1,) edges rise. A
-    value that is NaN is an `UndefinedMetricError`.
+    The share is None for bins whose weights add up to 0 or less. A bin contains its lower edge. The
+    first bin also holds all events below it, the last all events above it.
+
+    Args:
+        variable: (num_events,); a value that is NaN is an `UndefinedMetricError`.
+        passing: (num_events,) whether each event passes.
+        weights: (num_events,).
+        edges: (num_bins + 1,), rising.
     """
     if np.isnan(variable).any():
         raise UndefinedMetricError("a value of the variable is not a number. Check the features.")

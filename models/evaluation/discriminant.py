@@ -1,4 +1,8 @@
-"""The score that separates the signal from backgrounds, and its cuts in all replicas."""
+"""The score that separates the signal from backgrounds, and its cuts in all replicas.
+
+Replicas are copies of the events with random weights, see `models.evaluation.bootstrap`; arrays of
+1 + num_replicas entries have the measurement first.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +17,37 @@ from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Replicas, ReplicatedInterval, sum_intervals
 from models.evaluation.intervals import Floats, effective_numbers, first_reaching, thresholds
 
-#: Highest number of thresholds in the replicas. With more different scores, only some are
-#: thresholds.
+#: Highest number of evenly spread thresholds. With more different scores, only some are thresholds.
 _MOST_THRESHOLDS: Final = 2000
 
 
 class Mixture(NamedTuple):
-    """Classes that count together."""
+    """Classes that count together, such as all backgrounds."""
 
     fractions: Mapping[int, float]
-    """Fraction of each class; they add up to 1."""
+    """Fraction of each class, by its label; they add up to 1."""
     description: str
-    """The mixture in words."""
+    """The mixture in words, for reports."""
 
 
 def discriminant(
     probabilities: Floats, *, signal: Mapping[int, float], fractions: Mapping[int, float]
 ) -> Floats:
-    """The score s / (s + b), s = sum f_s p_s and b = sum f_b p_b, or 0.5 if both are 0.
+    """Compute the score s / (s + b), s = sum f_s p_s and b = sum f_b p_b, or 0.5 if both are 0.
 
-    It rises with s / b. If the probabilities are right for classes in equal parts, it is the best
-    possible score against backgrounds in these fractions (lemma of Neyman and Pearson, 1933).
-    Against one background it is the likelihood ratio of the two.
-    From (num_events, num_classes) probabilities to (num_events,).
+    The sums run over the classes of the signal and of the backgrounds, with fractions f and
+    predicted probabilities p. The score rises with s / b. If the probabilities are right for
+    classes in equal parts, it is the best possible score against backgrounds in these fractions
+    (lemma of Neyman and Pearson, 1933). Against one background it is equivalent to the likelihood
+    ratio of the two.
+
+    Args:
+        probabilities: (num_events, num_classes).
+        signal: Fraction of each signal class, by label.
+        fractions: Fraction of each background class, by label.
+
+    Returns:
+        (num_events,) scores from 0 to 1.
     """
     s = _weighted_sum(probabilities, signal)
     b = _weighted_sum(probabilities, fractions)
@@ -43,6 +55,7 @@ def discriminant(
 
 
 def _weighted_sum(probabilities: Floats, fractions: Mapping[int, float]) -> Floats:
+    """Sum the probabilities of some classes times their fractions, (num_events,)."""
     total = np.zeros(len(probabilities))
     for label, fraction in fractions.items():
         total += fraction * probabilities[:, label]
@@ -50,16 +63,19 @@ def _weighted_sum(probabilities: Floats, fractions: Mapping[int, float]) -> Floa
 
 
 def log_odds(score: Floats) -> Floats:
-    """log10(s / b) of scores s / (s + b).
+    """Compute log10(s / b) of scores s / (s + b).
 
-    Scores of 0 and 1 become the last ones that floats distinguish.
+    Scores closer to 0 or 1 than 1e-12 become 1e-12 or 1 - 1e-12, so that the result is finite.
     """
     inside = np.clip(score, 1e-12, 1 - 1e-12)
     return np.asarray(np.log10(inside / (1 - inside)), dtype=np.float64)
 
 
 def odds_range(odds: Floats) -> tuple[float, float]:
-    """Ends of an axis that holds all but a hundredth of some log odds on either side."""
+    """Return ends of an axis for log odds: whole numbers beyond the 1 % and 99 % quantiles.
+
+    The axis is at least one unit long.
+    """
     low, high = np.floor(np.quantile(odds, 0.01)), np.ceil(np.quantile(odds, 0.99))
     return float(low), float(max(high, low + 1))
 
@@ -67,9 +83,18 @@ def odds_range(odds: Floats) -> tuple[float, float]:
 class ReplicatedScore:
     """A score of all events, and what passes its cuts in all replicas.
 
-    The (num_events,) scores are higher for events that are more like signal. Each of the `shares`
-    sets a cut. At least this share of the signal's mixture passes it, or, with a `background`, at
-    most this share of that mixture. A score that is not finite is an `UndefinedMetricError`.
+    Each of the `shares` sets a cut, separately in each replica: the tightest one that at least this
+    share of the signal passes. With a `background` it is instead the loosest cut that at most this
+    share of that mixture passes. Cuts are indices of `thresholds`, values of the score in falling
+    order. A score that is not finite is an `UndefinedMetricError`.
+
+    Args:
+        replicas: The events with their random weights.
+        scores: (num_events,), higher for events that are more like signal.
+        signal: Fraction of each signal class, by label; they add up to 1.
+        shares: (num_points,) signal or background efficiencies; empty if only areas are needed.
+        background: Fraction of each background class whose efficiency sets the cuts; None for cuts
+            at signal efficiencies.
     """
 
     def __init__(
@@ -98,22 +123,30 @@ class ReplicatedScore:
         return self.signal if self.background is None else self.background
 
     def _choose_thresholds(self, scores: Floats) -> Floats:
+        """Choose the scores that serve as thresholds, (num_thresholds,) in falling order.
+
+        They are all different scores, if these are few. Else they are scores evenly spread in rank,
+        and those at which the measured efficiencies are reached exactly.
+        """
         values = np.unique(scores)
         if len(values) > _MOST_THRESHOLDS:
             weights = self.mixture_weights(self._cut_mixture)
             is_counted = weights != 0
             exact = thresholds(scores[is_counted], weights[is_counted], self._shares_in_replicas())
             exact_index = np.searchsorted(values, exact)
-            # The next higher score has less than the share above it.
+            # The next higher score has less than the share above it: cuts on a background need this
+            # one.
             next_index = np.minimum(exact_index + 1, len(values) - 1)
             even_index = np.linspace(0, len(values) - 1, _MOST_THRESHOLDS).astype(np.int64)
             values = values[np.union1d(even_index, np.append(exact_index, next_index))]
+        # `values` rise, thresholds fall.
         return values[::-1]
 
     def _shares_in_replicas(self) -> Floats:
-        """The shares, and for backgrounds others around them.
+        """Return the shares that need exact thresholds; for backgrounds also shares around them.
 
-        Few backgrounds pass, so that their threshold differs much between the replicas.
+        Few backgrounds pass, so their threshold varies much between the replicas. There are 60
+        further shares from 0.3 to 3 times each share.
         """
         if self.background is None:
             return self.shares
@@ -121,7 +154,11 @@ class ReplicatedScore:
         return np.minimum(np.outer(self.shares, factors).ravel(), 1.0)
 
     def mixture_weights(self, fractions: Mapping[int, float]) -> Floats:
-        """(num_events,) weights that add up to the fractions of a mixture; 0 outside it."""
+        """Scale the event weights so that each class adds up to its fraction of a mixture.
+
+        The (num_events,) weights are 0 for events of other classes. Within a class each sample
+        keeps its share.
+        """
         weights = np.zeros(len(self.replicas.weights))
         for label, fraction in fractions.items():
             for stratum in self.replicas.strata_of_class(label):
@@ -148,18 +185,26 @@ class ReplicatedScore:
         return effective_numbers(_sums_of_following(sums), _sums_of_following(squares))
 
     def _sums_at_thresholds(self, fractions: Mapping[int, float]) -> tuple[Floats, Floats]:
-        """Sums of a mixture's weights, and of their squares, from each threshold up to the next."""
+        """Sum a mixture's weights, and their squares, from each threshold up to the next one.
+
+        Both arrays are (num_thresholds,), from the highest threshold down. An event counts at the
+        highest threshold that it passes.
+        """
         weights, num_thresholds = self.mixture_weights(fractions), len(self.thresholds)
         sums = np.bincount(self.bins, weights, num_thresholds)
         squares = np.bincount(self.bins, np.square(weights), num_thresholds)
         return sums.astype(np.float64), squares.astype(np.float64)
 
     def class_shares_above(self, label: int) -> Floats:
-        """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas)."""
+        """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas).
+
+        It is the mean over the samples of the class, weighted by their shares in the class.
+        """
         shares = np.zeros((len(self.thresholds), len(self.replicas.strata[0].totals)))
         for stratum in self.replicas.strata_of_class(label):
             sums = self.replicas.sums(stratum, self.bins, len(self.thresholds))
             shares += stratum.fraction * sums / stratum.totals
+        # Thresholds fall, so the running sum holds everything at or above each of them.
         return np.cumsum(shares, axis=0)
 
     def mixture_shares_above(self, fractions: Mapping[int, float]) -> Floats:
@@ -171,21 +216,28 @@ class ReplicatedScore:
 
     @cached_property
     def cuts(self) -> NDArray[np.int64]:
-        """Index of the threshold of each share in each replica, (num_points, 1 + num_replicas)."""
+        """Index of the threshold of each share in each replica, (num_points, 1 + num_replicas).
+
+        For signal it is the first, so highest, threshold at which the share is reached. For a
+        background it is the last, so lowest, threshold at which the share is not exceeded.
+        """
         shares_above = self.mixture_shares_above(self._cut_mixture)
         # With negative weights a share may fall; the highest so far always rises.
         highest_shares = np.ascontiguousarray(np.maximum.accumulate(shares_above, axis=0).T)
         if self.background is None:
             first = [first_reaching(highest, self.shares) for highest in highest_shares]
             return np.stack(first, axis=1)
+        # The small margin keeps rounding from excluding a share that is exactly reached.
         most = self.shares * (1 + 1e-9)
         last = [np.searchsorted(highest, most, side="right") - 1 for highest in highest_shares]
+        # If even the highest threshold lets too much pass, it is the cut (index 0).
         return np.maximum(np.stack(last, axis=1), 0)
 
     def area(self, fractions: Mapping[int, float]) -> Floats:
-        """Area under the ROC curve against a mixture, (1 + num_replicas,).
+        """Area under the ROC curve against a mixture of backgrounds, (1 + num_replicas,).
 
-        Pairs of equal scores count half.
+        It is the probability that a signal event has a higher score than a background event. Pairs
+        of equal scores count half.
         """
         signal_above = self.mixture_shares_above(self.signal)
         # Trapezoids: the mean share of the signal between a threshold and the next higher one.
@@ -193,26 +245,34 @@ class ReplicatedScore:
         mean_signal = (signal_above + next_higher) / 2
         area = np.zeros(signal_above.shape[1])
         for label, fraction in fractions.items():
+            # Each step is the share of the background between a threshold and the next higher one.
             background_steps = np.diff(self.class_shares_above(label), axis=0, prepend=0.0)
             area += fraction * (background_steps * mean_signal).sum(axis=0)
         return area
 
     @cached_property
     def _sample_shares(self) -> dict[tuple[int, str], ReplicatedInterval]:
+        """Share of each class in each sample that passes the cuts, by (label, sample name)."""
         return self.sample_shares_at(self.cuts)
 
     def sample_shares_at(
         self, cuts: NDArray[np.int64]
     ) -> dict[tuple[int, str], ReplicatedInterval]:
-        """Share of each class in each sample that passes some cuts; indices as in `cuts`."""
+        """Share of each class in each sample that passes some cuts, with its interval.
+
+        `cuts` are indices of thresholds, (num_points, 1 + num_replicas); the keys are (label, name
+        of the sample).
+        """
         shares = {}
         num_thresholds = len(self.thresholds)
         for stratum in self.replicas.strata:
+            # Thresholds fall, so running sums over them are sums at or above each threshold.
             sums_above = np.cumsum(self.replicas.sums(stratum, self.bins, num_thresholds), axis=0)
             squares = np.square(self.replicas.weights[stratum.rows])
             squares_above = np.cumsum(
                 np.bincount(self.bins[stratum.rows], squares, num_thresholds)
             ).astype(np.float64)
+            # Each replica reads its sum at its own cut.
             passing = np.take_along_axis(sums_above, cuts, axis=0)
             shares[stratum.label, stratum.sample] = self.replicas.shares_passing(
                 stratum, passing, squares_above[cuts[:, 0]]
@@ -220,11 +280,11 @@ class ReplicatedScore:
         return shares
 
     def sample_share(self, label: int, sample: str) -> ReplicatedInterval | None:
-        """Share of a class in a sample that passes the cuts; None without test events."""
+        """Share of a class in one sample that passes the cuts; None without test events."""
         return self._sample_shares.get((label, sample))
 
     def class_share(self, label: int) -> ReplicatedInterval:
-        """Share of a class that passes the cuts."""
+        """Share of a class that passes the cuts: the weighted mean over its samples."""
         return sum_intervals(
             self._sample_shares[label, stratum.sample].scaled(stratum.fraction)
             for stratum in self.replicas.strata_of_class(label)
@@ -238,6 +298,11 @@ class ReplicatedScore:
 
 
 def _sums_of_following(values: Floats) -> Floats:
-    """For each value the sum of all that follow it."""
+    """For each value return the sum of all values that follow it; 0 for the last one.
+
+    It adds from the end, so large values at the beginning leave no rounding error.
+    """
     sums_from_end = np.cumsum(values[::-1])
+    # Reversed without its last entry, the sum from each value on becomes that from the next value
+    # on.
     return np.append(sums_from_end[-2::-1], 0.0)

@@ -34,12 +34,16 @@ from models.evaluation.variations import EventVariation, envelope, variations, w
 from models.prediction import Candidate, column_array, inputs_of_rows, predict
 from models.prediction_files import write_parquet, write_root
 
-#: Numbers of a curve in `curves.json`.
+#: Fields of an `EfficiencyCurve` that `curves.json` holds.
 _CURVE_FIELDS: Final = ("signal_efficiency", "background_efficiency", "low", "high")
 
 
 class EvaluationProgress:
-    """Counts the events that an evaluation has predicted."""
+    """Counts the events that an evaluation has predicted, and reports them to a callback.
+
+    The callback `on_progress` gets the number of events so far, their total, and a text about the
+    present activity. Without it nothing is shown.
+    """
 
     def __init__(
         self, num_events: int, on_progress: Callable[[int, int, str], None] | None
@@ -49,13 +53,16 @@ class EvaluationProgress:
         self._on_progress = on_progress
 
     def show(self, activity: str, num_events: int = 0) -> None:
-        """Count some events, and show what is done at the moment."""
+        """Add some events to the count, and report the count with the present activity."""
         self._num_done += num_events
         if self._on_progress:
             self._on_progress(self._num_done, self._num_events, activity)
 
     def counter(self, activity: str) -> Callable[[int], None]:
-        """A function that counts the events of an activity."""
+        """Return a function that adds its argument, a number of events, to the count.
+
+        It reports them under the name of this activity.
+        """
         return partial(self.show, activity)
 
 
@@ -93,6 +100,8 @@ def evaluate(
     num_events = _num_predictions(candidates, test_files, train_files, train_events)
     progress = EvaluationProgress(num_events, on_progress)
     models: list[EvaluatedModel] = []
+    # The first model makes the bootstrap replicas; all models share them, so differences are
+    # paired.
     replicas = None
     unmeasured: list[str] = []
     with saving_in_processes() as save:
@@ -100,11 +109,14 @@ def evaluate(
             folder = out_dir / candidate.name
             folder.mkdir()
             predictions = _predict_test(candidate, test_files, task, folder, progress)
+            # Training events only serve to compare their scores with those of the test events.
             train = None
             if train_files:
                 train = _predict_train(candidate, train_files, task, train_events, progress)
             progress.show(f"measuring {candidate.name}")
             test = task.scored(predictions)
+            # Classes whose test events measure nothing leave events and task, each with a sentence
+            # about it.
             measured, task, sentences = measurable_events(test, task)
             replicas = replicas or replicas_of(measured, task)
             model = EvaluatedModel(
@@ -119,6 +131,7 @@ def evaluate(
             progress.show(f"drawing {candidate.name}")
             plot_model(model, train, task, folder / "plots", save)
             models.append(model)
+        # The data are compared last, since a score of any model may blind an event.
         if data:
             _add_data(models, data, task, out_dir, save)
         metrics = only_finite(_metrics(models, task))
@@ -136,7 +149,11 @@ def _num_predictions(
     train_files: Sequence[Path],
     train_events: int,
 ) -> int:
-    """Number of events that all models predict, counting each prediction."""
+    """Count the predictions of all models, as the total of the progress display.
+
+    Each model predicts the test events once for each of its trainings, some training events once,
+    and a sample of test events several times for the importance of its inputs.
+    """
     label_columns = [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
     labels = np.concatenate(label_columns)
     num_train = min(train_events, sum(num_rows(file) for file in train_files))
@@ -155,7 +172,10 @@ def _predict_test(
     folder: Path,
     progress: EvaluationProgress,
 ) -> pa.Table:
-    """Predict the test events, and write the predictions."""
+    """Predict the test events, and write the predictions into the folder of the model.
+
+    The returned table also holds the high-level features (`hlf`), which the files leave out.
+    """
     on_events = progress.counter(f"predicting with {candidate.name}")
     predictions = predict(candidate.model, files, also=["hlf"], on_events=on_events)
     written = predictions.drop_columns(["hlf"])
@@ -171,6 +191,7 @@ def _predict_train(
     train_events: int,
     progress: EvaluationProgress,
 ) -> ScoredEvents:
+    """Predict at most `train_events` events of the training split; no file is written."""
     on_events = progress.counter(f"predicting with {candidate.name}")
     predictions = predict(
         candidate.model, files, also=["hlf"], at_most=train_events, on_events=on_events
@@ -183,10 +204,16 @@ def _write_json(path: Path, document: Mapping[str, Any], indent: int | None = No
 
 
 def _metrics(models: Sequence[EvaluatedModel], task: EvaluationTask) -> dict[str, Any]:
-    """The content of `metrics.json`."""
+    """Collect the content of `metrics.json`: what was evaluated, and the numbers of each model.
+
+    `best` names the model of the largest area under the ROC curve. `behind_best` says by how much
+    each other model is worse; the error is that of the paired difference in the replicas.
+    """
+    # The first entry of `area` is the measured one; the others are those of the replicas.
     best = max(models, key=lambda model: model.area[0])
     behind_best = {model.name: estimate(best.area - model.area)._asdict() for model in models}
     luminosity = task.labels_of_expected.luminosity
+    # A trigger counts rates [1/s], an offline analysis numbers of events; only one of them is set.
     rates_before, events_before = None, None
     if rates := task.rates_of_measured:
         before = rates.of_classes(task.classes)
@@ -213,11 +240,12 @@ def _metrics(models: Sequence[EvaluatedModel], task: EvaluationTask) -> dict[str
 
 
 def _by_class(fractions: Mapping[int, float], task: EvaluationTask) -> dict[str, float]:
+    """Replace the class labels of some fractions by the names of the classes."""
     return {task.classes[label]: fraction for label, fraction in fractions.items()}
 
 
 def _curves(models: Sequence[EvaluatedModel]) -> dict[str, Any]:
-    """Background efficiencies by background and model, for JSON."""
+    """Return the background efficiency curves by background and then by model, for JSON."""
     document: dict[str, Any] = {}
     for background in models[0].curves:
         document[background] = {
@@ -231,9 +259,11 @@ def _curve_json(curve: EfficiencyCurve) -> dict[str, list[float]]:
 
 
 def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """How a trigger decides at each working point, by model.
+    """Extract from the metrics how a trigger decides at each working point, by model.
 
-    Thresholds are those of the score of `models.evaluation.discriminant`.
+    A trigger keeps an event if its score, `models.evaluation.discriminant`, is at or above the
+    threshold. `points` are thresholds at given signal efficiencies, `background_points` those at
+    given background efficiencies. `signals` and `fractions` define the score.
     """
     decisions = {}
     for name, numbers in metrics["runs"].items():
@@ -252,6 +282,7 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decision(efficiency_name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the threshold of one working point, under the efficiency that defines the point."""
     return {
         efficiency_name: point["wanted"],
         "threshold": point["threshold"],
@@ -266,9 +297,15 @@ def _variations(
     files: Sequence[Path],
     task: EvaluationTask,
 ) -> dict[str, Any]:
-    """Numbers with other weights of the generator, and with shifted inputs."""
+    """Measure how the numbers of a model change with other event weights and with shifted inputs.
+
+    The other weights are columns of the predictions, such as those of other renormalisation scales.
+    The shifted inputs are high-level features after a systematic uncertainty. Thresholds stay those
+    of the nominal working points.
+    """
     test = model.test
     thresholds = [point["threshold"] for point in model.numbers["working_points"]]
+    # These factors mix the samples of a class by their rates, as in the nominal weights.
     factors = mixing_factors(
         test.labels, test.samples, predictions["weight"].to_numpy(), task.sample_rates
     )
@@ -278,13 +315,14 @@ def _variations(
             weights = predictions[column].to_numpy().astype(np.float64)
             name = column.removeprefix(OTHER_WEIGHTS)
             reweighted[name] = with_weights(test, factors * weights)
-    # Particles are not shifted, so a model that takes them would seem to depend on the scale too
-    # little.
+    # Particles are not shifted, so a model that takes them would seem too little dependent on the
+    # scale.
     rescored = {}
     if tuple(model.candidate.model.inputs) == ("hlf",):
         for name, hlf in shifted.items():
             rescored[name] = _with_shifted_inputs(model, hlf, files)
     numbers: dict[str, Any] = {"weights": variations(test, reweighted, task, thresholds)}
+    # The envelope is the largest shift of several weights; of a single weight it says nothing new.
     if len(reweighted) > 1:
         numbers["weights_envelope"] = envelope(list(numbers["weights"].values()))
     numbers["systematics"] = variations(test, rescored, task, thresholds)
@@ -294,9 +332,10 @@ def _variations(
 def _with_shifted_inputs(
     model: EvaluatedModel, hlf: NDArray[np.float32], files: Sequence[Path]
 ) -> EventVariation:
-    """The test events with shifted high-level features.
+    """Predict the test events again with shifted high-level features.
 
-    Rejected events keep theirs, and do not count.
+    An event that the selection rejects after the shift has NaN features. It keeps its nominal ones
+    for the prediction, but is marked as not selected, so that it passes no threshold.
     """
     is_selected = ~np.isnan(hlf[:, 0])
     inputs = np.where(is_selected[:, None], hlf, model.test.hlf)
@@ -308,8 +347,15 @@ def _with_shifted_inputs(
 def _importance(
     model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: EvaluationProgress
 ) -> dict[str, Any]:
-    """Importance of the inputs of a model; without it, a sentence that says why."""
+    """Measure the importance of the inputs of a model on a sample of the test events.
+
+    The result is part of the numbers of the model. Importances of single features are under
+    `importance`, those of types of particles under `importance_of_kinds`. If they cannot be
+    measured, the result is `not_measurable` with a sentence that says why.
+    """
     predictor, labels = model.candidate.model, model.test.labels
+    # Permuted inputs are predicted many times, so only some events of each measurable class take
+    # part.
     rows = sampled_events(predictor.inputs, labels)
     rows = rows[np.isin(labels[rows], task.measured_labels)]
     if not len(rows):
@@ -335,10 +381,11 @@ def _importance(
 def _trainings(
     model: EvaluatedModel, files: Sequence[Path], task: EvaluationTask, progress: EvaluationProgress
 ) -> dict[str, Any]:
-    """Mean and spread over the trainings of a network, if there are several.
+    """Return mean and spread over the trainings of a network; nothing if there is only one.
 
-    The spread is the standard deviation over the trainings. All of them are measured on the same
-    events, so the statistical error of these events comes on top, and is common to all.
+    Trainings differ in their seed. Each one is measured on the same test events. The spread is the
+    standard deviation over the trainings. The statistical error of the events comes on top, and is
+    common to all trainings.
     """
     if not model.candidate.further:
         return {}
@@ -370,6 +417,7 @@ def _trainings(
 
 
 def _spread(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return mean and sample standard deviation of some measured values."""
     values = np.array([number["value"] for number in numbers])
     return {"mean": float(values.mean()), "spread": float(values.std(ddof=1))}
 
@@ -381,11 +429,16 @@ def _add_data(
     out_dir: Path,
     save: Save,
 ) -> None:
-    """Compare data and simulation for each model, and draw them."""
+    """Compare data and simulation for each model, draw both, and add `data` to the model's numbers.
+
+    An event that the score of any model blinds is hidden from the histograms of all other models
+    too.
+    """
     scores = {
         model.name: ScoreAxis.for_events(model.measured, data[model.name], task) for model in models
     }
     for model in models:
+        # The model's own score blinds inside `overlays`; these are the scores of all other models.
         blinding_axes = [score for name, score in scores.items() if name != model.name]
         drawn, numbers = overlays(model.measured, data[model.name], task, blinding_axes)
         model.numbers["data"] = numbers

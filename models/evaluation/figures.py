@@ -76,11 +76,12 @@ def plot_scores(
     outputs: Sequence[int],
     labels: PlotLabels,
 ) -> Figure:
-    """Distribution of outputs of the network for the events of each true class.
+    """Draw the distributions of the outputs of a network, by true class of the events.
 
-    There is one panel per output. Test events are points with statistical errors; classes stand beside each
-    other within a bin. Training events, if there are any, are lines. `tests` has the two-sample
-    test of both for each output and true class.
+    There is one panel per output. Test events are points with statistical errors; the points of
+    several classes stand beside each other within a bin. Training events, if there are any, are
+    lines. `tests` has the two-sample test of both for each output and true class; its p-values are
+    written into the panels.
     """
     figure, first = new_figure(labels, panels=len(outputs))
     edges = np.linspace(0, 1, _SCORE_BINS + 1)

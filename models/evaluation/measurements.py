@@ -1,6 +1,7 @@
-"""All numbers of one evaluated model, ready for JSON.
+"""Measures all numbers of one evaluated model, ready for JSON.
 
-Every error is of the same replicas of the events.
+Every error comes from the same bootstrap replicas of the events: copies of the test sample with
+random event weights.
 """
 
 from __future__ import annotations
@@ -61,7 +62,15 @@ def measure(
 ) -> ModelMeasurements:
     """Measure one model on test events, and compare their scores with those of training events.
 
-    A number that cannot be measured is null, and `not_measurable` has a sentence about it.
+    The score is s / (s + b), with s and b the mixed probabilities of signal and background. It is
+    computed against all backgrounds together, and against each of them alone. A number that cannot
+    be measured is null, and `not_measurable` has a sentence about it.
+
+    Args:
+        events: Test events of the measurable classes, with the probabilities of the model.
+        train: Training events with probabilities; None leaves the comparison out.
+        replicas: Bootstrap replicas of the test events.
+        task: The classes, the signal and the working points.
     """
     scores = {
         name: _score_against(events, replicas, task, fractions, GRID)
@@ -76,6 +85,7 @@ def measure(
     if train is not None:
         comparison = _train_against_test(train, events, task)
         uncompared = _uncompared_classes(comparison, train, events, task)
+    # The first background is all backgrounds together, or the only one.
     mixture = next(iter(task.backgrounds))
     numbers = {
         **_numbers_of_classes(events, replicas, task),
@@ -98,6 +108,7 @@ def only_finite(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _null_if_not_finite(value: Any) -> Any:
+    """Return a JSON value in which every float that is not finite, however deep, is null."""
     if isinstance(value, dict):
         return only_finite(value)
     if isinstance(value, list):
@@ -114,7 +125,11 @@ def _score_against(
     fractions: Mapping[int, float],
     signal_shares: Floats,
 ) -> ReplicatedScore:
-    """The score against a mixture of backgrounds, with cuts at some signal efficiencies."""
+    """Score events against a mixture of backgrounds, with a cut at each of some efficiencies.
+
+    `fractions` are those of the backgrounds in the mixture. `signal_shares` are the signal
+    efficiencies, (num_points,).
+    """
     scores = discriminant(events.probabilities, signal=task.signal.fractions, fractions=fractions)
     return ReplicatedScore(replicas, scores, task.signal.fractions, signal_shares)
 
@@ -122,7 +137,10 @@ def _score_against(
 def _numbers_of_classes(
     events: ScoredEvents, replicas: Replicas, task: EvaluationTask
 ) -> dict[str, Any]:
-    """Numbers of the probabilities, in which the classes count alike."""
+    """Measure accuracy, areas, confusion matrix and calibration, in which the classes count alike.
+
+    The areas under the ROC curve (`auc`) are those of one class against all others in equal parts.
+    """
     events_per_class = np.bincount(events.labels, minlength=len(task.classes)).tolist()
     areas = {
         task.classes[label]: _area_one_vs_rest(events.probabilities, replicas, label)._asdict()
@@ -139,10 +157,15 @@ def _numbers_of_classes(
 
 
 def _confusion(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
-    """Confusion matrix as shares of each true class, and as numbers of events."""
+    """Count the events by true class (rows) and by class of the highest probability (columns).
+
+    `by_truth` holds weighted shares of each true class, `events` plain numbers of events.
+    """
     num_classes = len(classes)
+    # Each event belongs to the cell (true class, predicted class).
     cell = events.labels, events.probabilities.argmax(axis=1)
     shares = np.zeros((num_classes, num_classes))
+    # Balanced weights of a class add up to 1, so each row adds up to 1.
     np.add.at(shares, cell, balanced(events.labels, events.weights, num_classes))
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(counts, cell, 1)
@@ -152,7 +175,10 @@ def _confusion(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
 def _numbers_of_cuts(
     events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
 ) -> dict[str, Any]:
-    """Numbers behind cuts on the score against all backgrounds."""
+    """Measure working points, significances and efficiencies behind cuts on the score.
+
+    `score` is that against all backgrounds, with cuts at the signal efficiencies of the curves.
+    """
     points = points_at_signal(events, score.replicas, task)
     return {
         "working_points": points,
@@ -166,7 +192,10 @@ def _numbers_of_cuts(
 def points_at_signal(
     events: ScoredEvents, replicas: Replicas, task: EvaluationTask
 ) -> list[dict[str, Any]]:
-    """Measure the signal efficiencies of a task, see `models.evaluation.working_points`."""
+    """Measure the working points at the signal efficiencies of a task.
+
+    `models.evaluation.working_points` explains their numbers.
+    """
     efficiencies = np.array(task.working_points)
     score = _score_against(events, replicas, task, task.mixture.fractions, efficiencies)
     return _points(events, score, task)
@@ -175,7 +204,7 @@ def points_at_signal(
 def _points_at_background(
     events: ScoredEvents, replicas: Replicas, task: EvaluationTask
 ) -> list[dict[str, Any]]:
-    """Measure the efficiencies of all backgrounds of a task."""
+    """Measure the working points at given efficiencies of all backgrounds together."""
     score = ReplicatedScore(
         replicas,
         task.score(events.probabilities),
@@ -189,24 +218,31 @@ def _points_at_background(
 def _points(
     events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
 ) -> list[dict[str, Any]]:
+    """Return the numbers at each cut of a score; for expected events with the significance.
+
+    The significance is added only where `task.rates` are numbers of events, as an offline analysis
+    has them.
+    """
     points = working_points(
         score, task.classes, task.mixture, task.rates_of_measured, seed=task.seed
     )
     if task.rates is None or not task.rates.are_events:
         return points
+    # Each column has one number for each cut, in the order of the points.
     columns = significance(score, task.expected_events(events), task.uncertainty)
     for index, point in enumerate(points):
         value = float(columns["asimov"][index])
         low, high = float(columns["low"][index]), float(columns["high"][index])
         point["significance"] = {"value": value, "low": low, "high": high}
-        # Without background it has no value, or in some replicas no bound.
+        # Without background there is no value, or some replicas have no bound: `low` is then a
+        # lower limit.
         if math.isnan(value) or math.isinf(high):
             point["significance"]["limit"] = "lower"
     return points
 
 
 def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
-    """Replicas of test events, which are of classes that can be measured."""
+    """Make bootstrap replicas of test events, all of which are of measurable classes."""
     return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
 
 
@@ -219,13 +255,16 @@ def measurable_events(
     accuracy. If no signal or no background can be measured, it is an `UndefinedMetricError`.
 
     Returns:
-        These events, the task for these classes, and a sentence about each other class.
+        The selected events, a copy of the task that names the other classes in `unmeasured`, and a
+        sentence about each of these classes.
     """
     reasons: dict[int, str] = {}
     for label in task.measured_labels:
         if reason := _why_unmeasured(events, task, label):
             reasons[label] = reason
     restricted = task._replace(unmeasured=task.unmeasured | reasons.keys())
+    # Without signal (0) or without background (all classes are signal) there is nothing to
+    # separate.
     num_signals, num_classes = len(restricted.signal_labels), len(restricted.measured_labels)
     if num_signals in (0, num_classes):
         raise UndefinedMetricError(
@@ -237,7 +276,10 @@ def measurable_events(
 
 
 def _why_unmeasured(events: ScoredEvents, task: EvaluationTask, label: int) -> str:
-    """Explain why the test events of a class measure nothing; empty if they measure something."""
+    """Explain why the test events of a class measure nothing; empty if they measure something.
+
+    They measure something if their weights add up to more than 0.
+    """
     weights = events.weights[events.labels == label]
     if not len(weights):
         return f"there are no {task.classes[label]} test events."
@@ -250,18 +292,21 @@ def _why_unmeasured(events: ScoredEvents, task: EvaluationTask, label: int) -> s
 
 
 def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
-    """Share of the events that get their class, mean over the classes.
+    """Share of the events whose most probable class is the true one, mean over the classes.
 
-    The error stays above 0 at an accuracy of 1.
+    Each class counts alike, and each sample in proportion to its share of the class. The error is
+    half the central interval, so it stays above 0 at an accuracy of 1.
     """
     is_wrong = (events.probabilities.argmax(axis=1) != events.labels).astype(np.int64)
     num_classes = len({stratum.label for stratum in replicas.strata})
     shares = []
     for stratum in replicas.strata:
+        # Bin 0 of `is_wrong` holds the events that are right; `[:1]` keeps this row for all
+        # replicas.
         weight_right = replicas.sums(stratum, is_wrong, 2)[:1]
         is_right = 1.0 - is_wrong[stratum.rows]
         weight2_right = np.square(replicas.weights[stratum.rows]) @ is_right
-        # One more event of each class would be too many in the mean over classes.
+        # With `few=0` no whole event is added to a class, which would be too many in the mean.
         share = replicas.shares_passing(stratum, weight_right, np.array([weight2_right]), few=0)
         shares.append(share.scaled(stratum.fraction / num_classes))
     value, low, high = sum_intervals(shares).interval(0)
@@ -269,8 +314,12 @@ def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
 
 
 def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> Estimate:
-    """Area under the ROC curve of a class against all others in equal parts."""
+    """Area under the ROC curve of a class against all others in equal parts.
+
+    The probability of the class is the score; all classes that have test events count.
+    """
     backgrounds = sorted({stratum.label for stratum in replicas.strata} - {label})
+    # The area needs no cuts, so there are no signal efficiencies.
     score = ReplicatedScore(replicas, probabilities[:, label], {label: 1.0}, np.array([]))
     return estimate(score.area(dict.fromkeys(backgrounds, 1 / len(backgrounds))))
 
@@ -278,10 +327,11 @@ def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> 
 def _significances(
     events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
 ) -> dict[str, Any]:
-    """Significances against the cut, where enough background events pass it; the highest is `best`.
+    """Significances at each cut behind which enough background events remain, by column.
 
-    `best_is_at_end`: the tightest of these cuts is as good within the error, so that a better one
-    may lie beyond.
+    Too few background events, or an interval that is not finite, leave a cut out. `best` is the
+    index of the cut with the highest significance, None without any cut. `best_is_at_end` says that
+    the tightest of these cuts is as good within the error, so that a better one may lie beyond.
     """
     numbers = significance(score, task.expected_events(events), task.uncertainty)
     is_finite = np.isfinite([numbers["asimov"], numbers["low"], numbers["high"]]).all(axis=0)
@@ -290,6 +340,7 @@ def _significances(
     best, best_is_at_end = None, False
     if is_measurable.any():
         best = int(np.argmax(columns["asimov"]))
+        # Index 0 is the tightest cut; `low` is the lower end of the interval of the best one.
         best_is_at_end = columns["asimov"][0] >= columns["low"][best]
     return {
         "of": "expected events" if task.expected else "test events",
@@ -301,9 +352,11 @@ def _significances(
 
 
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
-    """Calibration with equal total weight of all classes, as in the loss.
+    """Measure the calibration of each output, with equal total weight of all classes.
 
-    The probabilities refer to this mixture.
+    The training loss gives the classes equal weight too, so the probabilities refer to this
+    mixture. `error` is the mean distance of predicted and observed shares, `expected` and `p_value`
+    are those of a perfect model.
     """
     labels, probabilities = events.labels, events.probabilities
     weights = balanced(labels, events.weights, len(task.classes))
@@ -317,6 +370,7 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
         probabilities,
         events.weights,
         errors,
+        # The number 2 separates these random numbers from others of the same seed.
         generator=np.random.default_rng([task.seed, 2]),
     )
     return {
@@ -332,7 +386,10 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
 def _train_against_test(
     train: ScoredEvents, test: ScoredEvents, task: EvaluationTask
 ) -> dict[str, Any]:
-    """Kolmogorov-Smirnov test of the two splits for each output and true class."""
+    """Compare the outputs of training and test events by a Kolmogorov-Smirnov test.
+
+    There is one test for each output and each true class. A difference hints at overtraining.
+    """
     comparison: dict[str, Any] = {}
     for output in task.outputs:
         by_truth = {}
@@ -351,7 +408,11 @@ def _train_against_test(
 def _uncompared_classes(
     comparison: Mapping[str, Any], train: ScoredEvents, test: ScoredEvents, task: EvaluationTask
 ) -> list[str]:
-    """A sentence about each class whose two splits cannot be compared."""
+    """Write a sentence about each class whose training and test events cannot be compared.
+
+    The Kolmogorov-Smirnov test then has no p-value: a split has too few events, or no weight.
+    """
+    # Whether a comparison is possible is the same for all outputs, so the first one is enough.
     by_truth = next(iter(comparison.values()))
     sentences = []
     for label in task.measured_labels:
@@ -369,7 +430,11 @@ def _uncompared_classes(
 def _kinematics(
     events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Efficiency of each class at the first measurable point against kinematic variables."""
+    """Efficiency of each class in bins of kinematic variables, at one working point.
+
+    The point is the first measurable one of the task; without any the result is empty. A bin
+    without weight is null.
+    """
     measurable_points = [point for point in points if point["measurable"]]
     if not measurable_points:
         return {}
