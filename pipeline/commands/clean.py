@@ -21,6 +21,7 @@ class Removable(NamedTuple):
     """A version, kernel outputs, or files on object storage, that nothing in use needs."""
 
     folder: Path
+    """What is removed: a folder, or on object storage the prefix of the files."""
     freed_bytes: int
     """Size of its files, without those that other versions share by hard links or by name."""
 
@@ -28,13 +29,21 @@ class Removable(NamedTuple):
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
     """Remove old versions, interrupted work, and kernel outputs that the features do not need.
 
+    A version is one numbered output folder of a stage, or one model of a network in the registry. A
+    kernel output holds the features of one events file before the events are split and mixed.
+
     These versions stay:
         - the newest `keep` of each stage,
         - the newest `keep` models of each network in the registry, without withdrawn ones,
         - all versions in use, or read by a job beside this command, such as `compare`,
         - the versions that these were made from.
-    Results of `evaluate-files` and `compare` belong to the user and stay. Folders that this code
-    has not made, and targets of symbolic links, stay and are named.
+    Results of `evaluate-files` and `compare` belong to the user and stay. Folders without the
+    marker file of this code, and targets of symbolic links, stay too, and a message names each.
+
+    Args:
+        run_folder: The run folder, which is locked meanwhile, except with `dry_run`.
+        keep: How many versions of each stage and network stay, at least 1.
+        dry_run: Whether only to list what would be removed.
 
     Returns:
         The versions that were, or would be, removed.
@@ -42,8 +51,8 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     with nullcontext() if dry_run else run_folder.locked():
         stores = run_folder.stores()
         needed = _needed_folders(run_folder, stores)
-        # All folders are listed before the first is removed: the newest versions tell which are
-        # old.
+        # All folders are listed before the first is removed, since the newest versions tell which
+        # are old.
         folders_by_store = [
             (store, _removable_folders(run_folder, store, keep, needed)) for store in stores
         ]
@@ -61,11 +70,16 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
 
 def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registry]) -> set[Path]:
-    """Folders of the versions in use or claimed by a running job, and of all their sources."""
+    """Collect the folders of the versions that must stay, and of all versions they were made from.
+
+    The start is what is in use, or claimed by a running job. From each folder the walk follows the
+    sources in its manifest, `{stage: version}`, until it finds no new folder.
+    """
     to_visit = []
     for store in stores:
         if current := store.current():
             to_visit.append(current.folder)
+        # A running job claims the folders that it reads or writes.
         complete = [store.folder / name for name in store.complete()]
         to_visit += filter(is_claimed, [*complete, *store.unfinished()])
     store_by_folder = {store.folder: store for store in stores}
@@ -77,6 +91,7 @@ def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registr
         needed.add(folder)
         manifest = store_by_folder[folder.parent].manifest_of(folder.name)
         if manifest is not None:
+            # The manifest names the version of each earlier stage that was read.
             for stage, version in manifest.sources.items():
                 to_visit.append(run_folder.config.run_dir / stage / version)
     return needed
@@ -85,9 +100,14 @@ def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registr
 def _removable_folders(
     run_folder: RunFolder, store: StageStore | Registry, keep: int, needed: Collection[Path]
 ) -> list[Path]:
-    """The version folders of a store to remove."""
-    # Withdrawn models do not count, since a rollback skips them.
+    """List the version folders of a store to remove: unfinished and old ones that nothing needs.
+
+    A version is old if its number is below that of the `keep`-th newest. `needed` are the folders
+    that must stay. A message names each folder that stays because it is not ours to remove.
+    """
+    # Withdrawn models do not count among the newest, since a rollback skips them.
     counted = store.promoted() if isinstance(store, Registry) else store.complete()
+    # Complete versions come in the order of their numbers, so the slice holds the newest.
     oldest_to_keep = number_of(counted[-keep:][0]) if counted else 0
     old = [store.folder / name for name in store.complete() if number_of(name) < oldest_to_keep]
     removable = []
@@ -107,10 +127,14 @@ def _removable_folders(
 def _clean_store(
     run_folder: RunFolder, store: StageStore | Registry, folders: list[Path], *, dry_run: bool
 ) -> list[Removable]:
-    """Remove version folders of a store, and the files on object storage that they alone use."""
+    """Remove version folders of a store, and the files on object storage that they alone use.
+
+    Nothing is removed with `dry_run`. The result names each folder, then each prefix on storage.
+    """
     versions = {folder: Removable(folder, _unshared_bytes(folder)) for folder in folders}
     stored_files = []
     if isinstance(store, StageStore) and store.objects:
+        # `sizes` are bytes by file name; newer versions may share files of an older one.
         for version, sizes in store.unused_objects(without=folders).items():
             stored_files.append(Removable(store.objects.root / version, sum(sizes.values())))
     if not dry_run:
@@ -129,13 +153,13 @@ def _clean_store(
 
 
 def _unshared_bytes(folder: Path) -> int:
-    """Size of the files that no other version shares by a hard link."""
+    """Add up the bytes that removal frees: files with a hard link elsewhere free nothing."""
     file_stats = [path.lstat() for path in folder.rglob("*") if path.is_file()]
     return sum(stat.st_size for stat in file_stats if stat.st_nlink == 1)
 
 
 def _clean_kernel_outputs(run_folder: RunFolder, *, dry_run: bool) -> list[Removable]:
-    """Remove the kernel outputs that the features in use were not made from."""
+    """Remove the kernel outputs that the features in use were not made from; returns them."""
     features = run_folder.store("features")
     unused = [
         Removable(folder, size_of(files))
@@ -148,6 +172,7 @@ def _clean_kernel_outputs(run_folder: RunFolder, *, dry_run: bool) -> list[Remov
 
 
 def _log_removed(run_folder: RunFolder, description: str, *removed: Removable) -> None:
+    """Write one event to the log of the run folder for each removed item."""
     for version in removed:
         run_folder.log.event(
             f"{description} removed", folder=str(version.folder), bytes=version.freed_bytes

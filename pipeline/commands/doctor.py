@@ -20,7 +20,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def is_well(self) -> bool:
-        """Whether there are no errors, and the ranks start."""
+        """Whether no finding is an error; a test start of the ranks that fails is one."""
         return all(finding.severity != "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
@@ -32,12 +32,16 @@ class Diagnosis(NamedTuple):
 def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
     """Check the machine and, if it has no errors, start the ranks for a short test.
 
-    `on_line` is called with each line as soon as it is known.
+    Ranks are the processes of a parallel training. `on_line` is called with each line for the
+    terminal as soon as it is known. A failed start of Spark or the ranks is returned as a finding
+    too.
     """
     findings = run_folder.examine(list(Need))
+    # A module of the user may have the name of one of our packages.
     if clash_of_names := check_names():
         findings.append(clash_of_names)
     on_line(render(findings))
+    # The diagnosis shares the list of findings, so a failed start below enters it too.
     diagnosis = Diagnosis(findings, [])
     try:
         if diagnosis.is_well:
@@ -55,7 +59,11 @@ def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
 
 
 def _try_equipment(run_folder: RunFolder) -> Iterator[str]:
-    """Sentences about decompression, devices and, after a test start, the ranks."""
+    """Yield sentences about decompression and devices and, after a test start, about the ranks.
+
+    Raises:
+        LaunchError: The ranks do not start.
+    """
     from ingestion.root_format import ZLIB_LIBRARY
     from pipeline.machine.launching import find_hosts
     from training.launching.mpirun import probe_mpi

@@ -60,8 +60,11 @@ class _Events(NamedTuple):
     """The events of an evaluation."""
 
     description: str
+    """What the evaluation calls them: the test split, or the `--inputs` as typed."""
     files: list[Path]
+    """Parquet files of their features."""
     rates: Rates | None = None
+    """Their rates before the classifier; None if these are unknown."""
     inputs: Files = ()
     """Their input files, as a manifest holds them; empty if these are unknown."""
     keys: UInt64s = NO_KEYS
@@ -72,6 +75,9 @@ def evaluate_files(
     run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None
 ) -> Path:
     """Evaluate models on the test split, or on new ROOT files read by the same code.
+
+    New files are ingested and turned into features in a temporary part of the result's folder. A
+    model that was trained on one of the events is refused.
 
     Its files, in `<run_dir>/evaluations/<number>/` or the given folder, which is returned:
         evaluation.json      models, events, code
@@ -93,6 +99,7 @@ def evaluate_files(
         dataset = _dataset(run_folder, is_needed=not inputs)
         found_models = _models(run_folder, models)
         check_definitions(found_models, kernel_items(config.features))
+        # The folder gets its name only once all is written.
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
                 events, train = _new_events(run_folder, inputs, unfinished), []
@@ -114,6 +121,7 @@ def evaluate_files(
             for name, run in metrics["runs"].items():
                 accuracy = run["accuracy"]["value"]
                 run_folder.results.add(f"accuracy of {name} on {events.description} {accuracy:.3f}")
+            # What `_new_events` wrote on the way is not part of the result.
             for intermediate in ("features", "events", "keys"):
                 shutil.rmtree(unfinished / intermediate, ignore_errors=True)
             record = {
@@ -128,14 +136,16 @@ def evaluate_files(
 
 
 def _next_folder(config: Config) -> Path:
-    """The folder of the next number."""
+    """Return `<run_dir>/evaluations/<number>` with the number after the highest one there."""
     folder = config.run_dir / _FOLDER
     numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if they have the classes and settings of the config.
+    """Return the features of the run folder, if they have the classes and settings of the config.
+
+    Without such features it returns None, or raises if they are needed.
 
     Raises:
         MissingInputError: They are needed, and there are none, or only others.
@@ -160,7 +170,7 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
 
 
 def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
-    """The named models, or the networks of the run folder."""
+    """Load the named models or, if none is named, all networks of the run folder."""
     if models:
         return find_models(models, run_folder.config.classes)
     trained = run_folder.store("train").current()
@@ -173,7 +183,10 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
 
 
 def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
-    """Rates of the samples, and their files, if the ingested events still exist."""
+    """Return rates of the samples [1/s, or events], and the input files, if the events still exist.
+
+    Without the ingested events it prints why there are no rates, and returns `(None, ())`.
+    """
     try:
         upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
     except MissingInputError as error:
@@ -183,7 +196,11 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
 
 
 def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: _Events) -> None:
-    """Print what limits the results; a model that was trained on these events is an error."""
+    """Print what limits the results.
+
+    Raises:
+        ModelError: A model was trained on some of these events.
+    """
     for name in check_unseen_events(models, events.files, events.keys):
         run_folder.say(
             f"  it is unknown whether {name} was trained on these events or on copies of them; if "
@@ -199,12 +216,17 @@ def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: 
 def _reference(
     run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events
 ) -> FeatureDataset | None:
-    """The dataset for boosted trees, if these are wanted and have not seen the events."""
+    """Return the dataset to train boosted trees on, as a reference beside the networks.
+
+    None if the config asks for no reference, if there is no dataset, or if its training and
+    validation splits hold, or may hold, some of the events. In the last case it prints why.
+    """
     if not run_folder.config.evaluate.reference or dataset is None:
         return None
     num_seen = count_seen(dataset, identities(events.files), events.keys)
     if num_seen == 0:
         return dataset
+    # None means that the keys, by which copies are known, are missing.
     overlap = "may hold copies" if num_seen is None else f"hold {num_seen}"
     run_folder.say(
         f"  no boosted trees: the training and validation splits {overlap} of these events"
@@ -213,10 +235,18 @@ def _reference(
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files into a folder, and compute features with the settings of the config."""
+    """Ingest new files into a folder, and compute features with the settings of the config.
+
+    It runs the stage `ingest` outside the run folder's versions, then all features without a split.
+    Spark is stopped afterwards.
+
+    Raises:
+        FeatureError: No event passes the selection.
+    """
     config = run_folder.config
     samples = _samples(inputs, config)
     new_config = config.model_copy(update={"samples": samples})
+    # The stage sees no earlier version, so it reads all files and reuses nothing.
     context = Context(
         config=new_config,
         upstream={},
@@ -247,6 +277,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             "--inputs: no event of these files passes the selection. Give more, or others."
         )
     rates = _rates_of_new_events(config, generated, ingested.counters, selected)
+    # Keys identify the content of an event, so copies in a training are found.
     keys = distinct_keys(keys_folder(context.data_dir / "events"))
     return _Events(", ".join(inputs), features.files, rates, ingested.inputs, keys)
 
@@ -254,11 +285,18 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
 def _make_features(
     context: Context, ingested: Mapping[str, Any], generated: Mapping[str, GeneratedSample]
 ) -> Unsplit:
-    """Features of all events that were ingested; `ingested` are the counters."""
+    """Compute the features of all ingested events on Spark; these are not split.
+
+    Args:
+        context: Folders, config and Spark.
+        ingested: Counters of the stage `ingest`, with the events files as `parts`.
+        generated: The samples before any selection, by name.
+    """
     features_dir = context.data_dir / "features"
     features_dir.mkdir()
     event_files = []
     for file in ingested["parts"]:
+        # A part without events has no file and an empty name.
         if file["name"]:
             path = str(context.data_dir / "events" / file["name"])
             event_files.append(EventsFile(file["name"], file["sample"], file["digest"], path))
@@ -286,14 +324,16 @@ def _rates_of_new_events(
     ingested: Mapping[str, Any],
     selected: Mapping[str, Any],
 ) -> Rates | None:
-    """Rates of the samples of the config; None unless there are new files of each.
+    """Compute the rates of the samples after the selection; None unless all samples have new files.
 
-    `ingested` and `selected` are counters.
+    The rate of a sample follows from its cross-section and the efficiency of its new events in the
+    cutflow. `ingested` and `selected` are counters of the two stages.
     """
+    # A sample with `label_by` counts as one sample per class.
     names = {labelled.name for sample in config.samples for labelled in sample.by_label()}
     if names != generated.keys():
         return None
-    # Efficiencies of a sample are the same for any factor.
+    # The cutflow gives only efficiencies here, and these are the same for any factor.
     normalisation = {
         name: {"factor": 1.0, "stated_sum": sample.stated_sum} for name, sample in generated.items()
     }
@@ -306,7 +346,12 @@ def _rates_of_new_events(
 
 
 def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
-    """Notes about the weights and rates of new samples, beside those of the config."""
+    """List notes on why weights or rates of the new samples are incomplete.
+
+    Args:
+        new_config: The config with the new samples in the place of its own.
+        config: The config of the run folder.
+    """
     notes = uncertain_mixtures(new_config.model_dump(mode="json"))
     new_names = {sample.name for sample in new_config.samples}
     missing = [sample.name for sample in config.samples if sample.name not in new_names]
@@ -327,7 +372,14 @@ def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
 
 
 def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
-    """The new files as samples, with the cross-sections of the config."""
+    """Make samples of the arguments of `--inputs`, with the cross-sections of the config.
+
+    Several arguments for a sample of known cross-section are one sample, whose rate they share.
+    Without a cross-section each argument is a sample of its own, `new-<position>`.
+
+    Raises:
+        ConfigError: An argument names no sample, and no class of one sample.
+    """
     known_samples = _samples_by_name(config)
     samples: dict[str, SampleSettings] = {}
     for position, argument in enumerate(inputs, start=1):
@@ -349,11 +401,11 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
 
 
 def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
-    """The samples of a config by name, and by the name of a class that has no other sample."""
+    """Return the samples by name, and by the name of each class that has just one sample."""
     samples = [_without_fixed_sum(sample) for sample in config.samples]
     by_name = {sample.name: sample for sample in samples}
-    # The name of a class prevails over that of a sample. Files of `label_by` are of no single
-    # class.
+    # The name of a class prevails over that of a sample. Files of a sample with `label_by` hold
+    # several classes.
     for label, class_name in enumerate(config.classes):
         of_class = [sample for sample in samples if label in sample.labels]
         if len(of_class) == 1 and not of_class[0].label_by:
@@ -362,9 +414,9 @@ def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
 
 
 def _without_fixed_sum(sample: SampleSettings) -> SampleSettings:
-    """The sample.
+    """Return the sample, without its cross-section if its sum of weights is a fixed number.
 
-    If its sum of weights is a number, which is of the old files, events count instead.
+    Such a number belongs to the old files; new files then count by their events.
     """
     if isinstance(sample.sum_of_weights, float):
         return sample.model_copy(update={"cross_section_pb": None, "sum_of_weights": None})

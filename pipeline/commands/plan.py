@@ -15,7 +15,10 @@ from pipeline.stages.table import STAGE_OF
 def plan(
     run_folder: RunFolder, *, until: str | None = None, force: bool = False
 ) -> list[StagePlan]:
-    """The state of each stage that `run` includes."""
+    """Return the state of each stage that `run` includes, up to the stage `until`.
+
+    With `force`, stages that are up to date count as stale, as `run --force` treats them.
+    """
     runner = Runner(run_folder)
     names = names_until(runner, until)
     plans = [stage_plan for stage_plan in runner.plan() if stage_plan.stage.name in names]
@@ -25,13 +28,18 @@ def plan(
 
 
 def _forced(stage_plan: StagePlan) -> StagePlan:
+    """Return the plan of a stage as `--force` changes it: what is fresh becomes stale."""
     if stage_plan.state is State.FRESH:
         return stage_plan._replace(state=State.STALE, reasons=["--force"])
     return stage_plan
 
 
 def names_until(runner: Runner, until: str | None) -> list[str]:
-    """Names of the stages that `run` includes, up to a stage; None for all."""
+    """List the stages that `run` includes, in order, up to and with a stage; None for all.
+
+    Raises:
+        ConfigError: `run` includes no such stage; an optional one may not be asked for.
+    """
     names = [stage.name for stage in runner.wanted()]
     if until is None:
         return names
@@ -45,7 +53,7 @@ def names_until(runner: Runner, until: str | None) -> list[str]:
 
 
 def accept_versions(run_folder: RunFolder) -> str:
-    """Declare all existing versions up to date; returns a line about it."""
+    """Declare all existing versions up to date, in their manifests; returns a line about it."""
     accepted = Runner(run_folder).accept()
     if not accepted:
         return "nothing was stale"

@@ -36,8 +36,9 @@ from pipeline.runs.seen_events import count_seen_of_files
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.terminal.progress import Bar
 
+#: Name of the friend tree in ROOT files of scores.
 TREE: Final = "predictions"
-#: Columns beside the probabilities.
+#: Columns beside the probabilities and kept branches; see `predict`.
 OWN_COLUMNS: Final = ("entry", "flag", "predicted")
 
 
@@ -45,9 +46,11 @@ class FileScores(NamedTuple):
     """The scores of one file."""
 
     path: str
+    """Path of the file of scores."""
     entries: int
+    """Number of entries of the input, with or without scores."""
     flags: dict[str, int]
-    """Numbers of entries by FLAGS."""
+    """Numbers of entries by the name of their flag; names that none has are absent."""
 
     @property
     def scored(self) -> int:
@@ -93,11 +96,12 @@ def predict(
 ) -> Scores:
     """Score all entries of some ROOT files, and write a file for each.
 
-    Several files are scored by Spark.
+    Several files are scored by Spark, one task each; a single file is scored in this process.
 
-    A file of scores is a friend tree `predictions`, or Parquet. Its columns are `entry`, `flag` (a
-    number of FLAGS), `predicted` (-1 without scores), `probability_<class>` (NaN without scores),
-    and the branches that are kept.
+    A file of scores is a friend tree `predictions`, or Parquet, with a row for each entry. Its
+    columns are `entry`, `flag` (index into FLAGS, 0 with scores), `predicted` (index of the
+    likeliest class, -1 without scores), `probability_<class>` (NaN without scores), and the
+    branches that are kept.
 
     Args:
         run_folder: Gives the model in use and Spark; all else comes from the model.
@@ -144,7 +148,7 @@ def predict(
 
 
 def _model_path(run_folder: RunFolder, model: str | None, network: str | None) -> str:
-    """The path that the user names, else that of the model in use."""
+    """Return the path that the user names, else that of the model in use."""
     if model:
         return expand_path(model)
     return str(Registry.model_in_use(run_folder.config.run_dir, network).folder)
@@ -156,6 +160,7 @@ def _warn_of_training_events(
     infos: Sequence[FileInfo],
     settings: IngestSettings,
 ) -> None:
+    """Warn if the model was trained on events of these files; without its dataset say nothing."""
     if classifier.dataset is None:
         return
     identities = []
@@ -171,7 +176,10 @@ def _warn_of_training_events(
 
 
 def _raise_failures(results: Sequence[FileScores | FailedFile], out: Path) -> None:
-    """Raise the first error of writing, else one error that names all files that cannot be read."""
+    """Raise an error if some files have no scores, else do nothing.
+
+    An error of writing comes first. All unreadable input files are named in one error.
+    """
     bad_files = []
     for result in results:
         if not isinstance(result, FailedFile):
@@ -186,7 +194,10 @@ def _raise_failures(results: Sequence[FileScores | FailedFile], out: Path) -> No
 
 
 def _file_names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
-    """Names of the files of scores: those of the inputs, with a number where two are the same."""
+    """Name the files of scores `<input>.scores.<suffix>`.
+
+    Inputs of different folders may have the same name: then a number tells their files apart.
+    """
     names: list[str] = []
     for info in infos:
         stem = Path(info.path).name.removesuffix(".root")
@@ -201,7 +212,10 @@ def _file_names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _cached_classifier(path: str) -> EventClassifier:
-    """The classifier, read once by a Python worker of Spark."""
+    """Load the classifier once in each Python worker of Spark, which runs several tasks.
+
+    The worker is a new process, so it imports the plugins of the user first.
+    """
     load_from_environment()
     return load_classifier(path)
 
@@ -214,7 +228,16 @@ def _score_on_spark(
     jobs: Sequence[tuple[FileInfo, Path]],
     num_events: int,
 ) -> list[FileScores | FailedFile]:
-    """Score each file in a task."""
+    """Score each file in a Spark task; returns the results in the order of the jobs.
+
+    Args:
+        run_folder: Gives Spark and the console.
+        model_path: Training folder or ONNX file, which the workers read themselves.
+        settings: How to read the files.
+        keep: Branches to copy.
+        jobs: Each input file, with the path of its file of scores.
+        num_events: Number of all entries, for the progress bar.
+    """
     with Bar(run_folder.console, "Spark", "") as bar:
         show = partial(bar, 0, 0)
         show("starting")
@@ -249,14 +272,16 @@ def _score_file(
     *,
     on_events: Callable[[int], object],
 ) -> FileScores | FailedFile:
-    """Write the scores of a file.
+    """Write the scores of a file; returns how many entries have which flag.
 
-    An error of the file, or of the disk, is a result: Spark would try the task again.
+    An error of the input or the disk is returned as a result. If a task raised it, Spark would run
+    the task again. `on_events` is called with the size of each batch.
     """
     flag_counts: Counter[int] = Counter()
     kept_branches = {name: info.pass_through[name] for name in keep}
     try:
         with _writer(path, classifier.classes, kept_branches) as write:
+            # Entries come in batches, so memory does not grow with the file.
             for raw, scored in classifier.entries(info, settings):
                 write(classifier.columns(raw, scored) | raw.pass_through)
                 flag_counts.update(scored.flag.tolist())
@@ -272,6 +297,7 @@ def _score_file(
     return FileScores(str(path), info.entries, flags)
 
 
+#: Columns of a batch by name, each one number per entry.
 _Columns = Mapping[str, NDArray[Any]]
 
 
@@ -279,9 +305,15 @@ _Columns = Mapping[str, NDArray[Any]]
 def _writer(
     path: Path, classes: Sequence[str], kept_branches: Mapping[str, str]
 ) -> Iterator[Callable[[_Columns], None]]:
-    """A function that appends columns to a new file; `kept_branches` are names and types.
+    """Open a new file and yield a function that appends columns to it.
 
-    The metadata of Parquet, or the title of the tree, give the classes and flags as JSON.
+    The ending of the path chooses Parquet or ROOT. The metadata of Parquet, or the title of the
+    tree, give the names of classes and flags as JSON.
+
+    Args:
+        path: The new file.
+        classes: Names of the classes.
+        kept_branches: Numpy type of each branch that is copied, by name.
     """
     types = {"entry": "int64", "flag": "int8", "predicted": "int64"}
     types |= dict.fromkeys(probability_branches(classes), "float32")

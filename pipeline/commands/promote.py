@@ -69,18 +69,22 @@ class _PromotionVerdict(NamedTuple):
     is_better: bool
     reason: str
     improvement: Estimate | None = None
-    """None without a comparison."""
+    """Decrease of the mean cross-entropy with its standard error; None without a comparison."""
 
 
 def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[PromotionOutcome]:
     """Compare each newly trained network with the model in use, and promote the better ones.
 
-    Both models predict the raw features of the same test events. A candidate that reaches
-    `promote.at_least` is promoted if there is no model in use, or if the mean cross-entropy
-    improves by more than `promote.min_sigma` standard errors. If the two cannot be compared, as
-    after a change of the features, the model in use stays.
+    Both models predict the same test events. A candidate must first reach the floor
+    `promote.at_least`. It is then promoted if there is no model in use, or if the mean
+    cross-entropy decreases by more than `promote.min_sigma` standard errors. If the two cannot be
+    compared, as after a change of the features, the model in use stays.
 
-    `force` promotes them independent of floor and comparison, also if there is none.
+    `force` promotes them independent of floor and comparison, also if there is none. Each outcome
+    is yielded after it took effect.
+
+    Raises:
+        PromotionError: Some networks failed; the others have been decided.
     """
     use_threads(run_folder.config.train.threads)
     with run_folder.locked():
@@ -96,7 +100,14 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Promotion
 def _promote_networks(
     run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool
 ) -> Iterator[PromotionOutcome]:
-    """Decide about each network; a network that fails does not stop the next ones."""
+    """Decide about each network; one that fails does not stop the next ones.
+
+    Each decision goes to the results and the log of the run folder.
+
+    Raises:
+        DamagedOutputError: A file is not what was written, so no network can be trusted.
+        PromotionError: Some networks failed; raised after all others are decided.
+    """
     trained = upstream["train"]
     failures: list[str] = []
     for network in trained.counters(TrainCounters).networks:
@@ -125,7 +136,7 @@ def _promote_networks(
 
 
 class _Promotion:
-    """The decision about one network."""
+    """The decision about one network, whose candidate is the current version of `train`."""
 
     def __init__(
         self, run_folder: RunFolder, network: str, upstream: Mapping[str, Version], *, force: bool
@@ -139,7 +150,14 @@ class _Promotion:
         self._force = force
 
     def decide(self) -> PromotionOutcome:
-        """Promote the network if it is better than the model in use, or if that is damaged."""
+        """Decide about the candidate, and publish it in the registry if it is promoted.
+
+        A digest of the model files tells equal models. In this order:
+            - The candidate is the model in use: it is refused, or published anew if that is
+              damaged.
+            - It was rolled back before: it is refused, unless forced.
+            - Else the comparison decides, unless forced.
+        """
         candidate = _read(self._network, self._trained.folder / self._network, self._dataset)
         _check_unseen(candidate, self._dataset, force=self._force)
         current = self._registry.recovered()
@@ -149,6 +167,7 @@ class _Promotion:
         if digest in self._registry.withdrawn_digests() and not self._force:
             return self._refused("it was rolled back; --force promotes it anyway")
 
+        # Candidate and model in use each predict the whole test split.
         num_predictions = 2 * self._dataset.num_rows("test")
         label = f"promote {self._network}"
         with Bar(self._run_folder.console, label, "events", num_predictions) as bar:
@@ -168,7 +187,11 @@ class _Promotion:
         return PromotionOutcome(self._network, promoted=False, reason=reason)
 
     def _keep_or_repair(self, current: PromotedModel, digest: str) -> PromotionOutcome:
-        """The same model is in use: publish it again if its files are damaged."""
+        """Refuse a candidate that equals the model in use, unless the latter's files are damaged.
+
+        Damaged files are replaced: the model is published again as a new version, and the old
+        folder goes.
+        """
         if not changed_files(current.folder, current.files):
             return self._refused(f"it is in use already, as {current.name}")
         self._publish(digest, None)
@@ -178,7 +201,12 @@ class _Promotion:
     def _compare(
         self, candidate: FoundModel, current: PromotedModel | None, bar: Bar
     ) -> _PromotionVerdict:
-        """Compare a candidate with the floor, then with the model in use."""
+        """Compare a candidate with the floor, then with the model in use.
+
+        It is better if the decrease of the mean cross-entropy is above `promote.min_sigma` times
+        its standard error. Both are computed on the test events of the classes that can be
+        measured.
+        """
         config = self._run_folder.config
         task = task_of_run(config, self._dataset.classes, self._upstream)
         events = _scored_events(candidate, self._dataset, task, bar)
@@ -194,6 +222,7 @@ class _Promotion:
             events_in_use = self._score_in_use(current, task, bar)
             measurable_in_use, _, _ = measurable_events(events_in_use, task)
             measurable_new, _, _ = measurable_events(events, task)
+            # Restricted to measurable classes, both hold the same events in the same order.
             gain = improvement(measurable_in_use, measurable_new)
         except (ModelError, FeatureError) as error:
             return _PromotionVerdict(
@@ -213,10 +242,11 @@ class _Promotion:
         )
 
     def _score_in_use(self, current: PromotedModel, task: EvaluationTask, bar: Bar) -> ScoredEvents:
-        """The test events with the scores of the model in use.
+        """Return the test events with the scores of the model in use.
 
         Raises:
-            ModelError: It is damaged, so another one may replace it, or it has seen the events.
+            ModelError: The model is damaged, so another one may replace it, or it has seen the
+                events.
         """
         try:
             folder = current.verified().folder
@@ -227,7 +257,11 @@ class _Promotion:
         return _scored_events(model, self._dataset, task, bar)
 
     def _publish(self, digest: str, gain: Estimate | None) -> None:
-        """Copy the trained model, and its ONNX file if there is one, to the registry."""
+        """Copy the trained model, and its ONNX file if any, to a new version of the registry.
+
+        The manifest comes last and makes the version the model in use. `gain` is the improvement
+        over the former model; None without a comparison.
+        """
         registry, network = self._registry, self._network
         folder = registry.next_folder(digest)
         onnx_file = self._exported_file()
@@ -241,6 +275,7 @@ class _Promotion:
         try:
             registry.remove_unpublished()
             registry.create(folder)
+            # The claim keeps other commands from removing the unfinished folder.
             with claimed([folder]):
                 shutil.copytree(self._trained.folder / network / "model", folder / "model")
                 copy_record(self._trained.folder / network, folder)
@@ -251,7 +286,11 @@ class _Promotion:
             raise cannot_write(folder, cause) from cause
 
     def _exported_file(self) -> Path | None:
-        """The ONNX file of the network, if `export` has read an equal training."""
+        """Return the ONNX file of the network, if `export` converted this training; else None.
+
+        The manifest of `export` holds a digest of the training that it read, which must be that of
+        ours.
+        """
         exported = self._run_folder.store("export").current()
         if exported is None:
             return None
@@ -264,7 +303,7 @@ class _Promotion:
 
 
 def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
-    """A model for the classes and features of a dataset."""
+    """Load a model; one for other classes or features than those of the dataset is an error."""
     model = read_trained(name, folder)
     check_classes(model, dataset.classes)
     check_definitions([model], dataset.definitions)
@@ -272,7 +311,11 @@ def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
 
 
 def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
-    """Refuse a model that was trained on test events, or, unless forced, may have been."""
+    """Refuse a model that was trained on test events, or, unless forced, may have been.
+
+    Raises:
+        ModelError: It has seen some of them, or its training events are unknown.
+    """
     unknown = check_unseen_events([model], dataset.files("test"))
     if unknown and not force:
         raise ModelError(
@@ -285,7 +328,7 @@ def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = F
 def _scored_events(
     model: FoundModel, dataset: FeatureDataset, task: EvaluationTask, bar: Bar
 ) -> ScoredEvents:
-    """The test events with the scores of a model."""
+    """Predict the test split with a model; returns its events with their scores."""
     predictions = predict(
         model.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add
     )
@@ -295,9 +338,14 @@ def _scored_events(
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     """Put the previous model back in use.
 
-    Returns the names of the withdrawn version and the version in use.
+    The model in use is marked as withdrawn; `promote` promotes it again only with `--force`.
 
-    `promote` promotes the withdrawn model only with --force.
+    Returns:
+        The names of the withdrawn version and of the version now in use.
+
+    Raises:
+        ConfigError: There is no such network.
+        MissingInputError: There is no earlier model.
     """
     if network not in NETWORKS:
         raise ConfigError(f"rollback: there is no network '{network}'.{nearest(network, NETWORKS)}")
@@ -325,7 +373,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
 
 
 def _previous(registry: Registry, current: PromotedModel) -> PromotedModel | None:
-    """The newest promoted version before the current one."""
+    """Return the newest promoted version before the current one, without withdrawn ones."""
     earlier = [name for name in registry.promoted() if number_of(name) < number_of(current.name)]
     if not earlier:
         return None

@@ -20,10 +20,11 @@ _KEYS_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 
 
 def status(run_folder: RunFolder) -> dict[str, Any]:
-    """The version in use of each stage, and under `in_use` the model of each network.
+    """Return the version in use of each stage, and under `in_use` the model of each network.
 
-    It is None where there is none. A damaged one has the text `damage`, and its name if the
-    pointer can be read.
+    A value is None where there is no version; else it holds `version` (its name), `folder`, and
+    some keys of the manifest. For a damaged version it holds the text `damage` instead, and the
+    name if the pointer, the file that names the version in use, can be read.
     """
     state: dict[str, Any] = {}
     for stage in STAGES:
@@ -36,7 +37,7 @@ def status(run_folder: RunFolder) -> dict[str, Any]:
 
 
 def damages(state: dict[str, Any]) -> list[str]:
-    """Sentences about what is damaged; `state` is the result of `status`."""
+    """List sentences about what is damaged; `state` is the result of `status`."""
     stages = [version for name, version in state.items() if name != "in_use"]
     models = state["in_use"].values()
     return [version["damage"] for version in (*stages, *models) if version and "damage" in version]
@@ -55,9 +56,13 @@ def status_table(run_folder: RunFolder, state: dict[str, Any]) -> Grid:
 
 
 def verify(run_folder: RunFolder) -> list[str]:
-    """Paths of missing or changed files of the versions and models in use.
+    """Compare the files of all versions and models in use with their digests.
 
-    From then on `plan` knows them.
+    It reads every file. Versions with missing or changed files are marked as suspect, so `plan`
+    knows them from then on.
+
+    Returns:
+        Paths of the missing or changed files.
     """
     paths = []
     for store in run_folder.stores():
@@ -74,7 +79,7 @@ def verify(run_folder: RunFolder) -> list[str]:
 
 
 def _cells(version: dict[str, Any] | None, *keys: str) -> list[str]:
-    """The cells of a version: its name, and some keys of its manifest."""
+    """Return the cells of a row: the version's name, then `keys` of its manifest; else `-`."""
     if version is None:
         return ["-"] * (1 + len(keys))
     if "damage" in version:
@@ -87,7 +92,10 @@ def _cells(version: dict[str, Any] | None, *keys: str) -> list[str]:
 
 
 def _version_in_use(store: VersionStore[AnyVersion], keys: Sequence[str]) -> dict[str, Any] | None:
-    """Name, folder and some keys of the manifest of a version in use; None if there is none."""
+    """Describe the version in use of a store by name, folder and some keys of its manifest.
+
+    None if there is none; see `status` for a damaged one.
+    """
     name = None
     try:
         name = store.name_in_use()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 #: Tags that identify a run: its evaluation and its network.
 EVALUATION: Final = "hep_pipeline.evaluation"
 NETWORK: Final = "hep_pipeline.network"
+#: MLflow's own variable for the address of its server.
 _URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
 #: Highest length of a parameter in MLflow.
 _MAX_LETTERS: Final = 500
@@ -43,9 +44,13 @@ class Tracked(NamedTuple):
 
 
 def track(run_folder: RunFolder) -> list[Tracked]:
-    """Log each network of the current training and evaluation.
+    """Log each network of the current training and evaluation to MLflow, as one run each.
 
     A run that exists already stays unchanged.
+
+    Raises:
+        ConfigError: No address of MLflow is set.
+        TrackingError: MLflow cannot be reached, or refuses a record.
     """
     uri = run_folder.config.mlflow.uri or os.environ.get(_URI_VARIABLE)
     if not uri:
@@ -66,6 +71,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
                 _track_network(client, experiment_id, network, upstream) for network in networks
             ]
         except MlflowException as cause:
+            # Messages of MLflow may hold whole pages of a proxy.
             raise TrackingError(f"MLflow at {redact(uri)}: {redact(str(cause))[:1000]}") from cause
         for tracked in tracked_networks:
             run_folder.log.event(
@@ -80,6 +86,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
 
 
 def _experiment_id(client: MlflowClient, name: str) -> str:
+    """Return the id of the experiment of a name; it is created if MLflow has none."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         return client.create_experiment(name)
@@ -89,7 +96,11 @@ def _experiment_id(client: MlflowClient, name: str) -> str:
 def _track_network(
     client: MlflowClient, experiment_id: str, network: str, upstream: Mapping[str, Version]
 ) -> Tracked:
-    """Log parameters, curves, results and files of a network, unless MLflow has its run already."""
+    """Log parameters, curves, results and files of a network, unless MLflow has its run already.
+
+    Tags with the evaluation and the network identify the run. It is marked as finished at the end,
+    so a killed command leaves an unfinished one.
+    """
     trained, evaluated = upstream["train"], upstream["evaluate"]
     tags = {
         EVALUATION: f"{evaluated.name} of {evaluated.manifest.created.isoformat()}",
@@ -108,7 +119,7 @@ def _track_network(
         run_name=f"{network} {trained.name}",
         tags=tags | {"code_version": evaluated.manifest.code_version},
     ).info.run_id
-    # The client cuts them into calls of the size that servers take.
+    # The client splits the batch into calls of the size that servers take.
     client.log_batch(
         run_id,
         params=_params(network, upstream),
@@ -124,9 +135,9 @@ def _track_network(
 
 
 def _finished_run(client: MlflowClient, experiment_id: str, tags: Mapping[str, str]) -> str | None:
-    """The finished run with these tags.
+    """Return the id of the finished run with these tags; None if there is none.
 
-    Unfinished ones, which a killed command left, are deleted.
+    Unfinished runs with the same tags, which a killed command left, are deleted.
     """
     query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     for run in client.search_runs([experiment_id], query):
@@ -138,9 +149,10 @@ def _finished_run(client: MlflowClient, experiment_id: str, tags: Mapping[str, s
 
 
 def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
-    """The values of the config of each stage, by dotted key.
+    """List the values of the config by dotted key, as each stage used them.
 
-    The settings of the network are those after `train_by_network` and the grid search.
+    The settings of the network are those after `train_by_network` and the grid search. MLflow takes
+    texts up to a limit, so longer ones are cut.
     """
     from mlflow.entities import Param
 
@@ -148,9 +160,11 @@ def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
     config = dict(trained.manifest.config)
     del config["train_by_network"]
     config["samples"] = upstream["ingest"].config.samples
+    # The manifest of each stage holds the settings that it ran with.
     for stage, version in upstream.items():
         if stage in config:
             config[stage] = version.manifest.config[stage]
+    # `run.json` holds the settings that this network was really trained with.
     run = json.loads((trained.folder / network / "run.json").read_text(encoding="utf-8"))
     config |= {"model": run["model"], "train": run["train"]}
 
@@ -163,7 +177,11 @@ def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
 
 
 def _curves(training: Path, start: float) -> Iterator[Metric]:
-    """The learning curves of a training that began at a time [s since 1970]."""
+    """Yield the values of each epoch as points of learning curves.
+
+    `start` is the time when the training began [s since 1970]; each epoch ends its own seconds
+    after the one before.
+    """
     time = start
     for record in read_records(training)[0]:
         time += record["seconds"]
@@ -173,7 +191,7 @@ def _curves(training: Path, start: float) -> Iterator[Metric]:
 
 
 def _results(network: str, evaluated: Version) -> Iterator[Metric]:
-    """Accuracy and areas on the test split, with their errors."""
+    """Yield accuracy and areas under ROC curves on the test split, each with its error."""
     metrics = evaluated.counters(EvaluateCounters).runs[network]
     estimates = {"test_accuracy": metrics.accuracy}
     for class_name, area in metrics.auc.items():
@@ -187,7 +205,7 @@ def _results(network: str, evaluated: Version) -> Iterator[Metric]:
 
 
 def _metric(name: str, value: float, time: float, epoch: int = 0) -> Metric:
-    """A value at a time [s since 1970]."""
+    """Make MLflow's record of a value at a time [s since 1970]."""
     from mlflow.entities import Metric
 
     return Metric(name, float(value), _milliseconds(time), epoch)

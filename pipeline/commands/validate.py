@@ -19,9 +19,14 @@ from pipeline.terminal.progress import Bar
 
 
 def validate(config: Config, console: Console) -> Iterator[str]:
-    """Check the config, and the input files as `ingest` will; yields lines for the terminal."""
+    """Check the config, and the input files as `ingest` will; yields lines for the terminal.
+
+    Errors are raised where they are found; the last line is yielded only for a valid config.
+    """
+    # A signal that does not follow from the config is an error.
     signals = config.signals
     for network in config.model.names:
+        # Settings of the training without effect on this network are an error.
         check_settings_act(network, config.training_of(network))
     yield from _idle_networks(config)
     if config.notify and shutil.which(config.notify[0]) is None:
@@ -41,7 +46,7 @@ def validate(config: Config, console: Console) -> Iterator[str]:
 
 
 def _idle_networks(config: Config) -> Iterator[str]:
-    """Notes about settings of networks that are not trained."""
+    """Yield a note about each network that has settings but is not trained."""
     for network, settings_class in NETWORKS.items():
         is_set = config.model.of(network) != settings_class() or network in config.train_by_network
         if is_set and network not in config.model.names:
@@ -53,7 +58,10 @@ def _idle_networks(config: Config) -> Iterator[str]:
 def _find_files(
     config: Config, samples: list[SampleSettings], console: Console
 ) -> Generator[str, None, Inventory]:
-    """Yield notes about the files of samples; returns the files."""
+    """Find and open the input files of samples; yields notes about them, and returns the files.
+
+    As a generator with `yield from`, it hands its messages on even if it then raises.
+    """
     messages: list[str] = []
     try:
         with Bar(console, "checking files", "files") as bar:
@@ -74,7 +82,7 @@ def _find_files(
 
 
 def _sizes(sample: SampleSettings, files: Inventory) -> str:
-    """Numbers of files and entries of a sample.
+    """Return the numbers of files and entries of a sample, as text.
 
     Raises:
         EmptySampleError: There are no entries.
