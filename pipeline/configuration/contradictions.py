@@ -24,26 +24,31 @@ from training.settings import TrainSettings
 
 #: Columns of the predictions and of `features.kernel_pass.unmixed_schema`.
 _OTHER_COLUMNS: Final = ("predicted", "file_uuid_high", "file_uuid_low", "hlf", "core")
-#: What the evaluation calls all classes but the signal; no class has this name.
+#: The evaluation calls all classes but the signal so, and no class may have this name.
 _ALL_BACKGROUNDS: Final = "all backgrounds"
 
 
 def plain(name: str) -> str:
-    """What distinguishes names of classes: letters and digits."""
+    """Reduce the name of a class to its letters and digits, in lower case.
+
+    Two classes whose plain names are equal count as the same; `W+jets` and `wjets` are.
+    """
     return re.sub(r"[\W_]", "", name).casefold()
 
 
 def simulated_processes(sample: SampleSettings) -> list[str]:
-    """The processes whose files a sample reads from the stage `simulate`."""
+    """Return the processes whose files, `simulate://NAME`, a sample reads."""
     return [name.removeprefix(SCHEME) for name in sample.files if name.startswith(SCHEME)]
 
 
 def _has_cross_section(sample: SampleSettings) -> bool:
-    # The stage `simulate` gives its samples theirs.
+    """Return whether the cross-section of a sample is set, or will be known from the simulation."""
+    # The stage `simulate` computes the cross-sections of its samples.
     return sample.cross_section_pb is not None or bool(simulated_processes(sample))
 
 
-#: Keys of the config, the settings that they need, and whether a config has those.
+#: Each row holds keys of the config, the setting that they need in words, and whether a config has
+#: it. A key that is set without its need would have no effect.
 _NEEDS_BY_KEYS: Final = (
     (
         "features.max_tracks features.max_photons features.max_neutral_hadrons features.ordering",
@@ -101,9 +106,12 @@ _NEEDS_OF_SAMPLE: Final = (
 
 
 def check_consistency(config: Any) -> None:
-    """Refuse a `Config` whose sections do not fit each other.
+    """Refuse a `Config` whose sections do not fit each other, or whose keys have no effect.
 
-    The message has a line for each reason.
+    All reasons are collected first; the message has a line for each.
+
+    Raises:
+        ValueError: There is at least one reason.
     """
     reasons = [
         *_contradictions_of_samples(config),
@@ -117,11 +125,12 @@ def check_consistency(config: Any) -> None:
         idle_keys = _without_effect(sample, _NEEDS_OF_SAMPLE)
         reasons += [f"sample '{sample.name}': {reason}" for reason in idle_keys]
     if reasons:
+        # The dictionary drops repeated lines and keeps their order.
         raise ValueError("\n".join(dict.fromkeys(reasons)))
 
 
 def _without_effect(section: Any, needs: Sequence[Needs]) -> list[str]:
-    """What is set in a section without effect."""
+    """Return, as a list of no or one message, which keys are set although their need is not met."""
     try:
         check_keys_have_effect(section, needs)
     except ValueError as cause:
@@ -130,9 +139,10 @@ def _without_effect(section: Any, needs: Sequence[Needs]) -> list[str]:
 
 
 def _contradictions_of_samples(config: Any) -> Iterator[str]:
+    """Yield what is wrong with the names, labels, weights and processes of the samples."""
     all_names = []
     for sample in config.samples:
-        # A sample with `label_by` has other names for its events beside its own.
+        # A sample with `label_by` has one more name for the events of each class.
         names = {sample.name, *sample_labels(sample.name, sample.label, sample.label_by)}
         all_names += [name.casefold() for name in names]
     for sample in config.samples:
@@ -149,6 +159,11 @@ def _contradictions_of_samples(config: Any) -> Iterator[str]:
 
 
 def _contradictions_of_label(sample: SampleSettings, classes: list[str]) -> Iterator[str]:
+    """Yield a message if a sample's label is no class, or its name is that of another class.
+
+    A label is an index into `classes`. A sample with `label_by` holds several classes, so its name
+    may be any.
+    """
     label = max(sample.labels)
     if label >= len(classes):
         yield (
@@ -167,6 +182,10 @@ def _contradictions_of_label(sample: SampleSettings, classes: list[str]) -> Iter
 
 
 def _contradictions_of_processes(sample: SampleSettings, config: Any) -> Iterator[str]:
+    """Yield messages about unknown processes, and about a process beside other files in a sample.
+
+    A process has a luminosity of its own, so its events cannot share a sample with others.
+    """
     processes = [process.name for process in config.simulate.processes]
     for name in simulated_processes(sample):
         if name not in processes:
@@ -182,6 +201,12 @@ def _contradictions_of_processes(sample: SampleSettings, config: Any) -> Iterato
 
 
 def _contradictions_of_classes(config: Any) -> Iterator[str]:
+    """Yield what is wrong with the names, samples, cross-sections and signal of the classes.
+
+    Names count as equal if their letters and digits are. Each class needs a sample, and
+    cross-sections for all of its samples or for none. The signal is some of the classes, but not
+    all.
+    """
     plain_names = [plain(name) for name in config.classes]
     for label, (name, plain_name) in enumerate(zip(config.classes, plain_names, strict=True)):
         is_reserved = plain_name in {"", plain(_ALL_BACKGROUNDS)}
@@ -211,7 +236,10 @@ def _contradictions_of_classes(config: Any) -> Iterator[str]:
 
 
 def _contradictions_of_columns(config: Any) -> Iterator[str]:
-    """Branches that are passed through, and those that own features need."""
+    """Yield messages about branches that are passed through, from input files to predictions.
+
+    Such a branch may not have the name of a column of ours, and features of plugins need theirs.
+    """
     passed_through = config.ingest.pass_through
     taken_names = {*COLUMNS, *events_schema().names, *_OTHER_COLUMNS}
     for name in passed_through:
@@ -231,6 +259,7 @@ def _contradictions_of_columns(config: Any) -> Iterator[str]:
 
 
 def _contradictions_of_sections(config: Any) -> Iterator[str]:
+    """Yield contradictions between sections: folders, lepton cuts, particle lists, luminosity."""
     if _holds_code(config.run_dir.resolve()):
         yield f"run_dir: '{config.run_dir}' holds the code of the pipeline; choose another folder"
     min_pt, ingested_min_pt = config.features.min_lepton_pt, config.ingest.min_lepton_pt
@@ -254,12 +283,20 @@ def _contradictions_of_sections(config: Any) -> Iterator[str]:
 
 
 def _holds_code(folder: Path) -> bool:
+    """Return whether a folder is in, or around, the code of the pipeline."""
     if folder in {ROOT, *ROOT.parents}:
         return True
     return any(folder.is_relative_to(ROOT / package) for package in PACKAGES)
 
 
 def _contradictions_of_trainings(config: Any) -> Iterator[str]:
+    """Yield mistakes in the training settings of each network.
+
+    They are those of `train`, with the network's own values in `train_by_network`.
+
+    The settings of a network from the grid search must also hold for the fewest epochs of the
+    search.
+    """
     trainings = [config.train]
     searched = [name for name in config.model.names if config.model.of(name).is_searched]
     for name in dict.fromkeys([*config.train_by_network, *searched]):
@@ -281,9 +318,13 @@ def _contradictions_of_trainings(config: Any) -> Iterator[str]:
 
 
 def _credentials_of_launchers(trainings: Sequence[TrainSettings]) -> Iterator[str]:
+    """Yield a message for each argument of mpirun or srun that holds the value of a credential.
+
+    All users of a machine can see the arguments of its processes.
+    """
     for training in trainings:
         for argument in training.launcher_args:
-            # `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
+            # Finds the names in arguments such as `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
             for name in re.findall(r"(?:^|[,=])([\w.-]+)=", argument):
                 if holds_credential(name):
                     yield (

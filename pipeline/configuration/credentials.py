@@ -18,7 +18,9 @@ _CREDENTIAL: Final = re.compile(
 
 
 def holds_credential(text: str) -> bool:
-    """Whether a property of Spark or a variable with this name or value holds a credential.
+    """Return whether a property of Spark, or a variable, is a credential by its name or value.
+
+    The text is searched for words such as `secret`, `password` or `access.key`, in any case.
 
     Examples:
         >>> holds_credential("spark.hadoop.fs.s3a.secret.key")
@@ -30,7 +32,11 @@ def holds_credential(text: str) -> bool:
 
 
 def hide_credentials(argument: str) -> str:
-    """An argument of the command line for messages and logs: the value of a credential is hidden.
+    """Return an argument of the command line for messages, without the value of a credential.
+
+    The value becomes stars if its key names a credential. A value of the sections `spark` and
+    `train` also does if it holds such a name itself. From all others only secrets known by their
+    form, such as passwords in URLs, are removed.
 
     Examples:
         >>> hide_credentials("spark.conf.spark.my.password=hush")

@@ -14,6 +14,7 @@ from pipeline.configuration.credentials import hide_credentials
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, truncated
 
+#: The path of a value in the config: names of sections and keys, and numbers of list items.
 Keys = tuple[str | int, ...]
 
 
@@ -27,22 +28,29 @@ class ConfigSource(NamedTuple):
     """The file, or the option as it was typed, without secrets."""
 
     def touches(self, keys: Keys) -> bool:
-        """Whether it gives the value of a key, of a section around it, or a part of its value."""
+        """Return whether this source gives the value of a key, of what is around it, or a part.
+
+        That is so if one of the two paths is the start of the other.
+        """
         num_common = min(len(self.keys), len(keys))
         return self.keys[:num_common] == keys[:num_common]
 
 
 def source_of(keys: Keys, sources: Sequence[ConfigSource]) -> str:
-    """The last source that gives a value or a part of it, or `default`.
+    """Return the name of the last source that gives a value or a part of it, or `default`.
 
-    A file comes before its options.
+    Sources are the file, which touches all keys, and then the options in their order.
     """
     last = next(source for source in reversed(sources) if source.touches(keys))
+    # The file may leave the key out; then the default of the code holds.
     return last.source if _has_value(last.value, keys[len(last.keys) :]) else "default"
 
 
 def _has_value(value: Any, keys: Keys) -> bool:
-    """Whether a value of a config gives the value below some keys."""
+    """Return whether a value of the config, as written, also gives the value at `keys` below it.
+
+    Without keys it does. Else it follows the keys through sections and lists.
+    """
     if not keys:
         return True
     if isinstance(value, str):
@@ -54,9 +62,21 @@ def _has_value(value: Any, keys: Keys) -> bool:
 
 
 def apply_override(values: dict[str, Any], option: str, model: type[BaseModel]) -> ConfigSource:
-    """Set the value of `a.b=c` in the values of a config, in place.
+    """Set the value of the option `a.b=c` in the values of a config, in place.
 
-    YAML reads c, unless the config expects text.
+    The text c is read as YAML, unless the type of the key in the config is text. A section on the
+    way that does not exist yet is created.
+
+    Args:
+        values: Keys and values of the config before it is checked; these are changed.
+        option: The text `a.b=c`.
+        model: The class of the config, which gives the type of each key.
+
+    Returns:
+        The keys and the value that were set, and the option without secrets.
+
+    Raises:
+        ConfigError: The option has another form, or its keys lead to no section.
 
     Examples:
         >>> from pipeline.config import Config
@@ -79,6 +99,7 @@ def apply_override(values: dict[str, Any], option: str, model: type[BaseModel]) 
     _, value_type = typed_keys[-1]
     value = _parse_value(text.strip(), value_type, source)
     section: Any = values
+    # Walks from the outermost section to the one that holds the last key.
     for depth, (key, key_type) in enumerate(typed_keys[:-1]):
         _check_key(section, key, keys[:depth], source)
         section = _inner_section(section, key, key_type)
@@ -88,7 +109,10 @@ def apply_override(values: dict[str, Any], option: str, model: type[BaseModel]) 
 
 
 def _check_key(section: Any, key: str | int, outer_keys: Keys, source: str) -> None:
-    """Refuse a key where there is no section, and a number that a list does not have."""
+    """Refuse a key where there is no section, and a number that a list does not have.
+
+    `outer_keys` lead to the section, and `source` is the option, both for the message.
+    """
     name = truncated(".".join(map(str, outer_keys)))
     if isinstance(section, list):
         if not isinstance(key, int) or key >= len(section):
@@ -100,7 +124,11 @@ def _check_key(section: Any, key: str | int, outer_keys: Keys, source: str) -> N
 
 
 def _inner_section(section: Any, key: str | int, key_type: Any) -> Any:
-    """The section or list of a key; where there is none, a new one takes its place."""
+    """Return the section or list at a key of a section, which is changed where that is missing.
+
+    A missing one becomes an empty section, and a name alone, such as `algorithm: ar-sgd`, the
+    section of that name. `key_type` is the type of the value in the config.
+    """
     if isinstance(section, dict) and section.get(key) is None:
         section[key] = {}
     elif isinstance(section[key], str) and any(map(kind_of, sections_in(key_type))):
@@ -110,6 +138,10 @@ def _inner_section(section: Any, key: str | int, key_type: Any) -> Any:
 
 
 def _parse_value(text: str, value_type: Any, source: str) -> Any:
+    """Return the value of a text: text where the type asks for it, else what YAML reads.
+
+    Quotes are always read by YAML, which removes them.
+    """
     is_quoted = text[:1] in {"'", '"'}
     if value_type in (str, Path) and not is_quoted:
         return text
@@ -117,20 +149,23 @@ def _parse_value(text: str, value_type: Any, source: str) -> Any:
         value = read_yaml(text)
     except YAMLError as cause:
         raise ConfigError(f"{source}: the value is no valid YAML: {about_yaml(cause)}.") from None
-    # Text stays unchanged: YAML would cut it at ' #'.
+    # YAML would cut text at ` #`, so it stays as typed.
     return text if isinstance(value, str) and not is_quoted else value
 
 
 def _typed_keys(model: type[BaseModel], names: Sequence[str]) -> Iterator[tuple[str | int, Any]]:
-    """Each key of a path, and the type of its value; None if it is not known.
+    """Yield each key of a path with the type of its value; the type is None if it is not known.
 
-    In a mapping of text, such as the Spark properties, the remaining names are one key.
+    It follows the annotations of the config from section to section. A number becomes the index of
+    a list item. In a mapping of text, such as the Spark properties, the remaining names are one key
+    with dots.
     """
     value_type: Any = model
     for depth, name in enumerate(names):
         container = _container_in(value_type)
         key: str | int = name
         if get_origin(container) is dict:
+            # The two arguments are the types of keys and values.
             _, value_type = get_args(container)
             if value_type in (str, str | SecretStr):
                 yield ".".join(names[depth:]), str
@@ -144,7 +179,10 @@ def _typed_keys(model: type[BaseModel], names: Sequence[str]) -> Iterator[tuple[
 
 
 def _container_in(annotation: Any) -> Any:
-    """The type of the list or mapping that a value may be; None if it is none."""
+    """Return the type of the list or mapping that a value may be; None if it may be neither.
+
+    An annotation such as `list[str] | None` has its options as arguments.
+    """
     for option in (annotation, *get_args(annotation)):
         if get_origin(option) in (list, dict):
             return option
@@ -152,6 +190,7 @@ def _container_in(annotation: Any) -> Any:
 
 
 def _type_of_key(annotation: Any, name: str) -> Any:
+    """Return the type of a key in the first section that has it; None if none has."""
     for section in sections_in(annotation):
         if name in section.model_fields:
             return section.model_fields[name].annotation
@@ -159,9 +198,9 @@ def _type_of_key(annotation: Any, name: str) -> Any:
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that a value of this type may hold: several if they have kinds.
+    """List the classes of the sections that a value may hold, also in lists and mappings.
 
-    Also items of a list or mapping.
+    A section with several kinds, chosen by its key `name`, gives one class for each.
     """
     if isinstance(annotation, type) and issubclass(annotation, SettingsSection):
         return annotation.variants()
@@ -174,7 +213,10 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def kind_of(section: type[BaseModel]) -> str:
-    """The value of the key `name` that chooses this kind of a section; empty if it has only one."""
+    """Return the value of `name` that chooses this kind of a section; empty without kinds.
+
+    A class of a kind declares it as `name: Literal["ar-sgd"]`.
+    """
     field = section.model_fields.get("name")
     if field is None or get_origin(field.annotation) is not Literal:
         return ""
@@ -183,7 +225,9 @@ def kind_of(section: type[BaseModel]) -> str:
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
-    """Dotted keys and JSON values of a section of the config, without keys that only change speed.
+    """Return `{dotted key: JSON value}` of a section, without keys that change only the speed.
+
+    A class lists such keys as `SPEED_ONLY`.
 
     Examples:
         >>> class Title(BaseModel):

@@ -15,6 +15,7 @@ from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.keys import ConfigSource, Keys, kind_of, sections_in
 from pipeline.errors import nearest, truncated
 
+#: A message about a config has at most this number of lines.
 _MAX_LINES: Final = 20
 
 
@@ -25,17 +26,29 @@ def explain(
     file: str,
     overrides: Sequence[ConfigSource] = (),
 ) -> str:
-    """All mistakes of a config, one per line; those of a single option follow with its name."""
+    """Return a message about all mistakes of a config, one per line.
+
+    A mistake at a key that an option has set is reported with that option. All others are reported
+    under the name of the file.
+
+    Args:
+        error: What pydantic found.
+        model: The class of the config.
+        file: Name of the file.
+        overrides: The options that have set values.
+    """
     lines_of_file, lines_of_options = [], []
     for mistake in error.errors():
         keys, sentence = describe_mistake(mistake, model)
+        # The last option that touches the key has given its value.
         options = [override.source for override in overrides if keys and override.touches(keys)]
         if options:
             lines_of_options.append(f"{options[-1]}: {sentence}")
             continue
         lines_of_file += [f"  {line}" for line in sentence.splitlines()]
         if overrides and not keys:
-            # Values that contradict each other: of the file, of options, or of both.
+            # A mistake without keys is a contradiction of values: of the file, of options, or of
+            # both.
             file = " ".join([file, "with", *(override.source for override in overrides)])
     lines = []
     if lines_of_file:
@@ -48,8 +61,13 @@ def explain(
 
 
 def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Keys, str]:
-    """The keys of a mistake in a section, and a sentence about it."""
-    # Pydantic also names validators, kinds of sections and the keys of mappings.
+    """Return the keys of a mistake in a section, and a sentence about it.
+
+    The location that pydantic gives also holds names that are no keys of the file; these are left
+    out.
+    """
+    # Pydantic also names validators (`function-...`), kinds of sections, and `[key]` for a wrong
+    # key of a mapping.
     not_keys = {section_name for _, section_name in _keys_below([model])} | {"[key]"}
     keys = tuple(
         key
@@ -61,6 +79,10 @@ def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Key
 
 
 def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
+    """Return a sentence about a mistake, by its type in pydantic, with the nearest valid name.
+
+    Values that may be credentials are hidden. `keys` lead to the mistake, `model` is the section.
+    """
     context, key = mistake.get("ctx", {}), ".".join(map(str, keys))
     match mistake["type"]:
         case "extra_forbidden":
@@ -74,6 +96,7 @@ def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
         case "union_tag_invalid":
             tag, names = context["tag"], _quoted_names(context["expected_tags"])
             return f"'{key}': there is no '{tag}', only {', '.join(names)}.{nearest(tag, names)}"
+    # All other types: pydantic's own message, and the value that was given.
     value: Any = redact_all(mistake["input"])
     is_secret = holds_credential(f"{key}={value!r}")
     shown_value = HIDDEN if is_secret else redact(repr(value))
@@ -92,7 +115,11 @@ def _quoted_names(text: str) -> list[str]:
 
 
 def _advice(keys: Keys, model: type[BaseModel]) -> str:
-    """What an unknown key may mean: a key of another kind or section inside, or a similar name."""
+    """Return advice on an unknown key: a key of another kind or section inside, or a similar name.
+
+    It follows the outer keys to the sections that may hold the key. If a section inside these has a
+    key of this name, it names that; else it names the most similar key.
+    """
     *outer_keys, last_key = map(str, keys)
     sections = [model]
     for outer_key in outer_keys:
@@ -103,6 +130,7 @@ def _advice(keys: Keys, model: type[BaseModel]) -> str:
         # Numbers of items, and names in mappings, lead to no other section.
         if inner_sections:
             sections = inner_sections
+    # Collects all keys with this last name, each with the kinds of sections that have it.
     sections_by_name: dict[str, list[str]] = {}
     for name, section_name in _keys_below(sections):
         if name.split(".")[-1] == last_key:
@@ -116,7 +144,10 @@ def _advice(keys: Keys, model: type[BaseModel]) -> str:
 
 
 def _keys_below(sections: Sequence[type[BaseModel]], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted names of all keys of sections and those inside, each with the kind of its section."""
+    """Yield all keys of some sections, and of the sections inside these, as pairs.
+
+    A pair is the dotted name of the key, and the kind of its section, which is empty without kinds.
+    """
     for section in sections:
         for name, field in section.model_fields.items():
             yield f"{prefix}{name}", kind_of(section)

@@ -34,17 +34,24 @@ _BUNDLED: Final = "bundled://"
 
 
 def locate_paths(values: Any, folder: str | Path, source: str) -> None:
-    """Write out all paths of a config, in place.
+    """Replace all paths of a config, in place, by paths that hold from the current folder.
 
-    Values of the wrong type, and paths that are written out already, stay unchanged.
+    `~` and variables are replaced, and relative paths start at `folder`. Values of the wrong type,
+    and paths that are written out already, stay unchanged. `source` is the file or option, for
+    messages.
     """
     for keys in PATHS:
+        # An argument may be the name of a program, to which no folder belongs.
         start = "" if keys in _ARGUMENTS else folder
         _locate(values, keys.split("."), start, f"{source}: ")
 
 
 def _locate(values: Any, keys: list[str], folder: str | Path, location: str) -> None:
-    """Write out the paths below some keys; `location` is for messages."""
+    """Replace the paths at some keys of `values`, in place.
+
+    It takes the first key, and calls itself with the rest for the value there; `*` stands for each
+    key or item. `location` is the start of messages.
+    """
     first_key, *inner_keys = keys
     if isinstance(values, list):
         items = dict(enumerate(values))
@@ -52,6 +59,7 @@ def _locate(values: Any, keys: list[str], folder: str | Path, location: str) -> 
         items = values
     else:
         return
+    # The list is a copy, since values are replaced meanwhile.
     for key in list(items):
         if first_key not in ("*", key):
             continue
@@ -65,15 +73,16 @@ def _locate(values: Any, keys: list[str], folder: str | Path, location: str) -> 
 
 
 def _expand(path: str, folder: str | Path) -> ExpandedPath:
+    """Return one path written out; `bundled://` starts in the folder of the bundled events."""
     if path.startswith(_BUNDLED):
         return ExpandedPath(f"{bundled_events()}/{path.removeprefix(_BUNDLED)}")
     return expand_path(path, folder)
 
 
 def bundled_events() -> Path:
-    """The folder of the bundled events: `samples/` of a checkout, also without its path there.
+    """Return the folder of the bundled events: `samples/` of a checkout, else that of a wheel.
 
-    Else that of a wheel.
+    If it lies in the current folder, its name alone is returned, so configs and logs stay short.
     """
     folder = ROOT / "samples"
     if not folder.is_dir():
@@ -83,7 +92,10 @@ def bundled_events() -> Path:
 
 
 def local_folder(path: str | Path) -> Path:
-    """The path of a folder; `~` and variables are as in a shell. This makes nothing.
+    """Return the path of a folder, with `~` and variables as in a shell; this creates nothing.
+
+    Raises:
+        ValueError: It is a URL.
 
     Examples:
         >>> local_folder("runs/mine")
@@ -97,7 +109,7 @@ def local_folder(path: str | Path) -> Path:
 
 
 def folder_of_option(path: Path, option: str) -> Path:
-    """`local_folder` of an option of the command line."""
+    """Return `local_folder` of an option of the command line; errors name the option."""
     try:
         return local_folder(path)
     except (ValueError, PathError) as cause:

@@ -32,6 +32,7 @@ class SparkSettings(SettingsSection):
     @field_validator("master")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
+        """Refuse a `master` that is no address of Spark."""
         if not is_master(value):
             raise ValueError(
                 f"{value!r} is no Spark; write local[*], local[4], spark://host1:7077, yarn or "
@@ -42,6 +43,12 @@ class SparkSettings(SettingsSection):
     @field_validator("conf", mode="before")
     @classmethod
     def _credentials_are_secret(cls, conf: Any) -> Any:
+        """Return the properties of Spark, with credentials wrapped so that outputs hide them.
+
+        Raises:
+            ValueError: A value is no text, or options of a JVM, which other users can see, hold
+                one.
+        """
         if not isinstance(conf, dict):
             return conf
         hidden_conf = dict(conf)
@@ -115,7 +122,7 @@ class EvaluateSettings(SettingsSection):
 
     @property
     def signals(self) -> list[str]:
-        """The classes that `signal` names; empty for null."""
+        """Return the classes that `signal` names, as a list; empty for null."""
         return [self.signal] if isinstance(self.signal, str) else list(self.signal or [])
 
 

@@ -72,11 +72,15 @@ class ProcessSettings(SettingsSection):
     """Enrichment in leptons from charm and bottom quarks; null for none."""
 
     def lines(self) -> list[str]:
-        """All settings of Pythia for this process, in order."""
+        """Return all settings of Pythia for this process, in order; later ones prevail.
+
+        They are those of its file or, without one, of its name, and then its own `pythia`.
+        """
         if self.file is None:
             lines = list(PRESETS.get(self.name, ()))
         else:
             stripped = map(str.strip, self.file.read_text(encoding="utf-8").splitlines())
+            # Lines of Pythia's files that start with `!` or `#` are comments.
             lines = [line for line in stripped if line and not line.startswith(("!", "#"))]
         return [*lines, *self.pythia]
 
@@ -111,6 +115,7 @@ class SimulateSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _processes_are_complete(self) -> Self:
+        """Refuse processes whose name is taken, or that have no settings for Pythia."""
         names = [process.name for process in self.processes]
         for process in self.processes:
             if names.count(process.name) > 1:
@@ -129,5 +134,5 @@ class SimulateSettings(SettingsSection):
         return self
 
     def process(self, name: str) -> ProcessSettings:
-        """The process of a name."""
+        """Return the process of a name, which must exist."""
         return next(process for process in self.processes if process.name == name)

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 _HOST_AND_PORT: Final = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
+#: Patterns of all addresses that Spark takes: local threads, clusters, standalone masters.
 _FORMS: Final = (
     r"local",
     r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]",
@@ -18,7 +19,7 @@ _FORMS: Final = (
 
 
 def is_master(master: str) -> bool:
-    """Whether Spark knows such an address.
+    """Return whether a text is an address that Spark takes, with ports from 1 to 65535.
 
     Examples:
         >>> is_master("spark://host1:7077,host2:7077")
@@ -38,7 +39,7 @@ def is_master(master: str) -> bool:
 
 
 def standalone_addresses(master: str) -> list[tuple[str, int]]:
-    """Hosts and ports of the masters of a standalone cluster; empty for other kinds of Spark.
+    """Return (host, port) of each master of a standalone cluster; empty for other kinds.
 
     Examples:
         >>> standalone_addresses("spark://host1:7077,[::1]:7078")
@@ -50,6 +51,7 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
         return []
     addresses = []
     for address in master.removeprefix("spark://").split(","):
+        # The parser of URLs knows the brackets of IPv6 addresses.
         url = urlsplit(f"//{address}")
         addresses.append((url.hostname or "", url.port or 0))
     return addresses

@@ -13,6 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from pipeline.errors import ConfigError, truncated
 
+#: Errors of the parser, or of JSON, for values such as an impossible number or a set.
 _UNREADABLE_VALUES: Final = (
     ValueError,
     LookupError,
@@ -24,7 +25,7 @@ _UNREADABLE_VALUES: Final = (
 
 
 class _Constructor(SafeConstructor):
-    """Dates are text, as in JSON, and so is `=`."""
+    """A reader of YAML that leaves dates, and the sign `=`, as text, as in JSON."""
 
 
 for _tag in ("timestamp", "value"):
@@ -32,6 +33,7 @@ for _tag in ("timestamp", "value"):
 
 
 def _yaml() -> YAML:
+    """Make a reader and writer of YAML 1.2: one key per line, in the given order."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _Constructor
     yaml.default_flow_style = False
@@ -40,7 +42,10 @@ def _yaml() -> YAML:
 
 
 def read_yaml(text: str) -> Any:
-    """The values of YAML text, as JSON can hold them: a set, for one, has no order.
+    """Return the values of YAML text; only values that JSON can hold are allowed.
+
+    Raises:
+        YAMLError: The text is no YAML, or holds another value, such as a set.
 
     Examples:
         >>> read_yaml("{epochs: 010, title: no, when: 1:30, day: 2026-11-20}")
@@ -48,6 +53,7 @@ def read_yaml(text: str) -> Any:
     """
     try:
         values = _yaml().load(text)
+        # This raises for values that JSON cannot hold, and for text that is no Unicode.
         json.dumps(values, ensure_ascii=False).encode()
     except _UNREADABLE_VALUES as cause:
         raise YAMLError(f"a value in it cannot be read ({truncated(str(cause))})") from None
@@ -55,7 +61,11 @@ def read_yaml(text: str) -> Any:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file."""
+    """Read the keys and values of a YAML file.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or holds something else.
+    """
     try:
         values = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:
@@ -68,20 +78,23 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(values: Any) -> str:
-    r"""JSON content as YAML text, one key per line.
+    r"""Return JSON content as YAML text, one key per line.
 
     Examples:
         >>> write_yaml({"title": "no", "epochs": 3})
         'title: no\nepochs: 3\n'
     """
     file = io.StringIO()
-    # Mappings of our own classes become plain ones.
+    # Through JSON, mappings and numbers of our own classes become plain ones.
     _yaml().dump(json.loads(json.dumps(values)), file)
     return file.getvalue()
 
 
 def about_yaml(cause: YAMLError) -> str:
-    """The mistake in YAML text with its position. The text itself may hold a secret."""
+    """Describe the mistake in YAML text with its line and column, counted from 1.
+
+    The text itself is not quoted, since it may hold a secret.
+    """
     if not isinstance(cause, MarkedYAMLError) or cause.problem_mark is None:
         return truncated(str(cause))
     line, column = cause.problem_mark.line + 1, cause.problem_mark.column + 1
