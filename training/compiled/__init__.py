@@ -1,1 +1,1 @@
-"""Machine code for the CPU: loss and gradient of the perceptron and the recurrent networks, and the optimisers."""
+"""Machine code for the CPU: losses and gradients of some networks, and the optimisers."""

@@ -28,12 +28,13 @@ from training.transports import serving
 
 
 def compile_all(real: type[np.floating] = np.float32) -> None:
-    """Call every kernel once, in a precision."""
+    """Call every kernel once, in a precision, so that Numba compiles and caches it."""
     _compile_perceptron(real)
     _compile_recurrent(real)
 
 
 def _compile_perceptron(real: type[np.floating]) -> None:
+    """Call the kernels of perceptrons and optimisers on two events, with two features each."""
     network = Perceptron(np.array([2, 2]), unscaled(2, real))
     events = RowArrays(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
     order, bounds, sums = np.arange(2), np.array([0, 2]), np.zeros((1, 4))
@@ -50,6 +51,8 @@ def _compile_perceptron(real: type[np.floating]) -> None:
 
 
 def _compile_recurrent(real: type[np.floating]) -> None:
+    """Call the kernel of recurrent networks on two events with one particle each."""
+    # The GRU of width 1 has 15 parameters, and the dense layer to two classes has 4.
     head = Perceptron(np.array([1, 2]), unscaled(0, real))
     no_columns = rotated_columns(None)
     network = Recurrent(1, unscaled(2, real), True, head, no_columns, no_columns)

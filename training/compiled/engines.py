@@ -1,4 +1,7 @@
-"""Chooses the compiled computation of a network; other networks, and a GPU, take torch's."""
+"""Chooses the compiled computation of a network's gradient: its engine.
+
+Perceptrons and networks with a GRU on the CPU have one. Other networks, and a GPU, take torch's.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class Batches(NamedTuple):
-    """A batch for each of some networks."""
+    """One batch of rows for each of k networks."""
 
     members: Integers
-    """(k,) the networks to compute."""
+    """(k,) numbers of the networks to compute."""
     order: Integers
-    """Numbers of the rows of all batches."""
+    """Numbers of the rows of all batches, one batch after the other."""
     bounds: Integers
     """(k + 1,) positions in `order` at which the batches begin and end; no batch is empty."""
 
@@ -44,19 +47,23 @@ class Engine(Protocol):
     def gradients(
         self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
     ) -> None:
-        """Gradients of the mean weighted cross-entropy of some networks, each on its own batch.
+        """Write the gradients of the mean weighted loss of some networks, each on its own batch.
+
+        The loss is the cross-entropy. The mean divides by the number of events.
 
         Args:
             parameters: (num_networks, num_parameters).
-            gradients: (num_networks, num_parameters); those of the networks with a batch are overwritten.
+            gradients: (num_networks, num_parameters); those of the networks with a batch are
+                overwritten.
             rows: The rows to pick from.
-            batches: Their batches.
-            sums: (num_networks, 4) loss, weight, correct, samples in float64; those of the batches are added.
+            batches: Which networks, and the rows of each.
+            sums: (num_networks, 4) weighted loss, weight, weight of correctly classified events,
+                and number of events, in float64; those of the batches are added.
         """
 
 
 class PerceptronEngine(Engine):
-    """Perceptrons with ReLU.
+    """Computes gradients of perceptrons with ReLU.
 
     Args:
         layers: Scaling if there is one, then linear layers with ReLU between them.
@@ -64,6 +71,7 @@ class PerceptronEngine(Engine):
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        # The widths are those of the inputs, the hidden layers and the classes.
         widths = np.array([linear[0].in_features, *(layer.out_features for layer in linear)])
         real = linear[0].weight.detach().numpy().dtype
         scaling = unscaled(widths[0], real)
@@ -87,14 +95,16 @@ class PerceptronEngine(Engine):
 
 
 class RecurrentEngine(Engine):
-    """Networks with a GRU over particles.
+    """Computes gradients of networks with a GRU (gated recurrent unit) over particles.
 
     Args:
-        encoder: Frame, scaling and GRU.
-        form: The network; its further features join the GRU's last state.
+        encoder: The part before the dense layers: rotation, scaling and GRU.
+        form: The whole network. Its dense layers take the GRU's last state, followed by features of
+            the event beside the particles, if it has any.
     """
 
     def __init__(self, encoder: ParticleEncoder, form: StandardForm) -> None:
+        # The dense layers are a perceptron, whose own scaling concerns the further features.
         head = PerceptronEngine(form.layers).network
         scaling = column_scaling(encoder.scaling)
         real = scaling.mean.dtype
@@ -121,6 +131,7 @@ class RecurrentEngine(Engine):
             (further,) = further_inputs
         labels, weights = rows.labels.numpy(), rows.weights.numpy()
         events = ParticleEvents(further, particles, num_particles, labels, weights)
+        # Each particle needs five values per unit of the GRU, and its scaled features.
         numbers_per_particle = 5 * self._network.width + len(self._network.scaling.mean)
         for index, member in enumerate(batches.members):
             batch = batches.order[batches.bounds[index] : batches.bounds[index + 1]]
@@ -142,9 +153,9 @@ class RecurrentEngine(Engine):
             )
 
     def _reserve_memory(self, size: int) -> Array:
-        """Memory for `size` numbers, from the step before if it is large enough.
+        """Return memory for at least `size` numbers: the kept one, or larger one, which is kept.
 
-        The system takes a tenth of a step to give new memory.
+        New memory at each step would cost a tenth of the step.
         """
         if len(self._work) < size:
             self._work = np.empty(size, self._work.dtype)
@@ -152,7 +163,10 @@ class RecurrentEngine(Engine):
 
 
 def column_scaling(scaling: Standardize) -> ColumnScaling:
-    """The constants of a layer for kernels."""
+    """Return the constants of a scaling layer as arrays for kernels.
+
+    A column with a logarithmic scale gets its unit; 0 marks the others.
+    """
     mean: Array = scaling.mean.numpy()
     log_above = np.zeros_like(mean)
     if len(scaling.unit):
@@ -162,7 +176,7 @@ def column_scaling(scaling: Standardize) -> ColumnScaling:
 
 
 def rotated_columns(frame: nn.Module | None) -> RotatedColumns:
-    """The columns that a frame layer rotates; none for other layers."""
+    """Return the columns that a `LeptonFrame` rotates; none for no frame or another layer."""
     if isinstance(frame, LeptonFrame):
         return frame.columns
     no_columns = np.empty(0, np.int64)
@@ -170,14 +184,16 @@ def rotated_columns(frame: nn.Module | None) -> RotatedColumns:
 
 
 def row_arrays(rows: Rows | Batch) -> RowArrays:
-    """The arrays of some events with one input column."""
+    """Return the arrays of some events whose only input is one matrix of features."""
     return RowArrays(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
 
 
 def compiled_engine(module: nn.Module) -> Engine | None:
-    """The compiled computation of a network on the CPU, or None if it is of another kind.
+    """Return the compiled computation of a network on the CPU, or None if there is none for it.
 
-    The kernels compute the gradients of all parameters, so a network with frozen ones is of another kind.
+    There is one for linear layers with ReLU between them, and for a `Classifier` in its standard
+    form. The kernels compute the gradients of all parameters, so a network with frozen ones has
+    none.
 
     Examples:
         >>> compiled_engine(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))) is not None
@@ -194,6 +210,7 @@ def compiled_engine(module: nn.Module) -> Engine | None:
 
 
 def _classifier_engine(module: Classifier) -> Engine | None:
+    """Return the compiled computation of a classifier, or None if its form is not a known one."""
     # A subclass with a `forward` of its own may compute something else than the standard form.
     if _defining_class(module, "standard_form") is not _defining_class(module, "forward"):
         return None
@@ -212,14 +229,18 @@ def _classifier_engine(module: Classifier) -> Engine | None:
 
 
 def _defining_class(module: nn.Module, method: str) -> type:
-    """The class of a module that defines a method."""
+    """Return the class from which a module has a method: its own or the nearest base class."""
     return next(base for base in type(module).__mro__ if method in vars(base))
 
 
 def _is_perceptron(layers: Sequence[nn.Module]) -> bool:
-    """Whether linear layers with biases and ReLU alternate, with scaling before them or without."""
+    """Return whether linear layers with biases and ReLU alternate, from linear to linear.
+
+    A scaling layer may come before them.
+    """
     if layers and isinstance(layers[0], Standardize):
         layers = layers[1:]
+    # An alternation that begins and ends with a linear layer has an odd length.
     if len(layers) % 2 == 0:
         return False
     for index, layer in enumerate(layers):

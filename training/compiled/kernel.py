@@ -18,8 +18,8 @@ Array = NDArray[Any]
 """Real numbers of the network's precision, contiguous."""
 Integers = NDArray[np.int64]
 
-#: Sums may be reordered, which vectors need; NaN and infinity keep their meaning. Other threads run
-#: beside a kernel.
+#: Compiles a function by Numba. Its sums may be reordered, which vector instructions need; NaN and
+#: infinity keep their meaning. It releases Python's lock, so that other threads run meanwhile.
 kernel = partial(
     compiled, error_model="numpy", nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}
 )
@@ -38,7 +38,13 @@ class ColumnScaling(NamedTuple):
 
 @kernel
 def scale(values: Array, scaling: ColumnScaling, column: int) -> None:
-    """Scale the numbers of one column, (n,) one after the other in memory, in place."""
+    """Scale the numbers of one column in place.
+
+    A logarithmic column first becomes asinh(value / unit). Then the mean is subtracted, the result
+    divided by the standard deviation, and clipped to the limit.
+
+    `values`: (n,) consecutive in memory. `column`: number of the column, which selects constants.
+    """
     unit = scaling.log_above[column]
     mean, inverse_std = scaling.mean[column], scaling.inverse_std[column]
     limit = values.dtype.type(scaling.limit)
@@ -46,16 +52,24 @@ def scale(values: Array, scaling: ColumnScaling, column: int) -> None:
         for i in range(len(values)):
             values[i] = asinh(values[i] / unit)
     for i in range(len(values)):
-        # NaN stays NaN.
+        # The order of the arguments keeps NaN as NaN.
         values[i] = max(min((values[i] - mean) * inverse_std, limit), -limit)
 
 
 @kernel
 def rotate_columns(columns: Array, rotated: RotatedColumns, azimuths: Array, etas: Array) -> None:
-    """Rotate columns (num_columns, n) of rows into the frames of their events' leptons.
+    """Rotate rows into the frames of their events' leptons, in place.
 
-    `azimuths`, `etas`: (n,) direction of the lepton of each row's event. This is
-    `models.networks.lepton_frame.LeptonFrame`.
+    The frame has the lepton at azimuth 0 and in the forward half: pairs of x and y are rotated, the
+    lepton's azimuth is subtracted from azimuths, and the components along the beam change their
+    sign if the lepton's eta is negative. `models.networks.lepton_frame.LeptonFrame` does the same
+    in torch.
+
+    Args:
+        columns: (num_columns, n) features of n rows.
+        rotated: Numbers of the columns of each kind.
+        azimuths: (n,) azimuth of the lepton of each row's event.
+        etas: (n,) its pseudorapidity.
     """
     if len(rotated.azimuths) == 0:
         return
@@ -66,6 +80,7 @@ def rotate_columns(columns: Array, rotated: RotatedColumns, azimuths: Array, eta
             columns[x, i] = cos * old_x + sin * columns[y, i]
             columns[y, i] = cos * columns[y, i] - sin * old_x
         for j in rotated.azimuths:
+            # A difference outside [-pi, pi] is moved into it by a whole turn.
             angle = columns[j, i] - azimuths[i]
             columns[j, i] = angle - 2 * math.pi * (int(angle > math.pi) - int(angle < -math.pi))
         if etas[i] < 0:
@@ -74,41 +89,51 @@ def rotate_columns(columns: Array, rotated: RotatedColumns, azimuths: Array, eta
 
 
 def unscaled(width: int, real: DTypeLike) -> ColumnScaling:
-    """Constants that leave columns as they are."""
+    """Return constants of a scaling that leaves `width` columns as they are."""
     return ColumnScaling(
         np.zeros(width, real), np.ones(width, real), np.zeros(width, real), math.inf
     )
 
 
 def exponential(value: Any) -> Any:
-    """Exp of a number, within rounding; in compiled code a loop over it becomes vector instructions."""
+    """Return exp of a number, within rounding.
+
+    Compiled code takes `_exponential` instead, of which a loop becomes vector instructions.
+    """
     return np.exp(value)
 
 
 @overload(exponential)
 def _exponential(value: Any) -> Any:
-    """2^k exp(r) with |r| <= log(2) / 2: exp(r) is Taylor's polynomial.
+    """Choose the compiled form of exp(x) for a type; Numba calls this when it compiles.
 
-    k is written into the bits of the exponent.
+    Both forms divide x into k log(2) + r with whole k and |r| <= log(2) / 2, so that exp(x) is
+    2^k exp(r). Taylor's polynomial gives exp(r), and k is written into the exponent bits of a
+    number.
     """
     return _exponential_float32 if value == types.float32 else _exponential_float64
 
 
 def _exponential_float32(value: Any) -> Any:
+    """Return exp of a number in single precision; the algorithm is in `_exponential`."""
+    # Outside these limits 2^k has no normal number in single precision.
     clipped = max(value, np.float32(-87))
     clipped = min(clipped, np.float32(88))
+    # The first constant is 1 / log(2); the sum with 0.5 rounds to the nearest whole number.
     power = np.floor(clipped * np.float32(1.4426950408889634) + np.float32(0.5))
-    # log(2) in two parts, the first with few digits, so that the product is exact.
+    # The two constants add up to log(2). The first has few digits, so that its product is exact.
     r = (clipped - power * np.float32(0.693359375)) + power * np.float32(2.12194440e-4)
     exp_r = np.float32(1 / 5040) * r + np.float32(1 / 720)
     exp_r = (exp_r * r + np.float32(1 / 120)) * r + np.float32(1 / 24)
     exp_r = (exp_r * r + np.float32(1 / 6)) * r + np.float32(1 / 2)
     exp_r = (exp_r * r + np.float32(1)) * r + np.float32(1)
+    # The exponent has an offset of 127 and stands above 23 bits of mantissa.
     power_bits = np.int32((np.int32(power) + np.int32(127)) << np.int32(23))
     return exp_r * power_bits.view(np.float32)
 
 
 def _exponential_float64(value: Any) -> Any:
+    """Return exp of a number in double precision, like `_exponential_float32`, but to r^13."""
     clipped = max(value, -708.0)
     clipped = min(clipped, 709.0)
     power = np.floor(clipped * 1.4426950408889634 + 0.5)
@@ -119,14 +144,16 @@ def _exponential_float64(value: Any) -> Any:
     exp_r = (exp_r * r + 1 / 720) * r + 1 / 120
     exp_r = (exp_r * r + 1 / 24) * r + 1 / 6
     exp_r = (exp_r * r + 1 / 2) * r + 1
+    # The exponent has an offset of 1023 and stands above 52 bits of mantissa.
     power_bits = np.int64((np.int64(power) + np.int64(1023)) << np.int64(52))
     return (exp_r * r + 1) * power_bits.view(np.float64)
 
 
 def asinh(value: Any) -> Any:
-    """Asinh of a number; in compiled code a loop over single precision becomes vector instructions.
+    """Return asinh of a number.
 
-    In single precision the error is 1.5e-7, relative to values above 1, up to an x of 1e19.
+    Compiled code in single precision takes `_asinh_float32` instead, of which a loop becomes vector
+    instructions. Its error is 1.5e-7, relative to values above 1, up to an x of 1e19.
     """
     return np.arcsinh(value)
 
@@ -137,13 +164,15 @@ def _asinh(value: Any) -> Any:
 
 
 def _asinh_float32(value: Any) -> Any:
-    """The logarithm of y = |x| + sqrt(x^2 + 1) >= 1, as in Moshier's library Cephes (logf).
+    """Return asinh(x) in single precision.
 
-    It is k log(2) + log(1 + r), where 2^k (1 + r) is y.
+    It is log(y) with the sign of x, where y = |x| + sqrt(x^2 + 1). As in logf of Moshier's library
+    Cephes, y is divided into 2^k (1 + r). Then log(y) is k log(2) + log(1 + r), and a polynomial
+    gives log(1 + r).
     """
     size = abs(value)
     y_bits = np.float32(size + np.sqrt(size * size + np.float32(1))).view(np.int32)
-    # 1 + r is between sqrt(1/2) and sqrt(2): 0x3F3504F3 are the bits of sqrt(1/2).
+    # The bits of sqrt(1/2) are 0x3F3504F3. Their subtraction puts 1 + r between it and sqrt(2).
     power = (y_bits - np.int32(0x3F3504F3)) >> np.int32(23)
     r = np.int32(y_bits - (power << np.int32(23))).view(np.float32) - np.float32(1)
     square = r * r
@@ -154,6 +183,7 @@ def _asinh_float32(value: Any) -> Any:
     log = (log * r + np.float32(3.3333331174e-1)) * r * square
     k = np.float32(power)
     log = r + (log - k * np.float32(2.12194440e-4) - np.float32(0.5) * square)
+    # As in `_exponential_float32`, two constants add up to log(2).
     result = np.copysign(log + k * np.float32(0.693359375), value)
-    # Infinity and NaN have no mantissa.
+    # The bits of infinity and NaN have no mantissa to take apart; both give NaN.
     return result if size < np.float32(np.inf) else np.float32(np.nan)

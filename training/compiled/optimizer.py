@@ -46,28 +46,33 @@ def update(
     rate: float,
     constants: Constants,
 ) -> None:
-    """Take one step of an optimiser, in the precision of the parameters.
+    """Take one step of Adam, AdamW or SGD, in the precision of the parameters.
+
+    The slope of a parameter is its gradient plus the weight decay times the parameter. Adam divides
+    a running mean of slopes by the root of a running mean of their squares. SGD takes the slope, or
+    with momentum a decaying sum of slopes.
 
     Args:
-        parameters: (num_parameters,).
+        parameters: (num_parameters,) is changed.
         gradient: (num_parameters,) stays as it is.
-        first: Adam's first moment or SGD's momentum; empty for SGD without momentum.
-        second: Adam's second moment; else empty.
-        step: (1,) number of Adam's steps so far.
+        first: Adam's first moment or SGD's momentum, changed; empty for SGD without momentum.
+        second: Adam's second moment, changed; else empty.
+        step: (1,) number of Adam's steps so far; Adam adds 1.
         rate: Learning rate.
         constants: The other constants.
     """
     real = parameters.dtype.type
     decay, step_size = real(constants.weight_decay), real(rate)
     if constants.decoupled:
+        # AdamW shrinks the parameters first, so the slope has no decay.
         shrunk = real(1 - rate * constants.weight_decay)
         decay = real(0)
         for i in range(parameters.size):
             parameters[i] *= shrunk
     if constants.adam:
         step[0] += 1
-        # Step size and epsilon contain the bias correction of the second moment, which saves a
-        # division per element.
+        # Both moments begin at 0, which Adam corrects by factors. These are put into the step size
+        # and epsilon, which saves a division per element.
         correction = math.sqrt(1 - constants.beta2 ** step[0])
         step_size = real(rate * correction / (1 - constants.beta1 ** step[0]))
         epsilon = real(constants.epsilon * correction)
@@ -99,9 +104,9 @@ def update_by_array(
     rate: float,
     constants: Array,
 ) -> None:
-    """`update` with the constants from `constants_array`.
+    """Call `update` with the constants from `constants_array`.
 
-    A call from Python then takes a third of the time.
+    A call from Python then takes a third of the time, since Numba need not take a tuple apart.
     """
     update(parameters, gradient, first, second, step, rate, constants[0])
 
@@ -109,14 +114,17 @@ def update_by_array(
 # Cached, since thousands of simulated workers have the same.
 @lru_cache(maxsize=16)
 def constants_array(constants: Constants) -> Array:
-    """The constants as a structured array, (1,)."""
+    """Return the constants as a structured array, (1,), with a field for each."""
     fields = [(name, type(value)) for name, value in constants._asdict().items()]
     return np.array([tuple(constants)], np.dtype(fields, align=True))
 
 
 @kernel
 def is_finite(gradient: Array) -> bool:
-    """Whether the square of a gradient is finite; it also overflows for far too large gradients."""
+    """Return whether the sum of the squares of a gradient is finite.
+
+    It is not for NaN or infinity, and it also overflows for far too large gradients.
+    """
     square = gradient.dtype.type(0)
     for i in range(gradient.size):
         square += gradient[i] * gradient[i]
@@ -133,6 +141,7 @@ class ArrayOptimizer(Update):
     def __init__(self, constants: Constants) -> None:
         self._constants = constants_array(constants)
         self.moments = tuple(moment_names(constants))
+        """Names of the vectors that a caller must pass at each step."""
 
     @override
     def __call__(
@@ -160,8 +169,8 @@ class ArrayOptimizer(Update):
 class VectorOptimizer:
     """The part of `torch.optim.Optimizer` that the algorithms use, for one vector in host memory.
 
-    Its state has the names and tensors of torch's optimiser over this vector, so that each reads the
-    other's checkpoints.
+    Its state has the names and tensors of torch's optimiser over this vector, so that each reads
+    the other's checkpoints.
 
     Args:
         flat: (num_parameters,) parameters with their gradient.
@@ -176,6 +185,7 @@ class VectorOptimizer:
         self._gradient: Array = gradient.numpy()
         self._constants = optimizer_constants(settings)
         self._constants_array = constants_array(self._constants)
+        # The arrays below share the memory of these tensors, so each step changes both.
         self._state = {
             name: torch.zeros_like(flat.detach()) for name in moment_names(self._constants)
         }
@@ -210,7 +220,10 @@ class VectorOptimizer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all that the next step depends on, in torch's form."""
+        """Return copies of all that the next step depends on, in the form of torch's optimiser.
+
+        Torch numbers the parameters; our vector is number 0.
+        """
         state = {name: tensor.clone() for name, tensor in self._state.items()}
         return {
             "state": {0: state} if state else {},
@@ -218,7 +231,7 @@ class VectorOptimizer:
         }
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Restore the content of `state_dict`."""
+        """Overwrite moments, number of steps and learning rate by the content of `state_dict`."""
         for state in content["state"].values():
             for name, tensor in state.items():
                 self._state[name].copy_(tensor)
@@ -237,14 +250,14 @@ def optimizer_constants(settings: TrainSettings) -> Constants:
 
 
 def moment_names(constants: Constants) -> list[str]:
-    """Names of an optimiser's vectors in torch."""
+    """Return the names that torch gives to an optimiser's vectors: two, one or none."""
     if constants.adam:
         return ["exp_avg", "exp_avg_sq"]
     return ["momentum_buffer"] if constants.momentum else []
 
 
 def _torch_options(constants: Constants) -> dict[str, Any]:
-    """The options of an optimiser in torch."""
+    """Return the constants under the names of torch's options, which checkpoints hold."""
     options: dict[str, Any] = {"weight_decay": constants.weight_decay}
     if constants.adam:
         options |= {"betas": (constants.beta1, constants.beta2), "eps": constants.epsilon}
@@ -254,7 +267,7 @@ def _torch_options(constants: Constants) -> dict[str, Any]:
 
 
 def _pad_moments(moments: Iterable[Array], dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Two moments, of which those that the optimiser lacks are empty."""
+    """Return first and second moment; those that the optimiser lacks are empty arrays."""
     empty = np.empty(0, dtype)
     first, second, *_ = *moments, empty, empty
     return first, second

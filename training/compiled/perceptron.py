@@ -1,4 +1,4 @@
-"""Perceptrons with ReLU: scaling, dense layers and the weighted cross-entropy, forward and backward.
+"""Perceptrons with ReLU: scaling, dense layers and weighted cross-entropy, forward and backward.
 
 All values of a layer are (width, num_events), so that loops over events are vectors, and biases are
 scalars. The values of all layers are one vector, one layer after the other. So are the parameters:
@@ -15,24 +15,27 @@ import numpy as np
 from training.compiled.kernel import Array, ColumnScaling, Integers, kernel, scale
 from training.compiled.optimizer import Constants, is_finite, update
 
-#: Number of weights of a layer above which BLAS computes their gradient.
+#: Number of weights of a layer above which BLAS computes their gradient faster than our loops.
 _MOST_WEIGHTS_WITHOUT_BLAS: Final = 16_384
 
 
 @kernel
 def dense_forward(parameters: Array, widths: Integers, values: Array, num_rows: int) -> Array:
-    """Compute the values of all layers from those of the first.
+    """Compute the values of all layers from the inputs, which are already in `values`.
+
+    Each layer multiplies its inputs by the weights and adds the biases. All layers but the last
+    apply ReLU.
 
     Args:
         parameters: The parameters of all layers.
         widths: Widths of the inputs and of all layers.
-        values: (sum of `widths` times num_rows,) with the inputs first.
+        values: (sum of `widths` times num_rows,) with the inputs first; the rest is overwritten.
         num_rows: Number of events.
 
     Returns:
         The logits, (num_classes, num_rows), a view of `values`.
     """
-    # Positions of the layer in `parameters` and of its inputs in `values`.
+    # These are the positions of the layer in `parameters` and of its inputs in `values`.
     position = input_position = 0
     for layer in range(len(widths) - 1):
         num_in, num_out = widths[layer], widths[layer + 1]
@@ -47,7 +50,7 @@ def dense_forward(parameters: Array, widths: Integers, values: Array, num_rows: 
             bias, output = parameters[position + i], outputs[i]
             for j in range(num_rows):
                 value = output[j] + bias
-                # NaN stays NaN.
+                # A comparison with NaN is false, so NaN stays NaN.
                 output[j] = value if is_last or not value <= 0 else 0
         position += num_out
     return _as_matrix(values, input_position, widths[-1], num_rows)
@@ -61,13 +64,16 @@ def _as_matrix(vector: Array, start: int, num_rows: int, num_columns: int) -> Ar
 
 @kernel
 def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> None:
-    """Add the sums of a batch; replace the logits by the derivatives of the mean weighted loss.
+    """Add a batch to `sums`, and replace the logits by the derivatives of the mean weighted loss.
+
+    The loss of an event is its weight times the cross-entropy of the softmax of its logits. The
+    mean divides by the number of events, not by the sum of their weights.
 
     Args:
         logits: (num_classes, num_rows).
         labels: (num_rows,) classes.
         weights: (num_rows,) weights of the events.
-        sums: (4,) loss, weight, correct, samples.
+        sums: (4,) weighted loss, weight, weight of correctly classified events, number of events.
 
     Raises:
         IndexError: There is no such class.
@@ -84,6 +90,7 @@ def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> 
             predicted = k if logits[k, i] > highest else predicted
             highest = max(highest, logits[k, i])
         label_logit = logits[label, i]
+        # The highest logit is subtracted, so that no exponential overflows.
         total = real(0)
         for k in range(num_classes):
             logits[k, i] = math.exp(logits[k, i] - highest)
@@ -91,6 +98,7 @@ def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> 
         sums[0] += weight * (math.log(total) + highest - label_logit)
         sums[1] += weight
         sums[2] += weight if predicted == label else 0
+        # The derivative is weight / num_rows times (probability - 1 for the true class, else - 0).
         weight *= scale
         for k in range(num_classes):
             logits[k, i] *= weight / total
@@ -107,7 +115,11 @@ def dense_backward(
     num_rows: int,
     to_inputs: bool,
 ) -> None:
-    """Overwrite `gradient`, from the derivatives by the logits, which have replaced them in `values`.
+    """Overwrite `gradient` by the gradient of all layers, from the last layer to the first.
+
+    At the begin, the end of `values` holds the derivatives of the loss by the logits, from
+    `add_losses`. For each layer, the gradient of the biases is the sum of the derivatives over
+    events, and that of the weights their product with the layer's inputs.
 
     Args:
         parameters: The parameters of all layers.
@@ -117,7 +129,7 @@ def dense_backward(
         num_rows: Number of events.
         to_inputs: Whether to compute the derivatives by the inputs too.
     """
-    # End of the layer in `parameters`, and the position of its outputs in `values`.
+    # These are the end of the layer in `parameters` and the position of its outputs in `values`.
     position, value_position = len(parameters), len(values) - widths[-1] * num_rows
     for layer in range(len(widths) - 2, -1, -1):
         num_in, num_out = widths[layer], widths[layer + 1]
@@ -134,13 +146,13 @@ def dense_backward(
             for i in range(num_in):
                 derivative, row = input_derivatives[i], inputs[i]
                 for j in range(num_rows):
-                    # Where ReLU gave 0, its derivative is 0; the raw inputs had no ReLU.
+                    # Where ReLU gave 0, its derivative is 0. The inputs of layer 0 had no ReLU.
                     row[j] = 0 if layer and row[j] <= 0 else derivative[j]
 
 
 @kernel
 def sum_over_events(derivatives: Array, out: Array) -> None:
-    """Sums (num_out,) of (num_out, num_events)."""
+    """Write the sum of each row of `derivatives`, (num_out, num_events), into `out`, (num_out,)."""
     for i in range(len(out)):
         total, row = out.dtype.type(0), derivatives[i]
         for j in range(derivatives.shape[1]):
@@ -150,9 +162,11 @@ def sum_over_events(derivatives: Array, out: Array) -> None:
 
 @kernel
 def _sum_products(derivatives: Array, values: Array, out: Array) -> None:
-    """Write the product of derivatives and transposed values, a sum over events, into `out`.
+    """Write the matrix product of derivatives and transposed values into `out`.
 
-    Blocks of 2 x 4 in registers take half the time of BLAS, whose strength is large matrices.
+    An element is a sum over events: out[i, k] is the sum of derivatives[i, j] * values[k, j].
+    One loop over events computes a block of 2 x 4 elements in registers. For small matrices this
+    takes half the time of BLAS.
 
     Args:
         derivatives: (num_out, num_events).
@@ -165,7 +179,7 @@ def _sum_products(derivatives: Array, values: Array, out: Array) -> None:
         return
     zero = out.dtype.type(0)
     for i in range(0, num_out, 2):
-        # With an odd number, the last row is computed twice.
+        # If the number of rows is odd, the last row is computed twice.
         next_i = min(i + 1, num_out - 1)
         d0, d1 = derivatives[i], derivatives[next_i]
         for k in range(0, num_in - 3, 4):
@@ -183,6 +197,7 @@ def _sum_products(derivatives: Array, values: Array, out: Array) -> None:
             out[i, k], out[i, k + 1], out[i, k + 2], out[i, k + 3] = s0, s1, s2, s3
             out[next_i, k], out[next_i, k + 1] = t0, t1
             out[next_i, k + 2], out[next_i, k + 3] = t2, t3
+        # The last one to three columns fill no block of four.
         for k in range(num_in // 4 * 4, num_in):
             v0 = values[k]
             s0 = t0 = zero
@@ -223,17 +238,17 @@ def perceptron_gradients(
     bounds: Integers,
     sums: Array,
 ) -> None:
-    """Gradients of the mean weighted loss of some networks, each on its own batch.
+    """Write the gradients of the mean weighted loss of some networks, each on its own batch.
 
     Args:
         parameters: (num_networks, num_parameters).
         gradients: (num_networks, num_parameters); the rows of `members` are overwritten.
-        members: (k,) the networks to compute.
+        members: (k,) numbers of the networks to compute.
         network: Shape and scaling of all networks.
         events: The rows to pick from.
         order: Numbers of the rows of all batches.
         bounds: (k + 1,) positions in `order` at which the batches begin and end.
-        sums: (num_networks, 4) loss, weight, correct, samples; those of the batches are added.
+        sums: (num_networks, 4) as in `add_losses`; those of the batches are added.
     """
     for k in range(len(members)):
         rows = order[bounds[k] : bounds[k + 1]]
@@ -256,10 +271,10 @@ def perceptron_epoch(
     bounds: Integers,
     sums: Array,
 ) -> None:
-    """Train one network on consecutive batches; a step whose gradient is not finite has no update.
+    """Train one network on consecutive batches, with one step of the optimiser for each.
 
-    The arguments are those of `perceptron_gradients` and `update`, and the learning rate of each step,
-    (k,).
+    A step whose gradient is not finite leaves the parameters unchanged. The arguments are those of
+    `perceptron_gradients` and of `update`. `rates`: (k,) learning rate of each step.
     """
     for k in range(len(bounds) - 1):
         rows = order[bounds[k] : bounds[k + 1]]
@@ -276,10 +291,11 @@ def perceptron_sums(
     order: Integers,
     sums: Array,
 ) -> None:
-    """Add loss, weight, correct and samples of some rows under one network.
+    """Add the losses of some rows under one network to `sums`, without a gradient.
 
-    The arguments are those of `perceptron_gradients`.
+    The arguments are those of `perceptron_gradients`. `sums`: (4,) as in `add_losses`.
     """
+    # Blocks of rows bound the memory for the values of all layers.
     rows_at_once = 512
     for start in range(0, len(order), rows_at_once):
         rows = order[start : start + rows_at_once]
@@ -297,8 +313,8 @@ def _gradient(
     rows: Integers,
     sums: Array,
 ) -> None:
-    """Overwrite `gradient` by the gradient of one network on one batch."""
-    # Before the scaling, so that the processor fetches all rows from memory at the same time.
+    """Overwrite `gradient` by the gradient of one network on one batch; add the batch to `sums`."""
+    # Labels are read before the scaling, so that all rows come from memory at the same time.
     labels, weights = events.labels[rows], events.weights[rows]
     values = _scale_inputs(network, events.inputs, rows)
     logits = dense_forward(parameters, network.widths, values, len(rows))
@@ -308,7 +324,11 @@ def _gradient(
 
 @kernel
 def _scale_inputs(network: Perceptron, inputs: Array, rows: Integers) -> Array:
-    """Memory for the values of all layers, with the scaled inputs."""
+    """New memory for the values of all layers, which begins with the scaled inputs of some rows.
+
+    Returns:
+        (sum of the widths times the number of rows,); the values of one input are consecutive.
+    """
     num_rows, num_inputs = len(rows), network.widths[0]
     values = np.empty(network.widths.sum() * num_rows, inputs.dtype)
     for i in range(num_rows):
