@@ -41,7 +41,9 @@ class Adag(Agn):
     """Push the mean of lambda local steps, scaled weight by weight.
 
     server <- server + s * 1/lambda sum_i u_i, with s = 1 / ((server - x_0)^2 / gamma + 1).
-    x_0 is the server from which the window started (equations 4.1, 4.7, 4.8).
+    u_i is the change of the model by local step i, and x_0 the server from which the window started
+    (equations 4.1, 4.7, 4.8). So s is 1 for a weight that others did not move since, and falls
+    towards 0 with the distance.
     """
 
     SCRATCH = ("_window_start",)
@@ -58,12 +60,18 @@ class Adag(Agn):
     @override
     def server_update(self, change: Vector, shard: Shard) -> Vector:
         scale = self._scale(shard.vector - self.pulled[shard.elements])
+        # `current` applies this method to a copy that does not count.
         if shard.counts:
             self._count_scale(scale)
         return scale * super().server_update(change, shard)
 
     @override
     async def send(self, change: Vector) -> bool:
+        """Push a change; it is scaled here instead of by the server with `scaling: worker`.
+
+        The worker then pulls, scales by what it sees, pushes without a copy of the result, and
+        continues from what it pulled. `change` is scaled in place.
+        """
         if not self._worker_scales:
             return await super().send(change)
         np.copyto(self._window_start, self.pulled)
@@ -85,12 +93,13 @@ class Adag(Agn):
         return True
 
     def _scale(self, distance: Vector) -> Vector:
-        """Return s for the distance of each weight."""
+        """Return s, between 0 and 1, for the distance server - x_0 of each weight."""
         gamma = self.learning_rate if self._gamma is None else self._gamma
         scale: Vector = 1 / (np.square(distance) / gamma + 1)
         return scale
 
     def _count_scale(self, scale: Vector) -> None:
+        """Add to the histogram of 1 - s, averaged over the weights and rounded to per cent."""
         mean = float(scale.mean())
         if math.isfinite(mean):
             percent = round(100 * (1 - mean))

@@ -26,9 +26,8 @@ class AgnSettings(WindowSettings):
 class Agn(WindowAlgorithm):
     """Push the mean of lambda local steps: server <- server + 1/lambda sum_i u_i; x <- server.
 
-    u_i = -eta g_i(x_i) for SGD (equation 3.1).
-
-    A window in which some steps have no gradient is divided by the number of those that have one.
+    u_i is the change of the model x by local step i: -eta g_i(x_i) for SGD (equation 3.1). If some
+    of the lambda steps have no gradient, the sum is divided by the number of those that have one.
     """
 
     @override

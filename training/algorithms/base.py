@@ -109,12 +109,18 @@ class Worker(NamedTuple):
 
 
 class Algorithm(Stateful, ABC):
-    """Turns local gradients into updates of the local model; a transport connects the workers."""
+    """Turns local gradients into updates of the local model; a transport connects the workers.
+
+    Every worker has one such object. The trainer calls `start` once, then `step` for each batch. At
+    the end of an epoch it calls `flush` and `result`, and `close` after the last one.
+    """
 
     traits: Traits = Traits()
+    """Properties by which other code tells methods apart; the decorator `algorithm` sets them."""
     momenta: Sequence[Vector] = ()
     """Momentum vectors of the method itself; exact averages treat them like the optimiser's."""
     SCRATCH: ClassVar[Sequence[str]] = ("model", "optimizer", "transport")
+    """Attributes that checkpoints leave out; see `Stateful.SCRATCH`."""
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:
         self.model = worker.model
@@ -136,10 +142,10 @@ class Algorithm(Stateful, ABC):
 
     @abstractmethod
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step.
+        """Take one step: compute a gradient, update the local model, and exchange if it is time.
 
         Args:
-            compute_gradient: Fills the model's gradient.
+            compute_gradient: Computes the gradient of the local batch into the model.
             num_samples: Size of the local batch; 0 if the worker has no rows left.
         """
 
@@ -148,9 +154,10 @@ class Algorithm(Stateful, ABC):
         self.model.read(out)
 
     async def flush(self) -> None:
-        """Complete the model that the method returns; all workers together, at the end of an epoch.
+        """Bring the model that the method returns up to date.
 
-        It moves that model no further than the same time in the middle of an epoch does.
+        All workers call it together, at the end of an epoch. It moves that model no further than
+        the same time in the middle of an epoch does: an unfinished window of steps stays unsent.
         """
 
     async def result(self, out: Vector) -> None:
@@ -162,7 +169,11 @@ class Algorithm(Stateful, ABC):
         await mean_over_workers(out, self.transport)
 
     async def add(self, change: Vector) -> None:
-        """Add to this worker's current model, and keep all concurrent changes by partners."""
+        """Add a change, (num_parameters,), to this worker's current model.
+
+        Changes that partners make at the same time are kept, since the model is not overwritten.
+        SlowMo applies its outer steps by this method.
+        """
         parameters = self.model.empty()
         self.model.read(parameters)
         parameters += change
@@ -201,6 +212,7 @@ class Algorithm(Stateful, ABC):
 
     async def restore(self, state: dict[str, Any]) -> None:
         """Start from a result of `state`, in place of `start`; all workers together."""
+        # The start shares the model with other workers, so the model is restored before it.
         self.model.write(state["published"])
         await self.start()
         self.load_state_dict(state["attributes"])
@@ -208,14 +220,16 @@ class Algorithm(Stateful, ABC):
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002
         """Return age and vector of the method's own model in a result of `state`.
 
-        None: the method has none, and returns the mean over the workers.
+        The own model is the one at a server, or the joint model; its age is the number of changes
+        so far. None: the method has no such model, and returns the mean over the workers.
         """
         return None
 
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        """Compute the gradient; returns whether there is one that is finite.
+        """Compute the gradient into the model, and return whether a step may use it.
 
-        A step whose gradient is not finite is counted, and does not reach other workers.
+        It may not if the local batch is empty, or if an element of the gradient is not finite. The
+        latter is counted in `num_steps_not_finite`.
         """
         if not num_samples:
             return False
@@ -238,6 +252,7 @@ async def mean_over_workers(vector: Vector, transport: Transport) -> None:
         message[-1] = 1
     await transport.all_reduce_sum(message)
     total, num_workers = message[:-1], message[-1]
+    # Without a contribution, 0 / 0 gives the NaN that the docstring promises.
     with np.errstate(invalid="ignore"):
         np.divide(total, num_workers, out=vector)
 
@@ -245,7 +260,10 @@ async def mean_over_workers(vector: Vector, transport: Transport) -> None:
 async def consensus_distance(local: Vector, mean: Vector, transport: Transport) -> float:
     """Return the distance of the workers from consensus (Kong et al. 2021, equation 2).
 
-    It is sqrt(1/m sum_i |x_i - mean|^2). The thesis' Gamma_t (section 2.3) is m times its square.
+    It is sqrt(1/m sum_i |x_i - mean|^2) over the models x_i of the m workers. The Gamma_t of
+    Migliorini 2020 (section 2.3) is m times its square. All workers call it together.
+
+    `local`: (num_parameters,) x_i of this worker. `mean`: (num_parameters,) the mean of all x_i.
     """
     deviation = local.astype(np.float64) - mean
     squares = np.array([np.square(deviation).sum()])
@@ -254,12 +272,13 @@ async def consensus_distance(local: Vector, mean: Vector, transport: Transport) 
 
 
 def reset_optimizer(optimizer: Optimizer, *, momenta: Sequence[Vector] = ()) -> None:
-    """Set the state of an optimiser, and a method's own momenta, to 0.
+    """Set the state of an optimiser, and a method's own momenta, to 0 in place.
 
-    Adam's bias correction restarts too.
+    Adam's bias correction restarts too, since its number of steps is part of the state.
     """
     for momentum in momenta:
         momentum.fill(0)
+    # `optimizer.state` holds a dict of tensors, such as momentum and moments, for each parameter.
     for state in optimizer.state.values():
         for tensor in state.values():
             tensor.zero_()

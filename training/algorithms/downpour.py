@@ -37,30 +37,35 @@ class DownpourSettings(WindowSettings):
 class Downpour(WindowAlgorithm):
     """Push the sum of some local steps: server <- server + sum_i u_i; x <- server.
 
-    u_i = -eta g_i(x_i) for SGD (equations 1.2, 1.3, 2.12).
+    u_i is the change of the model x by local step i: -eta g_i(x_i) for SGD with the learning rate
+    eta and the gradient g_i (equations 1.2, 1.3, 2.12). With several local steps this is the
+    accumulated gradient without normalisation (figure 3.2).
 
-    With several local steps this is the accumulated gradient without normalisation (figure 3.2).
-    Zealous: all u_i of a window start from the same x, and their number is at most `local_steps`.
+    A zealous worker tries to push after each step, and skips that while another worker is at the
+    server. All u_i of its window start from the same x. After `local_steps` it pushes in any case.
     """
 
     def __init__(self, settings: DownpourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._zealous = settings.zealous
-        #: The sum of the steps of a zealous window, which the model does not contain.
+        #: Sum of the steps of a zealous window; the model does not contain them.
         self._gathered = self.model.empty()
         self._gathered.fill(0)
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         await super().step(compute_gradient, num_samples)
+        # A full window was pushed by the base class, which sets the number of steps back to 0.
         window_continues = self.steps_in_window > 0
         if self._zealous and window_continues:
+            # The step moves from the model into the sum, and the model back to its start.
             self._gathered[:] = self.window_change(self._change)
             self.model.write(self.pulled)
             await self.end_window()
 
     @override
     async def send(self, change: Vector) -> bool:
+        """Push a change; before the end of a zealous window, only if nobody is at the server."""
         if self.steps_in_window < self._local_steps:
             return await self.try_push(self.adding(change))
         return await super().send(change)

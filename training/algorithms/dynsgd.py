@@ -25,7 +25,8 @@ class DynSgdSettings(WindowSettings):
 class DynSgd(WindowAlgorithm):
     """Push the sum of some local steps over its staleness tau + 1 (Algorithm 8).
 
-    server <- server + sum_i u_i / (tau + 1), where tau pushes of others came since x <- server.
+    server <- server + sum_i u_i / (tau + 1). Here u_i is the change of the model x by local step i,
+    and tau is the number of pushes of others since x <- server, counted for each shard.
 
     Equation 2.13 divides by tau, which would be 0 for a push that is not stale.
     """

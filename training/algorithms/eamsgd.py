@@ -31,7 +31,8 @@ class EamsgdSettings(ElasticSettings):
 class Eamsgd(ElasticAlgorithm):
     """Step with Nesterov momentum, beside the elastic exchange: v <- delta v + u; x <- x + v.
 
-    u = -eta g(x + delta v) for SGD.
+    v is the velocity of the worker's model x, and delta its momentum factor. u is the change by the
+    base optimiser: -eta g(x + delta v) for SGD with the learning rate eta and the gradient g.
     """
 
     SCRATCH = ("_x",)

@@ -58,13 +58,16 @@ class ElasticSettings(ServerSettings):
 
 
 class ElasticAlgorithm(ServerAlgorithm):
-    """Local steps of a model that stays the worker's; an exchange moves model and server together.
+    """A worker with a model x of its own; an exchange moves it and the server towards each other.
 
     Every tau steps: e = alpha (x - server); x <- x - e; server <- server + e, all with the values
-    before the exchange.
+    before the exchange. e is the elastic term, and the steps between two exchanges are a window.
+
+    With the equilibrium stop a window ends earlier, once a step is no longer than the elastic term.
     """
 
     SCRATCH: ClassVar[Sequence[str]] = ("_local", "elastic")
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -74,13 +77,14 @@ class ElasticAlgorithm(ServerAlgorithm):
         self._takes_gradient_at_snapshot = settings.gradient == "snapshot"
         self._stops_in_equilibrium = settings.equilibrium_stop
         self._steps_in_window = 0
-        #: x before an exchange or a local step, and e.
+        #: x before an exchange or a local step.
         self._local = self.model.empty()
         self.elastic = self.model.empty()
+        """e of the last exchange."""
 
     @property
     def alpha(self) -> float:
-        """The moving rate now."""
+        """The part of the distance x - server that an exchange moves each of them, now."""
         if self._alpha is not None:
             return self._alpha
         if self._rho is not None:
@@ -95,9 +99,10 @@ class ElasticAlgorithm(ServerAlgorithm):
             await self._step_of_hermans(compute_gradient, num_samples)
 
     async def _step_of_zhang(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Exchange, step from the model before the exchange, then move.
+        """Take the first step of a window with an exchange, all others without.
 
-        Source: Zhang et al. 2015, Algorithm 1.
+        The exchange moves the server at once. The gradient is taken at the model before the
+        exchange, and only after the step the model moves too (Zhang et al. 2015, Algorithm 1).
         """
         exchanges = self._steps_in_window == 0
         if exchanges:
@@ -122,7 +127,10 @@ class ElasticAlgorithm(ServerAlgorithm):
     async def _step_locally(
         self, compute_gradient: ComputeGradient, num_samples: int, *, after_exchange: bool
     ) -> bool:
-        """Step without the server; returns whether the worker stops since it is in equilibrium."""
+        """Step without the server; return whether the equilibrium stop applies to this step.
+
+        `after_exchange`: whether the step follows an exchange that has not moved the model yet.
+        """
         if not self._stops_in_equilibrium:
             await self.local_step(compute_gradient, num_samples)
             return False
@@ -131,7 +139,7 @@ class ElasticAlgorithm(ServerAlgorithm):
         return has_stepped and self._is_in_equilibrium(after_exchange=after_exchange)
 
     async def local_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        """Step without the server; returns False if there is no gradient."""
+        """Step without the server; return False if there is no gradient, and so no step."""
         if not await self.has_gradient(compute_gradient, num_samples):
             return False
         self.optimizer.step()
@@ -140,7 +148,7 @@ class ElasticAlgorithm(ServerAlgorithm):
     def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
         """Return whether |step| <= |alpha (x - server)|, with x before the step.
 
-        After an exchange, x is without the elastic part.
+        After an exchange, e is subtracted from x. `_change` and `_local` are overwritten.
 
         This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| -
         |alpha (x - server)| < eta, is always true of a gradient shorter than 1, so that each step
@@ -149,13 +157,14 @@ class ElasticAlgorithm(ServerAlgorithm):
         self.model.read(self._change)
         self._change -= self._local
         step_length = float(np.linalg.norm(self._change))
+        # From here on, `_local` is the distance x - server.
         self._local -= self.pulled
         if after_exchange:
             self._local -= self.elastic
         return step_length <= self.alpha * float(np.linalg.norm(self._local))
 
     async def _end_step(self, *, is_in_equilibrium: bool) -> bool:
-        """Count the step; returns whether the window has ended."""
+        """Count the step; return whether the window has ended, and then count from 0 again."""
         self._steps_in_window += 1
         if not await self.window_ends(is_in_equilibrium=is_in_equilibrium):
             return False
@@ -165,11 +174,14 @@ class ElasticAlgorithm(ServerAlgorithm):
         return True
 
     async def window_ends(self, *, is_in_equilibrium: bool) -> bool:
-        """Return whether the window ends with this step."""
+        """Return whether the window ends with this step: it is the last, or in equilibrium."""
         return is_in_equilibrium or self._steps_in_window == self._local_steps
 
     async def exchange(self) -> None:
-        """Move the server by `elastic`; a model that is not finite is replaced by the server."""
+        """Compute e into `elastic`, and move the server by it; the model stays where it is.
+
+        A model that is not finite is replaced by the server first, so that e is about 0.
+        """
         self.elastic.fill(0)
         self.model.read(self._local)
         if not is_finite(self._local):
@@ -180,10 +192,14 @@ class ElasticAlgorithm(ServerAlgorithm):
         await self.move_server(self._local)
 
     async def move_server(self, local: Vector) -> None:
-        """Compute e of a worker's model, and add it to the server."""
+        """Compute e of a worker's model, and add it to the server.
+
+        Each shard is treated under its lock, so that e uses the server as it is then.
+        """
         alpha = self.alpha
 
         def elastic_update(shard: Shard) -> None:
+            # A view: what is written here is e for the elements of the shard.
             elastic = self.elastic[shard.elements]
             np.subtract(local[shard.elements], shard.vector, out=elastic)
             elastic *= alpha
@@ -192,7 +208,7 @@ class ElasticAlgorithm(ServerAlgorithm):
         await self.push(elastic_update)
 
     def _move_by_elastic(self) -> None:
-        """Subtract e from the model."""
+        """Subtract e from the model: the worker's half of an exchange."""
         self.model.read(self._local)
         self._local -= self.elastic
         self.model.write(self._local)
@@ -239,6 +255,7 @@ class Easgd(ElasticAlgorithm):
     """Pull worker and server together by a spring.
 
     x_i <- x_i - eta g_i - alpha (x_i - server); server <- server + alpha sum_i (x_i - server).
+    x_i is the model of worker i, g_i its gradient and eta the learning rate.
 
     Asynchronous, a worker's term moves the server when the worker comes (equations 2.15, 2.16).
     Synchronous, all terms use the same server (equations 2.4, 2.5), of which each worker has a
@@ -252,6 +269,7 @@ class Easgd(ElasticAlgorithm):
 
     @override
     async def make_server(self, content: Vector) -> ParameterServer:
+        """Make the server; synchronous workers each make a copy, equal to that of rank 0."""
         if not self._is_synchronous:
             return await super().make_server(content)
         await self.transport.broadcast(self.pulled)
@@ -260,6 +278,7 @@ class Easgd(ElasticAlgorithm):
 
     @override
     async def move_server(self, local: Vector) -> None:
+        """Compute e, and add it to the server; synchronous workers add the sum of all e."""
         if not self._is_synchronous:
             await super().move_server(local)
             return
@@ -275,10 +294,11 @@ class Easgd(ElasticAlgorithm):
 
     @override
     async def window_ends(self, *, is_in_equilibrium: bool) -> bool:
-        """Return whether the window ends; synchronous workers vote after each step but the last.
+        """Return whether the window ends with this step.
 
-        Who is in equilibrium depends on the gradient of this step, and all must leave at the same
-        step.
+        With the equilibrium stop, synchronous workers vote after each step but the last: the window
+        ends once all are in equilibrium. All must exchange at the same step, but each knows only
+        its own gradient.
         """
         is_last_step = self._steps_in_window == self._local_steps
         is_put_to_vote = self._is_synchronous and self._stops_in_equilibrium and not is_last_step

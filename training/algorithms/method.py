@@ -74,11 +74,13 @@ class Traits:
 
 
 class TransportOptions(NamedTuple):
-    """Options of the transport between the workers of a method."""
+    """What a method asks of the transport between its workers."""
 
     background: bool = False
     """Whether a thread communicates with other workers during the computation."""
     network: str | None = None
+    """Network between hosts, as a range of addresses or an interface; None: the first that connects
+    all."""
 
 
 class MethodSettings(SettingsSection):
@@ -153,10 +155,15 @@ METHODS: Final = PluginRegistry[Method]("method")
 
 
 def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Callable[[A], A]:
-    """Register a class as the method of this name.
+    """Return a decorator that registers a class as the method of this name.
 
-    Its settings have the field `name: Literal[name]`.
+    The decorator also sets the class attribute `traits`. The settings must have the field
+    `name: Literal[name]`, by which a config selects the method.
+
+    Raises:
+        ValueError: The settings lack this field.
     """
+    # The arguments of `Literal[name]` are the values that it allows.
     if get_args(settings.model_fields["name"].annotation) != (name,):
         raise ValueError(f"{settings.__name__} needs the field `name: Literal[{name!r}]`.")
 

@@ -35,19 +35,21 @@ for _module in pkgutil.iter_modules(training.algorithms.__path__, "training.algo
 
 
 def _method_union() -> TypeAdapter[MethodSettings]:
-    """Return the union of the settings of all methods; the key `name` selects one of them."""
+    """Return a validator of the settings of any method; the key `name` selects the method."""
     return _union_of_methods(tuple(METHODS))
 
 
 # Plugins add methods, and each union takes long to build.
 @lru_cache(maxsize=1)
 def _union_of_methods(names: tuple[str, ...]) -> TypeAdapter[MethodSettings]:
+    """Return a validator of the settings of these methods, which the key `name` tells apart."""
+    # This is the type `A | B | ...` of all classes of settings.
     union: Any = reduce(or_, [METHODS[name].settings for name in names])
     return TypeAdapter(Annotated[union, Field(discriminator="name")])
 
 
 def _validate_method(section: Any) -> MethodSettings:
-    """Validate a section; a name alone stands for the method with its defaults."""
+    """Return the settings of `train.algorithm`; a name alone means the method with its defaults."""
     if isinstance(section, str):
         section = {"name": section}
     return _method_union().validate_python(section)

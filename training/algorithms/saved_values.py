@@ -32,7 +32,9 @@ _REFERENCE: Final = "again"
 class ValueEncoder:
     """Encodes values as `(type tag, object id, payload)`; plain values stay as they are.
 
-    An object that comes again is encoded as a reference to its first occurrence.
+    The type tag names the type, and the object id is a number from 0. The payload holds the content
+    as plain values and arrays. An object that comes again is encoded as a reference to its first
+    occurrence.
     """
 
     def __init__(self) -> None:
@@ -50,14 +52,21 @@ class ValueEncoder:
         if id(value) in self._seen:
             object_id, _ = self._seen[id(value)]
             return (_REFERENCE, object_id, None)
+        # The object is noted before its content, since it may contain itself.
         object_id = len(self._seen)
         self._seen[id(value)] = object_id, value
         tag, payload = self._encode_object(value)
         return (tag, object_id, payload)
 
     def _encode_object(self, value: Any) -> tuple[str, Any]:
+        """Return type tag and payload of an object.
+
+        Payloads are `[maxlen, items]` for sequences, `[keys, values]` for dicts and `[module, class
+        name, value]` for members of enumerations. An object with `load_state` gives its `state`.
+        """
         type_name = type(value).__name__
         if type(value) is _SEQUENCES.get(type_name):
+            # Only a deque has a highest length.
             maxlen = getattr(value, "maxlen", None)
             return type_name, [maxlen, self._encode_all(value)]
         if type(value) is _DICTS.get(type_name):
@@ -73,7 +82,11 @@ class ValueEncoder:
 
 
 class ValueDecoder:
-    """Decodes what an encoder gave; objects that are present and can change are reused."""
+    """Decodes what a `ValueEncoder` gave.
+
+    An object that is present and can change gets the content in place, so that references to it
+    stay valid.
+    """
 
     def __init__(self) -> None:
         self._decoded: dict[int, Any] = {}
@@ -82,11 +95,12 @@ class ValueDecoder:
         """Addresses of objects that are decoded already: no second value may overwrite them."""
 
     def decode(self, encoded: Any, present: Any = None) -> Any:
-        """Return the value.
+        """Return the value that was encoded.
 
         Args:
             encoded: A result of `ValueEncoder.encode`.
-            present: The object that holds the value now, if there is one.
+            present: The object that a new start made in its place, if there is one. It is
+                overwritten if its type fits.
 
         Raises:
             CheckpointError: The value needs an object that is not present and cannot be made.
@@ -106,10 +120,16 @@ class ValueDecoder:
         return self._remember(object_id, value)
 
     def _decode_leaf(self, tag: str, payload: Any, present: Any) -> Any:
+        """Return a value that is neither a sequence nor a dict.
+
+        All tags but those in the `match` belong to objects with `load_state`. Such an object must
+        be present, since its class is not stored.
+        """
         match tag:
             case "array":
                 return _decode_array(payload, present)
             case "number":
+                # This index turns an array without dimensions into its number.
                 return payload[()]
             case "enum":
                 module, class_name, member_value = payload
@@ -127,10 +147,16 @@ class ValueDecoder:
         return present
 
     def _decode_sequence(self, cls: type, object_id: int, payload: Any, present: Any) -> Any:
+        """Return a list, tuple, set, frozenset or deque.
+
+        Lists, sets and deques that are present and of the same type are refilled in place. In
+        ordered sequences each item is decoded into the present item at its position.
+        """
         maxlen, encoded_items = payload
         is_ordered = cls in (list, tuple, deque)
         has_same_type = type(present) is cls and getattr(present, "maxlen", None) == maxlen
         present_items = list(present) if has_same_type and is_ordered else []
+        # These types cannot be refilled.
         if cls in (tuple, frozenset):
             items = self._decode_all(encoded_items, present_items)
             return self._remember(object_id, cls(items))
@@ -149,6 +175,10 @@ class ValueDecoder:
         return sequence
 
     def _decode_dict(self, cls: type, object_id: int, payload: Any, present: Any) -> Any:
+        """Return a dict or Counter, refilled in place if one of its type is present.
+
+        Each value is decoded into the present value of its key. The order of the keys is kept.
+        """
         encoded_keys, encoded_values = payload
         mapping: Any = present if type(present) is cls else cls()
         self._remember(object_id, mapping)
@@ -166,6 +196,7 @@ class ValueDecoder:
         return [self.decode(encoded, present) for encoded, present in pairs]
 
     def _remember(self, object_id: int, value: Any) -> Any:
+        """Note a decoded object for references to its id, and return it."""
         self._decoded[object_id] = value
         self._filled.add(id(value))
         return value
@@ -189,12 +220,18 @@ def _full_name(cls: type) -> str:
 
 
 def _require_torch_dtype(dtype: np.dtype[Any]) -> None:
+    """Raise TypeError unless torch can read numbers of this type from a checkpoint.
+
+    It can if they are truth values, integers, floating point or complex numbers of at most eight
+    bytes a component, in the byte order of this machine.
+    """
     is_numeric = dtype.kind in _NUMERIC_CODES and dtype.char not in _LONG_CODES
     if not (is_numeric and dtype.isnative):
         raise TypeError(f"it has numbers of the type {dtype}, which torch cannot read")
 
 
 def _decode_array(array: Any, present: Any) -> Any:
+    """Return the present array, overwritten, if type and shape fit; else the decoded one."""
     can_hold = (
         isinstance(present, np.ndarray)
         and present.dtype == array.dtype
@@ -208,7 +245,11 @@ def _decode_array(array: Any, present: Any) -> Any:
 
 
 def _enum_names(cls: type[Enum]) -> tuple[str, str]:
-    """Module and class name of an enumeration."""
+    """Return module and class name of an enumeration.
+
+    Raises:
+        TypeError: A restart would not find the class by them.
+    """
     if _find_enum(cls.__module__, cls.__qualname__) is not cls:
         raise TypeError(
             f"it has a value of {_full_name(cls)}, which is not defined at the top of a module"
@@ -217,6 +258,11 @@ def _enum_names(cls: type[Enum]) -> tuple[str, str]:
 
 
 def _enum_member(module: str, class_name: str, member_value: Any) -> Enum:
+    """Return the member of an enumeration that has a value.
+
+    Raises:
+        CheckpointError: The enumeration or the member does not exist any more.
+    """
     cls = _find_enum(module, class_name)
     if cls is None:
         raise CheckpointError(
@@ -232,7 +278,11 @@ def _enum_member(module: str, class_name: str, member_value: Any) -> Enum:
 
 
 def _find_enum(module: str, class_name: str) -> type[Enum] | None:
-    """An enumeration of an imported module; a checkpoint must not import anything."""
+    """Return an enumeration of an imported module, or None if there is none of this name.
+
+    It imports nothing, since a checkpoint must not choose which code runs. `class_name`: may have
+    dots, for a class inside another one.
+    """
     enum_class: Any = sys.modules.get(module)
     for attribute in class_name.split("."):
         enum_class = getattr(enum_class, attribute, None)
@@ -241,12 +291,18 @@ def _find_enum(module: str, class_name: str) -> type[Enum] | None:
 
 
 def _decode_random(state: Any, present: Any) -> random.Random:
+    """Return the present generator of `random`, or a new one, set to a state."""
     rng = present if type(present) is random.Random else random.Random()  # noqa: S311 - no secret
     rng.setstate(state)
     return rng
 
 
 def _encode_generator(rng: np.random.Generator) -> Any:
+    """Return the state of a generator of numpy, which names the class of its random bits.
+
+    Raises:
+        TypeError: The class is not numpy's, so that a restart could not make one.
+    """
     bit_generator = rng.bit_generator
     state = bit_generator.state
     if type(bit_generator) is not getattr(np.random, state["bit_generator"], None):
@@ -256,6 +312,7 @@ def _encode_generator(rng: np.random.Generator) -> Any:
 
 
 def _decode_generator(state: Any, present: Any) -> np.random.Generator:
+    """Return the present generator of numpy if its class fits, else a new one, set to a state."""
     bit_generator = getattr(np.random, state["bit_generator"])
     has_same_type = isinstance(present, np.random.Generator) and isinstance(
         present.bit_generator, bit_generator

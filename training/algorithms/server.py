@@ -38,23 +38,31 @@ class ServerSettings(HostNetworkSettings):
 
 
 class ServerAlgorithm(Algorithm):
-    """A worker with a parameter server."""
+    """A worker with a parameter server: a vector that all workers share, divided into shards.
+
+    To pull is to copy the server; to push is to change it by a rule. Each shard has a clock, which
+    counts its pushes. A push is stale by the number of pushes of others since this worker's last
+    copy.
+    """
 
     server: ParameterServer
     """The server; from `start` on."""
     SCRATCH: ClassVar[Sequence[str]] = ("server", "pulled_clocks", "pushes_before", "_change")
+    """Attributes that checkpoints leave out; `state` holds what they need of these."""
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.traits = settings.traits
         self.num_shards = settings.shards or self.transport.world_size
-        #: Number of further vectors of the server.
         self.num_moments = 0
-        #: The server when this worker last copied it, and the clocks of its shards then.
+        """Number of vectors at the server beside the model: moments of an optimiser there."""
         self.pulled = self.model.empty()
+        """(num_parameters,) the server when this worker last copied it."""
         self.pulled_clocks = np.zeros(self.num_shards, np.int64)
-        #: Pushes to each shard in the run that this one resumes.
+        """(num_shards,) the clocks of its shards then."""
         self.pushes_before = self.pulled_clocks.copy()
+        """(num_shards,) pushes to each shard in the run that this one resumes."""
+        #: Room for a change of the model, which each step overwrites.
         self._change = self.model.empty()
         self.staleness: Counter[int] = Counter()
         """Number of pushes to a shard by the number of pushes of others since this worker's last
@@ -67,6 +75,7 @@ class ServerAlgorithm(Algorithm):
         await self._share(content)
 
     async def _share(self, content: Vector) -> None:
+        """Make the server with this content, (1 + num_moments, num_parameters)."""
         self.pulled[:] = content[0]
         self.server = await self.make_server(content)
 
@@ -79,15 +88,15 @@ class ServerAlgorithm(Algorithm):
         self.pulled_clocks = await self.server.pull(self.pulled)
 
     async def push(self, rule: Rule) -> None:
-        """Change the server by a rule, and copy the result.
+        """Change the server by a rule, and copy the result into `pulled`.
 
-        Shards refuse a result that is not finite, which is counted.
+        A shard refuses a result that is not finite: it stays as it was, and the refusal is counted.
         """
         push = await self.server.push(self._and_copy(rule))
         await self.record_staleness(push, since=self.pulled_clocks)
 
     async def try_push(self, rule: Rule) -> bool:
-        """Push if no other worker is at the server; returns whether the push was tried."""
+        """Push like `push`, unless another worker has a lock; return whether it was tried."""
         push = await self.server.try_push(self._and_copy(rule))
         if push is None:
             return False
@@ -95,6 +104,11 @@ class ServerAlgorithm(Algorithm):
         return True
 
     def _and_copy(self, rule: Rule) -> Rule:
+        """Return a rule that applies another one and copies the result into `pulled`.
+
+        Both happen under the lock of the shard, so no other push comes in between.
+        """
+
         def apply_and_copy(shard: Shard) -> None:
             rule(shard)
             np.copyto(self.pulled[shard.elements], shard.vector)
@@ -102,18 +116,19 @@ class ServerAlgorithm(Algorithm):
         return apply_and_copy
 
     async def record_staleness(self, push: Push, *, since: Vector) -> None:
-        """Count the staleness of a push of changes since some clocks.
+        """Count the staleness of a push, and take over its clocks as those of the last copy.
 
-        Pull anew if it was refused.
+        `since`: (num_shards,) the clocks of the copy from which the pushed change was computed.
         """
         self.staleness.update(push.staleness(since))
         self.pulled_clocks = push.clocks_after
+        # The copy of a shard that refused holds the refused result.
         if not push.is_accepted:
             await self.pull()
 
     @override
     async def result(self, out: Vector) -> None:
-        """Copy the server; all workers together, after the last push."""
+        """Copy the server into `out`; all workers together, after the last push."""
         await self.transport.barrier()
         if self.transport.rank == 0:
             await self.server.pull(out)
@@ -121,11 +136,11 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def add(self, change: Vector) -> None:
-        """Add to the server.
+        """Add a change to the server.
 
-        Each of n workers adds 1 / n of its change, so that together they add the mean.
-
-        That is no step, so neither the clocks nor the counters count it.
+        Each of n workers adds 1 / n of its change, so that together they add the mean. This is no
+        step of the method, so neither the clocks nor the counters count it. The worker continues
+        from the new server, with the steps that it has not sent.
         """
         share = change / self.transport.world_size
 
@@ -145,7 +160,7 @@ class ServerAlgorithm(Algorithm):
         self.model.write(self.pulled + unsent)
 
     def _unsent_change(self) -> Vector:
-        """The difference of the local model to the server that this worker copied last."""
+        """Return the local model minus the server that this worker copied last."""
         change = self.model.empty()
         self.model.read(change)
         change -= self.pulled
@@ -153,9 +168,9 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def snapshot(self, out: Vector) -> float:
-        """Copy the server as it is.
+        """Copy the server as it is, and return the distance of this worker's model from it.
 
-        The distance is that of this worker, since no other shows its model.
+        The other workers' models do not count, since nobody can read them.
         """
         await self.server.pull(out)
         self.model.read(self._change)
@@ -185,7 +200,11 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def state(self) -> dict[str, Any]:
-        """Return the server, and the model of this worker with its last copy of the server."""
+        """Return the server, the model of this worker, and the attributes with its last copy.
+
+        `published` is the server, (1 + num_moments, num_parameters), and `private` the model. All
+        clocks count from the first run, also after a resume.
+        """
         private = self.model.empty()
         self.model.read(private)
         published = np.empty((1 + self.num_moments, private.size), private.dtype)
@@ -200,9 +219,10 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:
-        """Start from the newest content of the server.
+        """Start from the newest content of the server in the states of all workers.
 
-        Workers that wait for nobody leave states of different times.
+        Workers that wait for nobody leave states of different times. `published` and `clocks` in
+        `state` are overwritten by the newest.
         """
         published, clocks = state["published"], state["clocks"]
         await self._broadcast_newest(published, clocks)
@@ -214,8 +234,12 @@ class ServerAlgorithm(Algorithm):
         self.load_state_dict(state["attributes"])
 
     async def _broadcast_newest(self, published: Vector, clocks: Vector) -> None:
-        """Replace content and clocks of the server by those of the worker with the most pushes."""
+        """Replace content and clocks of the server by those of the worker with the most pushes.
+
+        Both arrays are changed in place; all workers call it together.
+        """
         rank = self.transport.rank
+        # Each worker fills in its own number of pushes, so the sum gives all numbers to all.
         ages = np.zeros(self.transport.world_size, np.int64)
         ages[rank] = clocks.sum()
         await self.transport.all_reduce_sum(ages)
@@ -227,7 +251,7 @@ class ServerAlgorithm(Algorithm):
 
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
-        """Return the number of pushes, and the server."""
+        """Return the number of pushes to all shards, and the model at the server."""
         return int(state["clocks"].sum()), state["published"][0]
 
 
@@ -240,29 +264,35 @@ class WindowSettings(ServerSettings):
 
 
 class WindowAlgorithm(ServerAlgorithm):
-    """Local steps from the server.
+    """A worker that takes some local steps from the server, and then pushes their sum.
 
-    Their sum is pushed, and the worker continues from the new server.
+    These steps are a window. After the push the worker continues from the new server. The sum is
+    the difference of the model to the server from which it started, so it exists for each base
+    optimiser; with SGD it is -eta sum_i g_i. A method defines what the server adds for it.
 
-    The sum is the difference of the model to the server from which it started, so it exists for
-    each base optimiser; with SGD it is -eta sum_i g_i. A method defines what the server adds for
-    it. A sum that is not finite is left out. A window that the end of the run cuts short is not
-    pushed: a longer run would push it later, when it is complete.
+    A sum that is not finite is left out. A window that the end of the run cuts short is not pushed:
+    a longer run would push it later, when it is complete.
     """
 
     SCRATCH: ClassVar[Sequence[str]] = ("_slices",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: WindowSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._local_steps = settings.local_steps
-        #: Steps since the last push, and the number of them with a gradient.
         self.steps_in_window = 0
+        """Number of steps since the last push."""
         self.gradients_in_window = 0
+        """Number of these steps that had a gradient; the others had no events or no finite one."""
         self._slices = Layout(self.pulled.size, self.num_shards).slices
 
     @abstractmethod
     def server_update(self, change: Vector, shard: Shard) -> Vector:
-        """Return what the server adds to a shard for this worker's change of it."""
+        """Return what the server adds to a shard for this worker's change of it.
+
+        `change`: (n,) sum of the steps of the window, for the elements of the shard. `shard`: the
+        shard before the push, under its lock.
+        """
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -274,7 +304,10 @@ class WindowAlgorithm(ServerAlgorithm):
             await self.end_window()
 
     async def end_window(self) -> None:
-        """Push the change, and continue from the server, unless the push is put off."""
+        """Push the sum of the window's steps, and begin the next window from the server.
+
+        Without a finite change the worker only pulls. If the push is put off, the window continues.
+        """
         change = self.window_change(self._change)
         if not is_finite(change):
             self.num_steps_not_finite += 1
@@ -286,7 +319,10 @@ class WindowAlgorithm(ServerAlgorithm):
         self.begin_window()
 
     async def send(self, change: Vector) -> bool:
-        """Push a change; returns False if the push is put off, so that the window continues."""
+        """Push a change; return False if the push is put off, so that the window continues.
+
+        This class never puts a push off.
+        """
         await self.push(self.adding(change))
         return True
 
@@ -299,7 +335,7 @@ class WindowAlgorithm(ServerAlgorithm):
         return add
 
     def begin_window(self) -> None:
-        """Continue from the server."""
+        """Continue from the last copy of the server, with counts of 0."""
         self.steps_in_window = 0
         self.gradients_in_window = 0
         self.model.write(self.pulled)
@@ -312,12 +348,16 @@ class WindowAlgorithm(ServerAlgorithm):
 
     @override
     async def current(self, out: Vector) -> None:
-        """Copy the server as a push of this worker's steps would leave it."""
+        """Copy the server into `out`, as a push of this worker's unsent steps would leave it.
+
+        Nothing is pushed: the method's rule is applied to the copy, shard by shard.
+        """
         clocks = await self.server.pull(out)
         if not self.gradients_in_window:
             return
         change = self.window_change(self._change)
         for index, elements in enumerate(self._slices):
+            # A view of the copy, so that the rule changes `out`.
             shard = Shard(
                 index, int(clocks[index]), elements, out[elements], np.empty(0), counts=False
             )

@@ -15,15 +15,17 @@ from training.transports.basics import Vector
 
 
 class StaleSynchronous(Wrapper):
-    """A worker waits if it is more than s steps ahead of the slowest one.
+    """Let a worker wait while it is more than s steps ahead of the slowest one.
 
-    With s = 0 they step together.
+    After each step a worker sends a message without content to all others, and begins to receive
+    theirs of the same step. Before the next step it waits for the messages that belong to its step
+    s + 1 steps ago. With s = 0 the workers step together.
 
-    After each step a worker sends an empty message to all others. Before the next step it waits
-    for the messages of all others that are s + 1 steps old.
+    `base`: the method whose steps are bounded. `bound`: s.
     """
 
     SCRATCH = ("_open_messages",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, base: Algorithm, *, bound: int) -> None:
         super().__init__(base)
@@ -37,10 +39,12 @@ class StaleSynchronous(Wrapper):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Wait for workers that are too far behind, then take a step of the base method."""
         if len(self._open_messages) > self._bound:
             self._num_bounded_steps += 1
         await self._wait_for_others(max_steps_ahead=self._bound)
         await self.base.step(compute_gradient, num_samples)
+        # Only the arrival of the byte counts.
         message = np.zeros(1, np.int8)
         self._open_messages.append(self.transport.begin_exchange(message, self._other_ranks))
 
@@ -51,9 +55,11 @@ class StaleSynchronous(Wrapper):
 
     @override
     async def quiesce(self) -> None:
+        """Wait until all others have taken as many steps as this worker, and average no more."""
         await self._wait_for_others(max_steps_ahead=0)
         await self.base.quiesce()
 
     async def _wait_for_others(self, *, max_steps_ahead: int) -> None:
+        """Wait until this worker is at most this number of steps ahead of each other one."""
         while len(self._open_messages) > max_steps_ahead:
             await self._open_messages.popleft()

@@ -21,7 +21,11 @@ _CONSTANT_TYPES: Final = (FunctionType, BuiltinFunctionType, MethodType, partial
 
 
 class Stateful:
-    """An object whose attributes are its state, without constants and scratch attributes."""
+    """An object whose attributes are its state, but for constants and scratch attributes.
+
+    A constant is a function, a class or a frozen object. Every start makes the same ones, so a
+    checkpoint leaves them out.
+    """
 
     SCRATCH: ClassVar[Sequence[str]] = ("_constants",)
     """Attributes of this class on which no next step depends.
@@ -29,7 +33,7 @@ class Stateful:
     These are connections, and arrays that each step overwrites.
     """
     _constants: Mapping[str, Any] = {}
-    """Functions, classes and frozen settings as they are after the start."""
+    """Functions, classes and frozen settings after the start, by the names of their attributes."""
 
     def note_constants(self) -> None:
         """Remember the constants after the start; every start makes the same ones."""
@@ -38,10 +42,14 @@ class Stateful:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the attributes on which steps may depend, as plain values and arrays.
 
+        It leaves out the attributes in `SCRATCH`, and constants that have not been replaced since
+        `note_constants`.
+
         Raises:
             CheckpointError: No checkpoint can hold an attribute.
         """
         scratch = self._scratch_names()
+        # One encoder for all attributes, so that objects that two of them share stay shared.
         encoder = ValueEncoder()
         encoded = {}
         for name, value in vars(self).items():
@@ -63,21 +71,26 @@ class Stateful:
         return encoded
 
     def load_state_dict(self, encoded: dict[str, Any]) -> None:
-        """Continue from a result of `state_dict`; arrays stay where they are in memory."""
+        """Set the attributes to those of a result of `state_dict`.
+
+        Arrays are overwritten in place, since other objects may refer to them.
+        """
         decoder = ValueDecoder()
         for name, value in encoded.items():
             present = getattr(self, name, None)
             setattr(self, name, decoder.decode(value, present))
 
     def _scratch_names(self) -> set[str]:
-        """Names in `SCRATCH` of this class and of all its bases."""
+        """Return the names in `SCRATCH` of this class and of all its bases."""
         names: set[str] = set()
+        # Only `vars` gives the SCRATCH of each class: an attribute lookup finds the nearest one.
         for ancestor in type(self).__mro__:
             names.update(vars(ancestor).get("SCRATCH", ()))
         return names
 
 
 def _is_constant(value: Any) -> bool:
+    """Return whether a value cannot change: a function, a class, or a frozen object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return bool(value.__dataclass_params__.frozen)  # type: ignore[attr-defined]
     if isinstance(value, BaseModel):

@@ -18,6 +18,7 @@ class Wrapper(Algorithm):
     """
 
     SCRATCH: ClassVar[Sequence[str]] = ("base", "momenta")
+    """Attributes that checkpoints leave out; `state` adds the state of the base method."""
 
     def __init__(self, base: Algorithm) -> None:
         self.base = base
