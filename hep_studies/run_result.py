@@ -34,8 +34,8 @@ _COMMON_QUANTITIES: Final = (
     "train_accuracy",
     "consensus_distance",
 )
-#: Quantities of pushes to a parameter server, of which a record holds a histogram of the epoch:
-#: how many pushes by others a push came late, and by how many percent it was reduced.
+#: Quantities of pushes to a parameter server: the number of pushes by others since the worker's
+#: pull, and the reduction of the push in percent. A record counts how often each value occurred.
 _PUSH_QUANTITIES: Final = ("staleness", "scaling_percent")
 #: Number of test events that the network predicts at once.
 _TEST_BATCH: Final = 1024

@@ -34,13 +34,14 @@ Floats = NDArray[np.float64]
 class Cell(NamedTuple):
     """The key of a group of runs: a method at some values of the varied keys.
 
-    Its runs differ only in their seeds and in keys of `best_of`, such as the learning rate, of which
-    each method is shown at its best value. A cell is one row of a table, or one point of a line.
+    Its runs differ only in their seeds and in keys of `best_of`, such as the learning rate, of
+    which each method is shown at its best value. A cell is one row of a table, or one point of a
+    line.
     """
 
     method: str
     values: tuple[tuple[str, str], ...] = ()
-    """Pairs of a varied key and its value as JSON text, so that a cell can be a dictionary's key."""
+    """Pairs of a varied key and its value as JSON text, which has a hash unlike lists."""
 
     @classmethod
     def from_values(cls, method: str, values: Mapping[str, Any]) -> Self:
@@ -108,7 +109,7 @@ class StudyProvenance:
     """Date and time."""
     machine: Machine
     packages: dict[str, str]
-    """Versions of the installed packages, by name."""
+    """Versions of packages, by name."""
 
 
 class EventsDescription(TypedDict):

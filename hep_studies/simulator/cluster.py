@@ -80,9 +80,15 @@ class ClusterSettings(SettingsSection):
 
 
 class ComputeTimes:
-    """Computing times of the steps of one worker, drawn in blocks."""
+    """Draws the computing time of each step of one worker.
+
+    A time is constant part plus time per event, times the worker's slowness and a random factor
+    (jitter), plus now and then a random pause. Random numbers are drawn in blocks, for speed. The
+    same seed and rank give the same times.
+    """
 
     _BLOCK: ClassVar[int] = 256
+    """Number of steps whose random numbers are drawn at once."""
 
     def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
         self._cluster = cluster
@@ -90,6 +96,7 @@ class ComputeTimes:
         self._event_seconds = cluster.event_seconds
         self._slowness = cluster.slow_ranks.get(rank, 1.0)
         self._rng = random_stream(seed, "compute times", rank)
+        # Jitter factor and pause [s] of the steps to come; the next one is last.
         self._drawn: list[tuple[float, float]] = []
 
     def draw(self, num_events: int) -> float:
@@ -101,15 +108,24 @@ class ComputeTimes:
         return mean_seconds * self._slowness * jitter + pause
 
     def evaluation_seconds(self, num_events: int) -> float:
-        """Return the time of a forward pass [s]; gradients take twice as long."""
+        """Return the time of a forward pass [s].
+
+        It is a third of the time per event of a step, since gradients take twice as long. It has no
+        jitter and no pauses.
+        """
         return self._event_seconds * num_events * self._slowness / 3
 
     def _draw_block(self) -> list[tuple[float, float]]:
-        """Draw the jitter factors and the pauses [s] of many steps."""
+        """Draw the jitter factor and the pause [s] of each step of a block.
+
+        The factor is log-normal with mean 1. A pause is exponential, with the probability of an
+        interruption, else 0.
+        """
         cluster = self._cluster
         if not cluster.jitter and not cluster.pause_probability:
             return [(1.0, 0.0)] * self._BLOCK
         normal = self._rng.standard_normal(self._BLOCK)
+        # The mean of exp(s n) for a normal n is exp(s^2 / 2), which the second term divides out.
         jitter = np.exp(cluster.jitter * normal - cluster.jitter**2 / 2)
         is_paused = self._rng.random(self._BLOCK) < cluster.pause_probability
         pauses = self._rng.exponential(cluster.pause_seconds, self._BLOCK)
@@ -117,7 +133,7 @@ class ComputeTimes:
         return list(zip(jitter.tolist(), pauses.tolist(), strict=True))
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the worker's random numbers."""
+        """Return the position in the worker's random numbers, as plain values for a checkpoint."""
         return {
             "generator": dict(self._rng.bit_generator.state),
             "drawn": [list(pair) for pair in self._drawn],

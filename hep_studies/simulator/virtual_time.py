@@ -21,12 +21,20 @@ Register = Callable[["VirtualTask"], None]
 
 @types.coroutine
 def suspend(until: float | Register) -> Generator[float | Register, None, None]:
-    """Suspend the running task until a time, or until the event that `until` registers it for."""
+    """Suspend the running task until a time [s], or until something else resumes it.
+
+    The task gives `until` to `VirtualTask.resume`: a time, or a function that gets the task and
+    keeps it for whoever resumes it.
+    """
     yield until
 
 
 class VirtualTask:
-    """A coroutine on the virtual clock."""
+    """A coroutine on the virtual clock, such as the training loop of one simulated worker.
+
+    It runs until it awaits `suspend`. `name` says in messages what it is; `has_ended` whether it
+    has run to its end.
+    """
 
     __slots__ = ("_clock", "_work", "has_ended", "name")
 
@@ -37,7 +45,11 @@ class VirtualTask:
         self.has_ended = False
 
     def resume(self) -> None:
-        """Run the task until it is suspended again or ends."""
+        """Run the task until it is suspended again or ends.
+
+        A suspended task says when it resumes: at a time, or when a function that it hands over has
+        it resumed. An error of the task is raised with a note of its name.
+        """
         try:
             until = self._work.send(None)
         except StopIteration:
@@ -53,9 +65,10 @@ class VirtualTask:
 
 
 class VirtualClock:
-    """Runs tasks in the order of their events.
+    """Runs tasks in one thread in the order of virtual time, and jumps over the time between.
 
-    Simultaneous events run in the order in which they were scheduled.
+    An event is a function to call at a time. The clock calls the earliest one, sets `now` to its
+    time, and repeats. Simultaneous events run in the order in which they were scheduled.
 
     Examples:
         >>> clock, wake_times = VirtualClock(), []
@@ -71,19 +84,25 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        """The virtual time [s]."""
+        # A heap of time, number in the order of scheduling, and function to call.
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
+        # Tasks that must have ended when nothing more happens.
         self._tasks: list[VirtualTask] = []
 
     def at(self, time: float, callback: Callable[[], None]) -> None:
-        """Call a function at a time."""
+        """Schedule a call of a function at a virtual time [s]."""
         self._order += 1
         heappush(self._events, (time, self._order, callback))
 
     def spawn(
         self, work: Coroutine[Any, Any, None], name: str, *, must_end: bool = True
     ) -> VirtualTask:
-        """Start a coroutine now; `must_end`: whether `run` checks that it ends."""
+        """Start a coroutine at the present virtual time, and return its task.
+
+        `must_end`: whether `run` raises an error if the coroutine has not ended.
+        """
         task = VirtualTask(work, name, self)
         if must_end:
             self._tasks.append(task)
@@ -95,7 +114,7 @@ class VirtualClock:
         return suspend(self.now + seconds)
 
     def run(self) -> None:
-        """Run until nothing more can happen.
+        """Run all events, and those that they schedule, until none is left.
 
         Raises:
             StalledError: A task waits for an event that nothing will cause.
@@ -145,31 +164,35 @@ class VirtualLock:
         self._waiting: deque[VirtualTask] = deque()
 
     async def acquire(self) -> None:
-        """Wait for the lock."""
+        """Suspend the running task until it has the lock."""
         if self.is_held:
             await suspend(self._waiting.append)
         else:
             self.is_held = True
 
     def release(self) -> None:
-        """Pass the lock to the next task at once."""
+        """Pass the lock to the first waiting task, now; without one, free it."""
         if self._waiting:
+            # `is_held` stays true: the lock has no moment in which another task could take it.
             self._clock.at(self._clock.now, self._waiting.popleft().resume)
         else:
             self.is_held = False
 
 
 class VirtualBackground(Background):
-    """Work beside a worker's computation, one piece at a time.
+    """Work beside a worker's computation, one piece at a time, such as an average or a push.
 
-    A caller begins a piece only when the one before has ended.
+    A caller begins a piece only when the one before has ended. `seconds` sums the time of all
+    pieces, `blocked_seconds` the time in which the worker waited for them.
     """
 
     is_under_way = False
+    """Whether a piece has begun and not ended."""
 
     def __init__(self, clock: VirtualClock, name: str) -> None:
         self._clock = clock
         self._name = name
+        # The task that waits in `drain` for the end of the piece.
         self._waiting: VirtualTask | None = None
 
     @override
@@ -179,6 +202,7 @@ class VirtualBackground(Background):
 
     @override
     async def drain(self) -> float:
+        """Wait until the piece under way, if any, has ended; return the time of waiting [s]."""
         started = self._clock.now
         if self.is_under_way:
 
@@ -191,6 +215,7 @@ class VirtualBackground(Background):
         return blocked
 
     async def _run(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a piece of work to its end, add up its time, and resume the task that waits for it."""
         started = self._clock.now
         await work
         self.seconds += self._clock.now - started
