@@ -16,9 +16,16 @@ from training.settings import TrainSettings
 def with_best_settings(
     model: NetworkSettings, settings: TrainSettings, searched: Version, say: Callable[[str], None]
 ) -> tuple[NetworkSettings, TrainSettings]:
-    """Settings of a network and of its training after the search.
+    """Return the settings of a network and of its training with the best ones of a grid search.
 
-    `say` is called with a line about them.
+    The search stores its choice in `best.json`. Layers, batch size, learning rate and epochs come
+    from there; all other settings stay as they are given.
+
+    Args:
+        model: The settings of the network in the config.
+        settings: The settings of the training in the config.
+        searched: The output of the stage `gridsearch`.
+        say: Called with one line about the settings that were found.
     """
     best = Trial.load(searched.folder / "best.json")
     model, settings = best.applied_to(model, settings)

@@ -46,12 +46,23 @@ _MAX_NAME_LENGTH: Final = 255
 
 
 class _Module(NamedTuple):
+    """What is known of one Python module after it was read."""
+
     digest: str
+    """SHA-256 of its code without what changes no result, and of the data files that it names."""
     imports: frozenset[str]
+    """Names of our packages and modules that it imports; some may be functions or classes."""
 
 
 def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
-    """Digest of the meaning of every module that the entry points run, by name.
+    """Return a digest of the meaning of every module that the entry points run, by name.
+
+    The search begins with the entry points and follows their imports, and those of the imported
+    modules, until no new module is found. Two digests are equal if the modules differ only in
+    what changes no result, such as comments (see `_Meaning`).
+
+    Args:
+        entry_points: Dotted names of modules.
 
     Raises:
         FileNotFoundError: An entry point is no module.
@@ -70,10 +81,12 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     while pending:
         name = pending.pop()
         file = _file_of(name)
+        # An imported name without a file is a function or a class of a module.
         if name in digests or file is None:
             continue
         modules = {name: file}
         if not _is_ours(name):
+            # Imports between modules of a plugin are not followed, so its whole package counts.
             modules = _plugin_modules(name, file)
         elif "." in name:
             # An import also runs the packages around the module.
@@ -94,14 +107,18 @@ def _is_ours(module: str) -> bool:
 
 
 def _plugin_modules(name: str, file: Path) -> dict[str, Path]:
-    """All modules of the package of a plugin, by name; of a plugin without a package, its module.
+    """Return the files of all modules of a plugin's package, by dotted name.
 
-    Other files count where a module names them: notebooks, logs and events may lie there too.
+    A plugin is code of a user, given as a file or as a module. The package is the highest folder
+    around it with an `__init__.py`. A plugin outside a package is one module. Other files count
+    only where a module names them: notebooks, logs and events may lie there too.
     """
     package_folder = file.parent
+    # The file `__init__.py` is the package itself; any other module lies in the package above it.
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     if not package or not (package_folder / "__init__.py").is_file():
         return {name: file}
+    # Folder and dotted name climb together, one level a step.
     top_folder = _top_package(package_folder)
     while package_folder != top_folder:
         package_folder, package = package_folder.parent, package.rpartition(".")[0]
@@ -109,6 +126,7 @@ def _plugin_modules(name: str, file: Path) -> dict[str, Path]:
     for path in sorted(_modules_below(package_folder)):
         relative_path = path.relative_to(package_folder)
         module_path = relative_path.with_suffix("")
+        # A package is imported by the name of its folder.
         if path.name == "__init__.py":
             module_path = relative_path.parent
         modules[".".join([package, *module_path.parts])] = path
@@ -116,9 +134,10 @@ def _plugin_modules(name: str, file: Path) -> dict[str, Path]:
 
 
 def _top_package(folder: Path) -> Path:
-    """The folder of the highest package around a module in a folder.
+    """Return the folder of the highest package around a folder.
 
-    The folder itself if there is none.
+    It climbs as long as both the folder and its parent hold an `__init__.py`. If the folder is
+    in no package, it is returned itself.
     """
     while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
         folder = folder.parent
@@ -126,11 +145,13 @@ def _top_package(folder: Path) -> Path:
 
 
 def _modules_below(folder: Path) -> Iterator[Path]:
-    """Python files below a folder.
+    """Yield the Python files below a folder.
 
-    Hidden files, such as those of editors, and outputs of this pipeline are left out.
+    Hidden files, such as those of editors, and outputs of this pipeline are left out. Such
+    outputs lie in folders with a marker file.
     """
     for parent, subfolders, names in os.walk(folder):
+        # `os.walk` descends only into the names that stay in this list.
         if MARKER in names:
             subfolders.clear()
             continue
@@ -141,12 +162,18 @@ def _modules_below(folder: Path) -> Iterator[Path]:
 
 
 def _is_followed(importer: str, imported: str) -> bool:
+    """Return whether an imported module counts for the result of its importer.
+
+    Two kinds do not: the methods beside a registry, of which the config chooses some, and modules
+    of `pipeline` that only start, watch, print or store.
+    """
     if importer in REGISTRIES and imported.rpartition(".")[0] == importer.rpartition(".")[0]:
         return False
     return not imported.startswith("pipeline.") or imported.startswith(_SHELL_WITH_RESULTS)
 
 
 def _file_of(module: str) -> Path | None:
+    """Return the source file of a module of ours or of a plugin; None if there is none."""
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return file if file.is_file() else plugins.plugin_file(module)
@@ -154,6 +181,12 @@ def _file_of(module: str) -> Path | None:
 
 @cache
 def _read_module(name: str, file: Path, _modified: int) -> _Module:
+    """Parse a module, and return the digest of its meaning with the names that it imports.
+
+    The digest is over its syntax tree, printed without what changes no result, and over the data
+    files that it may read. `_modified`, the time of the last change [ns], is part of the cache's
+    key, so that a changed file is read again.
+    """
     tree = ast.parse(file.read_text(encoding="utf-8"))
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     imports = _imports(tree, package)
@@ -163,6 +196,7 @@ def _read_module(name: str, file: Path, _modified: int) -> _Module:
             names_and_constants.add(node.id)
         elif isinstance(node, ast.Constant):
             names_and_constants.add(node.value)
+    # `_Meaning` changes the tree in place, so imports and names are collected before.
     digest = hashlib.sha256(ast.unparse(_Meaning().visit(tree)).encode())
     for path in _data_files(name, file, names_and_constants):
         digest.update(path.read_bytes())
@@ -170,7 +204,13 @@ def _read_module(name: str, file: Path, _modified: int) -> _Module:
 
 
 def _data_files(name: str, file: Path, names_and_constants: Collection[object]) -> list[Path]:
-    """The files that are no code and that a module may read."""
+    """Return the files, other than Python code, that a module may read.
+
+    Args:
+        name: Dotted name of the module.
+        file: Its source file.
+        names_and_constants: All variable names and literal values in its code.
+    """
     if not _is_ours(name):
         return _named_files({file.parent, _top_package(file.parent)}, names_and_constants)
     # A template includes others beside it, so that all files that are no code count with the module
@@ -181,10 +221,16 @@ def _data_files(name: str, file: Path, names_and_constants: Collection[object]) 
 
 
 def _named_files(roots: Collection[Path], constants: Collection[object]) -> list[Path]:
-    """Files that a plugin names, in its folders or a folder that it names.
+    """Return the files that a plugin names, in its folders or in a folder that it names.
 
+    Every short text in the code may be the name of a file or folder; those that exist count.
     Other files there may be events and runs.
+
+    Args:
+        roots: Folders of the plugin.
+        constants: All literal values in its code, of any type.
     """
+    # The operating system refuses longer names and those with a zero byte.
     names = [
         constant
         for constant in constants
@@ -200,7 +246,7 @@ def _named_files(roots: Collection[Path], constants: Collection[object]) -> list
 
 
 def _data_in(folder: Path) -> Iterator[Path]:
-    """Files that are no code, in a folder and those below it that are no packages."""
+    """Yield the files other than code in a folder, and in its subfolders without Python files."""
     for path in folder.iterdir():
         if path.is_file() and path.suffix not in {".py", ".typed"}:
             yield path
@@ -209,18 +255,27 @@ def _data_in(folder: Path) -> Iterator[Path]:
 
 
 def _imports(tree: ast.Module, package: str) -> set[str]:
-    """Names that may be our modules: what is imported, also inside functions."""
+    """Return the imported names that may be our modules, also of imports inside functions.
+
+    Imports for type checkers are left out, since they never run.
+
+    Args:
+        tree: The syntax tree of the module.
+        package: The package around it, from which relative imports start.
+    """
     names: set[str] = set()
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and _is_for_checkers(node):
+            # Only the `else` of `if TYPE_CHECKING` runs.
             pending += node.orelse
             continue
         pending += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), package)
             names.add(module)
+            # The name after `import` may be a module of a package, or a function of a module.
             names.update(f"{module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -228,24 +283,29 @@ def _imports(tree: ast.Module, package: str) -> set[str]:
 
 
 class _Meaning(ast.NodeTransformer):
-    """Leaves out what changes no result.
+    """Removes from a syntax tree what changes no result; it changes the tree in place.
 
-    Types of arguments count where a decorator may read them.
+    Removed are docstrings, code for type checkers, the texts of raised errors, and the types of
+    functions without a decorator (a decorator may read them). Comments are in no syntax tree.
     """
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Remove a statement that is only a literal, such as a docstring."""
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """Replace `if TYPE_CHECKING` by the statements of its `else`."""
         self.generic_visit(node)
         return node.orelse if _is_for_checkers(node) else node
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        """Remove the texts from the arguments of a raised error; its class stays."""
         if isinstance(node.exc, ast.Call):
             node.exc.args = [arg for arg in node.exc.args if not _is_text(arg)]
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Remove the types of arguments and result from a function without a decorator."""
         if not node.decorator_list:
             node.returns = None
             for argument in ast.walk(node.args):
@@ -259,7 +319,10 @@ def _is_for_checkers(node: ast.If) -> bool:
 
 
 def _is_text(node: ast.expr) -> bool:
-    """Whether an argument of an error is its message."""
+    """Return whether an argument of an error is its message.
+
+    A message is a text, an f-string, or an operation (such as `+`) with one of these on a side.
+    """
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
     if isinstance(node, ast.Constant):

@@ -37,7 +37,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """One hash of the fingerprint, without the names of its inputs."""
+        """SHA-256 of the fingerprint without the names of its inputs, which change no result."""
         content = {
             "inputs": {identity: source.digest for identity, source in self.inputs.items()},
             "config": self.config,
@@ -47,7 +47,7 @@ class Fingerprint:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def without_inputs(self, identities: Iterable[str]) -> Fingerprint:
-        """The fingerprint without some inputs."""
+        """Return a copy without some inputs, also in its parts."""
         inputs = {
             identity: source
             for identity, source in self.inputs.items()
@@ -58,7 +58,13 @@ class Fingerprint:
 
 
 def reasons_to_run(recorded: Fingerprint, current: Fingerprint) -> list[str]:
-    """Why a stage is stale; empty if it is up to date.
+    """Return why a stage is stale, as phrases for a message; empty if it is up to date.
+
+    Inputs, config values, code and parts of two fingerprints are compared one by one.
+
+    Args:
+        recorded: The fingerprint with which the existing output was made.
+        current: The fingerprint that a run would have now.
 
     Examples:
         >>> old = Fingerprint({}, {"features.isolation_cone": 0.3}, {})
@@ -75,6 +81,11 @@ def reasons_to_run(recorded: Fingerprint, current: Fingerprint) -> list[str]:
 
 
 def _changed_inputs(recorded: dict[str, Input], current: dict[str, Input]) -> list[str]:
+    """Return phrases about the inputs that were added, removed or changed, in this order.
+
+    Inputs are compared by their identity (such as the UUID of a file) and their digest, so a
+    renamed file is the same input.
+    """
     added = current.keys() - recorded.keys()
     removed = recorded.keys() - current.keys()
     changed = {
@@ -90,7 +101,7 @@ def _changed_inputs(recorded: dict[str, Input], current: dict[str, Input]) -> li
 
 
 def changed_code(recorded: Fingerprint, current: Fingerprint) -> list[str]:
-    """Modules whose meaning changed, new modules, and modules that no longer run."""
+    """Return the names of modules whose digests differ, or that only one fingerprint has."""
     names = sorted(current.code.keys() | recorded.code.keys())
     return [name for name in names if current.code.get(name) != recorded.code.get(name)]
 
@@ -98,6 +109,10 @@ def changed_code(recorded: Fingerprint, current: Fingerprint) -> list[str]:
 def _reasons_of_parts(
     recorded: dict[str, Fingerprint], current: dict[str, Fingerprint]
 ) -> list[str]:
+    """Return phrases about parts that are new, gone or changed; parts are, for example, networks.
+
+    The reasons of a part that both fingerprints have begin with its name.
+    """
     reasons = [f"{name} is new" for name in current if name not in recorded]
     reasons += [f"{name} is no longer configured" for name in recorded if name not in current]
     for name, part in current.items():
@@ -107,5 +122,6 @@ def _reasons_of_parts(
 
 
 def _short(value: object) -> str:
+    """Return a value as text of at most 40 letters."""
     text = str(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -1,4 +1,7 @@
-"""The cache of kernel outputs: what the kernels made of each events part, for later runs.
+"""The cache of kernel outputs, for later runs.
+
+The kernels are the functions that compute the features of events. Their output for each file of
+ingested events is kept, so that a later run of `features` computes only new files.
 
     <run_dir>/features/kernels/0002-1f0a93bc/part.arrow     written by the run of that version
 
@@ -23,9 +26,11 @@ KERNELS: Final = "kernels"
 
 
 def kernel_output_digests(manifest: Manifest) -> dict[str, str]:
-    """Digests of the kernel outputs that a version was made from, by path below the stage's folder.
+    """Return the digests of the kernel outputs that a version of `features` was made from.
 
-    Of outputs of earlier releases no digest is known; it is empty.
+    Returns:
+        Digests by path below the folder of the stage, such as `kernels/0002-1f0a93bc/part.arrow`.
+        The digest is empty for outputs of earlier releases, which recorded none.
     """
     counters = KernelCounters.model_validate(manifest.counters)
     return {
@@ -35,13 +40,11 @@ def kernel_output_digests(manifest: Manifest) -> dict[str, str]:
 
 
 def changed_kernel_outputs(stage_folder: Path, manifest: Manifest) -> list[Path]:
-    """Kernel outputs that a version was made from and that are gone or changed.
-
-    All of them are read.
-    """
+    """Return the kernel outputs of a version that are gone or whose bytes changed; reads all."""
     changed = []
     for path, recorded_digest in kernel_output_digests(manifest).items():
         digest = digest_of_file(stage_folder / path)
+        # An empty recorded digest is unknown, so the file only has to exist.
         if digest is None or recorded_digest not in {"", digest}:
             changed.append(stage_folder / path)
     return changed
@@ -61,9 +64,15 @@ class KernelOutputCache:
         self._may_remove = may_remove
 
     def unused(self, current: Manifest | None) -> dict[Path, list[Path]]:
-        """Unused files, by folder: of replaced events, and of runs that failed.
+        """Find the files that the version in use does not name, and those left half written.
 
-        `current` is the manifest of the version in use.
+        These are outputs for events that were replaced, and outputs of runs that failed.
+
+        Args:
+            current: The manifest of the version in use; None if there is none.
+
+        Returns:
+            Removable files by folder. A folder with an empty list holds no outputs at all.
         """
         used = {} if current is None else kernel_output_digests(current)
         unused = {}
@@ -74,6 +83,7 @@ class KernelOutputCache:
                 for path in outputs
                 if path.relative_to(self._stage_folder).as_posix() not in used
             ]
+            # A file that is being written has a hidden, temporary name.
             unfinished_files = folder.glob(".*.arrow.*")
             removable = [*unused_files, *unfinished_files]
             if (removable or not outputs) and self._may_remove(folder):
@@ -87,5 +97,6 @@ class KernelOutputCache:
                 path.unlink(missing_ok=True)
             if all(path.name == own_folders.MARKER for path in folder.iterdir()):
                 own_folders.remove(folder)
+        # `rmdir` refuses a folder that still holds others.
         with contextlib.suppress(OSError):
             self._folder.rmdir()

@@ -21,8 +21,9 @@ _ATTEMPTS: Final = 100
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder; a second run is refused. The lock ends with the process, however that ends.
+    """Hold a folder while the `with` block runs; a second run is refused.
 
+    The operating system frees the lock when the process ends, however that ends.
     The folder itself is locked, so nobody frees it by removing a file. Its file `.lock` is locked
     too, since NFS informs other hosts only of locks on files. Folders that were made for the lock
     are removed with it if they are empty.
@@ -33,6 +34,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
+            # The folders that this lock creates, the innermost first.
             missing_folders = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -41,6 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError as cause:
             raise cannot_write(folder, cause) from cause
         _lock(descriptor, lock_file, folder)
+        # A refused run reads the process id here for its message.
         lock_file.truncate(0)
         lock_file.write(str(os.getpid()))
         lock_file.flush()
@@ -53,6 +56,19 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int, lock_file: TextIO, folder: Path) -> None:
+    """Lock a folder and its file `.lock`, or refuse because another run holds them.
+
+    It tries at most a second: until it gets both locks, or the holder's process id is readable.
+
+    Args:
+        descriptor: The open folder.
+        lock_file: The open file `.lock` in it.
+        folder: The path of the folder, for messages.
+
+    Raises:
+        FolderInUseError: Another run holds the folder.
+        RunFolderError: The file system has no locks.
+    """
     holder = ""
     # A run writes its process id just after it gets the lock, and removes it just before it frees
     # the lock.
@@ -73,6 +89,7 @@ def _lock(descriptor: int, lock_file: TextIO, folder: Path) -> None:
                 f"daemon), or choose a run_dir on another file system."
             ) from cause
         else:
+            # A removed folder has no links; a lock on it would protect nothing.
             if os.fstat(descriptor).st_nlink:
                 return
             # Another run has just removed the folder that it made.
@@ -94,7 +111,10 @@ def _lock_folder(descriptor: int) -> None:
 
 
 def _remove_if_empty(folders: list[Path]) -> None:
-    """Remove folders from the innermost on, up to the first that holds more than the lock."""
+    """Remove folders, the innermost first, until one of them holds anything else.
+
+    Nothing is removed if the innermost holds more than the file `.lock`.
+    """
     innermost = folders[0]
     if [path.name for path in innermost.iterdir()] != [LOCK]:
         return

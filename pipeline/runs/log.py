@@ -34,16 +34,23 @@ _RESULT_GAUGES: Final = {
 
 
 class RunLog:
-    """The events of one command."""
+    """Writes the events of one command to its log; the first event makes the file."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         start_time = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
         self.run_id = f"{start_time}-{os.getpid()}"
+        """Start time in UTC and process id, such as `20260131T174500Z-4711`."""
         self.path = run_dir / _LOGS / f"{self.run_id}.jsonl"
 
     def event(self, name: str, **details: Any) -> None:
-        """Append an event; the last line of a killed run shows its last event."""
+        """Append an event as one line of JSON, without secrets.
+
+        Each line is written at once, so the last line of a killed run shows its last event.
+
+        Raises:
+            RunFolderError: The log cannot be written.
+        """
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         entry = {"time": time, "run": self.run_id, "event": name, **redact_all(details)}
         line = json.dumps(entry, default=str)
@@ -61,14 +68,18 @@ class RunLog:
         *,
         failed: str | None,
     ) -> None:
-        """Replace `metrics.prom`.
+        """Replace `metrics.prom`, which the node exporter of Prometheus reads.
 
+        It holds times, durations, failures and results of the versions in use, and the disk space.
         Each value names its run folder, so that several run folders do not collide.
 
         Args:
             stages: The versions in use by stage.
             models: The models in use by network.
-            failed: The stage that failed in this run, or `promote`.
+            failed: The stage that failed in this run, or `promote`; None without a failure.
+
+        Raises:
+            RunFolderError: The file cannot be written.
         """
         from prometheus_client import write_to_textfile  # noqa: PLC0415 - slow to load
 
@@ -91,7 +102,10 @@ class RunLog:
 
 
 class _Gauges:
-    """The gauges of a run folder, whose path is the first label of each."""
+    """Collects the gauges of a run folder; a gauge is a number with labels, in Prometheus' words.
+
+    The path of the run folder is the first label of each.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
@@ -112,13 +126,17 @@ class _Gauges:
             gauge.labels(self._run_dir, label_value).set(value)
 
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
+        """Register a gauge, whose labels after the run folder are `labels`, and return it."""
         from prometheus_client import Gauge  # noqa: PLC0415 - as above
 
         names = ["run_dir", *labels]
         return Gauge(f"hep_pipeline_{name}", description, names, registry=self.registry)
 
     def add_stages(self, stages: Mapping[str, Version | None], failed: str | None) -> None:
-        """Add when each version in use was made, how long that took, and which stage failed."""
+        """Add a gauge for when each version in use was made, how long that took, and failures.
+
+        The gauge of failures is 1 for the stage that failed and 0 for all others.
+        """
         versions = {name: version for name, version in stages.items() if version is not None}
         created = {name: version.manifest.created.timestamp() for name, version in versions.items()}
         seconds = {name: version.manifest.seconds for name, version in versions.items()}
@@ -140,9 +158,14 @@ class _Gauges:
 
 
 def results(stages: Mapping[str, Version | None]) -> dict[str, dict[str, float]]:
-    """Numbers of files by their state, of events by sample, and accuracies by network.
+    """Return the numbers of files and events and the accuracies that the versions in use record.
 
-    What a damaged version would say is missing.
+    Args:
+        stages: The versions in use by stage; None where there is none.
+
+    Returns:
+        Three groups: `files` by state (read, skipped, waiting), `events` by sample, and `accuracy`
+        on the test split by network. A group is empty if its stage has no readable output.
     """
     values: dict[str, dict[str, float]] = {"files": {}, "events": {}, "accuracy": {}}
     ingested, evaluated = stages.get("ingest"), stages.get("evaluate")
@@ -168,8 +191,8 @@ def timestamp(when: str) -> float:
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """Bytes of all files, including those that other versions share.
+    """Return the sum of the sizes of all files [bytes]; folders and missing files count 0.
 
-    Folders and missing files count 0.
+    A file that several paths share by hard links counts once per path.
     """
     return sum(path.stat().st_size for path in paths if path.is_file())

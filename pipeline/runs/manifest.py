@@ -30,12 +30,14 @@ VERSION_NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
 
 
 def _check_version_name(name: str) -> str:
+    """Return the name of a version unchanged, or refuse it, for pydantic."""
     if not VERSION_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is no name of a version, such as 0002-1f0a93bc")
     return name
 
 
 def _check_paths_inside(files: list[OutputFile]) -> list[OutputFile]:
+    """Return the files of a version unchanged, or refuse a path that leads out of its folder."""
     for file in files:
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts:
@@ -77,16 +79,19 @@ class Manifest(BaseModel):
 
 
 class _RecordedCheck(BaseModel):
+    """A condition that a stage checked on its output; see `pipeline.stages.base.Check`."""
+
     name: str
     passed: bool
     detail: str
 
 
 class Acceptance(BaseModel):
-    """A `plan --accept` of a version."""
+    """The record of a `plan --accept`, which declares a stale version up to date."""
 
     when: Time
     reasons: list[str]
+    """Why the version was stale."""
 
 
 class StageManifest(Manifest):
@@ -112,6 +117,8 @@ class StageManifest(Manifest):
 
 
 class _Improvement(BaseModel):
+    """How much better a promoted model is than the model that was in use before."""
+
     value: float
     error: float
 
@@ -147,7 +154,15 @@ _EARLIER_TYPE: Final = TypeAdapter(Manifest)
 def read_manifest(
     path: Path, manifest_type: type[AnyManifest], *, remedy: str
 ) -> AnyManifest | Manifest:
-    """Read and check a manifest; one of earlier code is a plain `Manifest`.
+    """Read and check a manifest.
+
+    Args:
+        path: The file `manifest.json`.
+        manifest_type: The type that a manifest of this release has to match.
+        remedy: A sentence for the error message that says what to do.
+
+    Returns:
+        A value of that type; a plain `Manifest` with few keys if an earlier release wrote it.
 
     Raises:
         RunFolderError: It cannot be read, lacks a key, has a wrong value, or was changed after it
@@ -157,6 +172,7 @@ def read_manifest(
     if not isinstance(document, dict):
         raise damaged(path, "it holds no JSON object", remedy)
     version = document.get("manifest_version")
+    # Earlier releases wrote fewer keys, so only those that every release has are checked.
     if version in range(1, MANIFEST_VERSION):
         return check_document(document, _EARLIER_TYPE, path=path, remedy=remedy)
     if isinstance(version, int) and version > MANIFEST_VERSION:

@@ -24,7 +24,13 @@ REGISTRY: Final = "registry"
 
 
 def model_digest(files: Iterable[OutputFile], folder: str = "model") -> str:
-    """Digest of the bytes of a model."""
+    """Return one digest of the bytes of all files of a model.
+
+    Args:
+        files: The files of a version or of a promoted model.
+        folder: The folder of the model there. Its name does not count, so the same model has the
+            same digest in a training and in the registry.
+    """
     digests = {
         file.path.removeprefix(folder): file.digest
         for file in files
@@ -49,9 +55,14 @@ class Registry(VersionStore[PromotedModel]):
 
     @classmethod
     def model_in_use(cls, run_dir: Path, network: str | None = None) -> PromotedModel:
-        """The model in use; `network` says which of several.
+        """Return the promoted model that is in use, after a check of its files.
+
+        Args:
+            run_dir: The run folder.
+            network: Whose model; only needed if models of several networks are in use.
 
         Raises:
+            DamagedOutputError: A file of the model is gone or changed.
             MissingInputError: No model is in use.
             ConfigError: Several models are in use, or none of this network.
         """
@@ -97,7 +108,7 @@ class Registry(VersionStore[PromotedModel]):
         return [model.name for model in self._models() if model.manifest.withdrawn is None]
 
     def withdrawn_digests(self) -> set[str]:
-        """Digests of the models that were rolled back."""
+        """Return the digests of the models that were rolled back, as `model_digest` makes them."""
         return {
             model_digest(model.files)
             for model in self._models()
@@ -109,7 +120,12 @@ class Registry(VersionStore[PromotedModel]):
         return [model for model in models if model is not None]
 
     def commit(self, folder: Path, manifest: Mapping[str, Any]) -> PromotedModel:
-        """Put a model whose folder is complete in use."""
+        """Put a model in use: flush its files to disk, write its manifest, set the pointer.
+
+        Args:
+            folder: The folder of the model, with all its files.
+            manifest: All keys of the manifest but those about the files.
+        """
         without = {MANIFEST, own_folders.MARKER}
         outputs = written_files(folder, without=without, earlier=EarlierFiles(self.folder, {}))
         return self.publish(folder, manifest, outputs)
@@ -119,9 +135,10 @@ class Registry(VersionStore[PromotedModel]):
         self.update_manifest(model, withdrawn=when)
 
     def recovered(self) -> PromotedModel | None:
-        """The model in use, after a missing pointer was set to the newest promoted model.
+        """Return the model in use; a missing pointer is first set to the newest promoted model.
 
-        It is missing after a kill just before it was written, or if somebody removed a damaged one.
+        The pointer is the file that names the model in use. It is missing after a kill just before
+        it was written, or if somebody removed a damaged one.
         """
         promoted = self.promoted()
         if promoted and not self.pointer.exists():
@@ -129,7 +146,7 @@ class Registry(VersionStore[PromotedModel]):
         return self.current()
 
     def remove_unpublished(self) -> None:
-        """Remove models newer than the one in use, except withdrawn ones.
+        """Remove models newer than the one in use, except those that were rolled back.
 
         A kill came before they were in use. `rollback` would take them for earlier models.
         """

@@ -22,10 +22,15 @@ _RESERVED_NAMES: Final = frozenset({"plots", "events", "features", "keys", "boos
 
 
 def find_models(arguments: Sequence[str], classes: Sequence[str] | None = None) -> list[FoundModel]:
-    """Read models.
+    """Read the models that a user names on the command line.
 
-    An argument is `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a
-    folder of several.
+    A model without an explicit name is called after its file or folder; if that name is taken,
+    the folder two levels up is put before it.
+
+    Args:
+        arguments: Each is `PATH` or `NAME=PATH`. A path is an ONNX file, the folder of a training
+            run, or a folder of several.
+        classes: The classes that every model must have; None allows all.
 
     Raises:
         MissingInputError: There is no model at a path.
@@ -35,12 +40,14 @@ def find_models(arguments: Sequence[str], classes: Sequence[str] | None = None) 
     models: dict[str, FoundModel] = {}
     for argument in arguments:
         explicit_name, separator, path = argument.partition("=")
+        # An existing path may hold an equals sign itself.
         if not separator or Path(argument).exists():
             explicit_name, separator, path = "", "", argument
         for location in _model_locations(Path(expand_path(path))):
             name = explicit_name
             if not separator:
                 name = _default_name(location)
+                # Networks of two runs often have the same name.
                 if name in models:
                     name = f"{location.parent.parent.name}-{name}"
             if name in models or name in _RESERVED_NAMES or not _NAME.fullmatch(name):
@@ -57,7 +64,7 @@ def find_models(arguments: Sequence[str], classes: Sequence[str] | None = None) 
 
 
 def _default_name(location: Path) -> str:
-    """The name of a model without an explicit one: of its ONNX file or folder."""
+    """Return the name of a model without an explicit one: that of its ONNX file or folder."""
     # All files of the stage `export` are named `<network>/model.onnx`.
     if location.name == "model.onnx":
         return location.parent.name
@@ -65,7 +72,14 @@ def _default_name(location: Path) -> str:
 
 
 def _model_locations(path: Path) -> list[Path]:
-    """ONNX files and folders of training runs that a path stands for."""
+    """Return the ONNX files and folders of training runs that a path stands for.
+
+    The path may be a file, the folder `model` in that of a training, the folder of a training,
+    or a folder with trainings and exported networks directly below it.
+
+    Raises:
+        MissingInputError: The path does not exist, or holds none of these.
+    """
     if path.is_file():
         return [path]
     if (path / "model.json").is_file():
@@ -88,6 +102,7 @@ def _model_locations(path: Path) -> list[Path]:
 
 
 def _read(name: str, location: Path) -> FoundModel:
+    """Read the model of a training folder or an ONNX file, under a name; refuse damaged files."""
     check_output_files(location)
     if not location.is_file():
         return read_trained(name, location)

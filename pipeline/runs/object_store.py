@@ -37,11 +37,12 @@ from pipeline.runs.state_files import read_state
 #: File of the run folder with its tokens, by folder on object storage.
 _TOKENS: Final = "storage.json"
 _TOKENS_TYPE: Final = TypeAdapter(dict[str, list[str]])
+#: Paths of stored files below the folder of the stage; all others are not ours to remove.
 _OBJECT: Final = re.compile(rf"(?:{KERNELS}/)?{VERSION_NAME.pattern}/.+")
 
 
 class ObjectStore:
-    """The objects of one stage.
+    """Knows the objects (stored files) of one stage, and whether this run folder owns them.
 
     Args:
         root: The folder on object storage.
@@ -54,6 +55,9 @@ class ObjectStore:
 
     def claim(self) -> None:
         """Make this run folder the owner of the folder on object storage, unless it is already.
+
+        Ownership is a random token that stands both in the run folder and on object storage. A
+        folder there that has another owner, or objects of an unknown one, is refused.
 
         Raises:
             StorageInUseError: Another run folder owns it, or nobody knows who wrote its objects.
@@ -76,7 +80,11 @@ class ObjectStore:
         self._write_owner(f"{token} {self._stage_folder}")
 
     def is_owned(self) -> bool:
-        """Whether this run folder owns the folder on object storage."""
+        """Return whether this run folder owns the folder on object storage.
+
+        It does if it knows the token that is stored there, and is no copy of the owner: either the
+        stored path is its own, or no run folder with the token is at the stored path any more.
+        """
         # Earlier releases wrote no path, and noted two tokens, of the last run and the one before.
         token, _, owner_folder = self._owner().partition(" ")
         if token not in self._tokens(self._stage_folder):
@@ -86,10 +94,16 @@ class ObjectStore:
         return is_here or token not in self._tokens(Path(owner_folder))
 
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
-        """The files that the run of a version wrote, without kernel outputs."""
+        """Describe the files that the run of a version wrote, without kernel outputs.
+
+        Args:
+            version: The name of the version, such as `0002-1f0a93bc`.
+            digests: Known digests by path; files without one are read.
+        """
         folder = self.root / version
 
         def describe(path: str, size: int) -> OutputFile:
+            """Return the record of one file for the manifest."""
             with translate_fs_errors(folder, path):
                 digest = digests.get(path) or file_digest(folder / path)
                 return OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path))
@@ -100,7 +114,10 @@ class ObjectStore:
             return list(threads.map(describe, sizes.keys(), sizes.values()))
 
     def unused(self, used: Collection[str]) -> dict[str, dict[str, int]]:
-        """Sizes of the objects of this run folder that nothing uses.
+        """Find the objects that nothing uses; none if this run folder does not own them.
+
+        Args:
+            used: Paths of used objects, below the folder of the stage.
 
         Returns:
             Sizes [bytes] by name of the version and path below the folder of the stage.
@@ -115,7 +132,11 @@ class ObjectStore:
         return dict(unused)
 
     def remove(self, paths: Collection[str]) -> None:
-        """Remove objects by their paths below the folder of the stage."""
+        """Remove objects by their paths below the folder of the stage.
+
+        Raises:
+            RefusedFileError: An object is still there afterwards.
+        """
         if not paths:
             return
         system, root = path_to_fs(self.root)
@@ -151,11 +172,15 @@ class ObjectStore:
                 return ""
 
     def _write_owner(self, owner: str) -> None:
-        """Write token and path of the owner; of several run folders only one succeeds."""
+        """Write token and path of the owner; of several run folders only one succeeds.
+
+        Raises:
+            StorageInUseError: Another run folder has written its own before.
+        """
         system, name = path_to_fs(self.root / MARKER)
         with translate_fs_errors(self.root, "the storage"):
             try:
-                # To create is a conditional PUT (If-None-Match).
+                # The mode `create` fails if the object exists: a PUT with `If-None-Match`.
                 system.pipe_file(name, owner.encode(), mode="create")
             except FileExistsError as cause:
                 raise StorageInUseError(
@@ -165,7 +190,7 @@ class ObjectStore:
 
 
 def _read_tokens(stage_folder: Path) -> dict[str, list[str]]:
-    """The tokens of a run folder, by folder on object storage."""
+    """Return the tokens of a run folder, by folder on object storage; empty without any."""
     path = stage_folder / _TOKENS
     if not os.path.lexists(path):
         return {}

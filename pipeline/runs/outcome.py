@@ -12,19 +12,21 @@ _MAX_NAMED_FILES: Final = 3
 
 
 class CommandResults:
-    """The results of one command, stage by stage, without what it neither made nor used."""
+    """Collects the results of one command: of each version that it made or used."""
 
     def __init__(self) -> None:
         self.phrases: list[str] = []
-        """For a line of the terminal."""
+        """Phrases for the last line in the terminal."""
         self.values: dict[str, Any] = {}
-        """For JSON."""
+        """The same results, and more, for the JSON that the command of `notify` gets."""
         self._phrases_of_stage: dict[str, list[str]] = {}
+        """The phrases that each stage added, so that they can be replaced."""
 
     def add(self, phrase: str, **values: Any) -> None:
-        """Add a result: a phrase for the line, values for JSON.
+        """Add a result: a phrase for the last line, and values for JSON by key.
 
-        Mappings of the same key are joined.
+        A value that is a mapping is joined with an earlier mapping of the same key; any other
+        value replaces an earlier one.
         """
         self.phrases.append(phrase)
         for key, value in values.items():
@@ -34,7 +36,12 @@ class CommandResults:
                 self.values[key] = value
 
     def add_stage(self, version: Version, *, is_new: bool) -> None:
-        """Add a version that a stage made, or that is up to date."""
+        """Add the results of a version; those that the same stage added before are replaced.
+
+        Args:
+            version: The version in use after the stage.
+            is_new: Whether this command made it; otherwise it was up to date.
+        """
         stage = version.manifest.stage
         # A stage that repairs its output was added before.
         for phrase in self._phrases_of_stage.pop(stage, []):
@@ -72,14 +79,14 @@ class CommandResults:
             self.add(phrase, waiting_files=waiting)
 
     def _add_accuracies(self, split: str, accuracies: dict[str, float], *, key: str) -> None:
-        """Add accuracies on a split by network."""
+        """Add the accuracy of each network on a split (validation or test) of the events."""
         self.values[key] = accuracies
         for network, accuracy in accuracies.items():
             self.phrases.append(f"{split} accuracy of {network} {accuracy:.3f}")
 
 
 def _first_names(names: list[str]) -> str:
-    """The first names, and how many more there are.
+    """Return the first names, and how many more there are, as a phrase.
 
     Examples:
         >>> _first_names(["a", "b", "c", "d", "e"])

@@ -47,13 +47,13 @@ class OutputFile(NamedTuple):
     """Digest of the footer of Parquet; empty for all other files."""
 
     def location(self, folder: Path) -> Path:
-        """The file; `folder` is that of the version."""
+        """Return the path of the file; `folder` is that of the version."""
         return (as_path(self.lies_in) if self.lies_in else folder) / self.path
 
     def exists(self, folder: Path) -> bool:
-        """Whether the file is in the version folder.
+        """Return whether the file is in the version folder.
 
-        On object storage every file counts as there.
+        A file on object storage always counts as there, since a request would take long.
         """
         return bool(self.lies_in) or self.location(folder).exists()
 
@@ -68,7 +68,15 @@ class EarlierFiles(NamedTuple):
     """Folders of the new version whose files may be copies of the earlier ones."""
 
     def taken_over(self, path: Path, name: str) -> OutputFile | None:
-        """The earlier file of a name if a new file is a link to it or, in some parts, a copy."""
+        """Return the earlier file of a name if a new file was taken over from it; else None.
+
+        It was if both are the same file on disk (a hard link), or if their bytes are equal in a
+        folder that may hold copies.
+
+        Args:
+            path: The new file.
+            name: Its path below the folder of the new version.
+        """
         earlier_path = self.folder / name
         if name not in self.files or not earlier_path.is_file():
             return None
@@ -88,10 +96,16 @@ def written_files(
     earlier: EarlierFiles,
     volatile: Collection[str] = (),
 ) -> list[OutputFile]:
-    """Describe all files of a version, by path, and flush them and their names to the disk.
+    """Describe all files of a new version, ordered by path, and flush them to the disk.
 
-    A file that was taken over from the version in use keeps its digest: a new one would hide
-    damage. Files of the names in `without` are left out.
+    A file that was taken over from the version in use keeps its recorded digest: a new one would
+    hide damage since then.
+
+    Args:
+        folder: The folder of the version.
+        without: Names of files that are left out.
+        earlier: Files of the version in use, which may have been taken over.
+        volatile: Keys of JSON files that do not count; see `without_volatile`.
     """
     paths = sorted(folder.rglob("*"))
     folders = [path for path in paths if path.is_dir()]
@@ -105,13 +119,16 @@ def written_files(
         flush_file(path)
         earlier_file = earlier.taken_over(path, name)
         outputs.append(earlier_file or _describe(path, name, volatile))
+    # The names of files belong to their folders, which need a flush of their own.
     for path in (folder, *folders):
         flush_folder(path)
     return outputs
 
 
 def _describe(path: Path, name: str, volatile: Collection[str]) -> OutputFile:
+    """Return size and digests of a file; `name` is its path below the folder of the version."""
     digest = _digest(path)
+    # Of a file that is no JSON, the content is the bytes.
     json_digest = _json_digest(path, volatile)
     return OutputFile(
         name, path.stat().st_size, digest, json_digest or digest, footer=footer_of(path)
@@ -119,7 +136,11 @@ def _describe(path: Path, name: str, volatile: Collection[str]) -> OutputFile:
 
 
 def _json_digest(path: Path, volatile: Collection[str]) -> str | None:
-    """Digest of the content of a JSON file; None for other files."""
+    """Return the digest of a JSON file's content without volatile keys.
+
+    None for other files, and for a file whose text is no JSON. A `.jsonl` file counts as the list
+    of its lines, each one JSON value.
+    """
     if path.suffix not in {".json", ".jsonl"}:
         return None
     text = path.read_text(encoding="utf-8")
@@ -128,18 +149,25 @@ def _json_digest(path: Path, volatile: Collection[str]) -> str | None:
         document = json.loads(text) if has_one_value else list(map(json.loads, text.splitlines()))
     except ValueError:
         return None
+    # The paths of volatile keys begin with the name of the file.
     return digest_of(without_volatile({path.name: document}, volatile)[path.name])
 
 
 def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
-    """Files that are missing, or whose size changed."""
-    # One list for all versions of a stage on object storage.
+    """Return the files that are missing, or whose size is not the recorded one.
+
+    Args:
+        folder: The folder of the version.
+        files: Its files, of which some may lie on object storage.
+    """
+    # One request lists the folder of the stage there, which holds the folders of all its versions.
     roots = {file.lies_in.rpartition("/")[0] for file in files if file.lies_in}
     stored_sizes = {
         f"{root}/{path}": size for root in roots for path, size in file_sizes(as_path(root)).items()
     }
 
     def size_of(file: OutputFile) -> int | None:
+        """Return the present size of a file [bytes]; None if it is missing."""
         if file.lies_in:
             return stored_sizes.get(f"{file.lies_in}/{file.path}")
         try:
@@ -151,15 +179,20 @@ def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 
 
 def damaged_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
-    """Files that are missing or not what was written, without reading large files whole.
+    """Return the files that are missing or not what was written.
 
-    Of Parquet the footer is compared, since its readers check the pages; of other large files the
-    size. A file in which damage was found before is read whole.
+    Large files are not read whole, with one exception. The criterion is, in this order:
+
+    - The size differs, or the file is missing: damaged.
+    - Damage was found in it before: the digest of all bytes is compared.
+    - Parquet: the digest of the footer is compared, since its readers check the pages.
+    - Any other file of at most 16 MiB: the digest of all bytes is compared.
     """
     missing = {file.path for file in missing_files(folder, files)}
     suspected = suspected_files(folder)
 
     def is_damaged(file: OutputFile) -> bool:
+        """Return whether a file fails the criterion above."""
         path = file.location(folder)
         if file.path in missing:
             return True
@@ -176,7 +209,7 @@ def damaged_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 
 
 def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
-    """Files that are missing, or whose bytes changed; reads all files."""
+    """Return the files that are missing, or whose bytes changed; it reads all files whole."""
     missing = missing_files(folder, files)
     return [
         file for file in files if file in missing or _digest(file.location(folder)) != file.digest
@@ -184,9 +217,9 @@ def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 
 
 def suspected_files(folder: Path) -> frozenset[str]:
-    """Paths of files of a version in which a reader found damage.
+    """Return the paths of files of a version in which a reader found damage.
 
-    They may have been restored since.
+    They may have been restored since. A note that is missing or cannot be read names none.
     """
     try:
         paths = json.loads((folder / SUSPECTED).read_text(encoding="utf-8"))
@@ -215,9 +248,13 @@ def content_digest(
     patterns: Sequence[str],
     volatile: Collection[str] = (),
 ) -> str:
-    """One digest of the content of the files and counters that match patterns.
+    """Return one digest of the content of the files and counters that match patterns.
 
-    `*` in a pattern also matches slashes. `volatile` are keys of the counters that do not count.
+    Args:
+        files: The files of a version.
+        counters: The counters in its manifest; a counter `x` has the path `counters/x`.
+        patterns: Patterns of paths; `*` also matches slashes.
+        volatile: Keys of the counters that do not count; see `without_volatile`.
     """
     digests: dict[str, Any] = {file.path: file.content for file in files}
     lasting_counters = without_volatile({"counters": counters}, volatile)["counters"]
@@ -232,7 +269,7 @@ def content_digest(
 
 
 def digest_of(document: object) -> str:
-    """Digest of JSON content.
+    """Return a digest of JSON content, in which the order of keys does not count.
 
     Examples:
         >>> digest_of({"folds": 4, "slots": 2}) == digest_of({"slots": 2, "folds": 4})
@@ -242,7 +279,10 @@ def digest_of(document: object) -> str:
 
 
 def without_volatile(document: Mapping[str, Any], volatile: Collection[str]) -> dict[str, Any]:
-    """JSON content without volatile keys, which are paths of keys; `*` is any key or index.
+    """Return JSON content without volatile keys: those that differ between equal results.
+
+    `volatile` are paths of keys, joined by slashes; `*` stands for any key or index. The argument
+    stays as it is.
 
     Examples:
         >>> without_volatile({"hlf": {"loss": 0.3, "seconds": 5}}, ["*/seconds"])
@@ -254,7 +294,11 @@ def without_volatile(document: Mapping[str, Any], volatile: Collection[str]) -> 
 
 
 def _without_paths(document: Any, paths: Sequence[tuple[str, ...]]) -> Any:
-    """JSON content without the values at some paths."""
+    """Return JSON content without the values at some paths, each a tuple of keys.
+
+    It descends level by level; at each, the paths that match the key lose their first element. An
+    empty rest of a path means that the value at this key is left out.
+    """
     if isinstance(document, Mapping):
         lasting = {}
         for key, child in document.items():
@@ -269,7 +313,10 @@ def _without_paths(document: Any, paths: Sequence[tuple[str, ...]]) -> Any:
 
 
 def footer_of(path: Path) -> str:
-    """Digest of the footer of Parquet, for a manifest; empty for all other files."""
+    """Return the digest of the footer of a Parquet file; empty for all other files.
+
+    The footer is the part at the end that describes the file.
+    """
     return _digest(path, footer_digest) if path.suffix == ".parquet" else ""
 
 
@@ -282,5 +329,6 @@ def digest_of_file(path: Path) -> str | None:
 
 
 def _digest(path: Path, read: Callable[[Path], str] = file_digest) -> str:
+    """Return the digest that a function reads, with errors of remote storage made readable."""
     with translate_fs_errors(path, "its content"):
         return read(path)

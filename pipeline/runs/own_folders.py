@@ -18,7 +18,7 @@ MARKER: Final = "made-by-hep-pipeline"
 
 
 def make(folder: Path, note: str = "") -> None:
-    """Make a folder with the marker, which holds a note."""
+    """Make a folder with the marker file, whose content is a note; see `read_note`."""
     folder.mkdir(parents=True)
     (folder / MARKER).write_text(note, encoding="utf-8")
 
@@ -32,9 +32,10 @@ def read_note(folder: Path) -> str:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether this code made a folder. A symbolic link is never ours.
+    """Return whether this code made a folder: it holds the marker file, or nothing at all.
 
-    A kill between folder and marker leaves an empty folder, so an empty folder counts as ours.
+    A kill between folder and marker leaves an empty folder, so that counts as ours. A symbolic
+    link is never ours.
     """
     if folder.is_symlink() or not folder.is_dir():
         return False
@@ -42,9 +43,9 @@ def is_ours(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder if it is ours.
+    """Remove a folder with its content if it is ours; otherwise nothing happens.
 
-    The marker comes last, so that after a kill it is still ours.
+    The marker comes last, so that the folder is still ours after a kill.
     """
     if not is_ours(folder):
         return
@@ -59,9 +60,10 @@ def remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def claimed(folders: Iterable[Path]) -> Iterator[None]:
-    """Claim folders that a job reads or writes, so that nobody removes them.
+    """Claim folders that a job reads or writes, so that nobody removes them meanwhile.
 
-    The claim ends with the process.
+    A claim is a shared lock on the marker file of a folder, so several jobs can claim the same.
+    It ends with the block, or with the process.
     """
     with contextlib.ExitStack() as claims:
         for folder in folders:
@@ -74,7 +76,11 @@ def claimed(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether a running job has claimed a folder."""
+    """Return whether a running job has claimed a folder.
+
+    An exclusive lock on the marker file is refused as long as a job holds a shared one. A folder
+    without a marker is not claimed.
+    """
     try:
         with (folder / MARKER).open("r+") as marker:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,9 +93,15 @@ def is_claimed(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside the one of `--out`, which gets its name when the work is done.
+    """Yield a temporary folder for the output of a command; it becomes `folder` at the end.
 
-    It is removed after a failure. The result belongs to the user: it is none of ours.
+    The temporary folder is hidden and lies beside `folder`, which must not exist. It is removed
+    after a failure. The finished folder has no marker: it belongs to the user, and is never
+    removed by this code.
+
+    Raises:
+        RunFolderError: The folder exists already, or cannot be written.
+        FolderInUseError: Another command is writing it.
     """
     if folder.exists():
         raise RunFolderError(

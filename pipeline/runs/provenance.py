@@ -49,7 +49,10 @@ def now() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of Python and of the packages that can change numbers or figures."""
+    """Return the versions of Python and of the packages that can change numbers or figures.
+
+    A package that is missing has the version "not installed".
+    """
     versions = {name: installed_version(name) or "not installed" for name in _PACKAGES}
     return {"python": platform.python_version(), **versions}
 
@@ -63,7 +66,10 @@ def installed_version(package: str) -> str | None:
 
 
 def code_version() -> str:
-    """Commit of the checkout, and whether its code differs from it; else the installed release."""
+    """Return the commit of the checkout, or the installed release if there is no checkout.
+
+    "with local changes" follows if files outside `docs` differ from the commit.
+    """
     commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:
         return f"release {installed_version(DISTRIBUTION) or 'unknown'}"
@@ -72,7 +78,10 @@ def code_version() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git for the checkout; None if there is no git, no checkout or no commit."""
+    """Return the output of a git command in the checkout, without space at its ends.
+
+    None if there is no git or no checkout, or if the command fails or takes more than 30 s.
+    """
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         return None
