@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from uproot.models.RNTuple import RField
 
+#: A basket is cut inside only if it is larger than this number of pieces.
 _MAX_CHUNKS_PER_BASKET: Final = 4
 #: Uncompressed bytes to read at once: 1000 events of Delphes. The cost of a call is negligible
 #: then.
@@ -39,6 +40,7 @@ def piece_edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
     events, as `hadd` makes them, is cut into short pieces where they are heavy.
     """
     boundaries = basket_boundaries(branches)
+    # The boundaries around the range: the last one up to `start`, the first one from `stop` on.
     first, last = bisect_right(boundaries, start) - 1, bisect_left(boundaries, stop)
     boundaries = boundaries[first : last + 1]
     return chunk_edges(
@@ -47,7 +49,10 @@ def piece_edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
 
 
 def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArray[np.float64]:
-    """(num_boundaries,) uncompressed bytes before each boundary, up to a constant."""
+    """(num_boundaries,) uncompressed bytes before each boundary; only differences have a meaning.
+
+    Every branch has its own baskets. Bytes at a boundary inside a basket are interpolated.
+    """
     running = np.zeros(len(boundaries))
     if isinstance(branches[0], RField):
         cluster_starts = basket_boundaries(branches)
@@ -58,16 +63,22 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
         starts = np.asarray(branch.entry_offsets)
         sizes = np.asarray(branch.member("fBasketBytes")[: len(starts) - 1])
         if len(sizes) < len(starts) - 1 or not sizes.all():
-            # Some baskets stand in the tree itself; each entry counts the same then.
+            # Baskets that are stored in the tree itself have no size here. Each entry then counts
+            # the same.
             sizes = np.diff(starts)
         bytes_before = np.cumsum([0, *sizes])
+        # The sizes are compressed; one factor for the whole branch makes them uncompressed.
         compression = branch.uncompressed_bytes / bytes_before[-1]
         running += np.interp(boundaries, starts, bytes_before) * compression
     return running
 
 
 def _cluster_bytes(fields: Sequence[Any]) -> list[int]:
-    """Bytes of some fields of an RNTuple in each of its clusters."""
+    """Uncompressed bytes of some fields of an RNTuple in each of its clusters.
+
+    A cluster is a block of entries. A field has columns, and a column has pages in each cluster.
+    The bytes are the numbers of elements of all pages, times the size of an element.
+    """
     ntuple = fields[0].ntuple
     form, _ = ntuple.to_akform(filter_name=[field.path for field in fields])
     buffers = form.expected_from_buffers(buffer_key="{form_key}")
@@ -75,6 +86,7 @@ def _cluster_bytes(fields: Sequence[Any]) -> list[int]:
     # added.
     item_bytes = {}
     for name, dtype in buffers.items():
+        # The names of buffers contain `column-NUMBER`.
         if "column-" in name:
             record = ntuple.column_records[int(name.split("-")[1])]
             item_bytes[record.field_id] = dtype.itemsize
@@ -97,9 +109,16 @@ def chunk_edges(
 ) -> list[int]:
     """Edges of pieces from `start` to `stop` of at most `chunk` entries, at ends of baskets.
 
-    With `running_sizes` (num_boundaries,), `chunk` is in their unit. Baskets of more than 4 `chunk`
-    are cut inside. Every piece then decompresses the whole basket again, which takes longer but
-    bounds the memory.
+    A piece takes the next basket as long as it stays within `chunk`; it has at least one basket. A
+    piece of more than 4 `chunk` is cut inside. Every part then decompresses the whole basket again,
+    which takes longer but bounds the memory.
+
+    Args:
+        boundaries: Entries at which baskets begin and end.
+        start: First entry.
+        stop: Entry after the last.
+        chunk: Largest size of a piece: entries, or the unit of `running_sizes`.
+        running_sizes: (num_boundaries,) size of all before each boundary; None counts entries.
 
     Examples:
         >>> chunk_edges([0, 100], 0, 100, 10)
@@ -112,6 +131,7 @@ def chunk_edges(
     running = boundaries if running_sizes is None else running_sizes
 
     def size(first: int, last: int) -> float:
+        # Inside a basket the size is interpolated.
         size_before, size_at_end = np.interp([first, last], boundaries, running)
         return float(size_at_end - size_before)
 
@@ -119,11 +139,13 @@ def chunk_edges(
     edges = [start]
     for cut, next_cut in zip(cuts, [*cuts[1:], None], strict=True):
         piece_start = edges[-1]
+        # The piece can end at the next cut instead.
         if next_cut is not None and size(piece_start, next_cut) <= chunk:
             continue
         num_entries = cut - piece_start
         num_pieces = math.ceil(size(piece_start, cut) / (_MAX_CHUNKS_PER_BASKET * chunk))
-        # Baskets that stand in the tree itself have no bytes, and an entry is not cut.
+        # Baskets stored in the tree itself may have no bytes, so there is at least one piece. There
+        # are at most as many as entries.
         num_pieces = min(max(num_pieces, 1), num_entries)
         edges += [
             piece_start + num_entries * piece // num_pieces for piece in range(1, num_pieces + 1)

@@ -60,14 +60,19 @@ def column_numbers(
     dtype: str | None = None,
     first: int = 0,
 ) -> NDArray[Any]:
-    """The numbers of the weight or a pass-through column, from its branch.
+    """(num_events,) numbers of a weight, a pass-through column or a column of `label_by`.
 
-    `first` is the entry of the first event of the array. `dtype` None keeps the type of the branch.
+    Args:
+        array: Content of the branch: a number, or a list of numbers, for each event.
+        column: Name of the column; it decides which key of the config an error names.
+        source: Branch, and position in its lists, of the column.
+        path: File, for messages.
+        dtype: Type of the result; None keeps that of the branch.
+        first: Entry of the first event of the array in the file.
 
     Raises:
         WrongBranchTypeError: The branch has no such number in an event, several where one is
-            needed,
-            or no numbers.
+            needed, or no numbers.
     """
     key = config_key(column)
     remedy = (
@@ -110,7 +115,10 @@ class Variation(NamedTuple):
 def variation_numbers(
     array: ak.Array, column: str, source: ColumnSource, length: int, *, path: str, first: int = 0
 ) -> Variation:
-    """The numbers of a weight, whose lists are empty or of `length`; `first` is the first entry.
+    """The numbers of one of `ingest.weights`, which events with an empty list lack.
+
+    The branch has a number for each event, or a list that is empty or of `length`. The other
+    arguments are those of `column_numbers`.
 
     Raises:
         WrongBranchTypeError: A list has another length, so that its numbers mean something else.
@@ -139,7 +147,10 @@ def variation_numbers(
 def list_numbers(
     array: ak.Array, location: BranchLocation, dtype: str | None
 ) -> tuple[Offsets, NDArray[Any]]:
-    """Offsets and flat numbers of a branch that holds one list per event."""
+    """Offsets (num_events + 1,) and flat numbers of a branch that holds one list per event.
+
+    `dtype` None keeps the type of the branch.
+    """
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
         raise location.error(
@@ -156,7 +167,13 @@ def first_numbers(
     location: BranchLocation,
     first: int,
 ) -> tuple[Offsets, NDArray[Any]]:
-    """Offsets and numbers of the first `counts` (num_events,) slots of each list."""
+    """Offsets and numbers of the first `counts` (num_events,) slots of each list.
+
+    `first` is the entry of the first event, for messages.
+
+    Raises:
+        WrongBranchTypeError: A count is negative, not whole, or above the number of slots.
+    """
     lengths = np.diff(offsets)
     is_wrong = (counts < 0) | (counts > lengths) | (counts != np.floor(counts))
     if is_wrong.any():
@@ -165,6 +182,7 @@ def first_numbers(
             f"has {lengths[event]} slots in entry {first + event}, but its counter says "
             f"{counts[event]}."
         )
+    # Position of each number within its list.
     slots = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     is_filled = slots < np.repeat(counts, lengths)
     new_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -174,9 +192,13 @@ def first_numbers(
 def event_numbers(
     array: ak.Array, location: BranchLocation, dtype: str | None, first: int
 ) -> NDArray[Any]:
-    """One number per event, of a plain branch or, as Delphes writes it, of lists with one number.
+    """(num_events,) the number of each event, of a plain branch or of lists of one number.
 
-    `first` is the entry of the first event.
+    Delphes writes such lists. `dtype` None keeps the type of the branch; `first` is the entry of
+    the first event, for messages.
+
+    Raises:
+        WrongBranchTypeError: A list has another length, or the branch holds no numbers.
     """
     if array.ndim == 1 and array.layout.is_numpy:
         return _convert(array.layout.data, location, dtype)
@@ -191,7 +213,11 @@ def event_numbers(
 
 
 def _convert(values: NDArray[Any], location: BranchLocation, dtype: str | None) -> NDArray[Any]:
-    """Numbers in the type of their field; None keeps their type."""
+    """Numbers in the type of their field; `dtype` None keeps their type.
+
+    Floats of an integer field become float64 here, and are converted after the events with NaN and
+    infinity are dropped.
+    """
     if values.dtype.kind not in "biuf":
         raise location.error(f"holds {values.dtype}; numbers are needed.")
     if dtype is None:
@@ -199,7 +225,6 @@ def _convert(values: NDArray[Any], location: BranchLocation, dtype: str | None) 
     if np.dtype(dtype).kind == "f":
         return values.astype(dtype, copy=False)
     if values.dtype.kind == "f":
-        # Floats of an integer field stay floats until NaN and infinity are rejected.
         return values.astype(np.float64, copy=False)
     return convert_exactly(values, dtype, location)
 

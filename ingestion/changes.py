@@ -13,9 +13,10 @@ from ingestion.file_info import FileInfo
 
 
 def carry_over_revisions(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
-    """Give every unchanged file the digest and the revision that it had.
+    """Give every unchanged file the digest and the revision that it had when it was last read.
 
-    A file with the same UUID, size, entries and modification time is unchanged, whatever its path.
+    `infos` are the files now, `earlier` those of the last run; the result is `infos` completed. A
+    file with the same UUID, size, entries and modification time is unchanged, whatever its path.
     If only the time differs, the content decides. A changed file gets an empty digest and the time
     of the change as its revision. A file whose content cannot be read counts as changed; the error
     comes when it is read.
@@ -25,6 +26,7 @@ def carry_over_revisions(infos: Iterable[FileInfo], earlier: Iterable[FileInfo])
 
 
 def _carry_over(info: FileInfo, old: FileInfo | None) -> FileInfo:
+    """One file with its digest and revision; `old` is the same file in the last run, if it was."""
     if old is None:
         return info
     if _has_same_content(info, old):
@@ -33,6 +35,7 @@ def _carry_over(info: FileInfo, old: FileInfo | None) -> FileInfo:
 
 
 def _has_same_content(info: FileInfo, old: FileInfo) -> bool:
+    """Whether a file is unchanged: size and entries are equal, and the time or the digest is."""
     if (info.size, info.entries) != (old.size, old.entries):
         return False
     # A file without entries has no digest: nothing of it was read.
@@ -61,7 +64,10 @@ def content_digest(path: str) -> str:
 
 
 def has_changed_since_check(info: FileInfo) -> bool:
-    """Whether a file has changed since its check; its digest would describe content not read."""
+    """Whether size or time of a file differ from those of its check, or cannot be read.
+
+    A digest of such a file would describe content that was not read.
+    """
     try:
         return size_and_time(info.path) != (info.size, info.modified)
     except InputFileError:

@@ -47,7 +47,10 @@ class MissingTreeError(InputFileError):
 
     @classmethod
     def at(cls, path: str, tree: str, classes: Mapping[str, str]) -> Self:
-        """The error that lists the keys of the file; `classes` has the class of each."""
+        """The error that lists the keys of the file.
+
+        `classes` has the ROOT class of the object of each key, such as TTree or TH1F.
+        """
         if tree in classes:
             return cls(
                 f"{path}: '{tree}' is a {classes[tree]}; a TTree or an RNTuple is read. Name "
@@ -119,7 +122,10 @@ class BadFilesError(InputFileError):
 
     @classmethod
     def raise_any(cls, problems: Sequence[tuple[str, InputFileError]]) -> None:
-        """Raise the only problem itself, or one error that lists several; each has its path."""
+        """Raise the only problem itself, or one error that lists several; none raises nothing.
+
+        `problems` are pairs of the path of a file and its error.
+        """
         if len(problems) == 1:
             _, problem = problems[0]
             raise problem
@@ -148,7 +154,7 @@ def group_messages(messages: Iterable[tuple[str, str]]) -> list[str]:
     """
     paths_by_template: dict[str, list[str]] = {}
     for path, message in messages:
-        # Messages hide secrets in paths.
+        # Messages show paths without their secrets. The character \0 marks the place of the path.
         shown_path = redact(path)
         template = message.replace(shown_path, "\0") if shown_path else message
         paths_by_template.setdefault(template, []).append(shown_path)

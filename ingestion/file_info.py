@@ -13,13 +13,18 @@ class FileInfo(NamedTuple):
     """A checked ROOT file. Its identity is the UUID, never the path."""
 
     sample: str
+    """Name of its sample."""
     label: int | None
+    """Class of its events, an index; None if `label_by` gives the class of each event."""
     path: str
     uuid: str
     entries: int
     size: int
+    """Size [bytes]."""
     modified: str
+    """Time of the last change, in the format of its storage; empty if the server reports none."""
     missing_optional: Sequence[str]
+    """Fields of the events (`weight`, `tracks.pt`) that the file lacks and may lack."""
     edges: Sequence[int]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0
     to `entries`."""
@@ -47,6 +52,7 @@ class FileInfo(NamedTuple):
     branch_map: Mapping[str, str] = {}
     """Tree and branches that the sample states."""
     label_by: LabelBy = {}  # noqa: RUF012 - nobody changes it
+    """Conditions of the sample on branches, each with the class of its events."""
     weights: Mapping[str, str] = {}
     """The further weights that the sample states."""
     list_lengths: Mapping[str, int] = {}
@@ -81,7 +87,9 @@ class BadFile(NamedTuple):
     """Name of the error."""
     message: str
     size: int = -1
+    """Size [bytes]; -1 if it could not be read."""
     modified: str = ""
+    """Time of the last change; empty if unknown."""
     found_while_reading: bool = False
     """Whether only reading the content shows the damage; the checks of `inventory` pass."""
 

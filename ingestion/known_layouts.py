@@ -31,10 +31,11 @@ class LayoutNames(NamedTuple):
     """Branches of one number an event, by field of the events."""
 
     def branches(self, branch_map: Mapping[str, str]) -> dict[str, str]:
-        """Branch of every field of the events, with a branch map applied.
+        """Branch of every field of the events, such as `muons.pt`, with a branch map applied.
 
-        A mapped collection replaces the stem. A mapped field replaces the whole name and comes
-        before its collection.
+        A key of the map is a collection or a field. A mapped collection (`muons: Muon`) replaces
+        the stem of its branches. A mapped field (`muons.pt: Muon_pt`) replaces the whole name, also
+        where its collection is mapped.
         """
         names = dict(self.scalars)
         for collection, fields in COLLECTIONS.items():
@@ -44,6 +45,7 @@ class LayoutNames(NamedTuple):
 
 
 def _delphes_names() -> LayoutNames:
+    """The names of Delphes, from the branches in the table of fields (`Electron.PT`)."""
     stems, members = {}, {}
     for collection, fields in COLLECTIONS.items():
         for name, field in fields.items():

@@ -22,20 +22,24 @@ from uproot.interpretation.numerical import AsDtype
 from uproot.models.RNTuple import RField
 from uproot.streamers import Model_TStreamerElement
 
+#: C++ types of packed reals by ROOT's class of a leaf.
 _LEAVES: Final = {"TLeafF16": "Float16_t", "TLeafD32": "Double32_t"}
-#: Types of members of classes. Arrays of a fixed size are 20 above, lists of a counted size 40
-#: above.
+#: C++ types by ROOT's number of the type of a member of a class. Of arrays of a fixed size the
+#: number is 20 higher (`kOffsetL`), of lists of a counted size 40 higher (`kOffsetP`).
 _MEMBERS: Final = {uproot.const.kFloat16: "Float16_t", uproot.const.kDouble32: "Double32_t"}
 _VECTOR: Final = re.compile(r"(?:std::)?vector<(Float16_t|Double32_t)>")
-#: Bytes before the numbers of an entry: whether an array is there; size, version and length of a
-#: std::vector.
+#: Bytes before the numbers of an entry: 1 says whether an array is there; 10 are size, version and
+#: length of a std::vector.
 _ARRAY_HEADER: Final = 1
 _VECTOR_HEADER: Final = 10
+#: Bits of the mantissa of a float, and of a Float16_t without a number of bits in its title.
 _FLOAT_BITS: Final = 23
 _HALF_BITS: Final = 12
+#: Bits of a packed integer whose title names none.
 _ALL_BITS: Final = 32
 #: From this number of bits on, and without a range, ROOT writes a float.
 _MIN_FLOAT_BITS: Final = 15
+#: Reals without a range: one byte of the exponent, two bytes of sign and rounded mantissa.
 _EXPONENT_AND_MANTISSA: Final = np.dtype([("exponent", "u1"), ("mantissa", ">u2")])
 _BRACKETS: Final = re.compile(r"\[([^\]]*)\]")
 _PI_VALUES: Final = {
@@ -50,7 +54,11 @@ _NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 
 
 class Packing(NamedTuple):
-    """How reals of a branch are packed."""
+    """How reals of a branch are packed.
+
+    With a range they are integers, which count steps above `low`. Without a range they are an
+    exponent and a mantissa of `num_bits` bits.
+    """
 
     low: float = 0.0
     steps_per_unit: float = 0.0
@@ -72,6 +80,7 @@ def packing_in(title: str) -> Packing:
         14
     """
     brackets: list[str] = _BRACKETS.findall(title)[:2]
+    # A size has no comma.
     ranges = [text for text in brackets if "," in text]
     if not ranges:
         return Packing()
@@ -82,6 +91,8 @@ def packing_in(title: str) -> Packing:
         bits_match = re.match(r"\s*(\d+)", bits_text[0])
         if bits_match and 2 <= int(bits_match[1]) <= _ALL_BITS:
             num_bits = int(bits_match[1])
+    # As in ROOT, 32 bits count to 2**32 - 1, fewer bits to 2**num_bits. Limits such as [0,0,14]
+    # give no range, only the number of bits.
     if low < high:
         largest = 2**num_bits if num_bits < _ALL_BITS else 2**_ALL_BITS - 1
         return Packing(low, largest / (high - low))
@@ -89,7 +100,7 @@ def packing_in(title: str) -> Packing:
 
 
 def _limit(text: str) -> float:
-    """A limit of a range: a number, or pi with a factor."""
+    """A limit of a range: a number, or pi with a factor (`-2*pi`); 0 for any other text."""
     plain = text.lower().replace(" ", "")
     for name, value in _PI_VALUES.items():
         if name in plain:
@@ -99,10 +110,17 @@ def _limit(text: str) -> float:
 
 
 class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
-    """Interprets the numbers of baskets as packed reals."""
+    """Unpacks the reals of a branch, as uproot's interpretation of the bytes of its baskets.
+
+    In the file the numbers are big-endian: integers with a range, pairs of exponent and mantissa,
+    or plain floats. The result is float32 for Float16_t and float64 for Double32_t.
+    """
 
     def __init__(self, typename: str, packing: Packing, sizes: tuple[int, ...] = ()) -> None:
-        """`sizes` are those of an array of a fixed size in each entry."""
+        """Choose the layout in the file by type and packing.
+
+        `sizes` are the dimensions of the array of a fixed size in each entry; empty for one number.
+        """
         self._packing = packing
         packed: np.dtype[Any] = np.dtype(">f4")
         if packing.steps_per_unit:
@@ -125,7 +143,7 @@ class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
         return f"{type(self).__name__}({self._typename},{self._packing},{self.to_dtype})"
 
     def basket_array(self, *args: Any) -> NDArray[np.floating]:
-        """The numbers of a basket, with the arguments of uproot."""
+        """The unpacked numbers of a basket; the arguments are those of uproot's base class."""
         packed: NDArray[Any] = super().basket_array(*args)
         real: np.dtype[np.floating] = self.to_dtype.base
         if packed.dtype.names:
@@ -137,11 +155,16 @@ class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
 
 
 def _unpack_floats(packed: NDArray[Any], num_bits: int) -> NDArray[np.float32]:
-    """The floats of exponents and rounded mantissas; the sign is the bit above the mantissa."""
+    """Build floats from exponents and mantissas of `num_bits` bits.
+
+    Bits are counted from the lowest, 0: of the two bytes of the mantissa, those up to bit
+    `num_bits` are the mantissa, and bit `num_bits` + 1 is the sign.
+    """
     exponent = packed["exponent"].astype(np.uint32)
     mantissa = packed["mantissa"].astype(np.uint32)
     sign_bit = np.uint32(1 << (num_bits + 1))
     mantissa_bits = (mantissa & (sign_bit - 1)) << (_FLOAT_BITS - num_bits)
+    # The bits are moved to the place of the mantissa in a float32, below the exponent.
     magnitude = ((exponent << _FLOAT_BITS) | mantissa_bits).view(np.float32)
     return np.where(mantissa & sign_bit, -magnitude, magnitude)
 
@@ -155,7 +178,10 @@ def read_branch(branch: Any, first: int | None = None, last: int | None = None) 
 
 
 def packed_reals(branch: Any) -> Interpretation | None:
-    """The interpretation of a branch of packed reals of an open TTree; None for another type."""
+    """The interpretation of a branch of packed reals of an open TTree; None for another type.
+
+    A branch with several leaves or branches below it has no interpretation of its own.
+    """
     leaves = branch.member("fLeaves")
     if len(leaves) != 1 or len(branch.branches):
         return None
@@ -168,7 +194,14 @@ def packed_reals(branch: Any) -> Interpretation | None:
 
 
 def _member_interpretation(branch: Any, leaf: Any) -> Interpretation | None:
-    """The interpretation of a member of a class, or of a vector."""
+    """The interpretation of a branch that is a member of a class, or a vector.
+
+    The streamer, ROOT's description of the class in the file, has the packing in the comment of the
+    member. Returns None if the member is no packed real.
+
+    Raises:
+        UnknownInterpretation: The member is a packed real, but the file does not describe it.
+    """
     streamer = branch.streamer
     is_described = isinstance(streamer, Model_TStreamerElement)
     comment = str(streamer.title) if is_described else ""
@@ -189,12 +222,17 @@ def _member_interpretation(branch: Any, leaf: Any) -> Interpretation | None:
     typename = streamer.typename if is_described else branch.member("fClassName")
     vector = _VECTOR.fullmatch(str(typename).replace(" ", ""))
     if vector and leaf.member("fLeafCount") is None:
-        # ROOT reads no comment there.
+        # In vectors ROOT ignores the packing of a comment.
         return AsJagged(AsPackedReals(vector[1], Packing()), header_bytes=_VECTOR_HEADER)
     return None
 
 
 def _leaf_interpretation(typename: str, leaf: Any, specification: str) -> Interpretation:
+    """The interpretation of a leaf: one number or fixed array per entry, or a counted list.
+
+    `specification` is the text with the packing in brackets. The title of the leaf has the sizes of
+    an array (`x[3][2]`); a leaf with a counter (`fLeafCount`) holds lists.
+    """
     sizes = tuple(int(size) for size in re.findall(r"\[(\d+)\]", leaf.member("fTitle")))
     numbers = AsPackedReals(typename, packing_in(specification), sizes)
     return numbers if leaf.member("fLeafCount") is None else AsJagged(numbers)

@@ -46,16 +46,18 @@ class RawEvents(NamedTuple):
     entries: NDArray[np.int64]
     """(num_events,) number of each event in the file."""
     scalars: dict[str, NDArray[Any]]
+    """(num_events,) missing energy [GeV], its azimuth [rad] and the weight, by name."""
     collections: dict[str, Jagged]
+    """Candidates of all events, by the name of their collection."""
     pass_through: dict[str, NDArray[Any]]
-    """Numbers of the pass-through columns, by name."""
+    """(num_events,) numbers of each pass-through column and further weight, by name."""
     labels: NDArray[np.int64]
     """(num_events,) classes; -1 for events to leave out."""
     without_weight: dict[str, Mask]
     """The events without one of `ingest.weights`, by its column; they take the weight of the
     sample."""
     numbers: NDArray[np.uint64] | None
-    """(num_events,) keys of run and event numbers, if the file has them."""
+    """(num_events,) hashes of run and event numbers; None if the file has none."""
 
     @property
     def num_events(self) -> int:
@@ -96,7 +98,7 @@ def read_events(
                 field: source.select_leaf(contents[id(source.branch)])
                 for field, source in sources.items()
             }
-            # With a damaged index of baskets, uproot silently returns fewer entries.
+            # uproot silently returns fewer entries if the index of baskets is damaged.
             for array in arrays.values():
                 if len(array) != last - first:
                     cause = ValueError(f"a branch has {len(array)} of {last - first} entries")
@@ -111,7 +113,19 @@ def _raw_events(
     settings: IngestSettings,
     first: int,
 ) -> RawEvents:
-    """Flat arrays of the fields of the events from entry `first` on."""
+    """Convert the arrays of one piece, whose first event is entry `first`, to flat arrays.
+
+    Each weight of `ingest.weights` becomes a whole weight: a number of its branch, times the weight
+    of the sample if the number is a factor. An event without a number gets the weight of the
+    sample.
+
+    Args:
+        arrays: Numbers of each field (`muons.pt`) or column.
+        sources: Branches of the fields, for messages.
+        info: The file.
+        settings: Those of the sample.
+        first: Entry of the first event in the file.
+    """
     num_events = len(arrays["met"])
     scalars = {
         name: event_numbers(arrays[name], sources[name].location, SCALARS[name].dtype, first)
@@ -121,6 +135,7 @@ def _raw_events(
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
+            # Each event gets an empty list.
             no_candidates = {field: np.empty(0, spec.dtype) for field, spec in fields.items()}
             collections[name] = Jagged(np.zeros(num_events + 1, np.int64), no_candidates)
         else:
@@ -134,6 +149,7 @@ def _raw_events(
                 arrays[name], name, source, path=info.path, dtype=dtype, first=first
             )
             continue
+        # Without the branch each event has no number: 1 as a factor gives the sample's weight.
         variation = Variation(np.ones(num_events), np.zeros(num_events, np.bool_))
         if name in arrays:
             length = info.list_lengths.get(name, 1)
@@ -142,6 +158,7 @@ def _raw_events(
             )
         is_factor = source.is_factor | ~variation.has_number
         pass_through[name] = variation.numbers * np.where(is_factor, scalars["weight"], 1)
+        # A weight stated as `none` is missing on purpose, so it is not counted.
         if NO_WEIGHT not in (source.branch, info.weight):
             without_weight[name] = ~variation.has_number
     labels = np.full(num_events, info.label)
@@ -167,13 +184,18 @@ def _weights(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDAr
         arrays["weight"], "weight", source, path=info.path, dtype="float64", first=first
     )
     if length := info.list_lengths.get("weight"):
-        # Only to refuse lists of other lengths.
+        # The result is not needed: this call refuses lists of other lengths.
         variation_numbers(arrays["weight"], "weight", source, length, path=info.path, first=first)
     return weights
 
 
 def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.int64]:
-    """(num_events,) classes by the conditions of the sample."""
+    """(num_events,) classes by the conditions of the sample (`label_by`).
+
+    Raises:
+        WrongBranchTypeError: For an event no condition or several hold, or one cannot be
+            calculated.
+    """
     rule = LabelRule.of(info.label_by)
     columns = {
         name: column_numbers(arrays[name], name, source, path=info.path, first=first)
@@ -213,7 +235,16 @@ def _collection(
     settings: IngestSettings,
     first: int,
 ) -> Jagged:
-    """The candidates of a collection, without empty slots; the first event is entry `first`."""
+    """The candidates of a collection, without empty slots; the first event is entry `first`.
+
+    Branches hold lists, or arrays of one fixed size whose last slots may be empty. The number of
+    candidates of an event is in the counter branch, if there is one; else a list beside the arrays
+    shows it. In arrays without either, all slots count, less padding if the config says `filled`.
+    A discriminant for b-tags becomes 1 above the threshold and 0 else.
+
+    Raises:
+        WrongBranchTypeError: Branches of the collection have different numbers of candidates.
+    """
     dtypes = {field: spec.dtype for field, spec in COLLECTIONS[name].items()}
     has_discriminant = settings.min_btag is not None and name == "jets"
     if has_discriminant:
@@ -227,13 +258,14 @@ def _collection(
         counts = event_numbers(arrays[f"{name}.count"], counter.location, "int64", first)
         with_empty_slots = list(columns)
     else:
-        # Beside lists, arrays of a fixed size have the lengths of the lists.
+        # Arrays of a fixed size beside lists have as many candidates as the lists.
         with_empty_slots = [field for field in columns if is_fixed(arrays[f"{name}.{field}"])]
         lists = [field for field in columns if field not in with_empty_slots]
         if lists:
             offsets, _ = columns[lists[0]]
             counts = np.diff(offsets)
         else:
+            # All fields are arrays of one size, and nothing counts their slots: all are kept.
             with_empty_slots = []
     for field in with_empty_slots:
         offsets, values = columns[field]
@@ -254,7 +286,7 @@ def _collection(
         candidates = drop_padding(candidates)
     if has_discriminant:
         btag = candidates.fields["btag"]
-        # NaN rejects the event, as in any other feature.
+        # NaN stays NaN, and rejects the event later, as in any other field.
         is_tagged = np.where(np.isfinite(btag), btag > settings.min_btag, np.nan)
         candidates.fields["btag"] = is_tagged
     return candidates

@@ -14,13 +14,13 @@ from ingestion.errors import TruncatedFileError
 
 #: Classes with the events of a file.
 TREES: Final = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
+#: From this version of the file format on, ROOT files have 64-bit addresses.
 _BIG_FILE_VERSION: Final = 1_000_000
 #: For ZLIB baskets, as most Delphes files have them: `isal` (the extra of this name), or `zlib`.
 #: isal takes 80 us for an event of 37 kB, Python's zlib 121; Python 3.11, one core.
 ZLIB_LIBRARY: Final = "zlib" if find_spec("isal") is None else "isal"
 
-# uproot decompresses with an object of this class, whatever its class ZLIB says, which is for
-# writing.
+# uproot decompresses with an object of this class; the library in its class ZLIB is for writing.
 uproot.compression._DecompressZLIB.library = ZLIB_LIBRARY
 
 
@@ -32,17 +32,18 @@ class _FirstClassStays(dict[int, type]):
 
 
 for _class in uproot.classes.values():
-    # For a version that uproot does not know it builds a class from the file's own description and
-    # keeps it for all files. From a damaged file such a class would replace uproot's own, and every
-    # good file after it "is damaged".
+    # For a version that uproot does not know, it builds a class from the file's own description and
+    # keeps it for all files. A class from a damaged file would replace uproot's own, and every good
+    # file after it would look damaged.
     if hasattr(_class, "known_versions"):
         _class.known_versions = _FirstClassStays(_class.known_versions)
 
 
 def open_root(path: str) -> Any:
-    """An open ROOT file, a context manager.
+    """An open ROOT file, which is a context manager.
 
-    uproot's own parser would read '::' in a name as a chain of file systems.
+    The path is the key of a dictionary, so that uproot does not parse it: it would read '::' in a
+    name as a chain of file systems.
     """
     limit_waiting(protocol_of(path))
     options: dict[str, Any] = {}
@@ -52,13 +53,13 @@ def open_root(path: str) -> Any:
 
 
 def check_header(path: str, size: int) -> bool:
-    """Compare the end that the ROOT header states (fEND) with the size of the file.
+    """Compare the end that the ROOT header states (fEND) with the size of the file [bytes].
 
-    Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version
-    1000000 on.
+    The header is the magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from
+    version 1000000 on; all are big-endian. A size of 0 or less is unknown.
 
     Returns:
-        Whether more bytes are there: the file was never closed.
+        Whether the file has more bytes than its header says, since it was never closed.
 
     Raises:
         InputFileError: It is no ROOT file, is shorter than its header says, or cannot be read now.

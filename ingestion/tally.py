@@ -31,7 +31,7 @@ NOT_FINITE: Final = "not_finite "
 
 
 class Counted(Protocol):
-    """An object with numbers and weights of events by step."""
+    """An object with the number and the weights of events by step of the cutflow."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -43,7 +43,7 @@ class Counted(Protocol):
 
 
 class CountedSample(Counted, Protocol):
-    """The same of events of one sample."""
+    """An object with the number and the weights of events of one sample, by step."""
 
     @property
     def sample(self) -> str:
@@ -51,15 +51,20 @@ class CountedSample(Counted, Protocol):
 
 
 class StepCounts(NamedTuple):
-    """Numbers and weights of events by step."""
+    """The number and the weights of events by step of the cutflow."""
 
     counts: dict[str, int]
+    """Number of events by step."""
     weights: dict[str, list[float]]
-    """[sum of weights, sum of squared weights]."""
+    """[sum of weights, sum of squared weights] by step."""
 
     @classmethod
     def from_steps(cls, steps: Mapping[str, Any], weights: NDArray[np.float64]) -> Self:
-        """The tally of some events; each step is the mask or slice of its events."""
+        """The tally of some events.
+
+        `steps` has the mask (num_events,) or slice of the events of each step; `weights` is
+        (num_events,).
+        """
         tally = cls({}, {})
         for step, rows in steps.items():
             step_weights = weights[rows]
@@ -78,7 +83,7 @@ class SampleSums(TypedDict):
 
 
 def sum_counts(tallies: Iterable[Counted]) -> StepCounts:
-    """The sum of some tallies.
+    """Add up some tallies, step by step; a step that a tally lacks counts 0 there.
 
     Examples:
         >>> two = StepCounts({"events": 2}, {"events": [3.0, 5.0]})
@@ -95,7 +100,7 @@ def sum_counts(tallies: Iterable[Counted]) -> StepCounts:
 
 
 def sums_by_sample(tallies: Iterable[CountedSample]) -> SampleSums:
-    """The sums over the parts of each sample."""
+    """Add up the tallies of each sample, of which each part of the events has one."""
     by_sample: dict[str, list[CountedSample]] = {}
     for tally in tallies:
         by_sample.setdefault(tally.sample, []).append(tally)

@@ -33,7 +33,11 @@ class Jagged(NamedTuple):
 
 
 def offsets_after_mask(offsets: Offsets, mask: Mask) -> Offsets:
-    """Offsets (num_events + 1,) into `array[mask]`; `mask` is (num_candidates,)."""
+    """Offsets (num_events + 1,) of the events in `array[mask]`, the candidates that a mask keeps.
+
+    `mask` is (num_candidates,). The new offset of an event is the number of kept candidates before
+    it.
+    """
     running = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
     return running[offsets]
 
@@ -51,6 +55,7 @@ def wrap_azimuths(phi: NDArray[np.float32]) -> NDArray[np.float32]:
         ['3.0', '-2.283', '0.217']
     """
     outside = is_out_of_range(phi)
+    # The number of whole turns, negative for negative azimuths.
     turns = np.round(phi[outside].astype(np.float64) / (2 * np.pi))
     wrapped = phi.copy()
     wrapped[outside] -= 2 * np.pi * turns
@@ -63,10 +68,11 @@ def is_out_of_range(phi: NDArray[np.float32]) -> Mask:
 
 
 def is_padding(candidates: Jagged) -> Mask:
-    """True for slots without a candidate; NaN and infinity are no padding.
+    """(num_candidates,) whether a slot of an array holds no candidate but a filler number.
 
-    In such slots pT (or ET) is negative, or eta and phi are one number. Then pT is the same number
-    or 0, or the number is beyond a full turn, such as 999.
+    A slot is padding if its pT (or ET) is negative. It also is if eta and phi are the same number
+    and this number is also pT, or pT is 0, or the number is beyond a full turn, such as 999. Slots
+    with NaN or infinity are no padding.
     """
     size = candidates.size
     eta, phi = candidates.fields["eta"], candidates.fields["phi"]

@@ -1,4 +1,4 @@
-"""Events whose momenta look as if units or branches were others."""
+"""Finds events whose momenta look as if they were in MeV, or as if eta were an azimuth."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _LARGE_MEAN_PT: Final = 400.0
 
 
 def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
-    """The events with an eta within 3 % below pi, by collection, where no eta is above pi.
+    """Find collections whose eta may be an azimuth, since it stops just below pi.
 
-    Azimuths are distributed like this.
+    Returns:
+        (num_events,) masks by collection, of the events with an `abs(eta)` within 3 % below pi. A
+        collection with an `abs(eta)` above pi, or none near it, is left out.
     """
     events = {}
     for name, (offsets, fields) in collections.items():
@@ -35,7 +37,15 @@ def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
 def large_momenta(
     scalars: Mapping[str, NDArray[Any]], collections: Mapping[str, Jagged]
 ) -> dict[str, Mask]:
-    """The events with momenta as large as if they were in MeV, and those with any, by counter."""
+    """Find events whose momenta are as large as if they were in MeV.
+
+    Missing energy, leptons and jets are large if all in the event are above `_LARGE_PT`; tracks,
+    photons and neutral hadrons, if their mean is above `_LARGE_MEAN_PT`.
+
+    Returns:
+        Two masks (num_events,) for each collection (and MET) with large momenta, by the name of
+        their counter: of the events with large momenta, and of those with any.
+    """
     has_large = {"MET": _is_large(scalars["met"])}
     has_any = {"MET": scalars["met"] > 0}
     for name, candidates in collections.items():
@@ -43,6 +53,7 @@ def large_momenta(
         if name in PARTICLE_COLLECTIONS:
             has_large[name] = _mean_momenta(candidates) > _LARGE_MEAN_PT
         else:
+            # All are large if there are candidates and none is small.
             is_small = ~_is_large(candidates.size)
             has_large[name] = has_any[name] & ~any_per_event(candidates.offsets, is_small)
     counters = {}

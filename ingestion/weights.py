@@ -27,14 +27,20 @@ from ingestion.settings import NO_WEIGHT
 
 Floats = NDArray[np.float64]
 
+#: Names of weights or cross-sections, but not of counters (`nWeight`), sizes of lists, or members
+#: of ROOT's objects (`.fBits`).
 _LIKE_A_WEIGHT: Final = re.compile(
     r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)"
 )
+#: Most common names of the weight itself.
 _A_WEIGHT: Final = re.compile(r"(?i)(gen|mc|evt|event)?[._]?weight")
+#: Names of sums of weights, as opposed to numbers of events.
 _OF_WEIGHTS: Final = re.compile(r"(?i)weight|sum_?w")
+#: Names of histograms, in any folder of the file, that count the generated events.
 _LIKE_A_COUNTER: Final = re.compile(
     r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|gen_?weight|n_?events|sum_?of_?weights)"
 )
+#: Usual branches of the number of an event.
 _NUMBERS_OF_EVENTS: Final = (
     "Event.Number",
     "event",
@@ -61,9 +67,14 @@ def like_weights(branches: Iterable[str]) -> tuple[str, ...]:
 
 
 def generated_sum(file: Any, key: str, path: str) -> float:
-    """Sum of the weights of all generated events, of a branch of another tree or a histogram's bin.
+    """Sum of the weights of all generated events, from another tree or a histogram of the file.
 
-    `file` is an open file. `key` is `Runs.genEventSumw`, or `CountWeighted[1]`: bins count from 1.
+    `file` is an open file. `key` is a branch with its tree (`Runs.genEventSumw`), whose entries are
+    added up, or a bin of a histogram (`CountWeighted[1]`), counted from 1.
+
+    Raises:
+        MissingBranchError: The file lacks the branch or bin.
+        WrongBranchTypeError: It is not finite, or no number.
     """
     classes = file.classnames(cycle=False)
     bin_match = re.fullmatch(r"(.+)\[(\d+)\]", key)
@@ -98,7 +109,10 @@ def generated_sum(file: Any, key: str, path: str) -> float:
 
 
 def _tree_in_key(key: str, names: Container[str]) -> str:
-    """The start of a key, up to a dot, that is a name in the file; empty without one."""
+    """The start of a key, up to a dot, that is a name in the file; empty without one.
+
+    Names may have dots themselves, so each dot is tried, from the left.
+    """
     for dot in re.finditer(r"\.", key):
         if key[: dot.start()] in names:
             return key[: dot.start()]
@@ -125,7 +139,10 @@ def list_lengths(
 
 
 def _list_length(branch: Branch, name: str, column: ColumnSource, entries: int) -> int:
-    """Length of the first list that is not empty; 1 for a branch of numbers, 0 without numbers."""
+    """Length of the first list that is not empty; 1 for a branch of numbers, 0 without numbers.
+
+    It reads the first entry, then the first thousand, then all, until a list is not empty.
+    """
     for stop in (1, _FIRST_ENTRIES, entries):
         array = branch.read(0, min(stop, entries))
         lengths = np.ones(len(array), np.int64)
@@ -134,7 +151,7 @@ def _list_length(branch: Branch, name: str, column: ColumnSource, entries: int) 
         filled_entries = np.flatnonzero(lengths)
         if len(filled_entries):
             entry = int(filled_entries[0])
-            # Checks that the number is there.
+            # This call raises if the list does not have the number of the config.
             first_list = array[entry : entry + 1]
             column_numbers(first_list, name, column, path=branch.file, first=entry)
             return int(lengths[entry])
@@ -142,7 +159,11 @@ def _list_length(branch: Branch, name: str, column: ColumnSource, entries: int) 
 
 
 def check_weight_scale(sum_of_weights: str, weight: str, path: str) -> None:
-    """Refuse a sum of weights of the generator where each event of a file counts 1."""
+    """Refuse a sum of weights of the generator where each event of a file counts 1.
+
+    `sum_of_weights` is the name of the branch or bin, by which it is a sum of weights or a number
+    of events. `weight` is the branch of the weight; empty or `none` if each event counts 1.
+    """
     if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(sum_of_weights):
         raise WrongBranchTypeError(
             f"{path}: '{sum_of_weights}', the sum_of_weights of the sample, adds up weights of the "
@@ -152,13 +173,15 @@ def check_weight_scale(sum_of_weights: str, weight: str, path: str) -> None:
 
 
 def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
-    """The sign in a file that it holds only a part of the generated events, as a clause.
+    """Search a file for a sign that it holds only a part of the generated events (a skim).
+
+    Counters in the tree Runs are tried first, then histograms, then gaps between event numbers.
 
     Returns:
         The clause; empty if the file shows that it holds all generated events; None if it shows
         neither.
     """
-    # Objects that are not needed may be damaged.
+    # These objects are not needed otherwise, so damage in them is no error.
     with suppress(DamagedFileError), translate_read_errors(path, "its counters of events"):
         sign = _sign_in_runs(file, entries)
         if sign is None:
@@ -170,7 +193,10 @@ def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
 
 
 def _sign_in_runs(file: Any, entries: int) -> str | None:
-    """The sign in the tree Runs of NanoAOD."""
+    """The sign in the tree Runs of NanoAOD, which counts the generated events.
+
+    The result is that of `sign_of_a_skim`; None without such a counter.
+    """
     if file.classnames(cycle=False).get("Runs") not in TREES:
         return None
     runs = file["Runs"]
@@ -183,11 +209,15 @@ def _sign_in_runs(file: Any, entries: int) -> str | None:
 
 
 def _sign_in_histograms(file: Any, entries: int) -> str | None:
-    """The sign in histograms that count events."""
+    """The sign in histograms that count events: a bin above the number of entries.
+
+    The result is that of `sign_of_a_skim`: empty if a largest bin equals the number of entries.
+    """
     counts = []
     for name, class_name in file.classnames(cycle=False).items():
         if class_name.startswith("TH1") and _LIKE_A_COUNTER.match(name):
             count = float(np.max(file[name].values(), initial=0.0))
+            # Bins of float32 round large numbers.
             if count > entries * (1 + 1e-6):
                 return f"the histogram '{name}' holds {count:g}, its tree has {entries} entries"
             counts.append(count)
@@ -195,7 +225,10 @@ def _sign_in_histograms(file: Any, entries: int) -> str | None:
 
 
 def _sign_in_event_numbers(tree: Any) -> str | None:
-    """The sign in gaps between the numbers of events."""
+    """The sign in gaps: more than 5 % of neighbouring event numbers differ by more than 1.
+
+    The result is that of `sign_of_a_skim`; None if no branch has different numbers.
+    """
     branches = set(tree.keys(full_paths=False))
     for name in _NUMBERS_OF_EVENTS:
         if name not in branches:
@@ -205,7 +238,7 @@ def _sign_in_event_numbers(tree: Any) -> str | None:
             numbers = np.unique(event_numbers(array, BranchLocation(name), None, 0))
         except WrongBranchTypeError:
             continue
-        # Some writers leave the numbers 0.
+        # Some writers leave all numbers 0.
         if len(numbers) < 2:
             continue
         gaps = float(np.mean(np.diff(numbers) > 1))
