@@ -1,6 +1,6 @@
 """The reference for the networks: boosted decision trees on the high-level features.
 
-Evaluations without it do not wait for scikit-learn.
+The module imports scikit-learn, which is slow; evaluations without the trees do not import it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ class BoostedTrees(NamedTuple):
     """Columns of the features Parquet that `probabilities` takes."""
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF).
+        """Predict class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF).
 
-        An event with a number that is not finite gets NaN, as from networks: trees take NaN for a
-        value.
+        An event with a feature that is not finite gets NaN, as from networks. The trees themselves
+        would take NaN as a valid value.
         """
         hlf = columns["hlf"]
         probabilities = np.full((len(hlf), len(self.trees.classes_)), np.nan, dtype=np.float32)
         is_finite = np.isfinite(hlf).all(axis=1)
+        # The trees refuse an empty array.
         if is_finite.any():
             probabilities[is_finite] = self.trees.predict_proba(hlf[is_finite])
         return probabilities
@@ -52,13 +53,21 @@ def fitted_trees(
     classes: Sequence[str],
     seed: int,
 ) -> BoostedTrees:
-    """Train on (num_events, NUM_HLF) raw features; the same seed and events give the same trees.
+    """Train boosted trees on high-level features; the same seed and events give the same trees.
 
     Parameters are scikit-learn's defaults, except for a small penalty on leaves. With fewer than
     1000 events of a class the training has 100 rounds. With more it has up to 1000 rounds, and
     stops when the loss on a tenth of the events, drawn by the seed, has not improved for 10 rounds.
-    Negative weights count as none; only ratios of weights matter. A class without events of
-    positive weight is an `UndefinedMetricError`.
+
+    Args:
+        hlf: (num_events, NUM_HLF) raw features.
+        labels: (num_events,) classes.
+        weights: (num_events,). Negative weights count as 0; only ratios of weights matter.
+        classes: Names of the classes, by label.
+        seed: Seed of the training.
+
+    Raises:
+        UndefinedMetricError: A class has no events of positive weight.
     """
     # With a negative weight a leaf could have no finite value.
     positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
@@ -91,7 +100,13 @@ def boosted_trees(
 ) -> Candidate:
     """Fit the reference, gradient-boosted trees on the high-level features, to the training split.
 
-    `report` is called with a sentence about each type of event to which they are not fitted.
+    Args:
+        files: Features Parquet files of the training split.
+        classes: Names of the classes, by label.
+        class_weights: Factor of the weights of each class, by label.
+        seed: Seed of the training.
+        report: Called with a sentence if events of negative weight count as none, and if events
+            only decide when the training stops.
     """
     columns = required_columns(["hlf", "label", "weight"])
     table = pa.concat_tables([read_parquet(file, columns) for file in files])

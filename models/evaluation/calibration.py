@@ -12,8 +12,9 @@ from models.evaluation.intervals import Floats, Labels, WeightSums, efficiency
 
 #: Bins between probabilities 0 and 1.
 NUM_BINS: Final = 10
-#: Number of events whose labels are drawn, over all draws.
+#: Highest number of events whose labels are drawn, summed over all draws; it bounds the time.
 _MOST_DRAWN: Final = 10_000_000
+#: Limits of the number of draws of a perfect model, whatever the number of events.
 _FEWEST_DRAWS: Final = 50
 _MOST_DRAWS: Final = 400
 
@@ -21,13 +22,23 @@ _MOST_DRAWS: Final = 400
 def calibration(
     is_class: NDArray[np.bool_], predicted: Floats, weights: Floats
 ) -> list[dict[str, Any]]:
-    """Observed share of a class in bins of its predicted probability, for JSON.
+    """Compare observed and predicted shares of a class in bins of its predicted probability.
 
-    The arguments are (num_events,) each. The bins are equally wide; a value on an edge belongs to
-    the bin below it, as in scikit-learn's `calibration_curve`. Bins whose weights do not add up to
-    more than 0 are left out. With negative weights a mean may lie outside its bin.
+    A model is calibrated if a share p of the events with probability p is of the class. The bins
+    are equally wide; a value on an edge belongs to the bin below it, as in scikit-learn's
+    `calibration_curve`. Bins whose weights do not add up to more than 0 are left out. With negative
+    weights a mean may lie outside its bin.
+
+    Args:
+        is_class: (num_events,) whether each event is truly of the class.
+        predicted: (num_events,) probability of the class.
+        weights: (num_events,) event weights.
+
+    Returns:
+        One dictionary for each bin that is left, ready for JSON.
     """
     edges = np.arange(NUM_BINS + 1) / NUM_BINS
+    # The outer edges are left out, so 0 belongs to the first bin, and 1 to the last.
     bins = np.searchsorted(edges[1:-1], predicted)
     filled = []
     for index in range(NUM_BINS):
@@ -50,10 +61,11 @@ def calibration(
 
 
 def calibration_error(bins: Sequence[Mapping[str, Any]]) -> float:
-    """Expected calibration error: mean distance of observed and predicted share, by weight.
+    """Expected calibration error: the weighted mean distance of observed and predicted share.
 
-    Naeini, Cooper and Hauskrecht (2015). It depends on the bins. Even for a perfect model it is
-    above 0; see `expected_calibration_errors`.
+    `bins` are those of `calibration`. The measure is that of Naeini, Cooper and Hauskrecht (2015).
+    It depends on the choice of bins. Even for a perfect model it is above 0, since observed shares
+    fluctuate; see `expected_calibration_errors`.
     """
     total, distance = 0.0, 0.0
     for bin_ in bins:
@@ -70,23 +82,40 @@ def expected_calibration_errors(
     *,
     generator: np.random.Generator,
 ) -> list[dict[str, float]]:
-    """Mean calibration error of a perfect model, and the p-value of the observed one, by class.
+    """Simulate the calibration errors of a perfect model, for comparison with the observed ones.
 
-    The labels are drawn from the (num_events, num_classes) probabilities, many times. These refer
-    to classes in equal parts. The drawn labels have the classes in the parts of the sample, and
-    then get weights of equal parts again.
+    A perfect model is simulated by drawing the label of each event from its predicted
+    probabilities, 50 to 400 times. The probabilities refer to classes in equal parts, so they are
+    first rescaled to the parts of the classes in the sample. After each draw the classes get equal
+    total weight again.
+
+    Args:
+        labels: (num_events,) true classes.
+        probabilities: (num_events, num_classes) predicted probabilities.
+        weights: (num_events,) event weights.
+        observed: (num_classes,) calibration errors of the model.
+        generator: Source of the random labels.
+
+    Returns:
+        For each class `expected`, the mean error of a perfect model, and `p_value`, the share of
+        the draws whose error is at least the observed one.
     """
     num_events, num_classes = probabilities.shape
+    # Probabilities in a sample whose classes have these total weights, before normalisation.
     in_sample = probabilities * np.bincount(labels, weights, minlength=num_classes)
+    # A uniform random number above k of an event's cumulative probabilities draws class k.
     limits = np.cumsum(in_sample / in_sample.sum(axis=1, keepdims=True), axis=1)[:, :-1]
     bins = np.searchsorted(np.arange(1, NUM_BINS) / NUM_BINS, probabilities)
     num_draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // num_events))
     errors = np.empty((num_draws, num_classes))
     for draw in range(num_draws):
         drawn = (generator.random((num_events, 1)) > limits).sum(axis=1)
+        # Each drawn class gets the total weight 1 / num_classes; an infinite sum guards empty
+        # classes.
         sums = np.bincount(drawn, weights, minlength=num_classes)
         share = weights / np.where(sums > 0, sums, np.inf)[drawn] / num_classes
         for label in range(num_classes):
+            # Summed over a bin, this is weight x (observed share - mean prediction).
             difference = share * ((drawn == label) - probabilities[:, label])
             errors[draw, label] = np.abs(np.bincount(bins[:, label], difference)).sum()
     # The model counts as one of the draws: no finite number of them excludes a perfect model.

@@ -15,7 +15,7 @@ from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.intervals import Efficiency, Floats, WeightSums, efficiency
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`.
-#: pT, HT and missing ET in GeV. The leptons begin at the published selection; see
+#: pT, HT and missing ET are in GeV. The leptons begin at the published selection; see
 #: `kinematic_edges`.
 KINEMATIC_EDGES: Final[dict[str, tuple[float, ...]]] = {
     "lepton_pt": (23, 30, 40, 50, 70, 100, 150, 300),
@@ -44,7 +44,8 @@ class EfficiencyCurve(NamedTuple):
 def background_curve(score: ReplicatedScore, fractions: Mapping[int, float]) -> EfficiencyCurve:
     """Share of a mixture of backgrounds that passes at each signal efficiency of a score.
 
-    Each point is a working point: each replica of the events has its own threshold.
+    Each point is a working point: each replica of the events has its own threshold. `fractions` are
+    those of the backgrounds, by label.
     """
     share = score.mixture_share(fractions)
     intervals = [share.interval(point) for point in range(len(score.shares))]
@@ -53,15 +54,17 @@ def background_curve(score: ReplicatedScore, fractions: Mapping[int, float]) -> 
         background_efficiency=share.value,
         low=np.array([interval.low for interval in intervals]),
         high=np.array([interval.high for interval in intervals]),
+        # The ends differ by the margin for events that were not seen; the curve takes their middle.
         replicas=(share.low + share.high) / 2,
     )
 
 
 def ratio(curve: EfficiencyCurve, reference: EfficiencyCurve) -> tuple[Floats, Floats, Floats]:
-    """Background efficiency relative to that of another model, with the ends of its interval.
+    """Return background efficiency relative to that of another model, and the ends of its interval.
 
-    Both have the same signal efficiencies and the same replicas, so that common fluctuations
-    cancel. The ratio is NaN where the reference lets nothing pass.
+    Both curves have the same signal efficiencies and the same replicas, so that common fluctuations
+    cancel. The three results are (num_points,). The ratio is NaN where the reference lets nothing
+    pass.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         value = curve.background_efficiency / reference.background_efficiency
@@ -72,7 +75,10 @@ def ratio(curve: EfficiencyCurve, reference: EfficiencyCurve) -> tuple[Floats, F
 def kolmogorov_smirnov(
     first: Floats, first_weights: Floats, second: Floats, second_weights: Floats
 ) -> dict[str, float | None]:
-    """Largest `distance` of the weighted distribution functions of two samples, and its `p_value`.
+    """Test whether two weighted samples follow the same distribution.
+
+    `distance` is the largest difference of the two weighted distribution functions. `p_value` is
+    the probability of a distance at least as large if they are the same.
 
     For unit weights the p-value equals that of scipy's `ks_2samp(method="asymp")`. Else it uses the
     effective numbers of events and is approximate (Monahan, Numerical Methods of Statistics, 2011).
@@ -88,8 +94,8 @@ def kolmogorov_smirnov(
     distance = cumulative_distance(first, first_weights, second, second_weights)
     first_size, _ = first_sums.effective_events(1.0)
     second_size, _ = second_sums.effective_events(1.0)
-    # scipy rounds to whole events. Round to 9 digits first, so that a common factor cannot tip a
-    # half.
+    # The formula takes n1 n2 / (n1 + n2), which scipy rounds to whole events. Rounding to 9 digits
+    # first keeps a common factor of the weights from tipping a half.
     size = round(round(first_size * second_size / (first_size + second_size), 9))
     p_value = float(kstwo.sf(distance, size)) if size >= 1 else None
     return {"distance": distance, "p_value": p_value}
@@ -109,6 +115,7 @@ def cumulative_distance(
 
     The arguments are those of `kolmogorov_smirnov`.
     """
+    # Both functions change only at the values, so their largest difference is at one of them.
     points = np.unique(np.concatenate([first, second]))
     first_distribution = _distribution_at(first, first_weights, points)
     second_distribution = _distribution_at(second, second_weights, points)
@@ -116,8 +123,9 @@ def cumulative_distance(
 
 
 def _distribution_at(values: Floats, weights: Floats, points: Floats) -> Floats:
-    """Share of the weight with values at or below each point."""
+    """Share of a sample's weight with values at or below each point, (num_points,)."""
     order = np.argsort(values)
+    # Entry k is the weight of the k lowest values.
     cumulative = np.concatenate([[0.0], np.cumsum(weights[order])])
     num_below = np.searchsorted(values[order], points, side="right")
     return np.asarray(cumulative[num_below] / weights.sum(), dtype=np.float64)
@@ -126,7 +134,9 @@ def _distribution_at(values: Floats, weights: Floats, points: Floats) -> Floats:
 def kinematic_edges(
     min_lepton_pt: float, max_lepton_abs_eta: float | None
 ) -> dict[str, tuple[float, ...]]:
-    """`KINEMATIC_EDGES`, where the leptons begin and end at the cuts of the selection.
+    """Return `KINEMATIC_EDGES`, with the lepton bins cut at the edges of the selection.
+
+    Without `max_lepton_abs_eta` the outer eta edges stay.
 
     Examples:
         >>> edges = kinematic_edges(26.0, 2.1)
@@ -135,6 +145,7 @@ def kinematic_edges(
     """
     pt_edges, eta_edges = KINEMATIC_EDGES["lepton_pt"], KINEMATIC_EDGES["lepton_eta"]
     max_abs_eta = max_lepton_abs_eta or eta_edges[-1]
+    # If the cut lies above all edges, there is one bin up to twice the cut.
     pt_above = [edge for edge in pt_edges if edge > min_lepton_pt] or [2 * min_lepton_pt]
     eta_inside = [edge for edge in eta_edges if abs(edge) < max_abs_eta]
     return {
@@ -161,6 +172,7 @@ def efficiency_against(
     if np.isnan(variable).any():
         raise UndefinedMetricError("a value of the variable is not a number. Check the features.")
     inner_edges = np.asarray(edges[1:-1], dtype=np.float64)
+    # Without the outer edges, values beyond them fall into the first and last bin.
     bins = np.searchsorted(inner_edges, variable, side="right")
     efficiencies: list[Efficiency | None] = []
     for index in range(len(edges) - 1):

@@ -1,4 +1,7 @@
-"""Data beside the simulation: histograms of inputs and scores, and their chi-squares."""
+"""Compares data with the simulation: histograms of inputs and scores, and their chi-squares.
+
+Blinding hides the data where a signal may show, so that nobody tunes an analysis on it.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,41 @@ from models.evaluation.intervals import Floats
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import axis_label
 
+#: Bins of the score, and highest number of bins of a feature.
 _BINS: Final = 20
-#: A bin edge may differ by rounding from the score at which blinding begins.
+#: Tolerance, since a bin edge may differ by rounding from the score at which blinding begins.
 _ROUNDING: Final = 1e-9
-#: Least number of events that are expected in a bin of a chi-square, and effectively simulated.
+#: Least numbers of events in a bin of a chi-square: expected, and effectively simulated.
 _FEWEST_EXPECTED: Final = 5.0
 _FEWEST_SIMULATED: Final = 10.0
 
 
 class DataEvents(NamedTuple):
-    """Selected events without labels."""
+    """Selected events without labels, as an experiment records them."""
 
     hlf: NDArray[np.float32]
     """(num_events, NUM_HLF) raw high-level features."""
     probabilities: Floats
     """(num_events, num_classes)."""
     copies: Mapping[str, int] = {}
-    """Number of events that the `data`, or the `simulation`, hold too."""
+    """Number of events that other files hold too: the `data` themselves, or the `simulation`."""
     num_files: int = 0
+    """Number of files of the data."""
     num_entries: int = 0
     """Entries of the files, before the selection."""
 
 
 class Overlay(NamedTuple):
-    """A histogram of the data on those of the simulated classes."""
+    """A histogram of the data on those of the simulated classes, over the same bins."""
 
     data: Any
+    """Histogram of the counts of data."""
     classes: list[Any]
-    """By label."""
+    """Weighted histogram of each simulated class, by label."""
     label: str
+    """Label of the horizontal axis."""
     blind_from: float = np.inf
-    """Lower edge of the first bin without data."""
+    """Lower edge of the first bin without data; infinite if no bin is blinded."""
 
     @property
     def is_visible(self) -> NDArray[np.bool_]:
@@ -56,11 +63,11 @@ class Overlay(NamedTuple):
 
     @property
     def simulation(self) -> Any:
-        """The histogram of all classes."""
+        """The sum of the histograms of all classes."""
         return sum(self.classes[1:], self.classes[0])
 
     def chi_square(self, *, is_normalised: bool) -> dict[str, float]:
-        """The chi-square of the visible bins; see `chi_square`."""
+        """Compare data and simulation in the visible bins; see the function `chi_square`."""
         return chi_square(
             self.data.values()[self.is_visible],
             self.simulation.values()[self.is_visible],
@@ -70,19 +77,26 @@ class Overlay(NamedTuple):
 
 
 class ScoreAxis(NamedTuple):
-    """The score of a model, as log odds, and where it is blinded."""
+    """The score of a model, as log odds, with the bins of its histogram and where it is blinded.
+
+    Log odds are log10(s / b) of the score s / (s + b).
+    """
 
     simulation_odds: Floats
     """(num_simulated,)."""
     data_odds: Floats
     """(num_events,)."""
     axis: Any
+    """Bins of the histogram, over the range of the simulated scores."""
     blind_from: float
     """Lower edge of the first blinded bin; infinite if none is."""
 
     @classmethod
     def for_events(cls, simulation: ScoredEvents, data: DataEvents, task: EvaluationTask) -> Self:
-        """The axis that holds the simulated scores."""
+        """Compute the scores of simulation and data, and bins over the range of the simulated ones.
+
+        A bin is blinded if it reaches above the score `task.blind_above`.
+        """
         simulation_odds = log_odds(task.score(simulation.probabilities))
         data_odds = log_odds(task.score(data.probabilities))
         axis = hist.axis.Regular(_BINS, *odds_range(simulation_odds), flow=False)
@@ -96,16 +110,24 @@ class ScoreAxis(NamedTuple):
 
 
 class _VisibleEvents(NamedTuple):
-    """The events that no score blinds, and those that only the score of the model may blind."""
+    """Marks which events each kind of histogram may show, (num_events,) each.
+
+    The score's own histogram draws simulation beyond its blinding edge too, so it needs other
+    marks.
+    """
 
     simulation: NDArray[np.bool_]
+    """Simulated events that no score blinds; they enter all numbers."""
     data: NDArray[np.bool_]
+    """Data events that no score blinds."""
     simulation_for_score: NDArray[np.bool_]
+    """Simulated events that no score of another model blinds."""
     data_for_score: NDArray[np.bool_]
+    """Data events that no score of another model blinds."""
 
     @classmethod
     def of_score(cls, score: ScoreAxis, blinding_axes: Sequence[ScoreAxis]) -> Self:
-        """The visible events of a score and those of other models."""
+        """Mark the visible events of a score; `blinding_axes` are the scores of other models."""
         simulation = np.ones(len(score.simulation_odds), np.bool_)
         data = np.ones(len(score.data_odds), np.bool_)
         for axis in blinding_axes:
@@ -125,19 +147,23 @@ def overlays(
     task: EvaluationTask,
     blinding_axes: Sequence[ScoreAxis] = (),
 ) -> tuple[dict[str, Overlay], dict[str, Any]]:
-    """Histograms of the score and of each high-level feature, and their chi-squares, for JSON.
+    """Make histograms of the score and of each high-level feature, and compute their chi-squares.
 
     The simulation is normalised to the luminosity if cross-sections are known. Else a `scale`
     normalises it to the number of data events that are not blinded. The outer bins of an axis hold
     what lies outside it.
 
-    With `blind_above` the bins of the score that reach above it have no data. The features, and
-    every number, are those of the events below it, of data and simulation alike. The scores of
+    With `task.blind_above` the bins of the score that reach above it have no data. The features,
+    and every number, are those of the events below it, of data and simulation alike. The scores of
     other models, `blinding_axes`, blind events too, which are then in no histogram: a model that
     finds nothing would show them all.
+
+    Returns:
+        The overlays by name (`score` or the name of a feature), and the numbers, ready for JSON.
     """
     score = ScoreAxis.for_events(simulation, data, task)
     visible = _VisibleEvents.of_score(score, blinding_axes)
+    # Weights add up to expected events; without cross-sections a scale makes them match the data.
     weights = _expected_weights(simulation, task)
     num_data = int(visible.data.sum())
     num_expected = float(weights[visible.simulation].sum())
@@ -147,6 +173,7 @@ def overlays(
         weights *= scale
 
     def class_histograms(axis: Any, values: NDArray[Any], is_drawn: NDArray[np.bool_]) -> list[Any]:
+        """Fill one weighted histogram for each class with the events to draw."""
         histograms = []
         for label in range(len(task.classes)):
             rows = is_drawn & (simulation.labels == label)
@@ -166,6 +193,7 @@ def overlays(
     }
     for index, feature in enumerate(HIGH_LEVEL):
         simulated, measured = simulation.hlf[:, index], data.hlf[visible.data, index]
+        # A feature without bins, or with a single value, has no histogram.
         varies = _varies(simulated[visible.simulation]) or _varies(measured)
         if feature.binning and varies:
             num_bins = min(feature.binning.bins, _BINS)
@@ -193,15 +221,16 @@ def overlays(
 
 
 def _expected_weights(simulation: ScoredEvents, task: EvaluationTask) -> Floats:
-    """(num_simulated,) weights that add up to the expected number of events of each class."""
+    """Scale the weights of each class so that they add up to its expected number of events."""
     expected = np.array(list(task.expected_events(simulation).values()))
     sums = np.bincount(simulation.labels, simulation.weights, len(task.classes))
+    # A class without positive weight gets the factor 0.
     factors = np.divide(expected, sums, out=np.zeros(len(sums)), where=sums > 0)
     return np.asarray(simulation.weights * factors[simulation.labels])
 
 
 def _counts(axis: Any, values: NDArray[Any], below: float = np.inf) -> Any:
-    """A histogram of the values in bins below an edge."""
+    """Count the values in bins, without those at or above an edge."""
     values = _clip(values, axis)
     return hist.Hist(axis, storage=hist.storage.Double()).fill(values[values < below])
 
@@ -212,20 +241,31 @@ def _clip(values: NDArray[Any], axis: Any) -> NDArray[Any]:
 
 
 def _varies(values: NDArray[Any]) -> bool:
+    """Whether there are at least two different values."""
     return values.size > 0 and np.ptp(values) > 0
 
 
 def chi_square(
     data: Floats, expected: Floats, variances: Floats, *, is_normalised: bool
 ) -> dict[str, float]:
-    """Chi-square of counts and a weighted simulation, with the statistical errors of both.
+    """Compute the chi-square of counts against a weighted simulation, with the errors of both.
 
     Neighbouring bins are joined until 5 events are expected in each, from effectively 10 simulated
-    ones or more, so that both have nearly normal errors. A simulation that is normalised to the
-    number of events takes one degree of freedom. The arrays are (num_bins,) each.
+    ones or more, so that both have nearly normal errors.
+
+    Args:
+        data: (num_bins,) counts.
+        expected: (num_bins,) sums of the simulated weights.
+        variances: (num_bins,) sums of their squares.
+        is_normalised: Whether the simulation is scaled to the number of events, which takes one
+            degree of freedom.
+
+    Returns:
+        The chi-square as `value`, the `degrees` of freedom, and the `p_value`.
     """
     groups = _bin_groups(expected, variances)
     counts, means = np.bincount(groups, data), np.bincount(groups, expected)
+    # The variance of a count is its expectation; that of the simulation comes on top.
     spread = np.maximum(means, 1e-12) + np.bincount(groups, variances)
     value = float((np.square(counts - means) / spread).sum())
     degrees = len(counts)
@@ -236,7 +276,11 @@ def chi_square(
 
 
 def _bin_groups(expected: Floats, variances: Floats) -> NDArray[np.int64]:
-    """(num_bins,) group of each bin; neighbours are joined until a group has enough events."""
+    """Assign each bin to a group of neighbours, (num_bins,) indices of groups.
+
+    From the left, a group takes bins until it has enough expected and enough simulated events. Bins
+    left over at the right belong to the last full group.
+    """
     groups = np.zeros(len(expected), np.int64)
     group, total, variance = 0, 0.0, 0.0
     for index in range(len(expected)):

@@ -19,10 +19,12 @@ class EvaluatedModel(NamedTuple):
     measured: ScoredEvents
     """The test events of the classes that can be measured."""
     numbers: dict[str, Any]
+    """Content of `metrics.json` for this model; the evaluation adds to it."""
     curves: dict[str, EfficiencyCurve]
-    """Background efficiencies by name of the background."""
+    """Background efficiencies against signal efficiency, by name of the background."""
     area: Floats
-    """(1 + num_replicas,) area under the curve against the mixture."""
+    """(1 + num_replicas,) area under the ROC curve against the mixture of backgrounds; the first is
+    the measured one."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What an evaluation computes: the classes, the signal and its backgrounds, the working points."""
+"""The definition of an evaluation: the classes, the signal and its backgrounds, working points."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, luminosity_text
 
+#: Name of the mixture of all backgrounds, beside the names of the single ones.
 ALL_BACKGROUNDS: Final = "all backgrounds"
 
 
 class EvaluationTask(NamedTuple):
-    """What an evaluation computes."""
+    """Defines an evaluation: classes, signal, mixing of samples, working points and blinding.
+
+    Classes are numbered by their labels, 0, 1, ..., in the order of `classes`.
+    """
 
     classes: Sequence[str]
+    """Names of the classes, by label."""
     signals: Sequence[int]
     """The classes that working points keep."""
     working_points: Sequence[float]
@@ -29,7 +34,9 @@ class EvaluationTask(NamedTuple):
     rates: Rates | None
     """Rates before the classifier; None if cross-sections are unknown."""
     labels: PlotLabels
+    """Labels of the plots, not of the classes."""
     seed: int
+    """Seed of all random numbers of the evaluation."""
     by_rate: bool = True
     """Whether backgrounds count in the fractions of their rates, where these are known; else in
     equal parts."""
@@ -50,12 +57,12 @@ class EvaluationTask(NamedTuple):
 
     @property
     def measured_labels(self) -> list[int]:
-        """The classes that numbers count."""
+        """The labels of the classes that numbers count."""
         return [label for label in range(len(self.classes)) if label not in self.unmeasured]
 
     @property
     def signal_labels(self) -> list[int]:
-        """The classes of the signal that numbers count."""
+        """The labels of the signal classes that numbers count."""
         return [label for label in self.signals if label in self.measured_labels]
 
     @property
@@ -67,7 +74,7 @@ class EvaluationTask(NamedTuple):
 
     @property
     def mixture(self) -> Mixture:
-        """The backgrounds that working points reject."""
+        """The backgrounds as one mixture; working points reject it."""
         backgrounds = [label for label in self.measured_labels if label not in self.signals]
         return mixture_of(self.classes, backgrounds, self._mixing_rates)
 
@@ -77,9 +84,9 @@ class EvaluationTask(NamedTuple):
 
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
-        """The mixture first, and each background alone, by name.
+        """Fractions by label of the mixture of all backgrounds, then of each background alone.
 
-        A single background is alone.
+        The keys are names. With a single background there is no mixture besides.
         """
         fractions = self.mixture.fractions
         backgrounds: dict[str, Mapping[int, float]] = {}
@@ -122,9 +129,9 @@ class EvaluationTask(NamedTuple):
         return self.labels._replace(luminosity=luminosity_text(self.luminosity))
 
     def scored(self, predictions: pa.Table) -> ScoredEvents:
-        """Events of a table from `models.prediction.predict`.
+        """Turn a table from `models.prediction.predict` into events with scores and weights.
 
-        Their samples have the proportions of the rates.
+        The samples of a class are mixed in the proportions of their rates.
         """
         return ScoredEvents.from_predictions(predictions, self.sample_rates)
 
@@ -135,7 +142,7 @@ class EvaluationTask(NamedTuple):
         )
 
     def expected_events(self, events: ScoredEvents) -> Mapping[int, float]:
-        """Expected number of events of each class, or else the number of the test split."""
+        """Expected number of events of each class, by label; by default that of the test split."""
         if self.expected is not None:
             return self.expected
         num_events = np.bincount(events.labels, events.weights, len(self.classes))
@@ -143,7 +150,10 @@ class EvaluationTask(NamedTuple):
 
 
 def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | None) -> Mixture:
-    """Mix classes in the fractions of their rates, or in equal parts if these are unknown."""
+    """Mix classes in the fractions of their rates, or in equal parts if these are unknown.
+
+    The description says how; a single class is described by its name.
+    """
     if len(labels) == 1:
         return Mixture({labels[0]: 1.0}, classes[labels[0]])
     if rates is None:

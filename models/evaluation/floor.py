@@ -1,4 +1,4 @@
-"""What a model must reach at least to be put in use, whatever is in use now."""
+"""Decides whether a model is good enough to be put in use, whatever is in use now."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None
 
     The floor `at_least` is an accuracy in which the classes count alike. Without it the model must
     be better than the best constant answer by more than its error, in accuracy and in mean
-    cross-entropy, and have a measurable working point.
+    cross-entropy, and have a working point whose threshold enough events decide about. The best
+    constant answer is the same for every event.
     """
     events, task, _ = measurable_events(events, task)
     replicas = replicas_of(events, task)
     measured = accuracy(events, replicas)
     if at_least is None:
+        # Each check returns an empty text if it is passed; the first failure is reported.
         return (
             _no_accuracy(measured, 1 / len(task.measured_labels))
             or _no_gain(events)
@@ -39,7 +41,7 @@ def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None
 
 
 def _no_accuracy(measured: Estimate, best_constant: float) -> str:
-    """Explain why the accuracy is no better than that of a constant answer."""
+    """Explain why the accuracy is no better than that of a constant answer; empty if it is."""
     if measured.value - best_constant > measured.error:
         return ""
     # An error that is NaN is no proof either.
@@ -50,7 +52,7 @@ def _no_accuracy(measured: Estimate, best_constant: float) -> str:
 
 
 def _no_gain(events: ScoredEvents) -> str:
-    """Explain why the cross-entropy is no better than that of a constant answer."""
+    """Explain why the cross-entropy is no better than that of a constant answer; empty if it is."""
     num_classes = len(np.unique(events.labels))
     # The classes count alike, so the best constant answer gives all of them the same probability.
     constant = events._replace(probabilities=np.full_like(events.probabilities, 1 / num_classes))
@@ -64,6 +66,10 @@ def _no_gain(events: ScoredEvents) -> str:
 
 
 def _no_working_point(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> str:
+    """Explain why no working point can be measured; empty if one can.
+
+    Too few signal events fail each threshold: where they are rare, a threshold is mostly chance.
+    """
     points = points_at_signal(events, replicas, task)
     if any(point["measurable"] for point in points):
         return ""

@@ -15,19 +15,20 @@ _LOWEST_PROBABILITY: Final = 1e-6
 
 
 def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
-    """Decrease of the mean cross-entropy with a new model, and its standard error.
+    """Measure how much a new model decreases the mean cross-entropy, with the standard error.
 
-    Both models see the same events. So the error is that of the mean difference per event, which is
-    much smaller than the errors of the two means. All classes have the same total weight, as in the
-    training loss; the error follows from the spread within each class.
+    Both arguments hold the same events in the same order, with the probabilities of the old and of
+    the new model. So the error is that of the mean difference per event, which is much smaller than
+    the errors of the two means. All classes have the same total weight, as in the training loss.
     """
     gain = _log_likelihood(after) - _log_likelihood(before)
+    # Replicas are copies of the events with random weights; their spread is the error.
     replicas = Replicas(after.labels, after.samples, after.weights, seed=0)
     gain_by_class = [replicas.means(label, gain) for label in np.unique(after.labels).tolist()]
     return estimate(np.mean(gain_by_class, axis=0))
 
 
 def _log_likelihood(events: ScoredEvents) -> Floats:
-    """Logarithm of the probability that each event gets for its class."""
+    """Logarithm of the probability that a model gives to the true class of each event."""
     rows = np.arange(len(events.labels))
     return np.log(np.maximum(events.probabilities[rows, events.labels], _LOWEST_PROBABILITY))

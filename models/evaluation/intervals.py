@@ -16,12 +16,13 @@ from models.evaluation.rounding import limit_of
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-#: Probability outside a central interval of one standard deviation.
+#: Probability that a normal number lies more than one standard deviation from its mean; half of it
+#: lies beyond each end of a central interval.
 ONE_SIGMA: Final = 0.31731
-#: Sums of weights differ by less of their size for no other reason than rounding.
+#: Relative size of rounding errors: sums of weights that differ by less count as equal.
 ROUNDING: Final = 1e-9
-#: With fewer events on one side of a cut, intervals cover at least what they promise, like Clopper
-#: and Pearson's.
+#: With effectively fewer events on one side of a cut, intervals cover at least what they promise,
+#: like those of Clopper and Pearson.
 FEW: Final = 10.0
 
 
@@ -37,7 +38,7 @@ class Efficiency(NamedTuple):
     high: float
 
     def as_json(self, *, most: float = 1.0) -> dict[str, Any]:
-        """Return the interval for JSON, with `limit` if one end is a limit.
+        """Return the interval for JSON, with `limit` (`upper` or `lower`) if one end is a limit.
 
         `most` is the highest possible value: 1 for a share, infinite for a rate.
         """
@@ -62,6 +63,7 @@ class WeightSums(NamedTuple):
     """Sums of the weights of some events, and of their squares."""
 
     weight: float
+    """Sum of the weights."""
     weight2: float
     """Sum of the squares of the weights."""
 
@@ -72,13 +74,17 @@ class WeightSums(NamedTuple):
 
     @property
     def is_positive(self) -> bool:
-        """Whether the weights add up to more than 0, beyond rounding."""
+        """Whether the weights add up to more than 0, beyond rounding.
+
+        The root of the sum of squares sets the scale, since weights may have any unit.
+        """
         return self.weight > ROUNDING * math.sqrt(self.weight2)
 
     def effective_events(self, typical: float) -> tuple[float, float]:
-        """Return the effective number of events, and their weight.
+        """Return the effective number of events, and the weight of one of them.
 
-        These are 0 and the `typical` weight if the sum of weights is 0 or less.
+        It is the number n of equal weights w that have the same sum and sum of squares: n = sum^2 /
+        squares, w = squares / sum. If the sum is 0 or less, n is 0 and w is the `typical` weight.
         """
         # Differences of large sums may leave a weight without a square.
         if not self.is_positive or self.weight2 <= 0:
@@ -111,17 +117,22 @@ def effective_numbers(sums: Floats, squares: Floats) -> Floats:
 def efficiency_of_sums(
     passing: WeightSums, failing: WeightSums, *, typical: float | None = None
 ) -> Efficiency:
-    """Weighted share that passes, with its interval.
-
-    The weights of both sums add up to more than 0. `typical` is the weight of an event where none
-    was seen. Without it all weights must be positive.
+    """Compute the weighted share that passes, with its central one-sigma interval.
 
     The weights of events that pass and of events that fail count separately, so that the interval
-    is right where weights and passing are correlated. With weights of 1 and fewer than 10 events on
-    one side it is that of Clopper and Pearson (1934), which covers at least what it promises. With
-    more events it is that of Jeffreys (Brown, Cai, DasGupta 2001), which covers what it promises on
-    average. A sum of weights counts as a number of equal weights with the same sum and variance
-    (Bohm and Zech 2014).
+    is right where weights and passing are correlated. Each sum of weights counts as a number of
+    equal weights with the same sum and variance (Bohm and Zech 2014). The interval is made of
+    quantiles of a beta distribution:
+
+    - With fewer than 10 events on one side it is that of Clopper and Pearson (1934), which covers
+      at least what it promises. One event is added to the side that makes the interval longer.
+    - Else it is that of Jeffreys (Brown, Cai, DasGupta 2001), which covers what it promises on
+      average. Half an event is added to each side.
+
+    Args:
+        passing: Sums of the weights of events that pass.
+        failing: Sums of the weights of events that fail; both together are above 0.
+        typical: Weight of an event where none was seen. Without it all weights must be positive.
     """
     total = passing.weight + failing.weight
     if typical is None:
@@ -130,12 +141,13 @@ def efficiency_of_sums(
     num_failing, weight_failing = failing.effective_events(typical)
 
     def quantile_of_share(level: float, extra_passing: float, extra_failing: float) -> float:
-        """Quantile of the share, with some more events than were seen."""
+        """Quantile of the share, with some more events on either side than were seen."""
         passes, fails = num_passing + extra_passing, num_failing + extra_failing
         if fails == 0:
             return 1.0
         if passes == 0:
             return 0.0
+        # The beta distribution describes the share of equal events; then the two weights enter.
         quantile = scipy.special.betaincinv(passes, fails, level)
         passing_weight = weight_passing * quantile
         return float(passing_weight / (passing_weight + weight_failing * (1 - quantile)))
@@ -150,9 +162,10 @@ def efficiency_of_sums(
 
 
 def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
-    """Weighted share of (num_events,) that pass, with the interval of `efficiency_of_sums`.
+    """Compute the weighted share of events that pass, with the interval of `efficiency_of_sums`.
 
-    The weights have a sum above 0; with negative ones the value may lie outside 0 to 1.
+    The (num_events,) weights have a sum above 0; with negative ones the value may lie outside 0 to
+    1.
     """
     sums_passing, sums_failing = WeightSums.of(weights[passing]), WeightSums.of(weights[~passing])
     return efficiency_of_sums(sums_passing, sums_failing, typical=typical_weight(weights))
@@ -171,6 +184,7 @@ def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
     # Events with the same score pass or fail together.
     values, value_index = np.unique(scores, return_inverse=True)
     weight_of_value = np.bincount(value_index, weights, minlength=len(values))
+    # Reversed, the sums run from the highest score down.
     share_above = np.cumsum(weight_of_value[::-1]) / weights.sum()
     # With negative weights the share may fall; the highest share so far always rises.
     highest_share = np.maximum.accumulate(share_above)
@@ -179,10 +193,10 @@ def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
 
 
 def first_reaching(highest_share: Floats, shares: Floats) -> NDArray[np.int64]:
-    """Index of the highest threshold that reaches each of some shares.
+    """Index of the highest threshold that reaches each of some shares, (num_points,).
 
-    `highest_share` is the highest share at this threshold or above it, from the highest threshold
-    down.
+    `highest_share` (num_thresholds,) never falls: it is the highest share at each threshold or any
+    above it, from the highest threshold down.
     """
     # The lowest score keeps all events, but rounding may make the sum of many weights less than 1.
     index = np.searchsorted(highest_share, shares - 1e-12)

@@ -15,17 +15,18 @@ class OwnFigure(NamedTuple):
     draw: Callable[..., Any]
 
 
-#: Figures of plugins by the name of their file, which is that of the function after `own_`.
+#: Figures of plugins by the name of their file: `own_` and the name of the function.
 OWN_FIGURES: Final[dict[str, OwnFigure]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def figure(caption: str) -> Callable[[F], F]:
-    """Register a function that draws a figure of a model, with a sentence below it.
+    """Return a decorator that registers a function as a figure of each model.
 
-    The function takes the `models.evaluation.scored_events.ScoredEvents` of the test split and the
-    names of the classes, and returns a matplotlib figure. A second figure of the same name is a
-    `ValueError`.
+    `caption` is the sentence below the figure in the report. The function takes the
+    `models.evaluation.scored_events.ScoredEvents` of the test split and the names of the classes,
+    and returns a matplotlib figure. It is stored in `OWN_FIGURES`. A second figure of the same name
+    is a `ValueError`.
     """
 
     def register(draw: F) -> F:

@@ -20,6 +20,7 @@ class Rates(NamedTuple):
     """
 
     of_samples: Mapping[str, Estimate]
+    """Rate of each sample by its name, with its error."""
     labels: Mapping[str, int]
     """Class of each sample."""
     are_events: bool = False
@@ -37,7 +38,7 @@ class Rates(NamedTuple):
         )
 
     def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
-        """Rates by name of the class, of classes that have samples."""
+        """Return the rates of the classes that have samples, by name of the class."""
         with_samples = {self.labels[name] for name in self.of_samples}
         return {
             name: self.of_class(label)
@@ -49,10 +50,20 @@ class Rates(NamedTuple):
 def rates_behind(
     score: ReplicatedScore, rates: Rates, classes: Sequence[str], *, seed: int
 ) -> list[dict[str, Any]]:
-    """Rates or events of each class and in total, and the purity, behind each cut.
+    """Compute rates or events of each class and in total, and the purity, behind each cut.
 
     The rate of a class is the sum over its samples of rate before the classifier x efficiency of
-    the sample. The purity is None if the total is 0 or less.
+    the sample. The purity is the share of the signal in the total; it is None if the total is 0 or
+    less.
+
+    Args:
+        score: The score and its cuts.
+        rates: Rates or numbers of events of the samples before the classifier.
+        classes: Names of the classes, by label.
+        seed: Seed of the random rates in the replicas.
+
+    Returns:
+        For each cut a dictionary, ready for JSON.
     """
     rate_of_class = _rates_of_classes(score, rates, seed=seed)
     total = sum_intervals(rate_of_class.values())
@@ -60,6 +71,7 @@ def rates_behind(
     background = sum_intervals(
         rate for label, rate in rate_of_class.items() if label not in score.signal
     )
+    # The purity is lowest with little signal and much background, so the ends are crossed.
     purity = ReplicatedInterval(
         _purity(signal.value, background.value),
         _purity(signal.low, background.high),
@@ -89,7 +101,11 @@ def rates_behind(
 def _rates_of_classes(
     score: ReplicatedScore, rates: Rates, *, seed: int
 ) -> dict[int, ReplicatedInterval]:
-    """Rate of each class behind the cuts, in all replicas."""
+    """Compute the rate of each class behind the cuts, measured and in all replicas, by label.
+
+    In the replicas both vary: the efficiency by the event weights, and the rate within its error.
+    """
+    # The number 1 separates these random numbers from others of the same seed.
     rng = np.random.default_rng([seed, 1])
     rates_by_class: dict[int, list[ReplicatedInterval]] = {}
     for sample, rate in rates.of_samples.items():
@@ -98,6 +114,7 @@ def _rates_of_classes(
         if share is None:
             # A sample without test events passes with the efficiency of its class.
             share = score.class_share(label)
+        # `share.low` is (num_points, num_replicas): there is one random rate for each replica.
         random_rates = rate.value * _random_factors(rate, share.low.shape[1], rng)
         rate_behind = ReplicatedInterval(
             share.value * rate.value, share.low * random_rates, share.high * random_rates
@@ -107,6 +124,7 @@ def _rates_of_classes(
 
 
 def _rate_json(rate: ReplicatedInterval, point: int) -> dict[str, Any]:
+    """Return the rate at one cut with its interval, for JSON; a rate has no highest value."""
     return rate.interval(point).as_json(most=math.inf)
 
 
@@ -117,8 +135,12 @@ def _purity(signal: Floats, background: Floats) -> Floats:
 
 
 def _random_factors(rate: Estimate, num: int, rng: np.random.Generator) -> Floats:
-    """Positive random factors with the relative error of a rate."""
+    """Draw `num` positive random factors with mean 1 and the relative error of a rate.
+
+    They are gamma distributed; without an error, or without a rate, all are 1.
+    """
     if rate.error <= 0 or rate.value <= 0:
         return np.ones(num)
+    # A gamma distribution of shape k has the relative error 1 / sqrt(k).
     shape = (rate.value / rate.error) ** 2
     return np.asarray(rng.standard_gamma(shape, num) / shape)

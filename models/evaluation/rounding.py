@@ -15,8 +15,8 @@ ON_TERMINAL: Final = "{value}{symbol} +{up} -{down}"
 ON_PAGE: Final = "{value}{symbol} (+{up} \N{MINUS SIGN}{down})"
 #: The same for equal sides.
 _EVEN: Final = {ON_TERMINAL: "{value} ± {up}{symbol}", ON_PAGE: "{value}{symbol} (± {up})"}
-#: Largest three digits of an error of which two are shown (Particle Data Group, Review of Particle
-#: Physics, 5.3).
+#: Largest three digits of an error that is shown with two digits; larger ones have one (Particle
+#: Data Group, Review of Particle Physics, 5.3).
 _TWO_DIGITS: Final = 3.54
 #: Relative error of numbers in double precision.
 _ROUNDING: Final = 1e-12
@@ -25,20 +25,22 @@ _WITHOUT_ERROR: Final = 3
 
 
 def decimal_places(error: float) -> int:
-    """Decimal places of a number with an error above 0, as the Particle Data Group rounds.
+    """Return how many decimal places a number with an error above 0 has.
 
-    They are negative for tens.
+    The Particle Data Group rounds so: an error whose leading digits are at most 3.54 has two
+    digits, else one. The places are negative for tens.
 
     Examples:
         >>> [decimal_places(error) for error in (0.023, 0.0062, 0.000123, 0.0965, 354, 355)]
         [3, 3, 5, 2, -1, -2]
     """
     mantissa, _, exponent = f"{error:.2e}".partition("e")
+    # For an error m x 10^-k, k places show one digit of it, k + 1 places two.
     return int(float(mantissa) <= _TWO_DIGITS) - int(exponent)
 
 
 def rounded(number: float, places: int) -> str:
-    """A number with some decimal places.
+    """Format a number with some decimal places, commas between thousands, and no negative zero.
 
     Examples:
         >>> rounded(12345.6, -2), rounded(-0.0001, 2)
@@ -48,7 +50,7 @@ def rounded(number: float, places: int) -> str:
 
 
 def with_error(value: float | None, error: float | None, sign: str = " ± ") -> str:
-    """A number with its standard error.
+    """Format a number with its standard error, both with the digits that the error needs.
 
     Examples:
         >>> with_error(0.99942, 0.00021), with_error(0.931, 0.0231, "+-"), with_error(1.0, 0.0)
@@ -68,11 +70,11 @@ def with_error(value: float | None, error: float | None, sign: str = " ± ") -> 
 
 
 def limit_of(interval: Interval, most: float = math.inf) -> Literal["upper", "lower"] | None:
-    """The end of an interval that is a limit: `upper`, `lower` or None.
+    """Return which end of an interval is a limit: `upper`, `lower` or None.
 
-    The limit is `upper` where nothing passes, and `lower` where a share is `most` or more. A
-    significance has no value where no background passes; then its own `limit` says that `low` is
-    one.
+    An interval with an upper limit has only its `high` end, such as `< 0.058`. The limit is `upper`
+    where nothing passes, and `lower` where a share is `most` or more. A significance has no value
+    where no background passes; then its own `limit` says that `low` is one.
 
     Examples:
         >>> limit_of({"value": 0.0, "low": 0.0, "high": 0.1})
@@ -98,7 +100,14 @@ def with_interval(
     most: float = math.inf,
     form: str = ON_TERMINAL,
 ) -> str:
-    """A number with the distances to both ends of its interval, or a limit (see `limit_of`).
+    """Format a number with the distances to both ends of its interval, or as a limit.
+
+    Args:
+        interval: `value`, `low` and `high`; None gives `not measurable`.
+        scale: Factor of all numbers, such as 100 for percent.
+        symbol: Text after the number, such as ` %`.
+        most: Highest possible value; a share of it is a lower limit, see `limit_of`.
+        form: `ON_TERMINAL` or `ON_PAGE`.
 
     Examples:
         >>> with_interval({"value": 0.123, "low": 0.111, "high": 0.138}, scale=100, symbol=" %")
@@ -124,12 +133,15 @@ def with_interval(
     places = _places_of_interval(up, down)
     up_text, down_text = rounded(up, places), rounded(down, places)
     if up_text == down_text:
+        # Sides that are equal after rounding are written once.
         form = _EVEN[form]
     return form.format(value=rounded(value, places), up=up_text, down=down_text, symbol=symbol)
 
 
 def inverse_with_interval(share: Interval | None) -> str:
-    """The inverse of a share, such as a rejection, with its interval or a lower limit.
+    """Format the inverse of a share, such as a rejection, with its interval or a lower limit.
+
+    The ends change places: the lower end of the inverse is 1 / `high`.
 
     Examples:
         >>> inverse_with_interval({"value": 0.1, "low": 0.08, "high": 0.125})
@@ -140,9 +152,11 @@ def inverse_with_interval(share: Interval | None) -> str:
     if share is None or not is_measured(share) or share["high"] <= 0:
         return NOT_MEASURABLE
     low = 1 / share["high"]
+    # Of a share that may be 0, the inverse has only a lower limit.
     if share["value"] <= 0:
         return f"> {_rounded_limit(low, low)}"
     value = 1 / share["value"]
+    # A lower end of 0 makes the upper end of the inverse infinite.
     if share["low"] <= 0:
         places = decimal_places(value - low) if value > low else _two_digits(value)
         return f"{rounded(value, places)} ({rounded(low, places)} to ∞)"
@@ -164,7 +178,10 @@ def _is_finite(number: float | None) -> bool:
 
 
 def _places_of_interval(up: float, down: float) -> int:
-    """Decimal places for the shorter side of an interval, or for a tenth of the longer one."""
+    """Choose decimal places for the error on the shorter side of an interval.
+
+    If that side is less than a tenth of the longer one, a tenth of the longer one counts instead.
+    """
     longer, shorter = max(up, down), min(up, down)
     return decimal_places(max(shorter, longer / 10))
 
@@ -172,7 +189,7 @@ def _places_of_interval(up: float, down: float) -> int:
 def _limit_with_sign(
     interval: Interval, limit: Literal["upper", "lower"], scale: float, symbol: str, most: float
 ) -> str:
-    """The end of an interval that is a limit, such as `< 0.058`."""
+    """Format the end of an interval that is a limit, such as `< 0.058`."""
     end = scale * (interval["high"] if limit == "upper" else interval["low"])
     if end <= 0:
         return NOT_MEASURABLE
@@ -184,10 +201,14 @@ def _limit_with_sign(
 
 
 def _rounded_limit(limit: float, distance: float) -> str:
-    """A limit with two digits, of itself and of its distance to the other end of the range."""
+    """Format a limit with two digits, of itself and of its distance to the other end of the range.
+
+    So 99.31 % has two digits of its distance to 100 %.
+    """
     return rounded(limit, max(_two_digits(limit), _two_digits(distance)))
 
 
 def _two_digits(number: float) -> int:
-    """Decimal places with which a number has two digits."""
+    """Return the decimal places with which a number has two digits."""
+    # The exponent of the scientific form says where the first digit is.
     return 1 - int(f"{number:.1e}".partition("e")[2])

@@ -27,12 +27,16 @@ from models.evaluation.curves import cumulative_distance, weighted_histogram
 from models.evaluation.intervals import Floats
 from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
 
+#: Parts of the cross-validation; the trees score each part after a training on the others.
 _FOLDS: Final = 5
+#: Copies of the events with random weights, for the errors.
 _REPLICAS: Final = 200
+#: Trainings of the perceptron, with other seeds.
 _NETWORKS: Final = 5
 _BINS: Final = 30
 #: Panels side by side.
 _COLUMNS: Final = 4
+#: Numbers of neurons in the hidden layers of the perceptron.
 _HIDDEN: Final = (50, 20, 10)
 
 
@@ -46,12 +50,15 @@ class WeightedEvents(NamedTuple):
 
 
 def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> Estimate:
-    """Area under the curve of boosted trees that tell two samples apart, by cross-validation.
+    """Area under the ROC curve of boosted trees that tell two samples apart.
 
-    It is 0.5 if they cannot. Each sample counts alike in the training.
+    It is 0.5 if they cannot. Cross-validation scores each event by trees that did not train on it.
+    Each sample has the same total weight in the training. The error is the standard deviation over
+    replicas of the events with random weights.
     """
     features = np.concatenate([first.features, second.features])
     is_second = np.repeat([0, 1], [len(first.features), len(second.features)])
+    # Each sample adds up to half the number of all events.
     first_weights = first.weights / first.weights.mean() * (0.5 / (is_second == 0).mean())
     second_weights = second.weights / second.weights.mean() * (0.5 / (is_second == 1).mean())
     weights = np.concatenate([first_weights, second_weights])
@@ -69,6 +76,7 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
         scores[test] = trees.predict_proba(features[test])[:, 1]
     rng = np.random.default_rng(seed)
     areas = []
+    # The scores stay; only the weights of the events vary.
     for _ in range(_REPLICAS):
         replica = weights * rng.exponential(size=len(is_second))
         areas.append(roc_auc_score(is_second, scores, sample_weight=replica))
@@ -79,10 +87,15 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
 def transfer(
     tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int
 ) -> dict[str, Estimate]:
-    """Train perceptrons on half of a sample, and on as many events of another.
+    """Measure how much accuracy networks lose if they are trained on another sample.
 
-    Test both on the other half. They take the high-level features. Samples are lists of the events
-    of each class.
+    Half of the `tested` sample is the test. Perceptrons on the features train once on its other
+    half, and once on as many events of the `others`. The training is repeated with several seeds.
+
+    Args:
+        tested: Events of each class of the sample, in the order of the labels.
+        others: Events of each class of the other sample.
+        seed: Seed of splits, trainings and replicas.
 
     Returns:
         Accuracies, in which classes count alike, after a training on the `own` sample and on the
@@ -100,9 +113,12 @@ def transfer(
         other_train.append(_select(other_events, other_order[:num_train]))
     features = np.concatenate([events.features for events in test])
     labels = np.repeat(np.arange(len(test)), [len(events.features) for events in test])
+    # Every class has the total weight 1 in the test.
     weights = np.concatenate([events.weights / events.weights.sum() for events in test])
+    # (num_replicas, num_events) weights, each with its own random factor.
     replicas = weights * rng.exponential(size=(_REPLICAS, len(labels)))
 
+    # First axis: trained on the own sample (0), or on the other one (1).
     is_right = np.zeros((2, _NETWORKS, len(labels)), dtype=np.bool_)
     for index, train in enumerate((own_train, other_train)):
         for network in range(_NETWORKS):
@@ -119,7 +135,10 @@ def transfer(
 
 
 def _estimate(by_network: Floats, by_replica: Floats) -> Estimate:
-    """The mean over networks; its error from both, networks and replicas of the events."""
+    """Return the mean over networks, with an error that combines networks and events.
+
+    It is the quadratic sum of the error of the mean over networks and the spread over replicas.
+    """
     network_error = by_network.std(ddof=1) / np.sqrt(len(by_network))
     return Estimate(float(by_network.mean()), float(np.hypot(network_error, by_replica.std())))
 
@@ -129,7 +148,11 @@ def _select(events: WeightedEvents, rows: NDArray[np.int64]) -> WeightedEvents:
 
 
 def _perceptron(classes: Sequence[WeightedEvents], seed: int) -> Any:
-    """A trained network; events are drawn by their weights, equally many of each class."""
+    """Train a network on events drawn by their weights, equally many of each class.
+
+    Drawing with replacement stands for weights, which the perceptron does not take. Its inputs
+    become normally distributed first.
+    """
     rng = np.random.default_rng(seed)
     num_drawn = max(len(events.features) for events in classes)
     features, labels = [], []
@@ -142,6 +165,7 @@ def _perceptron(classes: Sequence[WeightedEvents], seed: int) -> Any:
         QuantileTransformer(n_quantiles=100, output_distribution="normal", random_state=seed),
         MLPClassifier(_HIDDEN, alpha=1e-2, max_iter=60, early_stopping=True, random_state=seed),
     )
+    # A training that ends at the highest number of rounds is good enough here.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         network.fit(np.concatenate(features), np.concatenate(labels))
@@ -154,16 +178,22 @@ def plot_comparison(
     names: tuple[str, str],
     labels: PlotLabels,
 ) -> Figure:
-    """Densities of two samples, the reference second; one panel for each quantity.
+    """Draw the distributions of two samples, one panel for each quantity.
 
-    A quantity has the values and the weights of each sample.
+    Args:
+        quantities: By quantity, the values and the weights of the sample, then those of the
+            reference.
+        names: Names of the sample and of the reference.
+        labels: Labels of the figure.
     """
     figure, panels = new_grid(labels, panels=len(quantities), columns=_COLUMNS)
     for axes, (quantity, (sample, reference)) in zip(panels, quantities.items(), strict=True):
+        # A few extreme values do not stretch the axis.
         low, high = np.quantile(np.concatenate([sample[0], reference[0]]), [0.001, 0.995])
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
         _draw_density(axes, edges, *reference, color=GREY, label=names[1], fill=True, alpha=0.35)
         _draw_density(axes, edges, *sample, color=COLOURS[1], label=names[0])
+        # D is the largest difference of the two distribution functions.
         distance = cumulative_distance(*sample, *reference)
         axes.set_xlabel(f"{quantity}   (D = {distance:.3f})", fontsize="small")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))

@@ -17,7 +17,9 @@ _MOST_LISTED: Final = 5
 
 
 def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:
-    """Scale weights so that every class adds up to 1; the sum of each is above 0 before.
+    """Scale (num_events,) weights so that every class adds up to 1.
+
+    The weights of every class have a sum above 0 before.
 
     Examples:
         >>> balanced(np.array([0, 0, 1]), np.array([1.0, 3.0, 7.0]), 2).tolist()
@@ -37,14 +39,16 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
         [1.5, 0.5, 1.0]
     """
     sums = np.bincount(labels, weights)
+    # The factor of each class is number of events / sum of weights.
     factors = np.divide(np.bincount(labels), sums, out=np.ones(len(sums)), where=sums > 0)
     return weights * factors[labels]
 
 
 def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -> NDArray[np.str_]:
-    """Names of the samples, without samples whose weights add up to 0 or less.
+    """Rename the samples whose weights add up to 0 or less to the largest sample of their class.
 
-    Their events get the name of the largest sample of their class.
+    Within each class, the sample of the smallest sum of weights joins the one of the largest sum,
+    until all sums are above 0 or one sample is left. The result is a new (num_events,) array.
 
     Examples:
         >>> samples, weights = np.array(["a", "a", "b"]), np.array([1.0, 1.0, -1.0])
@@ -68,10 +72,10 @@ def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -
 def mixing_factors(
     labels: Labels, samples: NDArray[np.str_], weights: Floats, rates: Mapping[str, float] | None
 ) -> Floats:
-    """Factors of the weights that give the samples of a class the proportions of their rates.
+    """Compute factors of the weights that mix the samples of a class in proportion to their rates.
 
-    Without rates before the classifier they keep the proportions of their weights. A sample that
-    `joined_samples` joins to another brings its rate along.
+    The factor of a sample is rate / sum of weights. Without known rates, or with one sample in a
+    class, it is 1. A sample that `joined_samples` joins to another brings its rate along.
 
     Examples:
         >>> samples, rates = np.array(["a", "a", "b"]), {"a": 6.0, "b": 1.0}
@@ -86,6 +90,7 @@ def mixing_factors(
         names, index = np.unique(joined[in_class], return_inverse=True)
         if len(names) == 1:
             continue
+        # Each original sample adds its rate to the sample that it belongs to after joining.
         joined_rates = dict.fromkeys(names, 0.0)
         for sample, name in dict(zip(samples[in_class], joined[in_class], strict=True)).items():
             joined_rates[name] += rates[sample]
@@ -101,7 +106,11 @@ def _class_masks(labels: Labels) -> Iterator[NDArray[np.bool_]]:
 
 
 def describe_weights(weights: Floats) -> str:
-    """Describe weights: their number, their relative values, and the effective number.
+    """Describe weights in words: their number, their relative values, and the effective number.
+
+    Values are relative to the smallest absolute weight that is not 0. At most five different values
+    are listed; of more the text gives the range and the share of negative weights. The effective
+    number is sum^2 / sum of squares.
 
     Examples:
         >>> describe_weights(np.repeat([-2.0, 2.0, 6.0], [5, 6, 1]))
@@ -146,9 +155,10 @@ class ScoredEvents(NamedTuple):
     def from_predictions(
         cls, predictions: pa.Table, rates: Mapping[str, float] | None = None
     ) -> ScoredEvents:
-        """The events of a table from `models.prediction.predict` with the column `hlf`.
+        """Take the events from a table of `models.prediction.predict` with the column `hlf`.
 
-        `rates` are those of the samples, if known.
+        `rates` are those of the samples before the classifier, if known; they mix the samples of a
+        class.
         """
         labels = predictions["label"].to_numpy()
         samples = predictions["sample"].to_numpy().astype(str)

@@ -17,11 +17,12 @@ def significance(
 ) -> dict[str, Floats]:
     """Events and significances behind the cuts of a score, (num_points,) each.
 
-    NaN without background.
+    The significance says by how many standard deviations the expected signal exceeds a background
+    fluctuation. It is NaN where no background is left.
 
     Args:
         score: The score and its cuts.
-        expected: Number of events of each class before the cut.
+        expected: Number of events of each class, by label, before the cut.
         uncertainty: Relative uncertainty of the background.
 
     Returns:
@@ -30,6 +31,7 @@ def significance(
         one-sigma interval at this threshold from the statistics of the test events. The higher end
         is infinite where too many replicas have no background.
     """
+    # Column 0 holds the measured cuts; the other columns are those of the replicas.
     cuts = score.cuts[:, 0]
     signal, background = _expected_behind(score, cuts, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -41,6 +43,7 @@ def significance(
         "effective": _effective_background(score, cuts, expected),
         "simple": np.where(background.value > 0, simple, np.nan),
         "asimov": asimov_significance(signal.value, background.value, uncertainty),
+        # Little signal over much background gives the lower end, and the reverse the upper end.
         "low": lower_end(_significance_in_replicas(signal.low, background.high, uncertainty)),
         "high": upper_end(_significance_in_replicas(signal.high, background.low, uncertainty)),
     }
@@ -49,7 +52,11 @@ def significance(
 def _expected_behind(
     score: ReplicatedScore, cuts: NDArray[np.int64], expected: Mapping[int, float]
 ) -> tuple[ReplicatedInterval, ReplicatedInterval]:
-    """Expected events of signal and background behind cuts that are the same in all replicas."""
+    """Compute the expected events of signal and of background behind some cuts, in all replicas.
+
+    `cuts` are indices of thresholds, (num_points,), the same in all replicas. The efficiency of
+    each sample times its expected number of events is summed over signal and over background.
+    """
     # A fixed cut gives the signal behind it an error too.
     same_cuts = np.repeat(cuts[:, None], score.cuts.shape[1], axis=1)
     shares = score.sample_shares_at(same_cuts)
@@ -65,7 +72,11 @@ def _expected_behind(
 
 
 def _significance_in_replicas(signal: Floats, background: Floats, uncertainty: float) -> Floats:
-    """Significances, infinite for a signal without background: no background bounds it."""
+    """Compute significances in replicas, which may have no background.
+
+    A signal without background is infinitely significant, since no background bounds it; without
+    signal it is 0.
+    """
     without_background = np.where(signal > 0, np.inf, 0.0)
     with_background = asimov_significance(signal, background, uncertainty)
     return np.where(background > 0, with_background, without_background)
@@ -74,9 +85,10 @@ def _significance_in_replicas(signal: Floats, background: Floats, uncertainty: f
 def _effective_background(
     score: ReplicatedScore, cuts: NDArray[np.int64], expected: Mapping[int, float]
 ) -> Floats:
-    """Effective number of background events behind cuts; 0 where their weights add up to 0 or less.
+    """Compute the effective number of background events behind cuts: sum^2 / sum of squares.
 
-    If no event of a sample passes, one of its events counts in the error.
+    It tells how well the simulation measures the background. It is 0 where the weights add up to 0
+    or less. If no event of a sample passes, one typical event of it counts in the sum of squares.
     """
     num_thresholds = len(score.thresholds)
     sums, squares = np.zeros((2, len(cuts)))
@@ -84,8 +96,10 @@ def _effective_background(
         if stratum.label in score.signal:
             continue
         weights = score.replicas.weights[stratum.rows] * expected[stratum.label]
+        # Now the weights add up to the expected number of events of this sample.
         weights = weights * stratum.fraction / stratum.totals[0]
         bins = score.bins[stratum.rows]
+        # Bin 0 is that of the highest threshold: running sums hold all events above each one.
         sums_above = np.cumsum(np.bincount(bins, weights, num_thresholds))
         squares_above = np.cumsum(np.bincount(bins, np.square(weights), num_thresholds))
         sums += sums_above[cuts]
@@ -98,14 +112,16 @@ def _effective_background(
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
     """Median significance of a discovery by counting, with an uncertain background.
 
-    It is NaN without background. Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty
-    Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
+    `signal` and `background` are expected numbers of events, and `uncertainty` is the relative
+    error of the background. It is NaN without background. Source: Cowan, Cranmer, Gross, Vitells
+    (2011); with an uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
     """
     s = np.maximum(signal, 0.0)
     b = np.where(background > 0, background, np.nan)
     variance = np.square(uncertainty * b)
-    # With log1p, since the published form would subtract numbers as large as b.
+    # The published logarithm would subtract numbers as large as b; log1p avoids that.
     gain = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * variance))
+    # Without an uncertainty the second term of the formula tends to s.
     loss = s
     if uncertainty:
         loss = np.square(b) / variance * np.log1p(variance * s / (b * (b + variance)))

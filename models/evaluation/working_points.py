@@ -11,9 +11,10 @@ from models.evaluation.discriminant import Mixture, ReplicatedScore
 from models.evaluation.intervals import efficiency
 from models.evaluation.rates import Rates, rates_behind
 
-#: Least effective number of events that fail, or that pass. With fewer, a threshold is mostly
-#: chance.
+#: Least effective number of events that fail a cut on signal, or that pass a cut on background.
+#: With fewer, a threshold is mostly chance.
 FEWEST_EVENTS: Final = 10.0
+#: Relative tolerance of comparisons, so that rounding does not decide.
 _ROUNDING: Final = 1e-9
 
 
@@ -25,11 +26,19 @@ def working_points(
     *,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Numbers at each cut of a score, for JSON.
+    """Return the numbers at each cut of a score, ready for JSON.
 
-    A point is measurable if enough events decide about its threshold: signal events that fail it,
-    or, for a share of a background, background events that pass it. Events on its other side do not
-    count, whatever their weights.
+    A working point is a threshold: events at or above it are kept. Its cuts are set by shares of
+    the signal, or of a background (see `ReplicatedScore`). A point is measurable if enough events
+    decide about its threshold: signal events that fail it, or, for a share of a background,
+    background events that pass it. Events on its other side do not count, whatever their weights.
+
+    Args:
+        score: The score and its cuts, one for each point.
+        classes: Names of the classes, by label.
+        mixture: The backgrounds, with their fractions.
+        rates: Rates before the classifier; None leaves out rates and purity.
+        seed: Seed of the random rates in the replicas.
     """
     if score.background is None:
         count_name, counts = "num_failing", score.effective_failing(score.signal)
@@ -37,11 +46,13 @@ def working_points(
         count_name, counts = "num_passing", score.effective_passing(score.background)
     share_of_class = {classes[label]: score.class_share(label) for label in mixture.fractions}
     share_of_mixture = score.mixture_share(mixture.fractions)
+    # Without rates no point has further numbers.
     rates_at_points: list[dict[str, Any]] = [{}] * len(score.shares)
     if rates:
         rates_at_points = rates_behind(score, rates, classes, seed=seed)
     points = []
     for point, share in enumerate(score.shares.tolist()):
+        # Column 0 holds the measured cuts, as indices of thresholds.
         cut = score.cuts[point, 0]
         has_events = counts[cut] >= FEWEST_EVENTS * (1 - _ROUNDING)
         # Even the highest threshold may let more background pass than the share.
@@ -67,7 +78,11 @@ def working_points(
 
 
 def highest_measurable_efficiency(score: ReplicatedScore) -> float:
-    """Highest signal efficiency at which enough events of the signal fail; 0 if there is none."""
+    """Highest signal efficiency at which enough events of the signal fail; 0 if there is none.
+
+    Enough are effectively 10 events. With negative weights a share may lie outside 0 to 1; it is
+    clipped.
+    """
     num_failing = score.effective_failing(score.signal)
     is_measurable = num_failing >= FEWEST_EVENTS * (1 - _ROUNDING)
     efficiencies = score.measured_share(score.signal)[is_measurable]
@@ -75,10 +90,16 @@ def highest_measurable_efficiency(score: ReplicatedScore) -> float:
 
 
 def _signal_share(score: ReplicatedScore, point: int) -> dict[str, Any]:
+    """Share of the signal that passes the cut of a point, with its interval, for JSON.
+
+    If the cuts are set by a background, the interval is that of the replicas. Else the replicas
+    have the same share by construction, so the interval is that of a weighted count of events.
+    """
     if score.background is not None:
         return score.mixture_share(score.signal).interval(point).as_json()
     # Replicas have the same share of the signal by construction; its interval is that of a count.
     weights = score.mixture_weights(score.signal)
     is_signal = weights != 0
+    # Bins count from the highest threshold down, so a lower bin has a higher score.
     passes = score.bins <= score.cuts[point, 0]
     return efficiency(passes[is_signal], weights[is_signal]).as_json()
