@@ -43,9 +43,9 @@ CAPTIONS: Final = {
 
 
 def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
-    """`hist.Hist` objects by name (`hlf.ht`).
+    """Read the histograms of the features by name (`hlf.ht`), as objects of the package `hist`.
 
-    The first axis is the feature, the second the class.
+    The first axis is the feature, the second the class; bins hold sums of weights with variances.
     """
     text = (folder / HISTOGRAMS).read_text(encoding="utf-8")
     histograms = json.loads(text, object_hook=uhi.io.json.object_hook)
@@ -58,7 +58,10 @@ def plot_card(
     labels: PlotLabels,
     folder: Path,
 ) -> None:
-    """Write `hlf` and, if there are any, `particles` as PNG and PDF to a new folder."""
+    """Write the figures of the dataset card to a new folder, each as PNG and PDF.
+
+    They are `hlf` and, if there are any, `particles`. `classes` are names in the order of labels.
+    """
     folder.mkdir()
     for figure_name in CAPTIONS:
         panels = {
@@ -71,7 +74,12 @@ def plot_card(
 
 
 def shows_something(histogram: hist.Hist[Any]) -> bool:
-    """Whether a panel would show a distribution: events inside the axis, in more than one bin."""
+    """Return whether a panel would show a distribution of the feature.
+
+    That is so if some events are inside the axis, and the events of all classes fill more than one
+    bin.
+    """
+    # Shape (bins + 2,), with underflow first and overflow last; a bin with an event has a variance.
     is_filled = np.asarray(histogram.variances(flow=True)).sum(axis=1) > 0
     return bool(is_filled[1:-1].any() and is_filled.sum() > 1)
 
@@ -80,7 +88,10 @@ def shows_something(histogram: hist.Hist[Any]) -> bool:
 def plot_distributions(
     histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels
 ) -> Figure:
-    """One panel for each feature, one line for each class, normalised to an area of 1."""
+    """Plot one panel for each feature, one line for each class, normalised to an area of 1.
+
+    The area includes events outside the axis. Steeply falling features get a logarithmic axis.
+    """
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
         feature, binning = histogrammed_features()[name]
@@ -89,12 +100,14 @@ def plot_distributions(
         axes.tick_params(labelsize="x-small")
         axes.set_ylabel("")
         if _has_integer_bins(binning):
+            # Ticks are whole numbers.
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
         if binning.log:
             show_positive(axes, ends_of_bars)
         else:
+            # Negative weights may give negative bins, which stay visible.
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     panels[0].set_ylabel("Density", fontsize="small")
     legend_below(figure, panels[0])
@@ -104,7 +117,11 @@ def plot_distributions(
 def _draw_classes(
     axes: Axes, histogram: hist.Hist[Any], classes: Sequence[str], *, is_log: bool
 ) -> list[Any]:
-    """Draw the densities of all classes that have events; returns the ends of their error bars."""
+    """Draw the densities of all classes that have events; returns the ends of their error bars.
+
+    The density of a bin is its sum of weights over total weight and width. The ends are two arrays
+    of a class, lower and upper, each with one number for each bin.
+    """
     ends_of_bars: list[Any] = []
     for index, class_name in enumerate(classes):
         class_histogram: Any = histogram[:, index]
@@ -112,10 +129,11 @@ def _draw_classes(
         if total <= 0:
             continue
         edges = class_histogram.axes[0].edges
+        # Sum of weights in a bin, divided by this, is a density.
         scale = total * np.diff(edges)
         densities = class_histogram.values() / scale
         errors = np.sqrt(class_histogram.variances()) / scale
-        # A bar down to 0 has no end on a logarithmic axis.
+        # A bar down to 0 has no end on a logarithmic axis, so it ends at 0.4 of its value.
         lower_errors = np.minimum(errors, 0.6 * np.abs(densities)) if is_log else errors
         ends_of_bars += [densities - lower_errors, densities + errors]
         mplhep.histplot(
@@ -132,5 +150,5 @@ def _draw_classes(
 
 
 def _has_integer_bins(binning: Binning) -> bool:
-    """Whether each bin is a whole number."""
+    """Return whether each bin is a whole number: bins of width 1 with edges at halves."""
     return binning.high - binning.low == binning.bins and binning.low % 1 == 0.5

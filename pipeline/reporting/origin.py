@@ -25,11 +25,15 @@ BUNDLED: Final = {
     "5e4c6d27-3e2e-47ee-9ded-c7ec6d46d93a": 18000.0,
     "0b3ff546-2ded-472f-a6c7-a2cb1e30c104": 18000.0,
 }
+#: Remark on the cross-sections of the demo.
 _ILLUSTRATIVE: Final = "illustrative, of the right order of magnitude only"
+#: Remark on the cross-sections that the stage `simulate` computed.
 _LEADING_ORDER: Final = "those of Pythia in leading order, after the filter on leptons"
+#: Pythia's setting of the least transverse momentum in the hard process, with its value.
 _MIN_PTHAT: Final = re.compile(r"PhaseSpace:pTHatMin\s*=?\s*(\S+)", re.IGNORECASE)
 #: Energy of the bundled files [TeV].
 _BUNDLED_ENERGY: Final = 13.0
+#: Input files as the manifest of `ingest` holds them, each with its `path`, `uuid` and `sample`.
 Files = Sequence[Mapping[str, Any]]
 
 
@@ -45,7 +49,11 @@ class Origin(NamedTuple):
 
 
 def event_origin(config: Mapping[str, Any], files: Files) -> Origin:
-    """What a config and the input files say about the events; the section `report` prevails."""
+    """Return what is known of the origin of the events, for pages and plots.
+
+    What the section `report` of the config sets prevails; each null is replaced by what the input
+    files say. `config` is JSON content.
+    """
     report = config["report"]
     sample_note, energy_tev = report["sample_note"], report["energy_tev"]
     rates_note = report["rates_note"]
@@ -59,23 +67,29 @@ def event_origin(config: Mapping[str, Any], files: Files) -> Origin:
 
 
 def plot_labels(config: Mapping[str, Any], files: Files) -> PlotLabels:
-    """The words on every plot of some events; arguments as `event_origin`."""
+    """Return the words on every plot of some events; arguments as `event_origin`."""
     origin = event_origin(config, files)
     return PlotLabels(config["report"]["experiment"], origin.sample_note, origin.energy_tev)
 
 
 def _are_bundled(files: Files) -> bool:
+    """Return whether there are files, and all come with the software."""
     return bool(files) and all(file["uuid"] in BUNDLED for file in files)
 
 
 def _sample_note(config: Mapping[str, Any], files: Files) -> str:
-    """`Simulation` for events with weights of a generator, and for those of Delphes."""
+    """Return the kind of the events: `Simulation`, or an empty text if it does not follow.
+
+    Events are simulated if they come from Delphes, a detector simulation, by the name of the tree,
+    or if all files have weights of a generator.
+    """
     if _are_bundled(files):
         return "Simulation, technical sample"
     default_tree = config["ingest"]["tree"]
     if not default_tree:
         layout = BranchLayout(config["ingest"].get("layout", BranchLayout.DELPHES))
         default_tree = LAYOUTS[layout].tree
+    # Names of the trees in the files: of a sample, else of all, else of the layout of the files.
     trees = {sample["tree"] or default_tree for sample in config["samples"]}
     lacks_weights = any("weight" in file["missing_optional"] for file in files)
     if trees == {"Delphes"} or (files and not lacks_weights):
@@ -84,6 +98,7 @@ def _sample_note(config: Mapping[str, Any], files: Files) -> str:
 
 
 def _energy_tev(config: Mapping[str, Any], files: Files) -> float | None:
+    """Return the centre-of-mass energy [TeV]; None unless it is known for all files."""
     if _are_bundled(files):
         return _BUNDLED_ENERGY
     if files and all(_simulated_process(config, file) for file in files):
@@ -93,9 +108,9 @@ def _energy_tev(config: Mapping[str, Any], files: Files) -> float | None:
 
 
 def _simulated_process(config: Mapping[str, Any], file: Mapping[str, Any]) -> str:
-    """The process of a file that the stage `simulate` of the run folder made.
+    """Return the process of a file that the stage `simulate` of this run folder made; else empty.
 
-    Empty for other files.
+    Such a file lies in a folder with the name of its process, below `<run_dir>/simulate`.
     """
     path = Path(file["path"])
     output = Path(config["run_dir"], "simulate").absolute()
@@ -103,12 +118,18 @@ def _simulated_process(config: Mapping[str, Any], file: Mapping[str, Any]) -> st
 
 
 def _rates_note(config: Mapping[str, Any], files: Files) -> str:
-    """A remark on the samples with the cross-sections of the demo, or of the generator."""
+    """Return a remark on the samples with the cross-sections of the demo, or of the generator.
+
+    A sample counts if all its files have one known cross-section, and the config sets this value. A
+    lower limit on pTHat, the momentum in the hard process, is named, since it leaves out part of
+    the process.
+    """
     simulated = _simulated_cross_sections(Path(config["run_dir"]))
     samples_by_source: dict[str, list[str]] = {}
     threshold_notes = []
     for sample in config["samples"]:
         sample_files = [file for file in files if file["sample"] == sample["name"]]
+        # Cross-section that belongs to each file [pb]; None if there is none.
         known_values = set()
         for file in sample_files:
             process = _simulated_process(config, file)
@@ -125,6 +146,7 @@ def _rates_note(config: Mapping[str, Any], files: Files) -> str:
             )
     source_notes = []
     for source, names in samples_by_source.items():
+        # A remark that holds for all samples names none.
         is_common = len(names) == len(config["samples"])
         samples = "" if is_common else f" of {', '.join(names)}"
         source_notes.append(f"Cross-sections{samples} are {source}.")
@@ -132,7 +154,7 @@ def _rates_note(config: Mapping[str, Any], files: Files) -> str:
 
 
 def _simulated_cross_sections(run_dir: Path) -> dict[str, float]:
-    """Cross-section of each process that the stage `simulate` made [pb]."""
+    """Return the cross-section [pb] of each process that the stage `simulate` made."""
     version = StageStore(run_dir, "simulate").current()
     if version is None:
         return {}
@@ -141,7 +163,7 @@ def _simulated_cross_sections(run_dir: Path) -> dict[str, float]:
 
 
 def _min_pthat(config: Mapping[str, Any], process_name: str) -> str | None:
-    """The least pTHat of a process [GeV]; the last setting prevails."""
+    """Return the least pTHat of a process [GeV]: its last setting; None if none sets it."""
     settings = list(PRESETS.get(process_name, ()))
     for process in config["simulate"]["processes"]:
         if process["name"] == process_name:

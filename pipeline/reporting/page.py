@@ -39,6 +39,7 @@ _HERE: Final = Path(__file__).parent
 _FEW_EVENTS: Final = 1000
 #: Probability below which the report says that two samples differ.
 _DIFFERENT: Final = 0.01
+#: Captions of figures that show all models together, by the name of the file.
 _SIDE_BY_SIDE: Final = {
     "background_efficiency": (
         "ROC curves on the test split: how much background passes (down is better) when a share of "
@@ -55,6 +56,7 @@ _SIDE_BY_SIDE: Final = {
         "shuffles."
     ),
 }
+#: Captions of figures of one model, by the name of the file.
 _OF_MODEL: Final = {
     "learning_curve": (
         "Loss of the training and validation splits; the model of the lowest validation loss is "
@@ -91,6 +93,7 @@ _OF_MODEL: Final = {
         "first and last bin hold what lies beyond."
     ),
 }
+#: Captions of figures of the grid search, by the name of the file.
 _GRIDSEARCH: Final = {
     "pareto": (
         "Cross-validated accuracy against the number of parameters and the time of one event, and "
@@ -104,7 +107,7 @@ _GRIDSEARCH: Final = {
 }
 
 
-#: The stages that use a section of the config.
+#: Sections of the config that each stage uses.
 _SECTIONS_OF_STAGES: Final = {
     "ingest": ("samples", "ingest"),
     "features": ("classes", "features"),
@@ -121,7 +124,7 @@ def render(
     *,
     comparisons: Mapping[str, Any] | None = None,
 ) -> str:
-    """The report as HTML.
+    """Return the report as one HTML page, with all figures inside.
 
     Args:
         versions: The versions in use of all stages that have run.
@@ -129,7 +132,7 @@ def render(
         card: Folder of the figures of the dataset card.
         comparisons: Tables of the comparisons of optimisers, by study.
     """
-    # By background and model, for the script of the page.
+    # Points of the ROC curves by background and model, for the script of the page.
     curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return _template().render(
         **_content(versions, report),
@@ -141,6 +144,10 @@ def render(
 
 
 def _template() -> Template:
+    """Load the template of the page with its filters, the functions that it formats numbers with.
+
+    A name that the template uses and nobody gives is an error.
+    """
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(
         loader=FileSystemLoader(_HERE),
@@ -167,6 +174,7 @@ def _template() -> Template:
 
 
 def _keep_units_with_numbers(output: Any) -> Any:
+    """Return an output of the template in which no line ends between number and unit."""
     # Markup, and text that is escaped already, stay as they are.
     if isinstance(output, str) and not isinstance(output, Markup):
         return summary.tight(output)
@@ -174,20 +182,27 @@ def _keep_units_with_numbers(output: Any) -> Any:
 
 
 def _microseconds(time: float) -> str:
+    """Return a time, given in microseconds, with its unit."""
     return f"{time:,.0f} µs" if time >= 1000 else f"{time:.3g} µs"
 
 
 def _share(interval: Any) -> str:
+    """Return an efficiency or purity in per cent; the interval is an `Efficiency` or its JSON."""
     return summary.share(interval._asdict() if isinstance(interval, Efficiency) else interval)
 
 
 def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
-    """The content of the page without figures."""
+    """Return the variables of the template, except figures.
+
+    Settings and counters of the stages come first; later keys replace earlier ones of the same
+    name.
+    """
     manifests = {stage: version.manifest for stage, version in versions.items()}
     counters = {stage: manifest.counters for stage, manifest in manifests.items()}
     metrics = counters["evaluate"]
     runs = metrics["runs"]
     config = {**_used_config(manifests), "report": report}
+    # The cutflow shows the cuts that were applied, not those that the files did not allow.
     cuts = applied_cuts(config["features"], manifests["ingest"].inputs)
     config_of_cuts = config | {"features": cuts}
     class_by_sample = {
@@ -196,6 +211,7 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
     }
     ingested = versions["ingest"].counters(IngestCounters)
     steps = cutflow(ingested, versions["features"].counters(FeaturesCounters), config_of_cuts)
+    # A dictionary keeps the kinds of all models in their order, without repetition.
     particle_kinds: dict[str, None] = {}
     for run in runs.values():
         particle_kinds |= dict.fromkeys(run.get("importance_of_kinds", {}))
@@ -233,7 +249,10 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
 
 
 def _used_config(manifests: Mapping[str, StageManifest]) -> dict[str, Any]:
-    """Sections of the config by the stage that used them: later commands may use another config."""
+    """Return the sections of the config, each from the manifest of the stage that used it.
+
+    Later commands may have used another config.
+    """
     config = {}
     for stage, sections in _SECTIONS_OF_STAGES.items():
         if stage in manifests:
@@ -243,7 +262,7 @@ def _used_config(manifests: Mapping[str, StageManifest]) -> dict[str, Any]:
 
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:
-    """Warnings about the numbers of the page."""
+    """Return warnings about the numbers of the page: inputs, data, models, stale stages."""
     features = versions["features"].manifest
     metrics = versions["evaluate"].manifest.counters
     return [
@@ -257,7 +276,13 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
 def _warnings_about_input(
     ingested: Version, num_test_events: int, config: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Warnings about files and events; `config` is that of the features."""
+    """Yield warnings about files and events.
+
+    Args:
+        ingested: The version of `ingest`.
+        num_test_events: Number of events in the test split.
+        config: The config of the stage `features`.
+    """
     counters, files = ingested.counters(IngestCounters), ingested.manifest.inputs
     num_bundled = sum(file["uuid"] in BUNDLED for file in files)
     if num_bundled:
@@ -295,6 +320,7 @@ def _warnings_about_input(
 
 
 def _warnings_about_data(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how many events of the data are copies, by where their originals are."""
     data = next(iter(metrics["runs"].values())).get("data", {})
     for origin, num_copies in data.get("copies", {}).items():
         if num_copies:
@@ -302,6 +328,11 @@ def _warnings_about_data(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _warnings_about_models(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what cannot be measured of each model, and whether it is overtrained.
+
+    Overtrained means: of the Kolmogorov-Smirnov tests that compare scores of training and test
+    events, one for each class and output, the smallest p-value, times their number, is below 0.01.
+    """
     for model, run in metrics["runs"].items():
         for sentence in run.get("not_measurable", ()):
             yield f"{model}: {sentence}"
@@ -309,7 +340,8 @@ def _warnings_about_models(metrics: Mapping[str, Any]) -> Iterator[str]:
         for tests_of_class in run["train_against_test"].values():
             p_values += [test["p_value"] for test in tests_of_class.values()]
         p_values = [p_value for p_value in p_values if p_value is not None]
-        # Bonferroni correction for the smallest of several probabilities.
+        # The smallest of n p-values is below p by chance with a probability of up to n p
+        # (Bonferroni).
         corrected = min(p_values, default=1.0) * len(p_values)
         if p_values and corrected < _DIFFERENT:
             p_value = summary.powers(corrected, 1)
@@ -319,6 +351,7 @@ def _warnings_about_models(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _warnings_about_accepted(versions: Mapping[str, Version]) -> Iterator[str]:
+    """Yield which stages were stale, and the user declared up to date with `plan --accept`."""
     for stage, version in versions.items():
         acceptance = version.manifest.accepted
         if acceptance is not None:
@@ -327,7 +360,7 @@ def _warnings_about_accepted(versions: Mapping[str, Version]) -> Iterator[str]:
 
 
 def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
-    """The figures of the evaluation, of each model, and of the grid search if there was one."""
+    """Return the figures of the evaluation, of each model, and of the grid search if any."""
     evaluated = versions["evaluate"]
     comparisons = _embedded_figures(evaluated.folder / "plots", _SIDE_BY_SIDE)
     captions = _OF_MODEL | {name: figure.caption for name, figure in OWN_FIGURES.items()}
@@ -335,6 +368,7 @@ def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
     for model in evaluated.manifest.counters["runs"]:
         figures = _embedded_figures(evaluated.folder / model / "plots", captions)
         figures_of_runs[model] = list(figures.values())
+    # Figures that all models share and that do not exist are None for the template.
     all_figures: dict[str, Any] = {
         "plots": dict.fromkeys(_SIDE_BY_SIDE) | comparisons,
         "run_plots": figures_of_runs,
@@ -346,7 +380,10 @@ def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
 
 
 def _embedded_figures(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The existing figures of a folder as data URLs, with captions."""
+    """Return the existing figures of a folder by name, each with its caption and its PNG.
+
+    The PNG is a data URL, which holds the whole image as text; so the page needs no other files.
+    """
     figures = {}
     for name, caption in captions.items():
         path = folder / f"{name}.png"

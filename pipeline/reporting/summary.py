@@ -25,12 +25,13 @@ _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _SPACES_TO_KEEP: Final = re.compile(
     r"(?<=\d) (?=(?:%|[GT]eV|[mµn]?s|kB)(?!\w))|(?<=[<>]) (?=\d)|(?<=\d) (?=−\d)"  # noqa: RUF001
 )
+#: A number such as 4.7e-07.
 _NUMBER_WITH_POWER: Final = re.compile(r"\d(?:\.\d+)?e[-+]\d+")
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def share(interval: Interval | None) -> str:
-    """An efficiency or purity in per cent with its interval, or a limit if nothing or all passes.
+    """Return an efficiency or purity in per cent, or a limit if nothing or all passes.
 
     Examples:
         >>> share({"value": 0.0, "low": 0.0, "high": 0.0577})
@@ -44,7 +45,7 @@ def share(interval: Interval | None) -> str:
 
 
 def rate(interval: Interval) -> str:
-    r"""A rate with its interval, or an upper limit.
+    r"""Return a rate with the distances to the ends of its interval, or an upper limit.
 
     Examples:
         >>> ascii(rate({"value": 120.4, "low": 100.0, "high": 160.0}))
@@ -54,27 +55,29 @@ def rate(interval: Interval) -> str:
 
 
 def event_count(interval: Interval) -> str:
-    """A number of events, or a significance, with its interval, or an upper limit."""
+    """Return a number of events, or a significance, with its interval or a limit."""
     return with_interval(interval, form=ON_PAGE)
 
 
 def estimate(measurement: Mapping[str, float | None]) -> str:
-    """A number with its error."""
+    """Return a number with its standard error, given as `{value, error}`."""
     return with_error(measurement["value"], measurement["error"])
 
 
 def spread(over_trainings: Mapping[str, float]) -> str:
-    """Mean and spread of a number over several trainings."""
+    """Return mean and standard deviation of a number over several trainings."""
     return with_error(over_trainings["mean"], over_trainings["spread"])
 
 
 def tight(text: str) -> str:
-    """A text in which a number stays with its unit, and the ends of an interval together."""
+    """Return a text with no line break between number and unit, or within an interval."""
     return _SPACES_TO_KEEP.sub(_NO_BREAK, text)
 
 
 def powers(value: float, digits: int = 3) -> str:
-    r"""A number as physicists write it, very large and very small ones with a power of ten.
+    r"""Return a number rounded to some digits, very large and small ones with a power of ten.
+
+    Numbers from 0.001 to 100,000 are written without a power.
 
     Examples:
         >>> ascii(powers(2e34))
@@ -91,7 +94,7 @@ def powers(value: float, digits: int = 3) -> str:
 
 
 def with_powers(text: str) -> str:
-    r"""A text in which `powers` writes numbers such as 4.7e-07.
+    r"""Return a text in which numbers such as 4.7e-07 are written as `powers` does.
 
     Examples:
         >>> ascii(with_powers("0.5 ± 4.7e-07"))
@@ -101,9 +104,10 @@ def with_powers(text: str) -> str:
 
 
 def point_to_show(runs: Mapping[str, Any]) -> int | None:
-    """Index of the working point nearest to 90 % that some model has measured.
+    """Return the index of the working point nearest to 90 % that some model has measured.
 
-    None if there is none.
+    A working point is a cut on the score at which a wanted share of the signal is kept. `runs` are
+    the metrics by model; all models have the same list of points. None if no point is measured.
     """
     points = next(iter(runs.values()))["working_points"]
     measured = [index for index in range(len(points)) if _measured_points(runs, index)]
@@ -115,15 +119,17 @@ def point_to_show(runs: Mapping[str, Any]) -> int | None:
 
 
 def _measured_points(runs: Mapping[str, Any], index: int) -> dict[str, Mapping[str, Any]]:
-    """A working point of the models that have measured it."""
+    """Return the working point of an index for each model that could measure it, by model."""
     points = {model: run["working_points"][index] for model, run in runs.items()}
     return {model: point for model, point in points.items() if point["measurable"]}
 
 
 def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How much background is left at 90 % of the signal, by the model that leaves the least.
+    """Return how much background is left at 90 % of the signal, in texts for the page.
 
-    None if unmeasurable.
+    If that cannot be measured, the nearest working point takes its place. The model is the one that
+    leaves the least background in total; the upper end of the interval decides between equals. None
+    if no working point is measurable.
     """
     index = point_to_show(metrics["runs"])
     if index is None:
@@ -151,9 +157,9 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _expected_events(point: Mapping[str, Any]) -> dict[str, str]:
-    """Signal, background and significance behind a cut of an offline analysis.
+    """Return signal, background and significance behind a cut of an offline analysis, as texts.
 
-    Empty for a trigger.
+    An offline analysis counts events of a luminosity; a trigger has rates, and the result is empty.
     """
     if "events" not in point:
         return {}
@@ -162,7 +168,7 @@ def _expected_events(point: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_relation(text: str) -> str:
-    """A number behind an equals sign, unless it is a limit.
+    """Return a number behind an equals sign, unless it is a limit.
 
     Examples:
         >>> _with_relation("120"), _with_relation("< 3.7")
@@ -172,9 +178,10 @@ def _with_relation(text: str) -> str:
 
 
 def _best_cut(run: Mapping[str, Any]) -> str:
-    """The cut of the highest significance, in a sentence.
+    """Return a sentence about the cut of the highest significance on the score.
 
-    Empty if too few background events are left everywhere.
+    Empty if too few background events are left behind every cut. `significance` of the metrics
+    holds lists over cuts, and the index `best`.
     """
     scan = run["significance"]
     best = scan["best"]
@@ -183,6 +190,7 @@ def _best_cut(run: Mapping[str, Any]) -> str:
     significance = event_count(
         {"value": scan["asimov"][best], "low": scan["low"][best], "high": scan["high"][best]}
     )
+    # At the last measurable cut, the significance may still rise.
     remark = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
         "Of the cuts that leave effectively 10 or more background events of the test split, the "
@@ -193,9 +201,10 @@ def _best_cut(run: Mapping[str, Any]) -> str:
 
 
 def about_data(metrics: Mapping[str, Any]) -> str:
-    """What data an evaluation has beside the simulation, and how these are scaled and blinded.
+    """Return a sentence about the data beside the simulation: numbers, blinding and scale.
 
-    Empty without data.
+    The scale makes the simulation agree with the number of shown data; it is None where
+    cross-sections give the expected number. Empty without data.
     """
     data = next(iter(metrics["runs"].values())).get("data", {})
     # Evaluations of earlier releases do not say how many there were.
@@ -206,7 +215,7 @@ def about_data(metrics: Mapping[str, Any]) -> str:
     entries = f"Data: {data['num_entries']:,} entries in {num_files:,} {files}"
     events = f"{data['num_events']:,} events pass the selection"
     if blind_above is not None:
-        # How many are blinded would tell what blinding hides.
+        # Their number would tell what blinding hides.
         events += f" and are shown; those that a model scores above {blind_above:g} are blinded"
     if data["scale"] is None:
         num_expected = powers(data["num_expected"], 4)
@@ -219,15 +228,16 @@ def about_data(metrics: Mapping[str, Any]) -> str:
 
 
 def unmeasurable(metrics: Mapping[str, Any]) -> str:
-    """The working points that cannot be measured.
+    """Return a sentence about the working points that cannot be measured; empty if all can.
 
-    One sentence for all models of which the same holds.
+    Models of which the same holds share a part of the sentence.
     """
     models_by_text: dict[str, list[str]] = {}
     for model, run in metrics["runs"].items():
         points = [point for point in run["working_points"] if not point["measurable"]]
         if points:
             efficiencies = ", ".join(f"{100 * point['wanted']:g} %" for point in points)
+            # Effective numbers of signal events below the cut.
             num_failing = ", ".join(f"{point['num_failing']:.1f}" for point in points)
             text = f"{efficiencies} (below such a cut {num_failing})"
             models_by_text.setdefault(text, []).append(model)
@@ -244,13 +254,18 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
 
 
 def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float, list[str]]]:
-    """Shifts of a model's numbers by other weights or inputs, at each measurable working point.
+    """List shifts of a model's numbers by other weights or inputs, at measurable points.
 
-    `variation_type` is `weights` or `systematics`.
+    Other weights are those of the generator, for example of another scale. The envelope, the
+    largest shifts of all variations together, follows last under the name `all <number>`.
+
+    Args:
+        run: The metrics of the model.
+        variation_type: `weights` or `systematics`.
 
     Returns:
-        Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency
-        of each class; evaluations of release 0.2.0 have no area.
+        Tuples of the name of the variation, the wanted signal efficiency, and texts: shifts of
+        accuracy, area and efficiency of each class. Evaluations of release 0.2.0 have no area.
     """
     variations = dict(run.get(variation_type, {}))
     if f"{variation_type}_envelope" in run:
@@ -267,7 +282,9 @@ def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float
 
 
 def _shift(shift: Mapping[str, float] | None) -> str:
-    r"""A shift in percentage points with its error, or the largest ones with the RMS of all.
+    r"""Return a shift in percentage points with its error, as text; `-` if there is none.
+
+    An envelope gives the largest shifts down and up instead, with the root mean square in brackets.
 
     Examples:
         >>> ascii(_shift({"shift": -1e-9, "error": 0.0123}))
