@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 #: Prefix of the names of columns that conditions compare.
 LABEL_PREFIX: Final = "_label_by_"
+#: Functions of numbers or arrays for Python's operators; `and`, `or` and `not` work bit by bit on
+#: arrays of booleans.
 _UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
     ast.Not: operator.invert,
     ast.Invert: operator.invert,
@@ -34,6 +36,7 @@ _BINARY: Final[dict[type[ast.operator | ast.boolop], Callable[[Any, Any], Any]]]
 
 
 def _is_in(numbers: Any, choices: list[Any]) -> Any:
+    """Whether each number equals one of the choices."""
     return functools.reduce(operator.or_, [numbers == choice for choice in choices])
 
 
@@ -47,6 +50,7 @@ _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
     ast.In: _is_in,
     ast.NotIn: lambda numbers, choices: ~_is_in(numbers, choices),
 }
+#: Functions of numpy that conditions may call.
 _FUNCTIONS: Final = (
     "abs",
     "sqrt",
@@ -93,6 +97,9 @@ class ColumnSource(NamedTuple):
     def of_weight(cls, text: str) -> Self:
         """The source that a value of `ingest.weights`, or of `weight` of a sample, names.
 
+        The value is a branch, with `[N]` after it for position N of its lists, and `weight *`
+        before it for a factor of the sample's weight.
+
         Examples:
             >>> ColumnSource.of_weight("WeightLHEF.Weight[7]")
             ColumnSource(branch='WeightLHEF.Weight', position=7, is_factor=False)
@@ -108,7 +115,11 @@ class ColumnSource(NamedTuple):
 
 
 class LabelRule(NamedTuple):
-    """The classes of events by conditions."""
+    """The classes of events by conditions on branches.
+
+    Each branch, or number of a list, is a column with a name that Python can read; the conditions
+    are written with these names.
+    """
 
     sources: dict[str, ColumnSource]
     """The branches that the conditions compare, by the name of their column."""
@@ -117,7 +128,7 @@ class LabelRule(NamedTuple):
 
     @classmethod
     def of(cls, label_by: LabelBy) -> Self:
-        """The rule of a sample.
+        """The rule of a sample, from its `label_by`: conditions on branches, with their classes.
 
         Raises:
             ValueError: A text is no condition, or cannot be read.
@@ -134,30 +145,41 @@ class LabelRule(NamedTuple):
     def labels(
         self, columns: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(num_events,) class of each event, -1 for None, and number of its true conditions.
+        """The class of each event, and the number of conditions that hold; both (num_events,).
 
-        For an event with a number that is not finite no condition holds.
+        `columns` are the numbers (num_events,) of `sources`. A class of None is -1. The class has a
+        meaning only where exactly one condition holds; for an event with a number that is not
+        finite, none does.
         """
         num_events = len(next(iter(columns.values())))
         is_finite = np.ones(num_events, np.bool_)
         for numbers in columns.values():
             if numbers.dtype.kind == "f":
                 is_finite &= np.isfinite(numbers)
+        # (num_conditions, num_events)
         holds = np.stack([_evaluate(condition, columns) for condition in self.conditions])
         holds &= is_finite
         labels = [-1 if label is None else label for label in self.conditions.values()]
+        # `argmax` of booleans is the first condition that holds, or 0 if none does.
         return np.array(labels)[holds.argmax(axis=0)], holds.sum(axis=0)
 
 
 def _parse_condition(text: str, columns: dict[str, str]) -> str:
-    """A condition with columns in place of branches; new branches get a column in `columns`."""
+    """Check a condition, and write it with columns in place of branches.
+
+    The result is text for `_evaluate`. It adds a column for each new branch to `columns`, which has
+    the name of the column by branch.
+
+    Raises:
+        ValueError: The text has no value true or false for each event.
+    """
     reason = "it is neither true nor false for each event"
     try:
-        # As in pandas, & and | bind as `and` and `or` do.
+        # As in pandas, & and | have the low precedence of `and` and `or`.
         python_text = text.strip().replace("&", " and ").replace("|", " or ")
         tree = ast.parse(python_text, mode="eval")
         condition = ast.unparse(_BranchesToColumns(columns).visit(tree))
-        # Without events: whether a calculation has a result can depend on the numbers.
+        # The check calculates with no events, since a calculation may fail only for some numbers.
         no_events = {column: np.empty(0, np.int64) for column in columns.values()}
         result = _evaluate(condition, no_events)
         is_condition = result.shape == (0,) and result.dtype == np.bool_
@@ -173,12 +195,17 @@ def _parse_condition(text: str, columns: dict[str, str]) -> str:
 
 
 class _BranchesToColumns(ast.NodeTransformer):
-    """Replaces branches, and numbers of lists, by columns."""
+    """Replaces branches, and numbers of lists, by columns in a parsed condition.
+
+    Each name, attribute (`Top.flavour`) or subscript (`flavours[0]`) is one branch as a whole. Its
+    text and the name of its column are added to the `columns` of the caller.
+    """
 
     def __init__(self, columns: dict[str, str]) -> None:
         self._columns = columns
 
     def _column(self, node: ast.expr) -> ast.expr:
+        """The column of a branch: a new one, `_label_by_<number>`, for a new branch."""
         new_name = f"{LABEL_PREFIX}{len(self._columns)}"
         return ast.Name(self._columns.setdefault(ast.unparse(node), new_name))
 
@@ -206,9 +233,9 @@ class _BranchesToColumns(ast.NodeTransformer):
 
 
 def _evaluate(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
-    """(num_events,) values of a condition on columns."""
+    """(num_events,) whether a condition on columns holds for each event."""
     calculator = _Calculator({name: exact(numbers) for name, numbers in columns.items()})
-    # Infinity and NaN are results too.
+    # Infinity and NaN are valid results, so numpy gives no warning.
     with np.errstate(all="ignore"):
         return np.asarray(calculator.visit(ast.parse(condition, mode="eval").body))
 
@@ -243,7 +270,11 @@ class _Calculator(ast.NodeVisitor):
         return _UNARY[type(node.op)](self.visit(node.operand))
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        """Arithmetic; quotients, and powers with a negative or variable exponent, are reals."""
+        """The result of arithmetic.
+
+        It is exact for two integers; but quotients, and powers with a negative or variable
+        exponent, are reals (float64).
+        """
         left, right = self.visit(node.left), self.visit(node.right)
         is_exact = _is_integer(left) and _is_integer(right)
         if isinstance(node.op, ast.Div):
@@ -260,7 +291,7 @@ class _Calculator(ast.NodeVisitor):
         return functools.reduce(_BINARY[type(node.op)], operands)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        """A chain of comparisons."""
+        """A chain of comparisons, such as `0 < x < 5`: all of its pairs must hold."""
         left = self.visit(node.left)
         results = []
         for comparison, comparator in zip(node.ops, node.comparators, strict=True):
@@ -288,12 +319,14 @@ class _Calculator(ast.NodeVisitor):
 
 
 def _is_integer(value: Any) -> bool:
-    """Whether an operand is an integer, or an array of Python's integers."""
+    """Whether an operand is an integer, or an array of Python's integers (dtype object)."""
     return isinstance(value, int) or (isinstance(value, np.ndarray) and value.dtype == object)
 
 
 def exact(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Integers as conditions calculate with them: Python's own, which have no limits.
+    """Convert integers and booleans to Python's integers, which have no limits.
+
+    The result is an array of dtype object. Other numbers are returned as they are.
 
     Examples:
         >>> exact(np.array([2**64 - 1], np.uint64)) + 1

@@ -22,6 +22,7 @@ from ingestion.inspection import inspect_file
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.sources import SourceFile, expand
 
+#: Number of threads that open files at the same time.
 _INSPECTORS: Final = 8
 
 
@@ -46,10 +47,19 @@ def find_input_files(
 ) -> Inventory:
     """Find and check the files of all samples.
 
-    `say` gets a line about each file that waits, and each glob without files. If `strict`, every
-    glob must match. Without `needs_weights`, files may lack the weights of their sample. `known`,
-    `on_file` and the errors are those of `expand` and `inventory`; FilesToComeError also comes if
-    all files of a sample wait.
+    Args:
+        samples: The samples, with the patterns of their files.
+        settings: Those of the ingestion.
+        say: Gets a line about each file that waits, and each glob without files.
+        strict: Whether every glob must match.
+        known: Results of an earlier check, as for `inventory`.
+        on_file: Reports the progress, as for `inventory`.
+        needs_particles: Whether files must have tracks, photons and neutral hadrons.
+        needs_weights: Whether files must have the weights that their sample states.
+
+    Raises:
+        InputFileError: As for `expand` and `inventory`; FilesToComeError also if all readable files
+            of a sample wait for a later run.
     """
     on_unmatched = None if strict else lambda warning: say(f"note: {warning}")
     sources = [
@@ -73,9 +83,9 @@ def inventory(
 ) -> Inventory:
     """Check every file: ROOT header, tree, needed branches, number of entries, no file twice.
 
-    `known` are results of an earlier call by path. A file with the same size and modification time
-    is not opened again, unless it failed these checks: a fix may change neither. `on_file` is
-    called with the numbers of checked and of all files.
+    `known` are results of an earlier call by path. A good file with the same size and modification
+    time is not opened again. A file that failed these checks is, since a fix of the config may
+    change neither. `on_file` is called with the numbers of checked and of all files.
 
     Raises:
         InputFileError: One file is bad; several, or more than may be skipped, raise BadFilesError.
@@ -110,7 +120,11 @@ def inventory(
 def _check_file(
     source: SourceFile, settings: IngestSettings, earlier: Checked | None
 ) -> Checked | WaitingFile | InputFileError:
-    """Check one file; an error of the file is a result."""
+    """Check one file; an error of the file is returned, not raised.
+
+    A file with an error waits for a later run if it changed just now; it is a `BadFile` if the
+    config skips bad files; else the error itself is the result.
+    """
     size, modified = -1, ""
     try:
         size, modified = retry_remote(size_and_time, source.path)
@@ -135,9 +149,14 @@ def _check_opened(
     size: int,
     modified: str,
 ) -> Checked | WaitingFile:
-    """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
+    """Check one file of this size [bytes] and time; reuse the earlier result if it is unchanged.
+
+    A file waits for a later run if it is newer than `ingest.until`, if it changes during the check,
+    or if it changed just now and is not closed.
+    """
 
     def wait(reason: str) -> WaitingFile:
+        """The result for a file that waits."""
         return WaitingFile(source.sample.name, source.path, reason)
 
     if settings.until is not None and local_time(modified) >= settings.until.timestamp():
@@ -160,7 +179,11 @@ def _check_opened(
 
 
 def _reuse(earlier: Checked, source: SourceFile, settings: IngestSettings) -> Checked | None:
-    """The earlier result for an unchanged file, if it still holds for the sample."""
+    """The earlier result for an unchanged file; None if the file must be checked again.
+
+    A good file keeps its result if its sample still states the same names. A bad file keeps its
+    result only if the damage showed while its content was read, which this check does not do.
+    """
     sample = source.sample
     if isinstance(earlier, FileInfo):
         if _has_same_names(earlier, source, settings):
@@ -171,7 +194,7 @@ def _reuse(earlier: Checked, source: SourceFile, settings: IngestSettings) -> Ch
 
 
 def _has_same_names(earlier: FileInfo, source: SourceFile, settings: IngestSettings) -> bool:
-    """Whether a file was read by the names, and checked for the weights, that its sample states."""
+    """Whether the sample still states the tree, branches and weights of the earlier check."""
     sample = source.sample
     has_same_branches = (
         earlier.tree == sample.tree

@@ -43,6 +43,9 @@ def inspect_file(
 ) -> FileInfo:
     """Open one ROOT file and check that it holds everything needed.
 
+    `size` [bytes] and `modified` are those of the file, from its storage. A file without entries
+    passes whatever its branches are.
+
     Raises:
         InputFileError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a
             branch is missing.
@@ -58,8 +61,9 @@ def inspect_file(
             )
         tree = _open_tree(file, file_settings.tree, source.path)
         entries = int(tree.num_entries)
-        # ROOT's reproducible output has a UUID of zeros.
+        # ROOT's reproducible output has a UUID of zeros, which identifies no file.
         uuid = str(file.file.uuid) if file.file.uuid.int else content_identity(source.path)
+        # Another sample may read another tree of the same file.
         if sample.tree not in {"", settings.tree_name}:
             uuid = tree_identity(uuid, sample.tree)
         generated = {}
@@ -85,12 +89,13 @@ def inspect_file(
             weights=sample.weights,
         )
         if not entries:
-            # A Snapshot that no event passes may have no branches.
+            # A Snapshot of RDataFrame that no event passes may have no branches.
             return info
         return _check_branches(info, BranchNames(tree, source.path), source, file_settings)
 
 
 def _open_tree(file: Any, name: str, path: str) -> Any:
+    """The TTree or RNTuple of a name in an open file."""
     classes = file.classnames(cycle=False)
     if classes.get(name) not in TREES:
         raise MissingTreeError.at(path, name, classes)
@@ -100,8 +105,16 @@ def _open_tree(file: Any, name: str, path: str) -> Any:
 def _check_branches(
     info: FileInfo, names: BranchNames, source: SourceFile, settings: IngestSettings
 ) -> FileInfo:
-    """Complete the description of a file by that of its branches."""
+    """Check the branches of a file, and add what they show to its description.
+
+    It adds the missing fields, the entries at which the file is cut into pieces, the types of
+    pass-through columns, and what the branches show about weights.
+
+    Raises:
+        InputFileError: A needed branch is missing or has the wrong type.
+    """
     weight = source.sample.weight
+    # A weight that the file need not have, and lacks, counts as `none`.
     if not source.needs_weight and ColumnSource.of_weight(info.weight).branch not in names:
         weight = NO_WEIGHT
     missing = _missing_optional(source, weight, settings, names)
@@ -140,11 +153,17 @@ def _check_branches(
 def _missing_optional(
     source: SourceFile, weight: str | None, settings: IngestSettings, names: BranchNames
 ) -> tuple[str, ...]:
-    """The missing fields that the file may lack; further missing branches are an error."""
+    """The missing fields that the file may lack.
+
+    These are some weights and particles (`_optional_fields`), and the weights of `ingest.weights`.
+
+    Raises:
+        MissingBranchError: Other branches are missing too.
+    """
     branches = settings.branches(weight or "", source.sample.label_by)
     missing = {field: branch for field, branch in branches.items() if branch not in names}
     optional = _optional_fields(branches, missing, weight, source, settings)
-    # Files of other samples may have these.
+    # Files of other samples may have these; a check of all files together decides.
     variations = {field for field in missing if is_variation(field)}
     if missing.keys() - optional - variations:
         needed = {field: branch for field, branch in missing.items() if field not in optional}
@@ -161,7 +180,12 @@ def _optional_fields(
     source: SourceFile,
     settings: IngestSettings,
 ) -> set[str]:
-    """The missing weight and particles, where a file may lack them."""
+    """The missing weight and particles, where a file may lack them.
+
+    `fields` are all fields, `missing` those without a branch. A file may lack the weight if its
+    sample states no branch of it. It may lack the particles if the config needs none, and all of
+    their fields are missing.
+    """
     optional = set()
     if weight in {None, NO_WEIGHT} and "weight" in missing:
         optional.add("weight")
@@ -173,11 +197,14 @@ def _optional_fields(
 
 
 def _check_btags_are_bits(btag: Branch, entries: int) -> None:
-    """Refuse b-tags that are no bits in the first entries; `min_btag` would make them bits."""
+    """Refuse b-tags that are not whole numbers (bits) in the first thousand entries.
+
+    Such a branch holds a discriminant, for which the config must set a threshold, `min_btag`.
+    """
     location = btag.location._replace(remedy=INTEGERS_REMEDY)
     empty = btag.empty_array()
     _, no_tags = list_numbers(empty, location, None)
-    # Slots of arrays without a candidate hold any number.
+    # Integers are bits. Arrays of a fixed size are not checked: their empty slots hold any number.
     if no_tags.dtype.kind != "f" or is_fixed(empty):
         return
     _, tags = list_numbers(btag.read(0, min(entries, _FIRST_ENTRIES)), location, None)
@@ -190,7 +217,11 @@ def _pass_through_types(
     names: BranchNames,
     settings: IngestSettings,
 ) -> dict[str, str]:
-    """Check the first number of each column; returns the types of the pass-through columns."""
+    """Check the first number of each column; returns the types of the pass-through columns.
+
+    Weights are float64; a pass-through column of integers or booleans is int64, any other float64.
+    `columns` also has the weight and the branches of `label_by`, which are only checked.
+    """
     types = dict.fromkeys(settings.pass_through_columns, "float64")
     for name, column in columns.items():
         if is_variation(name) or name in missing:

@@ -19,8 +19,8 @@ from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
 
-#: Values of `ingest.branch_map` for the count of a collection that are no branches: the slots with
-#: a candidate, and all slots.
+#: Values of `ingest.branch_map` for the count of a collection that are no branches: candidates are
+#: the slots that are not padding (`filled`), or all slots (`all`).
 FILLED: Final = "filled"
 ALL: Final = "all"
 
@@ -42,9 +42,13 @@ class Branch(NamedTuple):
     """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch with several."""
 
     file: str
+    """Path of the file, for messages."""
     path: str
+    """Full path of the branch in the tree, with the leaf."""
     branch: Any
+    """The branch of uproot."""
     leaf: str = ""
+    """Name of the leaf; empty for the whole branch."""
 
     @property
     def location(self) -> BranchLocation:
@@ -80,7 +84,7 @@ class Branch(NamedTuple):
                 f"({leaf_class}, '{self.branch.title}'). Write it as Float_t or Int_t, for example "
                 f"by Redefine and Snapshot of RDataFrame."
             ) from cause
-        # In a branch of std::vector each list has a header instead of an offset.
+        # Arrays of variable length need offsets; in a std::vector each list has a header instead.
         is_array = isinstance(interpretation, AsJagged) and not interpretation.header_bytes
         if is_array and self.branch.member("fEntryOffsetLen") == 0:
             raise DamagedFileError(
@@ -91,6 +95,7 @@ class Branch(NamedTuple):
         return self.select_leaf(ak.Array(form.length_zero_array()))
 
     def _check_entries(self) -> None:
+        """Refuse a branch with another number of entries than its tree."""
         num_entries = int(self.branch.num_entries)
         num_in_tree = int(self.branch.tree.num_entries)
         if num_entries != num_in_tree:
@@ -105,9 +110,11 @@ class Branch(NamedTuple):
 class BranchNames(Mapping[str, Branch]):
     """The branches of an open tree by name, and the leaves of branches with several.
 
-    A name is the full path; else the path, or its last part, with any of `.`, `/` and `_` as
-    separators; else the same in any case of letters. RDataFrame's Snapshot writes `Jet_PT` for
-    `Jet.PT`, and objects have paths such as `electron/PT`.
+    A name is tried first as the full path. Then it may be the path, or the last part of the path,
+    with any of `.`, `/` and `_` as separators; then the same in any case of letters. RDataFrame's
+    Snapshot writes `Jet_PT` for `Jet.PT`, and objects have paths such as `electron/PT`.
+
+    Iteration gives one name for each branch, but a lookup accepts all of its names.
     """
 
     def __init__(self, tree: Any, file: str) -> None:
@@ -152,7 +159,7 @@ class BranchNames(Mapping[str, Branch]):
         return [path for path in self._by_path if path.startswith(f"{branch.path}/")]
 
     def __iter__(self) -> Iterator[str]:
-        """The short name of each branch, if it is unique; else, and for a leaf, the path."""
+        """A name of each branch: its last part if it is unique; else, and for a leaf, the path."""
         for path, branches in self._by_path.items():
             is_unique = len(self._by_plain_name[_plain(_short(path))]) == 1
             yield _short(path) if is_unique and not branches[0].leaf else path
@@ -163,6 +170,7 @@ class BranchNames(Mapping[str, Branch]):
 
 
 def _branches(tree: Any, file: str) -> Iterator[Branch]:
+    """All branches of a tree, also those inside others, and the leaves of branches with several."""
     for path, branch in tree.iteritems(recursive=True, full_paths=True):
         yield Branch(file, path, branch)
         if isinstance(branch, RField):
@@ -175,19 +183,28 @@ def _branches(tree: Any, file: str) -> Iterator[Branch]:
 
 
 def _short(path: str) -> str:
+    """The last part of a path."""
     return path.rpartition("/")[2]
 
 
 def _plain(name: str) -> str:
+    """A name with `_` for each separator."""
     return _SEPARATORS.sub("_", name).strip("_")
 
 
 def field_sources(
     names: BranchNames, branches: Mapping[str, str], branch_map: Mapping[str, str]
 ) -> dict[str, Branch]:
-    """The branch of each field, and the counter of each collection (`jets.count`) that needs one.
+    """Find the branch of each field, and the counter of each collection that needs one.
 
-    `branches` are the names of branches by field.
+    Fields are those of candidates (`muons.pt`) and events (`met`), and further columns; a counter
+    has the key `jets.count`. Types are checked on arrays without entries, so that no basket is
+    read.
+
+    Args:
+        names: The branches of the tree.
+        branches: Name of the branch of each field.
+        branch_map: `ingest.branch_map`, which may name counters.
 
     Raises:
         InputFileError: A branch has a type that its field cannot have, or nothing counts the slots
@@ -226,7 +243,14 @@ def _counter(
     key: str,
     branch_map: Mapping[str, str],
 ) -> Branch | None:
-    """The branch with the number of candidates of a collection; None if lists or slots show it."""
+    """The branch with the number of candidates of a collection; None if it needs none.
+
+    A collection needs one if the config names it under `key` (`jets.count`), or if all its fields
+    are arrays of a fixed size. Then it is the branch with a usual name (`nJet`). None is needed for
+    lists, and where the config says `filled` or `all`.
+
+    `sources` are the branches of the collection, `arrays` their types as empty arrays.
+    """
     counter = branch_map.get(key)
     if counter is None and arrays and all(is_fixed(array) for array in arrays):
         num_slots = arrays[0].type.content.size
@@ -258,7 +282,8 @@ def _no_numbers_error(branch: Branch, names: BranchNames) -> WrongBranchTypeErro
 def _check_distinct_momenta(sources: Mapping[str, Branch]) -> None:
     """Refuse one branch for two components of momenta, such as electrons for the muons too.
 
-    A branch of momenta is no weight either; several weights may be numbers of one list.
+    A branch of a momentum cannot be a weight either. Several weights may share a branch, since they
+    may be numbers of one list.
     """
     field_of_path: dict[str, str] = {}
     for field, source in sources.items():
@@ -273,6 +298,7 @@ def _check_distinct_momenta(sources: Mapping[str, Branch]) -> None:
 
 
 def _is_momentum(field: str) -> bool:
+    """Whether a field is a component of a momentum: missing energy, pT, ET, eta or phi."""
     return field in {"met", "met_phi"} or field.partition(".")[2] in {"pt", "et", "eta", "phi"}
 
 
@@ -289,7 +315,14 @@ def is_fixed(array: ak.Array) -> bool:
 
 
 def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_slots: int) -> str:
-    """The one branch with a usual name of a counter, such as `nJet` or `Jet_size` of `Jet_PT`."""
+    """The one branch with a usual name of a counter, such as `nJet` or `Jet_size` of `Jet_PT`.
+
+    The stem is the common start of the names of the branches (`jet`). Usual names are made of it,
+    in singular and plural.
+
+    Raises:
+        MissingBranchError: No branch has such a name, or several have.
+    """
     paths = [_lower(source.path) for source in sources]
     last_parts = [_lower(_short(source.path)) for source in sources]
     usual_names = set()

@@ -1,4 +1,4 @@
-"""Sentences about input files and events that are probably not what the user means."""
+"""Writes sentences about input files and events that are probably not what the user means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ def notes(
     counters: Mapping[str, Counts] | None = None,
     unread_files: Sequence[BadFile | WaitingFile] = (),
 ) -> list[str]:
-    """All sentences about the files and events of a run; `counters` are those of each sample."""
+    """All sentences about the files and events of a run.
+
+    Args:
+        files: The files that can be read.
+        samples: The samples of the config.
+        counters: Numbers of events by step of the cutflow and unusual content, for each sample.
+        unread_files: Files that are left out.
+    """
     return [
         *_missing_weights(files),
         *_skims(files, samples),
@@ -39,6 +46,10 @@ def notes(
 
 
 def _missing_weights(files: Sequence[FileInfo]) -> Iterator[str]:
+    """A sentence about files without event weights, unless their sample states `weight: none`.
+
+    It names branches of the files whose names are like those of weights.
+    """
     without_weights = [
         file
         for file in files
@@ -63,12 +74,18 @@ def _missing_weights(files: Sequence[FileInfo]) -> Iterator[str]:
 
 
 def _skims(files: Sequence[FileInfo], samples: Sequence[SampleSettings]) -> Iterator[str]:
-    """Sentences about samples of known cross-section that may hold a part of the events."""
+    """Sentences about samples that may hold only a part of the generated events (skims).
+
+    Only samples with a cross-section and without `sum_of_weights` matter: their events get the
+    whole cross-section, which is too much for a skim. There is a sentence for each sample with a
+    sign of a skim, and one for all samples whose files show nothing.
+    """
     needs_sum = {
         sample.name
         for sample in samples
         if sample.cross_section_pb is not None and sample.sum_of_weights is None
     }
+    # A sign is a clause; empty if the file holds all generated events, None if it is unknown.
     signs_by_sample: dict[str, list[str | None]] = {}
     for file in files:
         if file.sample in needs_sum:
@@ -99,7 +116,10 @@ def _skims(files: Sequence[FileInfo], samples: Sequence[SampleSettings]) -> Iter
 def _sums_with_unread_files(
     samples: Sequence[SampleSettings], unread_files: Sequence[BadFile | WaitingFile]
 ) -> Iterator[str]:
-    """A sentence about sums of weights that hold also for files that are left out."""
+    """A sentence about sums of weights that also count the events of files that are left out.
+
+    Only sums that the config states as a number are concerned, not those read from the files.
+    """
     with_number = {sample.name for sample in samples if isinstance(sample.sum_of_weights, float)}
     affected = [file for file in unread_files if file.sample in with_number]
     if affected:
@@ -115,6 +135,7 @@ def _sample_names(files: Iterable[FileInfo | BadFile | WaitingFile]) -> str:
 
 
 def _unclosed(files: Sequence[FileInfo]) -> list[str]:
+    """Sentences about files whose job ended before it closed them."""
     messages = []
     for file in files:
         if file.is_unclosed:
@@ -127,7 +148,10 @@ def _unclosed(files: Sequence[FileInfo]) -> list[str]:
 
 
 def unusual_content(samples: Mapping[str, Counts]) -> Iterator[str]:
-    """Sentences about events without a class, or whose units, charges or b-tags look wrong."""
+    """Sentences about events without a class, or whose units, charges or b-tags look wrong.
+
+    `samples` has the counters of each sample.
+    """
     for name, counts in samples.items():
         yield from _unusual_events(name, counts)
     without_tags = [name for name, counts in samples.items() if _lacks(counts, tally.TAGGED_JETS)]
@@ -153,17 +177,20 @@ def unusual_content(samples: Mapping[str, Counts]) -> Iterator[str]:
 
 
 def _lacks(counts: Counts, counter: str) -> bool:
-    """Whether none of many events has tagged (or untagged) jets, but some have the opposite."""
+    """Whether none of many events has tagged (or untagged) jets, but some have the opposite.
+
+    `counter` is the tally's counter of the events with tagged, or with untagged, jets.
+    """
     opposite = {
         tally.TAGGED_JETS: tally.UNTAGGED_JETS,
         tally.UNTAGGED_JETS: tally.TAGGED_JETS,
     }[counter]
-    # An older ingest did not count these; it says nothing then.
+    # An older ingest did not count these events; there is no sentence then.
     return _has_many_events(counts) and counts.get(counter, 1) == 0 and counts.get(opposite, 1) > 0
 
 
 def _unusual_events(name: str, counts: Counts) -> Iterator[str]:
-    """Sentences about the events of one sample."""
+    """Sentences about the events of one sample, from its counters."""
     if num_without_class := counts.get(tally.NO_CLASS):
         yield (
             f"{num_without_class} events of {name} are of no class (`null` in label_by) and are "
@@ -184,6 +211,7 @@ def _unusual_events(name: str, counts: Counts) -> Iterator[str]:
         )
     any_momenta = _with_prefix(counts, tally.ANY_MOMENTA)
     large_momenta = _with_prefix(counts, tally.LARGE_MOMENTA)
+    # Momenta are suspicious if they are large in more than half of the events that have any.
     large = [key for key, num_events in large_momenta.items() if 2 * num_events > any_momenta[key]]
     if large:
         yield (

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+#: Version of the columns, in the metadata of the Parquet files.
 SCHEMA_VERSION: Final = 4
 
 
@@ -42,6 +43,7 @@ _MEMBERS: Final = {
 
 
 def _fields(stem: str, *members: str) -> dict[str, Field]:
+    """The fields of a collection, whose branches begin with `stem`, by name."""
     return {
         name: _MEMBERS[name]._replace(branch=f"{stem}.{_MEMBERS[name].branch}") for name in members
     }
@@ -75,10 +77,10 @@ WEIGHT_PREFIX: Final = "weight_"
 def events_schema(pass_through: Mapping[str, str] | None = None) -> pa.Schema:
     """Arrow schema of the events Parquet; no field is nullable.
 
-    Its metadata, which every reader of Parquet shows, have `columns`: JSON with unit and Delphes
-    branch of each field. A label is the number of a class in the config; files of the same events
-    serve configs with other names of classes. `pass_through` has the type of each pass-through
-    column (`ingest.pass_through`, `ingest.weights`).
+    Columns are the identity of the event (file, entry), its sample and label, numbers of the event,
+    a list of structs for each collection, and `pass_through` columns, given with their types. A
+    label is the index of a class in the config, not its name. The metadata of the schema have
+    `columns`: JSON with unit and Delphes branch of each field.
 
     Examples:
         >>> [field.name for field in events_schema().field("photons").type.value_type]
@@ -105,10 +107,12 @@ def events_schema(pass_through: Mapping[str, str] | None = None) -> pa.Schema:
 
 
 def _describe(field: Field) -> dict[str, str]:
+    """Unit (1 for a pure number) and Delphes branch of a field, for the metadata."""
     return {"unit": field.unit or "1", "branch": field.branch}
 
 
 def _list_type(fields: Mapping[str, Field]) -> pa.ListType:
+    """The type of a collection: a list of structs, with the fields as members."""
     members = [
         pa.field(name, pa.type_for_alias(field.dtype), nullable=False)
         for name, field in fields.items()

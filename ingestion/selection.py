@@ -34,16 +34,20 @@ _LARGEST_AZIMUTH: Final = 4 * math.pi
 
 
 class Selection(NamedTuple):
-    """Events that pass, and their tally; events and rejections add up to the entries read."""
+    """Events that pass, and which of the entries read count in each step of the cutflow.
+
+    The numbers of events that pass and of each rejection add up to the number of entries.
+    """
 
     table: pa.Table
+    """The events that pass, in the schema of the events Parquet."""
     steps: dict[str, Mask]
-    """Which of all entries count in each step of the tally."""
+    """(num_entries,) whether each entry counts in a step of the tally, by the name of the step."""
     event_weights: NDArray[np.float64]
-    """(num_entries,) with 0 for those that are not finite."""
+    """(num_entries,) weights; 0 for weights that are not finite."""
 
     def tally(self, mask: Mask | bool = True) -> StepCounts:
-        """The tally of some of the entries."""
+        """The tally of the entries of a mask (num_entries,); True for all."""
         steps = {name: step & mask for name, step in self.steps.items()}
         return StepCounts.from_steps(steps, self.event_weights)
 
@@ -57,7 +61,11 @@ def select_events(
 ) -> Selection:
     """Drop bad events and events without a hard lepton; drop candidates below threshold.
 
-    The entries in `without`, copies of other events, are dropped first.
+    An event counts in the first rejection that applies: it is a copy of another event (its entry is
+    in `without`), it has no class, a number is not finite, or no electron or muon is hard.
+
+    Raises:
+        WrongBranchTypeError: Numbers are not physical, such as a negative missing energy.
 
     Returns:
         The events in the schema `ingestion.schema.events_schema()`, and their tally.
@@ -76,6 +84,7 @@ def select_events(
     has_lepton = _has_hard_lepton(raw, settings)
     keep = ~is_dropped & ~is_bad & has_lepton
 
+    # Each entry is in exactly one of the rejections or in `events`; later counters may overlap.
     steps = {"entries": np.ones_like(keep), "rejected_copy": is_copy}
     if info.label_by:
         steps[tally.NO_CLASS] = has_no_class
@@ -103,7 +112,11 @@ def _has_hard_lepton(raw: RawEvents, settings: IngestSettings) -> Mask:
 def _unusual_events(
     raw: RawEvents, above: Mapping[str, Mask | bool], is_wrapped: Mask
 ) -> dict[str, Mask]:
-    """The events that the tally counts beside the steps of the cutflow, by counter."""
+    """Masks (num_events,) of unusual content that the tally counts, by counter.
+
+    They reject no event; the notes of a run report large counts. `above` has the candidates above
+    threshold, `is_wrapped` the events of which an azimuth was out of range.
+    """
     jets = raw.collections["jets"]
     has_other_charge = np.zeros(raw.num_events, np.bool_)
     for name in ("electrons", "muons", "tracks"):
@@ -128,9 +141,10 @@ def _unusual_events(
 
 
 def _above_thresholds(raw: RawEvents, settings: IngestSettings) -> dict[str, Mask | bool]:
-    """The candidates of each collection above its threshold; True for collections without one.
+    """(num_candidates,) whether each candidate is above threshold, by collection.
 
-    NaN and infinity count as above: they reject the event.
+    A collection without a threshold has a plain True. NaN and infinity count as above, so that they
+    reject their event later.
     """
     thresholds = {
         "tracks": settings.min_track_pt,
@@ -147,7 +161,10 @@ def _above_thresholds(raw: RawEvents, settings: IngestSettings) -> dict[str, Mas
 def _not_finite(
     raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, settings: IngestSettings
 ) -> dict[str, Mask]:
-    """The events in which a number is NaN or infinite, by the branch that holds it."""
+    """(num_events,) whether an event has a number that is NaN or infinite, by branch.
+
+    Candidates below threshold do not count. A branch without such numbers has no entry.
+    """
     branches = settings.branches() | {"weight": info.weight}
     by_branch: dict[str, Mask] = {}
 
@@ -171,7 +188,10 @@ def _not_finite(
 
 
 def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> None:
-    """Refuse a negative missing energy, and candidates that look like padding."""
+    """Refuse a negative missing energy, and candidates above threshold that look like padding.
+
+    Padding are slots of arrays that hold no candidate but a filler number.
+    """
     met = raw.scalars["met"]
     is_negative = np.isfinite(met) & (met < 0)
     if is_negative.any():
@@ -196,7 +216,13 @@ def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: File
 def _wrap_all_azimuths(
     raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo
 ) -> tuple[RawEvents, Mask]:
-    """The events with all azimuths within [-pi, pi], and which of the events had others."""
+    """The events with all azimuths within [-pi, pi], and a mask (num_events,) of those with others.
+
+    Candidates below threshold do not count. `raw` itself does not change.
+
+    Raises:
+        WrongBranchTypeError: An azimuth is so large that it is not in radians.
+    """
     met_phi = raw.scalars["met_phi"]
     is_wrapped = is_out_of_range(met_phi)
     if is_wrapped.any():
@@ -215,6 +241,7 @@ def _wrap_all_azimuths(
 
 
 def _check_radians(azimuths: NDArray[Any], name: str, info: FileInfo) -> None:
+    """Refuse azimuths beyond 4 pi, which are probably degrees."""
     largest = np.abs(azimuths).max()
     if largest > _LARGEST_AZIMUTH:
         raise WrongBranchTypeError(
@@ -226,7 +253,10 @@ def _check_radians(azimuths: NDArray[Any], name: str, info: FileInfo) -> None:
 def _events_table(
     raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask
 ) -> pa.Table:
-    """The kept events with the candidates above threshold, as Arrow."""
+    """The kept events with the candidates above threshold, as an Arrow table.
+
+    `keep` is (num_events,). Each collection is a column of lists of structs (one per candidate).
+    """
     schema = events_schema(info.pass_through)
     num_kept = np.count_nonzero(keep)
     sample_of_label = {label: name for name, label in info.samples.items()}
@@ -242,9 +272,9 @@ def _events_table(
         columns[name] = pa.array(values[keep])
     for name, candidates in raw.collections.items():
         mask = np.repeat(keep, np.diff(candidates.offsets)) & above[name]
-        # A boolean mask would be searched again for every field, which takes half of the time
-        # longer.
+        # Row numbers are found once; a boolean mask for every field takes half of the time longer.
         rows = np.flatnonzero(mask)
+        # An event that is not kept has no candidates in `mask`, so its offset can be left out.
         is_end_of_kept = np.concatenate([[True], keep])
         offsets = offsets_after_mask(candidates.offsets, mask)[is_end_of_kept]
         fields = []

@@ -27,6 +27,7 @@ NO_WEIGHT: Final = "none"
 
 
 def _check_fields(branch_map: dict[str, str]) -> dict[str, str]:
+    """Refuse keys of a branch map that are no collection, field or count of a collection."""
     if "weight" in branch_map:
         raise ValueError(
             f"'weight' belongs to each sample: `weight: {branch_map['weight']}`, or `weight: none`"
@@ -50,6 +51,7 @@ BranchMap = Annotated[dict[str, str], AfterValidator(_check_fields)]
 
 
 def _check_no_product(text: str) -> None:
+    """Refuse a product in place of a branch."""
     if "*" in text:
         raise ValueError(
             f"'{text}': products are not computed. Write the product as a branch, for example by "
@@ -135,7 +137,10 @@ class SampleSettings(SettingsSection):
         return [label for label in labels if label is not None]
 
     def by_label(self) -> list[Self]:
-        """A sample for each class, each with the whole cross-section and sum of weights."""
+        """One sample for each class of its events, all with the same settings.
+
+        Each keeps the cross-section and the sum of weights of the whole sample: they are not split.
+        """
         return [
             self.model_copy(update={"name": name, "label": label})
             for name, label in sample_labels(self.name, self.label, self.label_by).items()
@@ -255,14 +260,21 @@ class IngestSettings(SettingsSection):
 
     @property
     def pass_through_columns(self) -> dict[str, ColumnSource]:
-        """The sources of the columns that pass through to the predictions."""
+        """The source of each pass-through column and further weight, by the column's name.
+
+        A weight `scale_up` of the config is the column `weight_scale_up`.
+        """
         columns = {name: ColumnSource(name) for name in self.pass_through}
         for name, text in self.weights.items():
             columns[f"{WEIGHT_PREFIX}{name}"] = ColumnSource.of_weight(text)
         return columns
 
     def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
-        """The branch of each field and pass-through column, and of `weight` and `label_by` if given."""
+        """The branch of each field of the events and each further column, by name.
+
+        The columns are those that pass through, and those of `weight` and `label_by`, if given. A
+        weight stated as `none` has no branch.
+        """
         branches = self.names.branches(self.branch_map)
         columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
         for name, source in columns.items():
@@ -277,7 +289,8 @@ class IngestSettings(SettingsSection):
     ) -> Self:
         """The settings for the files of a sample, which may have its own tree, names and weights.
 
-        An empty tree is that of `ingest.tree`.
+        Its names and weights come before those of all samples. An empty tree is that of
+        `ingest.tree`, else of the layout.
         """
         # A collection that the sample maps replaces also the fields that all samples map.
         common_map = {

@@ -1,4 +1,4 @@
-"""The files that the patterns of samples name."""
+"""Finds the files that the patterns (paths, globs, URLs) of samples name."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def expand(
 ) -> list[SourceFile]:
     """All files of all samples, sorted within each pattern.
 
-    A glob that matches nothing while its sample has other files may be of files to come, or
-    mistyped: `on_unmatched` is called with a warning. Without it, such a glob is an error.
+    A glob that matches nothing, while its sample has other files, may be of files to come or be
+    mistyped: `on_unmatched` is called with a warning. If that is None, such a glob is an error.
 
     Raises:
         NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they
@@ -61,12 +61,17 @@ def expand(
 
 
 def _sample_paths(sample: SampleSettings, on_unmatched: Callable[[str], None] | None) -> list[str]:
-    """The files of one sample."""
+    """The files of one sample, in the order of its patterns.
+
+    Raises:
+        NoFilesError: A pattern matches nothing, and may not match nothing (see `expand`).
+    """
     patterns = []
     for pattern in sample.files:
         patterns += expand_braces(pattern)
     matches = {pattern: retry_remote(matching_files, pattern) for pattern in patterns}
     unmatched = [pattern for pattern in patterns if not matches[pattern]]
+    # Unmatched globs are excused only if another pattern of the sample matches; paths never are.
     missing = unmatched
     if on_unmatched and len(unmatched) < len(patterns):
         missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
@@ -82,6 +87,7 @@ def _sample_paths(sample: SampleSettings, on_unmatched: Callable[[str], None] | 
 
 
 def _no_files_error(sample: SampleSettings, missing: Sequence[str]) -> NoFilesError:
+    """The error about patterns that match nothing; `FilesToComeError` if all may match later."""
     paths = [_absolute(pattern) for pattern in missing]
     alternatives = " or ".join(f"'{path}'" for path in paths)
     may_come = all(_awaits_files(pattern) for pattern in missing)
@@ -93,7 +99,7 @@ def _no_files_error(sample: SampleSettings, missing: Sequence[str]) -> NoFilesEr
 
 
 def _absolute(pattern: str) -> str:
-    """A pattern for messages; `Path.absolute` reads no wildcards in the name of the folder."""
+    """A pattern for messages: a local one becomes absolute, and keeps its wildcards."""
     return pattern if is_remote(pattern) else str(Path(pattern).absolute())
 
 
@@ -111,7 +117,11 @@ def _awaits_files(pattern: str) -> bool:
 
 
 def _nearest(pattern: str) -> str:
-    """A sentence about the nearest names to a local pattern that does not match."""
+    """A sentence about the nearest names to a local pattern that does not match.
+
+    If a folder of the pattern is a link without a target, the sentence says so. Else it names
+    similar files of the nearest folder that exists. It is empty for URLs, or without such names.
+    """
     if is_remote(pattern):
         return ""
     parents = Path(pattern).parents

@@ -34,10 +34,12 @@ from ingestion.tally import sum_counts
 
 
 class EarlierParts(NamedTuple):
-    """Parts of the last version that this one may reuse, by UUID, and its events folder."""
+    """Parts of the last version of the output that this version may reuse."""
 
     folder: Path
+    """Events folder of the last version."""
     parts: Mapping[str, Sequence[EventsPart]]
+    """All parts of a ROOT file, by its UUID."""
 
 
 class IngestResult(NamedTuple):
@@ -68,8 +70,19 @@ def ingest(
 ) -> IngestResult:
     """Read files into `out_dir/*.parquet` (an existing folder that all tasks can reach).
 
-    `done` counts entries as tasks finish; `num_tasks` gives the number of Spark tasks for a number
-    of ranges. Files with `earlier` parts are not read; files in `bad` are already known to be bad.
+    It reuses the parts of unchanged files and reads the ranges of all others. Then it searches all
+    parts for copies of events, and reads the ranges that hold copies again, without them.
+
+    Args:
+        spark: The Spark context whose tasks read the files.
+        infos: The checked files.
+        samples: All samples of the config.
+        settings: Those of the ingestion.
+        out_dir: The events folder.
+        done: Counts entries as tasks finish.
+        num_tasks: Gives the number of Spark tasks for a number of ranges.
+        earlier: Parts of the last version; files that have such parts are not read.
+        bad: Files already known to be bad.
 
     Raises:
         InputFileError: A file cannot be read to its end, and bad files are not skipped; or an event
@@ -105,13 +118,21 @@ def ingest(
 
 
 def _replace_parts(parts: Iterable[EventsPart], new: Iterable[EventsPart]) -> list[EventsPart]:
-    """Sorted parts, with new parts in place of the old ones of the same ranges and samples."""
+    """Sorted parts, with new parts in place of the old ones of the same ranges and samples.
+
+    A part is identified by its ROOT file, first entry and sample.
+    """
+    # Of equal keys in the dictionary the last counts: that of the new part.
     part_by_key = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *new)}
     return [part_by_key[key] for key in sorted(part_by_key)]
 
 
 def _readable_files(infos: Iterable[FileInfo], read: _ReadResult) -> list[FileInfo]:
-    """The files without errors, with the digests of their content."""
+    """The files without errors, with the digests of their content.
+
+    A file that changed between its check and the end of the reading keeps its earlier digest, which
+    may be empty.
+    """
     readable = []
     for info in infos:
         if info.uuid in read.problems:
@@ -126,7 +147,14 @@ def _readable_files(infos: Iterable[FileInfo], read: _ReadResult) -> list[FileIn
 def _new_bad_files(
     infos: Sequence[FileInfo], problems: Mapping[str, InputFileError], settings: IngestSettings
 ) -> list[BadFile]:
-    """The files that could not be read; raises the errors for which files are not skipped."""
+    """The files that could not be read and are skipped.
+
+    `problems` has the error of each file by its UUID.
+
+    Raises:
+        InputFileError: Bad files are not skipped (`on_bad_file: fail`), or an error is of a kind
+            for which files never are.
+    """
     fails = settings.on_bad_file is OnBadFile.FAIL
     to_raise = []
     bad = []
@@ -154,7 +182,11 @@ def _new_bad_files(
 def _generated_sums(
     samples: Sequence[SampleSettings], infos: Sequence[FileInfo]
 ) -> dict[str, dict[str, float]]:
-    """Sums of weights of all generated events, by sample and name of the sum in the files."""
+    """Sums of weights of all generated events, by sample and name of the sum in the files.
+
+    Only samples whose `sum_of_weights` names a branch or bin have one; it is added up over the
+    files of the sample.
+    """
     sums = {}
     for sample in samples:
         key = sample.sum_of_weights
@@ -165,11 +197,14 @@ def _generated_sums(
 
 
 class _ReadResult(NamedTuple):
-    """The parts that tasks wrote; digests of local files and errors, by UUID."""
+    """What the Spark tasks returned."""
 
     parts: list[EventsPart]
+    """The parts that they wrote."""
     digests: dict[str, str]
+    """Digests of the content of local files, by UUID."""
     problems: dict[str, InputFileError]
+    """An error of each file that could not be read, by UUID."""
 
 
 def _read(
@@ -181,17 +216,22 @@ def _read(
     num_tasks: Callable[[int], int],
     done: Accumulator[int] | None = None,
 ) -> _ReadResult:
-    """Read ranges in Spark tasks."""
+    """Read ranges in Spark tasks, which write their events into `out_dir`.
+
+    The errors of files are in the result. `done`, if given, counts entries as tasks finish.
+    """
 
     def read(entry_range: EntryRange) -> tuple[list[EventsPart], str, InputFileError | None]:
+        """The parts of one range, the digest of its file and the error of the file, in a task."""
         try:
             parts = retry_remote(ingest_range, entry_range, settings, out_dir)
             digest = ""
+            # Each file is digested once, by the task of its first range.
             if entry_range.start == 0:
                 digest = retry_remote(content_digest, entry_range.info.path)
         except InputFileError as problem:
-            # The driver raises it: from here, Spark would retry it four times and bury it in a Java
-            # trace.
+            # The driver raises the error. If a task did, Spark would retry it four times and hide
+            # it in a Java trace.
             return [], "", problem
         if done is not None:
             done.add(entry_range.stop - entry_range.start)
@@ -225,8 +265,11 @@ def _reuse_parts(
 ) -> dict[str, list[EventsPart]]:
     """The parts of unchanged files, by UUID.
 
-    Local files get a second name in this version; files on object storage stay where they are.
+    It gives local files of parts and keys a second name (a hard link, else a copy) in the folders
+    of this version; files on object storage stay where they are. A file is read again as a whole if
+    one of its parts cannot be reused.
     """
+    # The folder of all versions on object storage; empty for a local one.
     storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
     reused = {}
     for info in infos:
@@ -247,14 +290,20 @@ def _reuse_parts(
 
 
 def _is_reusable(part: EventsPart, storage: str) -> bool:
-    """Whether a part is on the same storage, and without copies, which depend on other files."""
+    """Whether a part can be reused: it is on the same storage, and no copies were left out of it.
+
+    Which events are copies depends on the other files of a run.
+    """
     return not part.counts["rejected_copy"] and part.lies_in.rpartition("/")[0] == storage
 
 
 def _check_copies_have_no_sums(
     samples: Iterable[SampleSettings], parts: Sequence[EventsPart]
 ) -> None:
-    """Refuse dropped copies in samples whose files hold sums of weights, which count them twice."""
+    """Refuse dropped copies in samples whose sums of weights come from branches of the files.
+
+    These sums count a copy twice, while only one of the two events is left.
+    """
     for sample in samples:
         if not isinstance(sample.sum_of_weights, str):
             continue
@@ -274,7 +323,14 @@ def _check_not_empty(
     readable_samples: Container[str],
     bad: Sequence[BadFile],
 ) -> None:
-    """Refuse samples without events; `readable_samples` have a file that could be read."""
+    """Refuse a sample, or class of a sample with `label_by`, without selected events.
+
+    The error has the cause, the cutflow and hints. `readable_samples` are the names of samples with
+    a file that could be read.
+
+    Raises:
+        EmptySampleError: No event of a sample is left.
+    """
     for sample in samples:
         for class_sample in sample.by_label():
             name = class_sample.name

@@ -13,7 +13,7 @@ from ingestion.known_layouts import LAYOUTS, LayoutNames
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings
 
-#: Parts of the names of a collection, in small letters.
+#: Usual parts of the names of the branches of a collection, in small letters, best first.
 _SIGNS: Final = {
     "tracks": ("track", "trk"),
     "photons": ("photon", "pho", "gam"),
@@ -22,6 +22,7 @@ _SIGNS: Final = {
     "muons": ("muon", "mu"),
     "jets": ("jet", "ak4"),
 }
+#: The end of a name from its last separator on (`.PT` of `Jet.PT`); the rest is the stem.
 _LAST_PART: Final = re.compile(r"[./_][^./_]+$")
 #: Similarity of two names, by difflib, above which they may be the same.
 _NEAR_ENOUGH: Final = 0.75
@@ -30,10 +31,16 @@ _NEAR_ENOUGH: Final = 0.75
 def lines_to_paste(
     missing: Mapping[str, str], names: LayoutNames, available: Collection[str]
 ) -> str:
-    """The lines of a config that name the nearest branches to some missing ones; empty without any.
+    """Write lines of a config that map missing branches to the nearest ones; empty without any.
 
-    `missing` has the branches by field. `available` knows a branch by each of its names, as
-    `ingestion.layout.BranchNames` does.
+    If the file has all branches of another layout, the line names that layout. Else they are a
+    branch map.
+
+    Args:
+        missing: Branches that the file lacks, by field of the events.
+        names: The layout of the config.
+        available: Branches of the file; it must know a branch by each of its names, as
+            `ingestion.layout.BranchNames` does.
     """
     for layout, layout_names in LAYOUTS.items():
         if layout_names != names and _has_all(layout_names, available):
@@ -47,6 +54,7 @@ def lines_to_paste(
 
 
 def _has_all(names: LayoutNames, available: Collection[str]) -> bool:
+    """Whether a file has all branches of a layout but the weight and those of particles."""
     needed = names.branches({})
     del needed["weight"]
     return all(
@@ -59,7 +67,11 @@ def _has_all(names: LayoutNames, available: Collection[str]) -> bool:
 def _nearest_map(
     missing: Mapping[str, str], names: LayoutNames, available: Collection[str]
 ) -> dict[str, str]:
-    """A branch map of collections, and of fields with other names than in their collection."""
+    """A branch map for missing fields: of collections where possible, else of single fields.
+
+    For each missing field, a stem for its whole collection is tried first. A field that the file
+    lacks even then gets the branch with the nearest name.
+    """
     branch_map: dict[str, str] = {}
     layout_branches = names.branches({})
     for field, branch in missing.items():
@@ -82,7 +94,11 @@ def _nearest_map(
 
 
 def _nearest_stem(collection: str, names: LayoutNames, available: Collection[str]) -> str | None:
-    """The start of the branches of a collection, whatever the names of b-tags, which vary."""
+    """The start of the branches of a collection (`Jet` of `Jet.PT`); None if none fits.
+
+    A stem fits if its name is like that of the collection, and the file has all fields of the
+    collection under it. The names of b-tags vary, so they do not count.
+    """
     stems = dict.fromkeys(
         _LAST_PART.sub("", branch) for branch in available if _LAST_PART.search(branch)
     )
@@ -94,12 +110,13 @@ def _nearest_stem(collection: str, names: LayoutNames, available: Collection[str
             if sign in stem.casefold() and all(branches[field] in available for field in fields):
                 fitting.append(stem)
         if fitting:
-            # Longer stems may be those of counters.
+            # A longer stem may be that of counters or of a subset.
             return min(fitting, key=len)
     return None
 
 
 def _shortest_tag(stem: str, available: Collection[str]) -> str | None:
+    """The shortest branch of jets with `btag` in its name; None without one."""
     tags = [
         branch for branch in available if branch.startswith(stem) and "btag" in branch.casefold()
     ]
@@ -107,7 +124,7 @@ def _shortest_tag(stem: str, available: Collection[str]) -> str | None:
 
 
 def _nearest_branch(field: str, branch: str, available: Collection[str]) -> str | None:
-    """The branch of a field in any layout, else the branch with the nearest name."""
+    """The branch of a field in any layout, else the one with the nearest name; None without any."""
     for names in LAYOUTS.values():
         usual_name = names.branches({})[field]
         if usual_name in available:
@@ -118,11 +135,15 @@ def _nearest_branch(field: str, branch: str, available: Collection[str]) -> str 
 
 
 def _plain(name: str) -> str:
+    """A name in small letters with dots as separators, for comparisons."""
     return name.casefold().replace("_", ".")
 
 
 def key_of_field(field: str, settings: IngestSettings) -> str:
-    """The name of a field in the config, or the key that names its branch."""
+    """The key of the config that names the branch of a field, for messages.
+
+    A field of the events (`muons.pt`) is its own key, below `ingest.branch_map`.
+    """
     if field in settings.pass_through_columns:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
