@@ -26,10 +26,11 @@ CURVES: Final = {
     "staleness": "Mean staleness",
     "scaling_percent": "Mean reduction of a push [%]",
 }
-#: Numbers above this are written without decimals.
+#: Numbers from this on are written without decimals.
 _LARGE: Final = 1000
 #: A training loss above this share of the loss of a constant guess is as good as the guess.
 _LIKE_A_GUESS: Final = 0.98
+#: Number of equally spaced times at which accuracies are interpolated for an area.
 _SAMPLED_TIMES: Final = 1000
 
 ComputeMeasure = Callable[[RunResult, RunResult], float]
@@ -37,7 +38,7 @@ ComputeMeasure = Callable[[RunResult, RunResult], float]
 
 
 class Measure(NamedTuple):
-    """A number of a run."""
+    """The definition of a number of a run: how it is computed, shown and compared."""
 
     label: str
     """Heading of its column, and label of its axis."""
@@ -49,20 +50,22 @@ class Measure(NamedTuple):
     Empty: there is no other run.
     """
     lower_is_better: bool = False
+    """Whether the run with the lower number is the better one."""
     is_ratio: bool = False
     """Whether it is a time or a rate: two runs compare by their ratio."""
     margin: float = 0.001
-    """Largest difference that counts as none; relative for a ratio."""
+    """Largest difference of two runs that counts as none; a relative one for a ratio."""
     power_of_time: int = 1
     """2 for the square of a time: the simulator misses it by the square of a factor."""
     in_percent: bool = False
+    """Whether it is a share, which tables show in percent."""
     depends_on_times: bool = False
     """Whether it depends on the times of steps and messages, which the simulator may miss."""
     depends_on_learning: bool = True
     """Whether it depends on what is learnt; the times of given steps and messages do not."""
 
     def text(self, value: float) -> str:
-        """Return a value as tables show it."""
+        """Return a value as tables show it; infinity is a time to a goal that was not reached."""
         if not math.isfinite(value):
             return "not reached" if value > 0 else "-"
         if self.in_percent:
@@ -71,7 +74,11 @@ class Measure(NamedTuple):
 
 
 def _of_curve(name: str, reduce: Callable[..., Any] = itemgetter(-1)) -> ComputeMeasure:
-    """Return the function that reduces the values of all epochs, by default to the last."""
+    """Return a function that computes a measure from a quantity of all epochs.
+
+    `name`: the quantity, see `CURVES`. `reduce`: makes one number of its values; by default it
+    takes the last. A run that diverged gives NaN.
+    """
 
     def compute(run: RunResult, _: RunResult) -> float:
         return float(reduce(run.curves[name])) if run.curves else math.nan
@@ -80,6 +87,7 @@ def _of_curve(name: str, reduce: Callable[..., Any] = itemgetter(-1)) -> Compute
 
 
 def _accuracy(run: RunResult, _: RunResult) -> float:
+    """Return the weighted test accuracy; NaN if the run has no predictions."""
     return run.counts.weighted_accuracy if run.counts else math.nan
 
 
@@ -114,10 +122,11 @@ def diverged(run: RunResult, _: RunResult) -> float:
 
 
 def temporal_efficiency(run: RunResult, reference: RunResult) -> float:
-    """Return the ratio of the areas below the validation accuracies against time.
+    """Return the area below a run's validation accuracy against time, over that of the reference.
 
-    Hermans 2017, E3.4; above 1 for the better run. The areas end with the shorter run. Accuracies
-    are 0 at the start, and interpolated between the ends of epochs.
+    This is Hermans 2017, E3.4; it is above 1 for a run that is better than the reference. Both
+    areas end with the shorter run. Accuracies are 0 at the start, and interpolated between the ends
+    of epochs. NaN if one of the runs diverged.
 
     Examples:
         >>> def run(seconds: float) -> RunResult:
@@ -131,6 +140,7 @@ def temporal_efficiency(run: RunResult, reference: RunResult) -> float:
     run_times = _epoch_times(run)
     reference_times = _epoch_times(reference)
     last_time = min(run_times[-1], reference_times[-1])
+    # The corners of both curves are times too, so that the trapezoids are exact.
     grid = np.linspace(0, last_time, _SAMPLED_TIMES)
     times = np.unique(np.concatenate([grid, run_times, reference_times]))
     times = times[times <= last_time]
@@ -143,12 +153,16 @@ def _epoch_times(run: RunResult) -> NDArray[np.float64]:
 
 
 def _area_below_accuracy(run: RunResult, times: NDArray[np.float64]) -> float:
+    """Return the integral of the validation accuracy over times (num_times,), ascending [s]."""
     accuracies = [0.0, *run.curves["val_accuracy"]]
     return float(np.trapezoid(np.interp(times, _epoch_times(run), accuracies), times))
 
 
 def _seconds_to(accuracy: float) -> ComputeMeasure:
-    """Return the function for the time to a validation accuracy; infinite if not reached."""
+    """Return a function that computes a run's time to this validation accuracy [s].
+
+    It is the end of the first epoch that reaches it; infinite if none does.
+    """
 
     def compute(run: RunResult, _: RunResult) -> float:
         accuracies = np.array(run.curves.get("val_accuracy", ()))
@@ -161,15 +175,20 @@ def _seconds_to(accuracy: float) -> ComputeMeasure:
 
 
 def _variance_after_first(seconds: list[float]) -> float:
-    """Return the variance of all epochs but the first, which boxes leave out too."""
+    """Return the variance of the times of all epochs but the first [s^2].
+
+    The figures of boxes leave the first epoch out too. A single epoch has the variance 0.
+    """
     return float(np.var(seconds[1:] or seconds))
 
 
 def _speed_up(run: RunResult, single_worker: RunResult) -> float:
+    """Return how many times more events per second a run trains than one worker."""
     return run.numbers["samples_per_second"] / single_worker.numbers["samples_per_second"]
 
 
-#: Two runs compare by the ratio of these; their margin is relative.
+#: Attributes of measures in common: rates and times (compared by ratios), numbers that are better
+#: if low, and shares.
 _RATE: Final[dict[str, Any]] = {
     "is_ratio": True,
     "margin": 0.1,

@@ -61,9 +61,10 @@ def all_reduce_seconds(network: Network, world_size: int, nbytes: int) -> float:
 def recursive_doubling_seconds(network: Network, world_size: int, nbytes: int) -> float:
     """Return the time of an all-reduce in rounds (Thakur et al. 2005, 4.2) [s].
 
-    In each round, pairs of workers at the distance 1, 2, 4, ... exchange the whole vector. A round
-    of a pair begins when both have finished the round before. Workers beyond the largest power of
-    2 do not fit: each first gives its vector to a neighbour, and gets the sum from it at the end.
+    In each round, pairs of workers at the distance 1, 2, 4, ... exchange the whole vector. A worker
+    sends once its round before has ended, and ends the round when its partner's vector arrives.
+    Workers beyond the largest power of 2 do not fit: each first gives its vector to a neighbour,
+    and gets the sum from it at the end.
 
     Examples:
         >>> slow = Link(1e-3, 1e6)

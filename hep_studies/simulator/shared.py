@@ -32,7 +32,7 @@ from training.transports.transport import SharedVector
 
 
 class SimulatedLinks(NicQueues):
-    """The links of all workers on the virtual clock."""
+    """The links of all workers, on which messages take virtual time."""
 
     def __init__(self, network: Network, world_size: int, clock: VirtualClock) -> None:
         super().__init__(network, world_size)
@@ -41,25 +41,43 @@ class SimulatedLinks(NicQueues):
     def travel(
         self, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1
     ) -> Awaitable[None]:
-        """Wait for a message; each round trip more than one adds an empty message."""
+        """Send a message now, and return the wait for its arrival.
+
+        The NICs of both hosts are busy with it from this call on. `round_trips`: number of
+        latencies, of one way, to wait for: 1 for a message alone, 2 with an empty request before
+        it.
+        """
         now = self.clock.now
         arrival = self.arrival(now, sender, receiver, nbytes, round_trips=round_trips)
         return self.clock.sleep(arrival - now)
 
 
 class SimShards(NamedTuple):
-    """The shards of all workers, by number."""
+    """The shards of a parameter server's vector, by their number; all workers share these tables.
+
+    A shard is a part of the vector with a lock; one worker owns it.
+    """
 
     rows: dict[int, Vector]
+    """Content, (1 + num_moments, shard size): the elements, then what rules store for each."""
     clocks: dict[int, Vector]
+    """Number of pushes so far, (1,)."""
     locks: dict[int, VirtualLock]
 
 
 class SimServer(ParameterServer):
-    """A simulated worker's view of the server.
+    """A simulated worker's view of a parameter server.
 
-    `shards`: the shards of all ranks, to which this rank adds those that it owns. `push_seconds`:
-    processor time of a push to a shard [s].
+    The base class has the protocol: lock a shard, read it, apply a rule, write it, unlock. This
+    class reaches the shards of all workers in memory, and adds the virtual time of each step.
+
+    Args:
+        links: The network.
+        layout: The division of the vector into shards, and their owners.
+        content: The vector, then the moments of the rules; equal on all workers.
+        rank: This worker.
+        shards: The shards of all ranks. They are changed: this rank adds those that it owns.
+        push_seconds: Processor time of a push to a shard [s].
     """
 
     def __init__(
@@ -78,13 +96,19 @@ class SimServer(ParameterServer):
         self._clock = clock
         self._links = links
         self._push_seconds = push_seconds
+        # The base class has made the shards that this rank owns.
         shards.rows.update(self._rows)
         shards.clocks.update(self._clocks)
         shards.locks.update({shard: VirtualLock(clock) for shard in self._rows})
+        # From here on, this rank reaches all shards, also those that other ranks add later.
         self._rows, self._clocks, self._locks = shards
 
     @override
     async def drain(self) -> Push | None:
+        """Wait for the push in the background; return the last one, once.
+
+        The base class waits by a method that this class replaces, so that it is called here.
+        """
         await super()._wait_for_own_push()
         return await super().drain()
 
@@ -102,6 +126,10 @@ class SimServer(ParameterServer):
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
+        """Return whether a worker has the lock of a shard, which takes a round trip to its owner.
+
+        The answer is the state at the time at which the question arrives.
+        """
         if self._owns(shard):
             return self._locks[shard].is_held
         latency = self._links.link(self.rank, self.layout.owners[shard]).latency
@@ -114,18 +142,28 @@ class SimServer(ParameterServer):
     async def _apply_rule(
         self, shard: int, rule: Rule, indices: Vector | None, buffer: Vector
     ) -> tuple[int, int, bool]:
+        """Apply a rule to a locked shard, after the processor time of a push.
+
+        Returns:
+            The shard's clock before and after, and whether the result is finite and so accepted.
+        """
         if self._push_seconds:
             await self._clock.sleep(self._push_seconds)
         return await super()._apply_rule(shard, rule, indices, buffer)
 
     @override
     async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
+        """Copy a locked shard into `out` after the time of request and answer; return its clock.
+
+        A request for some elements carries their indices; one for all elements is empty. The
+        owner needs no messages.
+        """
         owner = self.layout.owners[shard]
         if owner != self.rank and indices is not None:
             await self._links.travel(self.rank, owner, indices.nbytes)
             await self._links.travel(owner, self.rank, out.nbytes)
         elif owner != self.rank:
-            # The request is empty.
+            # The empty request takes a latency, the answer another one.
             await self._links.travel(owner, self.rank, out.nbytes, round_trips=2)
         return await super()._read_shard(shard, out, indices)
 
@@ -133,6 +171,10 @@ class SimServer(ParameterServer):
     async def _write_shard(
         self, shard: int, rows: Vector, indices: Vector | None, clock: int
     ) -> None:
+        """Copy rows into a locked shard and set its clock, after the time of the messages.
+
+        They are the rows, and an empty confirmation.
+        """
         owner = self.layout.owners[shard]
         if owner != self.rank:
             await self._links.travel(self.rank, owner, rows.nbytes, round_trips=2)
@@ -140,7 +182,10 @@ class SimServer(ParameterServer):
 
     @override
     async def _send_answer(self, shard: int, answer: Answer) -> None:
-        """The owner of the shard sends only the bytes that the answer reads."""
+        """Have `answer` read a locked shard after a push, in the time in which its bytes arrive.
+
+        `answer` returns how many bytes a server would send for what it reads.
+        """
         nbytes = answer(self.layout.slices[shard], self._rows[shard][0])
         owner = self.layout.owners[shard]
         if owner != self.rank:
@@ -149,14 +194,19 @@ class SimServer(ParameterServer):
 
 
 class SimVector(SharedVector):
-    """A simulated worker's shared vector.
+    """A simulated worker's vector, which partners may average with theirs without its help.
 
     An average in memory takes both locks in the order of the ranks, reads, changes both sides and
     unlocks. An average through sockets reads both sides, and adds the differences after their time
-    on the network, without locks.
+    on the network, without locks. Either way one side gains what the other loses, so that the sum
+    over all workers stays.
 
-    `vectors`: those of all ranks, to which this one is added. `protocol`: see
-    `ClusterSettings.protocol`.
+    Args:
+        links: The network.
+        vectors: Those of all ranks. The dictionary is changed: this vector is added to it.
+        rank: This worker.
+        vector: The content, which is copied.
+        protocol: `memory`, for workers of one host, or `sockets`.
     """
 
     def __init__(
@@ -187,6 +237,8 @@ class SimVector(SharedVector):
 
     @override
     async def read(self, out: Vector) -> int:
+        """Copy the vector into `out`; return the number of its averages so far, by either side."""
+        # A partner that averages in memory holds the lock: its average ends first.
         if self._has_locks:
             await self._acquire_lock(self)
             self.lock.release()
@@ -195,6 +247,7 @@ class SimVector(SharedVector):
 
     @override
     async def add(self, change: Vector) -> int:
+        """Add to the vector, under its lock; return the number of its averages so far."""
         if self._has_locks:
             await self._acquire_lock(self)
         self.values += change
@@ -203,7 +256,11 @@ class SimVector(SharedVector):
         return self._counts.begun + self._counts.received
 
     async def _acquire_lock(self, vector: SimVector) -> None:
-        """Wait for the lock of a vector, and count the time."""
+        """Wait for the lock of a vector, and count the time as waiting of this worker.
+
+        If an average in the background was under way at the start, the time is not hidden behind
+        the computation, and counts as blocked.
+        """
         started = self._clock.now
         is_in_background = self._background.is_under_way
         await vector.lock.acquire()
@@ -215,6 +272,7 @@ class SimVector(SharedVector):
 
     @override
     async def read_from_rank(self, rank: int, out: Vector) -> None:
+        """Copy the vector of any rank into `out`, after the time of a request and an answer."""
         vector = self._vectors[rank]
         if self._has_locks:
             await self._acquire_lock(vector)
@@ -226,11 +284,19 @@ class SimVector(SharedVector):
 
     @override
     async def average_with(self, partner: int) -> None:
+        """Replace this vector and the partner's by their average, and wait for the end."""
+        # The worker itself waits for the locks here, unlike for an average in the background.
         wait_seconds = self._counts.wait_seconds
         await self._average(partner)
         self._wait_seconds += self._counts.wait_seconds - wait_seconds
 
     async def _average(self, partner: int) -> None:
+        """Average this vector with the partner's in place, in the time of the messages.
+
+        Half the difference is added to one side and subtracted from the other. Without locks,
+        other averages may change both sides meanwhile; their changes are kept. A difference that
+        is not finite changes nothing, and is counted as refused.
+        """
         started = self._clock.now
         partner_vector = self._vectors[partner]
         nbytes = self.values.nbytes
@@ -242,6 +308,8 @@ class SimVector(SharedVector):
             await first.lock.acquire()
             await second.lock.acquire()
             self._counts.wait_seconds += self._clock.now - started
+        # The partner's vector travels here, the change travels back. Each way waits for as many
+        # latencies as the protocol has round trips.
         await self._links.travel(partner, self._rank, nbytes, round_trips=self._round_trips)
         change = _half(partner_vector.values - self.values)
         await self._links.travel(self._rank, partner, nbytes, round_trips=self._round_trips)
@@ -260,6 +328,11 @@ class SimVector(SharedVector):
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
+        """Begin an average: in memory it is made at once, through sockets in the background.
+
+        Returns:
+            False if it is skipped, since the last one is under way.
+        """
         if self._has_locks:
             await self.average_with(partner)
             return True

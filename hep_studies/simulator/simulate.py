@@ -24,7 +24,7 @@ from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.workloads.draws import Augmentation
 
-#: Number of workers that also validate their own model at the end.
+#: Only the first workers also validate their own model at the end, since it takes real time.
 _VALIDATE_ALONE = 16
 
 
@@ -54,9 +54,12 @@ def simulate(
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
 ) -> Simulated:
-    """Train `settings.workers` virtual workers in this process.
+    """Train `settings.workers` virtual workers in this process, and return what they recorded.
 
-    The same seed gives the same numbers.
+    Each worker is a coroutine with the training loop and the algorithm of a real run. A clock of
+    virtual time resumes the coroutines in turn: computing takes drawn times, messages take the
+    times of a simulated network. The networks are really trained. The same seed gives the same
+    numbers.
 
     Args:
         module: The network; every worker starts with its parameters.
@@ -77,7 +80,8 @@ def simulate(
         raise AssertionError("settings with `skew` need a partition of the rows, and only they")
     clock = VirtualClock()
     if resume is not None:
-        # With another starting time, rounding could separate simultaneous events.
+        # The clock continues from the checkpoint. With another starting time, rounding could
+        # separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
     network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
     stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
@@ -119,7 +123,7 @@ def simulate(
 
 
 def _best_model(files_of_rank: Sequence[RunFiles]) -> ModelState | None:
-    """Return the best model of a run whose files stay in memory."""
+    """Return the best model of a run whose files stay in memory; None if it is in other files."""
     for files in files_of_rank:
         if isinstance(files, MemoryFiles) and files.best is not None:
             return files.best

@@ -25,11 +25,15 @@ from training.workloads.draws import Augmentation, Draws
 from training.workloads.gradients import Sums, TorchGradients, compute_sums
 from training.workloads.work import ValidationPart, Work
 
+#: Number of rows that a model is validated on at once.
 _VALIDATION_BATCH: Final = 2048
 
 
 class StackedModels:
     """The models of all virtual workers: parameters, gradients and buffers are rows of matrices.
+
+    Row `rank` belongs to the worker of that rank. So one call of compiled code can compute the
+    gradients of many workers; networks without compiled code take one call of torch each.
 
     `module`: the network; every worker starts with its parameters and buffers. `augmentation`:
     changes the images of each batch; None for no change.
@@ -55,26 +59,33 @@ class StackedModels:
         self._parameters_array = self.parameters.numpy()
         self._gradients_array = self.gradients.numpy()
         self.buffers = np.tile(self.model.buffers(), (world_size, 1))
-        """(world_size, num_buffers) float64."""
+        """(world_size, num_buffers) float64, such as the running means of batch norm."""
         self.draws = [
             Draws(seed=seed, rank=rank, augmentation=augmentation) for rank in range(world_size)
         ]
         """The random numbers of each worker."""
         self.sums = np.zeros((world_size, 4))
-        """Sums of each worker: loss, weight, correct, samples."""
+        """(world_size, 4) sums of each worker over its batches since they were last reset.
+
+        They are the weighted loss, the weight of the events, that of the correctly predicted ones,
+        and the number of events.
+        """
 
     def row(self, rank: int) -> FlatVectors:
-        """Return the model of one worker."""
+        """Return the model of one worker, whose vectors share the memory of its rows."""
         return FlatVectors(
             nn.Parameter(self.parameters[rank], requires_grad=False), self.gradients[rank]
         )
 
     def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
-        """Compute the gradients of some workers at their parameters, and add to `sums`.
+        """Write the gradients of some workers at their parameters into `gradients`.
 
-        `batches`: indices of the rows of each worker's batch, by its rank. `rows`: all rows.
+        Each worker has a batch of its own. Its losses and counts are added to its row of `sums`,
+        and its buffers change as in training. `batches`: indices of the rows of each worker's
+        batch, by its rank. `rows`: all rows.
         """
         if self._engine is not None:
+            # The batches lie one after the other in `row_indices`, divided at `bounds`.
             ranks = np.fromiter(batches, np.int64, len(batches))
             row_indices = np.concatenate(list(batches.values()))
             bounds = np.cumsum([0, *map(len, batches.values())])
@@ -83,6 +94,7 @@ class StackedModels:
                 self._parameters_array, self._gradients_array, rows, stacked_batches, self.sums
             )
             return
+        # Without compiled code, one torch model takes the parameters of one worker after the other.
         for rank, batch in batches.items():
             self.model.load(ModelState(self._parameters_array[rank], self.buffers[rank]))
             self._torch.compute(self.draws[rank].prepare(rows.batch(batch), for_torch=True))
@@ -92,10 +104,11 @@ class StackedModels:
 
 
 class BatchedGradients:
-    """Computes the gradients of all workers that are in a step, when the first one is needed.
+    """Computes the gradients of all workers that are in a step together.
 
     A worker's parameters and batch do not change during its step, so that the gradient may be
-    computed at any time of the step.
+    computed at any time of the step. Each worker leaves its batch here when its step begins. The
+    first step that ends computes all batches that are here, which is faster than one by one.
     """
 
     def __init__(
@@ -105,20 +118,29 @@ class BatchedGradients:
         self.stacked = stacked
         self.train = train
         self._val = val
+        # Rows of the batch of each worker in a step whose gradient is not computed, by rank.
         self._pending: dict[int, Vector] = {}
         self.num_val = len(val)
 
     @types.coroutine
     def gradient(self, rank: int, rows: Vector, seconds: float) -> Generator[float, None, None]:
-        """Compute a worker's gradient on some rows, in some virtual time."""
+        """Take the virtual time of a step [s], and have the worker's gradient computed by its end.
+
+        `rows`: indices of the rows of its batch.
+        """
         self._pending[rank] = rows
+        # Suspends the worker until its step ends; other workers begin and end steps meanwhile.
         yield self.clock.now + seconds
+        # Another worker whose step ended earlier may have computed this gradient too.
         if rank in self._pending:
             self.stacked.compute(self._pending, self.train.rows)
             self._pending.clear()
 
     def validate(self, state: ModelState) -> Sums:
-        """Return the sums over the validation split."""
+        """Return the sums of losses and counts of a model over the validation split.
+
+        The common torch model is left with its parameters, in training mode.
+        """
         model = self.stacked.model
         sums = Sums()
         model.load(state)
@@ -132,9 +154,18 @@ class BatchedGradients:
 
 
 class StackedWork(Work):
-    """One virtual worker's computation.
+    """One virtual worker's computation: its batches, gradients and validation.
 
-    `owned_rows`: rows of each row group to train on; None: all.
+    Real and virtual workers have the same training loop, which calls these methods. The numbers are
+    those of a real worker; the times are drawn.
+
+    Args:
+        gradients: Computes the gradients of all workers.
+        model: The worker's parameters and gradient.
+        rank: The worker.
+        times: Draws the times of its steps.
+        owned_rows: Rows of each row group to train on; None: all.
+        validates_alone: Whether the worker also validates its own model at the end.
     """
 
     def __init__(
@@ -153,9 +184,12 @@ class StackedWork(Work):
         self._times = times
         self._owned_rows = owned_rows
         self.validates_alone = validates_alone
+        # Rows of the assignment in reading order, and the positions at which its batches begin and
+        # end: step i has the rows _bounds[i] to _bounds[i + 1].
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
         self._step = 0
+        # Rows of the present batch.
         self._rows: Vector = self._order
 
     @override
@@ -200,7 +234,11 @@ class StackedWork(Work):
 
     @override
     async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
-        """Wait for the time of this worker's part; the first worker computes all parts."""
+        """Take the virtual time of this worker's part of the validation split.
+
+        Adding up the sums of all parts gives those of the split: the first part returns all of
+        them, the other parts return none.
+        """
         num_rows = self._gradients.num_val // part.num_parts
         await self._gradients.clock.sleep(self._times.evaluation_seconds(num_rows))
         return Sums() if part.part_index else self._gradients.validate(state)

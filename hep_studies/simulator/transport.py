@@ -26,30 +26,41 @@ from training.transports.parameter_server import Layout, ParameterServer
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
 Finish = Callable[[Sequence[Vector]], tuple[float, Vector]]
-"""Return the time of a collective operation after the last worker arrives [s], and its result."""
+"""Function of the vectors of all workers, by rank: returns the time of a collective operation after
+the last worker arrives [s], and its result."""
 
 
 class Collective:
-    """One collective operation; it ends some time after the last worker arrives."""
+    """One collective operation, such as an all-reduce; it ends some time after the last arrival.
+
+    Workers arrive at different times, each with a vector. All get the result at the same time.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.vectors: dict[int, Vector] = {}
+        """The vector of each worker that has arrived, by rank."""
         self.tasks: dict[int, VirtualTask] = {}
+        """The suspended task of each worker that has arrived, by rank."""
         self.last_arrival = 0.0
         """Time at which the last worker arrived."""
 
     def resume_all(self, result: Vector) -> None:
-        """Give all workers the result, in the order of their ranks and not of their arrival."""
+        """Write the result into each worker's vector and resume its task.
+
+        The order is that of the ranks and not of arrival, so that it does not depend on the times.
+        """
         for rank, task in sorted(self.tasks.items()):
             self.vectors[rank][...] = result
             task.resume()
 
 
 class SimSum(PendingSum):
-    """A sum in the background.
+    """One worker's part in a sum over all workers that runs beside its computation.
 
-    `collective`: the worker's part in it; returns the time until the last worker began it [s].
+    `wait` counts as waiting for others only the time until the last worker began the sum; the
+    remainder is communication. `collective`: takes part in the sum; its result is the time until
+    the last worker began it [s].
     """
 
     def __init__(
@@ -57,6 +68,7 @@ class SimSum(PendingSum):
     ) -> None:
         self._clock = clock
         self._worker = worker
+        # Time at which this worker began the sum; at the end of the sum, that of the last worker.
         self._last_arrival = clock.now
         self._background = VirtualBackground(clock, "sum in the background")
         self._background.begin(self._await_collective(collective))
@@ -76,15 +88,20 @@ class SimSum(PendingSum):
 
 
 class _Message(NamedTuple):
+    """The vector of a neighbour, with the times at which it is sent and arrives [s]."""
+
     sent: float
     arrival: float
     vector: Vector
 
 
 class SimNetwork:
-    """The network of all simulated workers.
+    """The network of all simulated workers, and all that they share.
 
-    `protocol`: protocol of the averages, see `ClusterSettings.protocol`.
+    Workers are coroutines in one process, so that a message is a copied array. The network only
+    decides at which virtual time the receiver gets it.
+
+    `protocol`: protocol of pairwise averages: `memory` with locks, on one host, or `sockets`.
     """
 
     def __init__(
@@ -102,15 +119,19 @@ class SimNetwork:
         self.world_size = world_size
         self.protocol = protocol
         self.counters: Counter[str] = Counter()
+        """The counters that all workers share, see `Transport.count`."""
         self.vectors: defaultdict[int, dict[int, SimVector]] = defaultdict(dict)
-        """The shared vectors in order of creation, by rank."""
+        """The shared vectors in order of creation: of each one, every worker's copy by rank."""
         self.servers: dict[int, SimShards] = {}
         """The shards of each server, in order of creation."""
         self.sums_until = 0.0
         """Time at which the last sum in the background ends; such sums follow each other."""
+        # Operations that some workers have begun and others not, by `index` of `join_collective`.
         self._collectives: dict[int, Collective] = {}
-        # By sender and receiver. Both begin and end their exchanges in the same order.
+        # Messages not yet fetched, by sender and receiver. Both begin and end their exchanges in
+        # the same order.
         self._mail: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
+        # Tasks that wait for a message which is not sent yet, by sender and receiver.
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
@@ -123,8 +144,16 @@ class SimNetwork:
     ) -> Generator[Register, None, float]:
         """Take part in a collective operation, whose result replaces the content of the vector.
 
-        All workers take part in all operations, in the same order. `index`: of sums in the
-        background; 0 for operations that a worker waits for, one at a time.
+        All workers take part in all operations, in the same order. Each suspends its task here. The
+        last one to arrive computes the result, and schedules that all resume when it is there.
+
+        Args:
+            rank: The worker.
+            index: Number of a sum in the background; 0 for operations that a worker waits for, of
+                which there is one at a time.
+            name: Name of the operation: all workers must take part in the same one.
+            vector: The worker's vector, which is changed.
+            finish: Computes time and result from the vectors of all workers.
 
         Returns:
             The time until the last worker arrived [s].
@@ -137,32 +166,40 @@ class SimNetwork:
         arrival = self.clock.now
         collective.vectors[rank] = vector
         if len(collective.vectors) == self.world_size:
+            # The next operation may have the same index.
             del self._collectives[index]
             collective.last_arrival = arrival
             seconds, result = finish([collective.vectors[peer] for peer in range(self.world_size)])
             self.clock.at(arrival + seconds, partial(collective.resume_all, result))
+        # Suspends this worker; the clock passes its task to the function, which keeps it.
         yield partial(collective.tasks.__setitem__, rank)
         return collective.last_arrival - arrival
 
     def all_reduce(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
-        """Return the time and the result of an all-reduce."""
+        """Return the time of an all-reduce [s] and the sum of the vectors, in rank order."""
         total = vectors[0].copy()
         for vector in vectors[1:]:
             total += vector
         return all_reduce_seconds(self.hosts, self.world_size, total.nbytes), total
 
     def all_reduce_in_background(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
-        """Return the time and the result of an all-reduce that begins after all earlier ones."""
+        """Return the time from now to the end of an all-reduce in the background [s], and the sum.
+
+        It begins after all earlier ones have ended; the network remembers its end in `sums_until`.
+        """
         seconds, total = self.all_reduce(vectors)
         self.sums_until = max(self.clock.now, self.sums_until) + seconds
         return self.sums_until - self.clock.now, total
 
     def broadcast(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
-        """Return the time and the result of a broadcast, or of a barrier of empty vectors."""
+        """Return the time of a broadcast [s] and the vector of rank 0; a barrier is an empty one."""
         return tree_seconds(self.hosts, self.world_size, vectors[0].nbytes), vectors[0].copy()
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
-        """Send the message of an exchange; it arrives after its time on the network."""
+        """Send a copy of a vector to a neighbour; it arrives after its time on the network.
+
+        If the receiver waits for it in `fetch` already, its task resumes at the arrival.
+        """
         arrival = self.links.arrival(self.clock.now, sender, receiver, vector.nbytes)
         pair = (sender, receiver)
         self._mail[pair].append(_Message(self.clock.now, arrival, vector.copy()))
@@ -171,10 +208,11 @@ class SimNetwork:
             self.clock.at(arrival, waiting_task.resume)
 
     async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
-        """Wait for the message of the next exchange.
+        """Wait for the next message of a sender to a receiver, until it has arrived.
 
         Returns:
-            The message, and the time until it was sent [s].
+            The vector of the message, and the time from now until it was sent [s]; 0 if it was sent
+            before.
         """
         pair = (sender, receiver)
         started = self.clock.now
@@ -192,19 +230,25 @@ class SimNetwork:
 
 
 class SimTransport(Transport):
-    """One simulated worker's view of the network; see `training.transports.transport.Transport`."""
+    """One simulated worker's connection to the others, with the interface of a real `Transport`.
+
+    `waited` sums the time in which the worker waits for others; the time of messages is not part of
+    it.
+    """
 
     def __init__(self, network: SimNetwork, rank: int) -> None:
         super().__init__()
         self._network = network
         self.rank = rank
         self.world_size = network.world_size
+        # Workers make sums, shared vectors and servers in the same order: the numbers so far tell
+        # which of them belong together.
         self._num_sums = 0
         self._num_vectors = 0
         self._num_servers = 0
 
     async def _join(self, name: str, vector: Vector, finish: Finish) -> None:
-        """Take part in a collective operation, and count the waiting."""
+        """Take part in a collective operation; the time until the last arrival is waiting."""
         self.waited += await self._network.join_collective(self.rank, 0, name, vector, finish)
 
     @override
@@ -221,7 +265,10 @@ class SimTransport(Transport):
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
-        """Begin a sum when all workers have arrived and the sum before it has ended."""
+        """Return a sum of the vectors of all workers that runs beside the computation.
+
+        It begins on the network when all workers have called this, and the sum before it has ended.
+        """
         network = self._network
         self._num_sums += 1
         collective = network.join_collective(
@@ -240,6 +287,7 @@ class SimTransport(Transport):
         return self._receive(neighbours)
 
     async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
+        """Return the vectors of neighbours, in their order, once all have arrived."""
         vectors = []
         for neighbour in neighbours:
             vector, waited = await self._network.fetch(neighbour, self.rank)
@@ -249,6 +297,7 @@ class SimTransport(Transport):
 
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
+        """Make this worker's copy of a shared vector, and wait until all workers have theirs."""
         network = self._network
         vectors = network.vectors[self._num_vectors]
         self._num_vectors += 1
@@ -258,6 +307,11 @@ class SimTransport(Transport):
 
     @override
     async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
+        """Make this worker's view of a parameter server, and wait until all workers have theirs.
+
+        The first worker makes the table of all shards, to which each adds those that it owns. A
+        slow worker also takes longer for the processor time of its pushes.
+        """
         network = self._network
         slowness = network.cluster.slow_ranks.get(self.rank, 1.0)
         server = SimServer(
@@ -274,7 +328,11 @@ class SimTransport(Transport):
 
     @override
     async def count(self, counter: CounterName, amount: int) -> int:
-        """Add to a counter; a ticket takes a round trip, samples are counted in the background."""
+        """Add to a counter that all workers share, and return its value.
+
+        A worker waits for its ticket, the number of its next piece of work: a request to rank 0 and
+        an answer of 8 bytes. Samples are counted in the background and take no time.
+        """
         network = self._network
         network.counters[counter] += amount
         total = network.counters[counter]

@@ -215,7 +215,7 @@ class VirtualBackground(Background):
         return blocked
 
     async def _run(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run a piece of work to its end, add up its time, and resume the task that waits for it."""
+        """Run a piece of work to its end, add its time, and resume the task that waits for it."""
         started = self._clock.now
         await work
         self.seconds += self._clock.now - started
