@@ -1,1 +1,1 @@
-"""Batches of events for one rank, from the features Parquet: by petastorm, by pyarrow, or from memory."""
+"""Batches of events for one rank, from the features Parquet, by petastorm or by pyarrow."""

@@ -32,7 +32,8 @@ Columns = dict[str, NDArray[Any]]
 """Columns of a row group by name; lists are matrices."""
 
 _NUMPY_TYPES: Final = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
-#: Rows of a validation batch; a recurrent network needs ten times the memory of its input particles.
+#: Most rows of a validation batch, without and with particles. A recurrent network needs ten times
+#: the memory of its input particles.
 _VAL_ROWS: Final = 8192
 _VAL_ROWS_PARTICLES: Final = 512
 
@@ -41,8 +42,12 @@ class Batch(NamedTuple):
     """One step's events of one rank."""
 
     inputs: tuple[Tensor, ...]
-    """The model's input columns: `hlf` (num_events, NUM_HLF); `particles` (num_events, longest, 19),
-    cut to the longest event of the batch; `num_particles` (num_events,) int64."""
+    """The input columns that the model takes, from these three.
+
+    `hlf`: (num_events, NUM_HLF) high-level features. `particles`: (num_events, longest, 19), 19
+    features of each particle, cut to the longest event of the batch. `num_particles`: (num_events,)
+    int64.
+    """
     labels: Tensor
     """(num_events,) int64."""
     weights: Tensor
@@ -62,16 +67,19 @@ class Rows(NamedTuple):
     """
 
     inputs: tuple[Tensor, ...]
-    """The model's input columns as in `Batch`, with `particles` of shape (num_rows, most particles, 19)."""
+    """The columns of `Batch`, with `particles` of shape (num_rows, most particles, 19)."""
     labels: Tensor
     """(num_rows,) int64."""
     weights: Tensor
     """(num_rows,) event weight times class weight."""
     lengths: NDArray[np.int64] | None = None
-    """(num_rows,) number of particles of each event, in host memory; None if no particles are read."""
+    """(num_rows,) number of particles of each event, in host memory; None without particles."""
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
-        """The rows with these numbers, in this order."""
+        """Return copies of the rows with these numbers, in this order.
+
+        Particles are cut to the longest event among them, but at least to one.
+        """
         longest = 1 if self.lengths is None else int(self.lengths[rows].max(initial=1))
         indices = torch.from_numpy(rows).to(self.labels.device)
         inputs: list[Tensor] = []
@@ -84,9 +92,12 @@ class Rows(NamedTuple):
         return Batch(tuple(inputs), labels, self.weights.index_select(0, indices))
 
     def batches(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Batch]:
-        """The rows with these numbers, in this order, as batches of these sizes."""
+        """Return the rows with these numbers, in this order, as batches of these sizes.
+
+        Without particles, the batches share the memory of one copy.
+        """
         if self.lengths is None:
-            # One copy for all batches, which are views of it.
+            # All rows are copied at once, and the batches are views of this copy.
             inputs, labels, weights = self.batch(rows)
             columns = [
                 column.split_with_sizes(list(sizes)) for column in (*inputs, labels, weights)
@@ -94,12 +105,12 @@ class Rows(NamedTuple):
             for *batch_inputs, batch_labels, batch_weights in zip(*columns, strict=True):
                 yield Batch(tuple(batch_inputs), batch_labels, batch_weights)
             return
-        # One copy per batch: particles are large, and each batch has its own longest event.
+        # Each batch is a copy of its own, since particles are large and longest events differ.
         for start, stop in pairwise(accumulate(sizes, initial=0)):
             yield self.batch(rows[start:stop])
 
     def write(self, start: int, rows: Rows) -> None:
-        """Overwrite the rows from `start` on."""
+        """Overwrite the rows from number `start` on by `rows`."""
         stop = start + len(rows.labels)
         for target, source in zip(self.inputs, rows.inputs, strict=True):
             target[start:stop] = source
@@ -110,7 +121,10 @@ class Rows(NamedTuple):
 
 
 def event_shape(name: str, max_particles: int) -> tuple[int, ...]:
-    """Shape of one event of an input, or of a column that is a number."""
+    """Return the shape of one event of a column: (particles, features), (features,) or ().
+
+    `max_particles`: rows of a particle matrix.
+    """
     if name == "particles":
         return max_particles, NUM_PARTICLE_FEATURES
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
@@ -119,9 +133,10 @@ def event_shape(name: str, max_particles: int) -> tuple[int, ...]:
 def validation_share(
     group_rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool
 ) -> tuple[list[int], list[int]]:
-    """A rank's row groups of the validation split, and the sizes of its batches.
+    """Return a rank's row groups of the validation split, and the sizes of its batches.
 
-    `group_rows`: rows of each row group.
+    The ranks take the row groups in turn. Each row group becomes one batch, or several even ones if
+    it is larger than a batch may be. `group_rows`: number of rows of each row group.
     """
     max_rows = _VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS
     groups = list(range(rank, len(group_rows), world_size))
@@ -133,13 +148,16 @@ def validation_share(
 
 
 def _select_particles(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
-    """Rows of (num_rows, 801, 19) as (num_events, longest, 19), in one copy."""
+    """Copy rows of (num_rows, max_particles, 19), cut to (num_events, longest, 19).
+
+    The first `longest` particles of a row are consecutive in memory, so rows are cut as flat ones.
+    """
     _, max_particles, width = particles.shape
     flat = particles.view(-1, max_particles * width)[:, : longest * width]
     if not flat.is_cpu:
         return flat.index_select(0, rows).view(-1, longest, width)
-    # In host memory NumPy copies. In its deterministic mode torch first fills the result with NaN.
-    # It also splits this short copy over threads, which is slower when the cores are busy.
+    # NumPy copies faster than torch, which in its deterministic mode first fills the result with
+    # NaN, and splits this short copy over threads, which is slower when the cores are busy.
     selected = torch.from_numpy(flat.numpy()[rows.numpy()])
     return selected.view(-1, longest, width)
 
@@ -149,8 +167,11 @@ class BatchLayout:
     """The columns that a model takes, and their conversion to tensors."""
 
     inputs: tuple[str, ...]
+    """Names of the model's input columns."""
     class_weights: tuple[float, ...]
+    """Factor of the event weights of each class."""
     dtype: torch.dtype
+    """Type of all real numbers."""
     device: torch.device
     max_particles: int = MAX_PARTICLES
     """Rows of a particle matrix."""
@@ -164,7 +185,13 @@ class BatchLayout:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Self:
-        """The layout for some arguments of `training.readers.reader.open_reader`."""
+        """Make the layout for some inputs of a dataset.
+
+        The arguments are those of `training.readers.reader.open_reader`.
+
+        Raises:
+            ValueError: The features have no such input.
+        """
         unknown = set(inputs) - set(INPUT_COLUMNS)
         if unknown:
             raise ValueError(
@@ -181,7 +208,7 @@ class BatchLayout:
 
     @property
     def fields(self) -> list[str]:
-        """Columns of the Parquet files to read."""
+        """Columns to read: inputs, number of particles where there are any, label, weight."""
         fields = list(self.inputs)
         if "particles" in fields and "num_particles" not in fields:
             fields.append("num_particles")
@@ -197,11 +224,15 @@ class BatchLayout:
         return [*columns, ("label", torch.int64, ()), ("weight", self.dtype, ())]
 
     def rows(self, columns: Columns) -> Rows:
-        """Tensors of a row group; they may share the memory of the arrays."""
+        """Convert a row group to tensors, which may share the memory of the arrays.
+
+        The weight of a row becomes the event weight times the class weight.
+        """
         class_weights = np.asarray(self.class_weights)[columns["label"]]
         arrays = {**columns, "weight": columns["weight"] * class_weights}
         tensors: list[Tensor] = []
         for name, dtype, shape in self._columns:
+            # Torch needs arrays that are contiguous and can be written to.
             array = np.require(arrays[name], requirements=["C", "W"])
             tensors.append(torch.from_numpy(array).to(self.device, dtype).view(-1, *shape))
         *inputs, labels, weights = tensors
@@ -209,9 +240,9 @@ class BatchLayout:
         return Rows(tuple(inputs), labels, weights, lengths)
 
     def allocate(self, num_rows: int) -> Rows:
-        """Unwritten memory for some rows.
+        """Return memory for some rows, with undefined content.
 
-        In host memory the system gives a page at its first write.
+        Host memory is taken from the system page by page, as rows are written.
         """
         *inputs, labels, weights = [
             self._allocate_tensor((num_rows, *shape), dtype) for _, dtype, shape in self._columns
@@ -235,8 +266,16 @@ _READ_ERRORS: Final = (
 
 
 def require_no_pickled_schema(dataset: FeatureDataset) -> None:
-    """Refuse a dataset with a pickled schema, before petastorm unpickles it."""
+    """Refuse a dataset with a pickled schema, before petastorm unpickles it.
+
+    A pickle can run any code when it is read. Petastorm looks for one under certain keys of the
+    metadata of Parquet files; this reads the keys of all files of the dataset.
+
+    Raises:
+        DamagedDatasetError: A file has such a key, or cannot be read.
+    """
     split_of_file = {path: split for split in dataset.splits for path in dataset.files(split)}
+    # Petastorm also reads files of common metadata, which belong to no split's list.
     for name in file_sizes(dataset.data):
         path = dataset.data / name
         if path.name in ("_common_metadata", "_metadata"):
@@ -250,6 +289,7 @@ def require_no_pickled_schema(dataset: FeatureDataset) -> None:
 
 
 def _require_harmless_key(path: Path, key: bytes) -> None:
+    """Raise an error if a key of a file's metadata is one of a pickled schema of petastorm."""
     if any(pickled_key in key for pickled_key in _PICKLED_KEYS):
         raise DamagedDatasetError(
             f"{path} carries a pickled petastorm schema ({key.decode(errors='replace')}), which "
@@ -259,6 +299,7 @@ def _require_harmless_key(path: Path, key: bytes) -> None:
 
 
 def _read_metadata_keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
+    """Read the keys of the metadata of a Parquet file; `split` is for messages."""
     with translate_read_errors(dataset, split, f"{path.name}: "):
         return list(pq.read_schema(parquet_source(path)).metadata or {})
 
@@ -267,9 +308,12 @@ def _read_metadata_keys(dataset: FeatureDataset, path: Path, split: str) -> list
 def translate_read_errors(
     dataset: FeatureDataset, split: str, location: str = ""
 ) -> Iterator[None]:
-    """Raise errors of reading a split as those of its server, or of its files.
+    """Within this context, replace errors of reading a split by errors that name their cause.
 
-    Others stay as they are. `location`: begin of the message, such as the file.
+    If the split is on a server whose failure explains the error, it becomes the server's error.
+    An error that damaged files cause becomes `DamagedDatasetError`. Others stay as they are.
+
+    `location`: begin of the message, such as the file.
     """
     try:
         yield

@@ -33,7 +33,7 @@ from training.readers.batch import (
 from training.readers.sharding import Assignment, OwnedRows, RowRange, reading_orders
 
 ReadGroup = Callable[[int], Iterator[Columns]]
-"""Reads a row group, in parts."""
+"""Reads the row group of a number; yields parts of it with some rows each."""
 
 #: Bytes to decode at once, so that they stay in the processor's cache until they are copied.
 _DECODED_BYTES: Final = 2 << 20
@@ -60,6 +60,7 @@ class MemoryRows:
     rows: Rows
     seed: int
     group_rows: list[int]
+    """Number of rows of each row group."""
     mixes_groups: bool = False
     """Whether the rows are mixed over all row groups in each epoch, which files cannot do."""
     unread: set[int] = field(default_factory=set)
@@ -78,10 +79,11 @@ class MemoryRows:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Read a whole split."""
+        """Read a whole split; the arguments are those of `training.readers.reader.open_reader`."""
         require_no_pickled_schema(dataset)
         layout = BatchLayout.for_inputs(dataset, inputs, dtype=dtype, device=device)
         memory = cls.lazy(dataset, split, layout, seed=seed)
+        # Ranges of no rows still make their row groups be read.
         all_groups = [RowRange(group, 0, 0) for group in range(len(memory.group_rows))]
         for _ in memory.wait_for_ranges(all_groups):
             pass
@@ -97,9 +99,12 @@ class MemoryRows:
         seed: int,
         read_group: ReadGroup | None = None,
     ) -> Self:
-        """Memory for a split without a pickled schema; each row group is read when first needed.
+        """Allocate memory for a split, into which each row group is read when first needed.
 
-        `read_group`: reads row groups; None: pyarrow.
+        `dataset`: has no pickled schema. `read_group`: reads row groups; None: pyarrow.
+
+        Raises:
+            TrainingError: The split does not fit into memory.
         """
         group_rows = [group.rows for group in dataset.splits[split]]
         starts = [0, *accumulate(group_rows)]
@@ -124,8 +129,12 @@ class MemoryRows:
         return cls(rows, seed, group_rows, unread=unread, read_group=read_into_memory)
 
     def wait_for_ranges(self, row_ranges: Sequence[RowRange]) -> Iterator[int]:
-        """Number of rows of each range, as soon as its row group is in memory."""
-        # A dict has no duplicates and holds the order.
+        """Yield the number of rows of each range, as soon as its row group is in memory.
+
+        Row groups that are missing are read in the order of the ranges, by a thread that is one
+        row group ahead of the caller. They are removed from `unread`.
+        """
+        # The keys of a dict are unique and hold the order.
         missing = list(
             dict.fromkeys(rows.group for rows in row_ranges if rows.group in self.unread)
         )
@@ -142,9 +151,10 @@ class MemoryRows:
     def reading_order(
         self, assignment: Assignment, owned_rows: OwnedRows | None = None
     ) -> NDArray[np.int64]:
-        """Numbers of the rows of an assignment, in reading order.
+        """Return the numbers of the rows of an assignment, (num_rows,), in reading order.
 
-        `owned_rows`: see `reading_orders`.
+        The numbers count all rows of the split, over its row groups. `owned_rows`: see
+        `reading_orders`.
         """
         orders = reading_orders(assignment, self.group_rows, owned_rows, seed=self.seed)
         orders_in_split = [
@@ -154,7 +164,7 @@ class MemoryRows:
         if not orders_in_split:
             return np.empty(0, dtype=np.int64)
         order = np.concatenate(orders_in_split)
-        # Rows that belong to a worker stay in their row groups.
+        # The rows are mixed over the split, but not where each row belongs to one worker.
         if self.mixes_groups and owned_rows is None:
             order = _mixed_rows(len(self), self.seed, assignment.epoch)[order]
         return order
@@ -214,7 +224,16 @@ def _copy_batches(
     order: NDArray[np.int64],
     sizes: Sequence[int],
 ) -> Iterator[Batch]:
-    """Batches of these sizes, as soon as their row groups are in memory."""
+    """Yield batches of these sizes, as soon as their row groups are in memory.
+
+    The rows of up to 32 batches are selected together.
+
+    Args:
+        memory: The rows of the split.
+        row_ranges: The ranges of the rows, in reading order.
+        order: Numbers of the rows, in reading order.
+        sizes: Number of rows of each batch.
+    """
     bounds = [0, *accumulate(sizes)]
     arriving_rows = memory.wait_for_ranges(row_ranges)
     num_in_memory = 0
@@ -229,12 +248,17 @@ def _copy_batches(
 def _read_with_arrow(
     dataset: FeatureDataset, split: str, layout: BatchLayout, group: int
 ) -> Iterator[Columns]:
-    """The model inputs of a row group, in parts."""
+    """Read the model inputs of a row group by pyarrow, in parts that fit into the cache.
+
+    Raises:
+        DamagedDatasetError: The file cannot be read, or has another number of rows than listed.
+    """
     name, expected_rows = dataset.splits[split][group]
     path = dataset.data / name
     numbers_per_row = [
         math.prod(event_shape(column, layout.max_particles)) for column in layout.fields
     ]
+    # Most numbers have 4 bytes.
     rows_at_once = max(1, _DECODED_BYTES // (4 * sum(numbers_per_row)))
     with (
         translate_read_errors(dataset, split, f"{path.name}: "),
@@ -249,7 +273,7 @@ def _read_with_arrow(
 
 
 def prefetch_one(read: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:
-    """Results of a function of each number; a thread computes one ahead.
+    """Yield the results of a function of each number, while a thread computes the next one.
 
     Examples:
         >>> list(prefetch_one(lambda number: number**2, [0, 1, 2, 3]))
@@ -261,6 +285,7 @@ def prefetch_one(read: Callable[[int], int], numbers: Sequence[int]) -> Iterator
         pending = thread.submit(read, numbers[0])
         for next_number in numbers[1:]:
             result = pending.result()
+            # The next call begins before this result is used.
             pending = thread.submit(read, next_number)
             yield result
         yield pending.result()
@@ -269,5 +294,5 @@ def prefetch_one(read: Callable[[int], int], numbers: Sequence[int]) -> Iterator
 # Cached, since all simulated workers need the same order.
 @lru_cache(maxsize=2)
 def _mixed_rows(num_rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The row at each place of the row groups of an epoch, (num_rows,)."""
+    """Return a random permutation of all rows for an epoch, (num_rows,)."""
     return random_stream(seed, "mixed", epoch).permutation(num_rows)

@@ -1,9 +1,9 @@
 """Makes petastorm 0.12.1 work with today's pyarrow, NumPy and pandas; no other module imports it.
 
-Petastorm needs pyarrow's legacy dataset API, which ended with pyarrow 14, and names that NumPy 2 has
-dropped. This module adds both to petastorm's own modules; pyarrow and NumPy stay unchanged. This is
-enough for `make_batch_reader` on a list of files with its thread pool. Its process pool, partitions,
-filters, `make_reader` and hdfs do not work.
+Petastorm needs pyarrow's legacy dataset API, which ended with pyarrow 14, and names that NumPy 2
+has dropped. This module adds both to petastorm's own modules; pyarrow and NumPy stay unchanged.
+This is enough for `make_batch_reader` on a list of files with its thread pool. Its process pool,
+partitions, filters, `make_reader` and hdfs do not work.
 
 Here no dataset has common metadata, so petastorm finds no pickled schema to execute.
 """
@@ -39,7 +39,7 @@ SUPPORTED: Final = "0.12.1"
 
 @dataclass(frozen=True)
 class ParquetDatasetPiece:
-    """A file or one of its row groups, with the interface of pyarrow's former class of this name."""
+    """A file or one of its row groups, with the interface of a former class of pyarrow."""
 
     path: str
     open_file_func: Callable[[str], BinaryIO]
@@ -74,7 +74,14 @@ class ParquetDataset:
 
 
 def _import_petastorm() -> ModuleType:
-    """Import petastorm, then add the missing names to its modules."""
+    """Import petastorm, then change names in its modules so that it works with today's packages.
+
+    During the import, empty modules take the places of those that are gone. Then petastorm gets
+    copies of pyarrow.parquet and NumPy with the names that these have dropped.
+
+    Raises:
+        TrainingError: Another release than the supported one is installed.
+    """
     version = metadata.version("petastorm")
     if version != SUPPORTED:
         raise TrainingError(
@@ -106,14 +113,14 @@ def _import_petastorm() -> ModuleType:
 
 
 def _patch(module_name: str, **names: object) -> None:
-    """Set names of a module of petastorm."""
+    """Set names in a module of petastorm; `module_name` is relative to petastorm."""
     module = importlib.import_module(f"petastorm.{module_name}")
     vars(module).update(names)
 
 
 @contextmanager
 def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Make modules of these names importable within the context."""
+    """Make modules of these names, with the given content, importable within the context."""
     for module_name, names in modules.items():
         sys.modules[module_name] = ModuleType(module_name)
         vars(sys.modules[module_name]).update(names)
@@ -125,15 +132,15 @@ def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def _parse_local_url(url: str) -> ParseResult:
-    """All text behind `file://` as the path, on any file system.
+    """Parse a URL so that all text behind `file://` is the path, on any file system.
 
-    Petastorm would cut it at `#` or `?`.
+    The parser that petastorm would use cuts the path at `#` or `?`.
     """
     return ParseResult("file", "", url.removeprefix("file://"), "", "", "")
 
 
 def _extended_copy(module: ModuleType, **extra_names: object) -> ModuleType:
-    """A copy of a module with more names in it."""
+    """Return a copy of a module with more names in it; the module itself stays unchanged."""
     copy = ModuleType(module.__name__)
     vars(copy).update(vars(module), **extra_names)
     return copy

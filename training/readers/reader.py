@@ -22,7 +22,7 @@ class Reader(Protocol):
     """
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
-        """The steps of an assignment, some of which may be empty."""
+        """Yield the batches of an assignment, one for each step; some may be empty."""
         ...
 
     def prefetch(self, assignment: Assignment) -> None:
@@ -30,7 +30,7 @@ class Reader(Protocol):
         ...
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
-        """This rank's part of the validation split; ranks may get different numbers of batches.
+        """Yield this rank's part of the validation split; ranks may get unequal numbers of batches.
 
         A batch is one row group, or an even part of a very large one.
         """
@@ -47,7 +47,7 @@ def open_reader(
     device: torch.device | str = "cpu",
     owned_rows: OwnedRows | None = None,
 ) -> Reader:
-    """A reader of a dataset.
+    """Open a reader of the training and validation split of a dataset.
 
     `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`:
     `petastorm` reads the files in every epoch; `arrow` reads each row group once and holds it in

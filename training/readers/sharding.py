@@ -18,7 +18,7 @@ from hep_core.random_streams import random_stream
 from training.errors import ShardError
 
 OwnedRows = Sequence[NDArray[np.int64]]
-"""A worker's rows of each row group."""
+"""For each row group, the numbers of the rows in it that belong to one worker."""
 
 
 class RowRange(NamedTuple):
@@ -42,6 +42,7 @@ class EpochPlan(NamedTuple):
     row_ranges: tuple[tuple[RowRange, ...], ...]
     """The rows of each rank, in reading order."""
     num_steps: int
+    """Number of steps, the same for all ranks."""
     samples: NDArray[np.int64]
     """(num_steps,) number of events per step, of all ranks together."""
 
@@ -57,11 +58,12 @@ def plan_epoch(
 ) -> EpochPlan:
     """Divide the rows of a split among ranks: each row to one rank, and nearly as many to each.
 
-    Every rank takes the same number of steps, over which its rows are spread evenly.
+    The row groups are put into the random order of the epoch, and each rank gets a consecutive part
+    of it. Every rank takes the same number of steps, over which its rows are spread evenly.
 
-    `group_rows`: rows of each row group. `batch_size`: highest number of rows of a step.
-    `previous_world_sizes`: workers that began this epoch before. The plan divides the rows that
-    they left.
+    `group_rows`: number of rows of each row group. `batch_size`: highest number of rows of a step
+    of one rank. `previous_world_sizes`: workers that began this epoch and stopped, the first ones
+    first. The plan divides the rows that they left.
 
     Raises:
         ShardError: There are fewer rows than ranks.
@@ -88,6 +90,7 @@ def _plan_epoch(
     epoch: int,
     previous_world_sizes: tuple[PreviousWorkers, ...],
 ) -> EpochPlan:
+    """See `plan_epoch`; the arguments are tuples, so that results can be cached."""
     num_rows = sum(group_rows)
     if num_rows < world_size:
         raise ShardError(
@@ -96,6 +99,7 @@ def _plan_epoch(
         )
     order = reading_order(len(group_rows), seed=seed, epoch=epoch)
     remaining = [RowRange(group, 0, group_rows[group]) for group in order]
+    # The division among earlier workers is repeated, to find the rows that each had not read.
     for previous_size, num_steps in previous_world_sizes:
         previous_plan = _divide(remaining, previous_size, batch_size)
         remaining = []
@@ -106,32 +110,36 @@ def _plan_epoch(
 
 
 def _divide(row_ranges: Sequence[RowRange], world_size: int, batch_size: int) -> EpochPlan:
+    """Divide rows among ranks, and each rank's rows into steps."""
     cuts = _choose_cuts(row_ranges, world_size, batch_size)
     return plan_steps(split_at(row_ranges, cuts), batch_size)
 
 
 def reading_order(num_groups: int, *, seed: int, epoch: int) -> list[int]:
-    """The row groups in the order of an epoch; ranks read consecutive parts of it."""
-    # A permutation of a permutation gives the order of earlier versions.
+    """Return the row groups in the random order of an epoch; ranks read consecutive parts of it."""
+    # One permutation would do, but two give the order of earlier versions of this program.
     rotation = random_stream(seed, "rotation").permutation(num_groups)
     order: list[int] = random_stream(seed, "groups", epoch).permutation(rotation).tolist()
     return order
 
 
 def _choose_cuts(row_ranges: Sequence[RowRange], world_size: int, batch_size: int) -> list[int]:
-    """Rows at which the ranges are divided among the ranks, (world_size + 1,).
+    """Return the rows at which the ranges are divided among the ranks, (world_size + 1,).
 
-    A cut that is next to the border of a range is moved there, so that only one rank reads that row
-    group. The steps of the ranks then differ by about one row, and their number stays the lowest.
+    The cuts make even shares. But a cut that is near the border of a range moves there, so that
+    only one rank reads that row group. It may move by half a row per step at most, and not so far
+    that a rank needs one more step. So the steps of the ranks differ by about one row.
     """
     lengths = [stop - start for _, start, stop in row_ranges]
     borders = np.cumsum([0, *lengths])
     cuts = step_bounds(int(borders[-1]), world_size)
     largest_share = int(np.diff(cuts).max())
     num_steps = math.ceil(largest_share / batch_size)
+    # A matrix of distances, (num_borders, num_cuts), gives the nearest border of each cut.
     nearest_border = borders[np.abs(borders[:, None] - cuts).argmin(axis=0)]
-    # A cut may move by this number of rows before a rank needs one more step.
+    # A share may grow by this number of rows before its rank needs one more step.
     spare_rows = num_steps * batch_size - largest_share
+    # Both cuts of a share may move, so each gets half.
     max_move = min(num_steps, spare_rows) // 2
     is_near_border = np.abs(nearest_border - cuts) <= max_move
     moved_cuts: list[int] = np.where(is_near_border, nearest_border, cuts).tolist()
@@ -139,7 +147,9 @@ def _choose_cuts(row_ranges: Sequence[RowRange], world_size: int, batch_size: in
 
 
 def split_at(row_ranges: Iterable[RowRange], bounds: Sequence[int]) -> list[tuple[RowRange, ...]]:
-    """Divide row ranges, in their order, at these numbers of rows.
+    """Divide row ranges, in their order, into parts that end at these numbers of rows.
+
+    A range that contains a bound is cut there. Rows behind the last bound are left out.
 
     `bounds`: ascending, from 0 to the end of the last part.
 
@@ -153,6 +163,7 @@ def split_at(row_ranges: Iterable[RowRange], bounds: Sequence[int]) -> list[tupl
     for group, first, stop in row_ranges:
         start = first
         while start < stop and num_divided < bounds[-1]:
+            # Parts that are full, or have no rows, are passed over.
             while bounds[share + 1] <= num_divided:
                 share += 1
             length = min(stop - start, bounds[share + 1] - num_divided)
@@ -163,14 +174,20 @@ def split_at(row_ranges: Iterable[RowRange], bounds: Sequence[int]) -> list[tupl
 
 
 def plan_steps(rank_ranges: Iterable[Sequence[RowRange]], batch_size: int) -> EpochPlan:
-    """The steps in which each rank trains on its row ranges, in reading order."""
+    """Plan the steps in which each rank trains on its row ranges, in reading order.
+
+    The rank with the most rows needs the most steps, and all take this number. Each rank spreads
+    its rows evenly over the steps.
+    """
     row_ranges = tuple(tuple(ranges) for ranges in rank_ranges)
     num_rows = [count_rows(ranges) for ranges in row_ranges]
+    # Ranks with equally many rows have equal steps, so each number of rows is counted once.
     share_sizes, num_ranks = np.unique(num_rows, return_counts=True)
     num_steps = math.ceil(int(share_sizes.max()) / batch_size)
     samples = np.zeros(num_steps, dtype=np.int64)
     for share_size, count in zip(share_sizes.tolist(), num_ranks.tolist(), strict=True):
         samples += count * np.diff(step_bounds(share_size, num_steps))
+    # Cached plans are shared, so nobody may change them.
     samples.flags.writeable = False
     return EpochPlan(row_ranges, num_steps, samples)
 
@@ -188,7 +205,10 @@ class Assignment(NamedTuple):
     sizes: list[int]
     """Number of rows of each step."""
     epochs_later: Sequence[int] = ()
-    """Each range has the row order of the given numbers of epochs after `epoch`; empty for 0 everywhere."""
+    """For each range, the number of epochs after `epoch` whose row order it has.
+
+    It is empty if all are 0. Only a worker that owns rows reads several epochs in one assignment.
+    """
 
     @property
     def groups(self) -> list[int]:
@@ -197,7 +217,7 @@ class Assignment(NamedTuple):
 
 
 def assign_rows(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
-    """The rows that a rank reads from some step of a plan on.
+    """Return the rows that a rank reads from step `first_step` of a plan to its end.
 
     Examples:
         >>> plan = plan_steps([[RowRange(2, 0, 10), RowRange(0, 0, 10)]], 5)
@@ -214,7 +234,10 @@ def assign_rows(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) 
 # Cached, since the parts of a row group are read one after the other.
 @lru_cache(maxsize=16)
 def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
-    """Reading order of the rows of a row group, (num_rows,): by seed, epoch and row group only."""
+    """Return the random reading order of the rows of a row group, (num_rows,).
+
+    It depends on seed, epoch and row group only.
+    """
     return random_stream(seed, "rows", epoch, group).permutation(num_rows)
 
 
@@ -225,10 +248,13 @@ def reading_orders(
     *,
     seed: int,
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows to read for each range of an assignment, in reading order.
+    """Yield the numbers of the rows to read for each range of an assignment, in reading order.
 
-    `group_rows`: rows of each row group. `owned_rows`: the worker's rows of each row group, to which
-    the assignment refers; None: it reads all rows.
+    A range is a part of the shuffled order of its row group. The numbers count from the begin of
+    the row group.
+
+    `group_rows`: number of rows of each row group. `owned_rows`: the worker's rows of each row
+    group; the ranges then count only these. None: the worker reads all rows.
     """
     epochs_later = assignment.epochs_later or repeat(0)
     for (group, start, stop), later in zip(assignment.row_ranges, epochs_later, strict=False):
@@ -239,7 +265,9 @@ def reading_orders(
 
 
 def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
-    """First row of each step, and the end: (num_steps + 1,), for steps of nearly equal length.
+    """Return the first row of each step, and the end, for steps of nearly equal length.
+
+    The result is (num_steps + 1,). Lengths differ by at most one row.
 
     Examples:
         >>> step_bounds(10, 3).tolist()
@@ -249,6 +277,6 @@ def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
 
 
 def even_parts(num_rows: int, num_parts: int) -> list[int]:
-    """Sizes of parts of nearly equal size."""
+    """Return the sizes of `num_parts` parts of `num_rows` rows; they differ by at most one row."""
     sizes: list[int] = np.diff(step_bounds(num_rows, num_parts)).tolist()
     return sizes

@@ -32,9 +32,9 @@ from training.readers.sharding import (
 
 
 def read_labels(dataset: FeatureDataset) -> NDArray[np.int64]:
-    """The class of each row of the training split, in the order of the row groups."""
+    """Read the class of each row of the training split, (num_rows,), in row-group order."""
     with translate_read_errors(dataset, "train"):
-        # One file after the other: a dataset of all would look for partitions in their paths.
+        # Each file is read alone, since pyarrow would look for partitions in the paths of many.
         tables = [read_parquet(path, ["label"]) for path in dataset.files("train")]
         labels: NDArray[np.int64] = as_numpy(pa.concat_tables(tables)["label"].combine_chunks())
         return labels
@@ -43,11 +43,12 @@ def read_labels(dataset: FeatureDataset) -> NDArray[np.int64]:
 class DirichletPartition:
     """A division of the rows among workers, with random class mixtures.
 
-    A worker's mixture follows a Dirichlet distribution whose mean is the mixture of all rows. Its
-    parameters are alpha times the number of classes times their fractions: alpha each for classes
-    of equal size (Hsu et al. 2019). The workers draw in random order from the remaining rows.
+    A worker's mixture follows a Dirichlet distribution whose mean is the mixture of all rows. The
+    parameter of a class is alpha times the number of classes times the fraction of the class: alpha
+    for classes of equal size (Hsu et al. 2019). The smaller alpha, the more the mixtures differ.
+    The workers take rows in random order, each from those that are left.
 
-    `classes`: (num_rows,) class of each row. `group_rows`: rows of each row group.
+    `classes`: (num_rows,) class of each row. `group_rows`: number of rows of each row group.
 
     Examples:
         >>> classes = np.arange(12) % 3
@@ -79,11 +80,13 @@ class DirichletPartition:
         class_counts = _draw_class_counts(np.bincount(classes), share_sizes, alpha, rng)
         self.owner_of_row = np.empty(len(classes), dtype=np.int64)
         """(num_rows,) the worker that owns each row."""
+        # The rows of a class are shuffled, then dealt out as consecutive parts.
         for label, rows_per_worker in enumerate(class_counts.T):
             rows = rng.permutation(np.flatnonzero(classes == label))
             self.owner_of_row[rows] = np.repeat(np.arange(world_size), rows_per_worker)
         self._owners_by_group = np.split(self.owner_of_row, np.cumsum(group_rows)[:-1])
         self._cached_plan: tuple[tuple[int, int], EpochPlan] | None = None
+        """The last plan, with its batch size and epoch."""
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -94,12 +97,12 @@ class DirichletPartition:
         return np.stack(counts, axis=1)
 
     def rows_of_worker(self, rank: int) -> list[NDArray[np.int64]]:
-        """A worker's rows of each row group."""
+        """Return the numbers of a worker's rows in each row group."""
         return [np.flatnonzero(owners == rank) for owners in self._owners_by_group]
 
     def plan(self, *, batch_size: int, epoch: int) -> EpochPlan:
-        """An epoch in which each worker reads all of its rows once."""
-        # Cached, since thousands of simulated workers need the same plan.
+        """Plan an epoch in which each worker reads all of its rows once."""
+        # The plan is cached, since thousands of simulated workers need the same.
         key = (batch_size, epoch)
         if self._cached_plan is None or self._cached_plan[0] != key:
             row_ranges = [self._order_rows(rank, epoch) for rank in range(self.world_size)]
@@ -107,10 +110,11 @@ class DirichletPartition:
         return self._cached_plan[1]
 
     def replace_rows(self, assignment: Assignment, *, rank: int, start: int) -> Assignment:
-        """The assignment with as many of the worker's own rows, from row `start` of their sequence.
+        """Replace the rows of an assignment by as many rows that the worker owns.
 
-        The sequence is endless: all of its rows in the order of the first epoch of `plan`, then in
-        that of the second, and so on.
+        A worker reads its rows as an endless sequence: all of them in the order of the first epoch
+        of `plan`, then in that of the second, and so on. `start` is the place in this sequence
+        of the first row to take. The steps of the assignment keep their sizes.
         """
         rows_per_epoch = int(self.counts[rank].sum())
         stop = start + sum(assignment.sizes)
@@ -118,6 +122,7 @@ class DirichletPartition:
         row_ranges: list[RowRange] = []
         epochs_later: list[int] = []
         epoch_start = first_epoch * rows_per_epoch
+        # The last epoch is the quotient rounded up.
         for epoch in range(first_epoch, -(-stop // rows_per_epoch)):
             bounds = [0, max(0, start - epoch_start), min(rows_per_epoch, stop - epoch_start)]
             _, epoch_ranges = split_at(self._order_rows(rank, epoch), bounds)
@@ -127,7 +132,10 @@ class DirichletPartition:
         return Assignment(first_epoch, row_ranges, assignment.sizes, epochs_later)
 
     def _order_rows(self, rank: int, epoch: int) -> list[RowRange]:
-        """A worker's rows, in the reading order of an epoch."""
+        """Return all rows of a worker as ranges, in the reading order of an epoch.
+
+        The ranges count only the rows that it owns; row groups without any are left out.
+        """
         stream = random_stream(self._seed, "own groups", rank, epoch)
         order = stream.permutation(len(self._owners_by_group)).tolist()
         counts = self.counts[rank].tolist()
@@ -140,9 +148,10 @@ def _draw_class_counts(
     alpha: float,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Number of rows of each class for each worker, (world_size, num_classes).
+    """Draw the number of rows of each class for each worker, (world_size, num_classes).
 
-    The sums are `share_sizes` over the classes, and `class_sizes` over the workers.
+    The sums are `share_sizes` over the classes, and `class_sizes` over the workers. In random
+    order, each worker draws a mixture and fills its share from the rows that are left.
     """
     remaining = class_sizes.copy()
     counts = np.zeros((len(share_sizes), len(class_sizes)), dtype=np.int64)
@@ -157,7 +166,10 @@ def _draw_class_counts(
 def _fill_share(
     mixture: NDArray[np.float64], available: NDArray[np.int64], size: int
 ) -> NDArray[np.int64]:
-    """`size` rows in the proportions of a mixture, as far as rows of each class are available.
+    """Return the numbers of rows of each class of a share of `size` rows.
+
+    They have the proportions of the mixture, as long as rows of each class are available. Where a
+    class runs out, the others fill the share in their proportions to each other.
 
     Examples:
         >>> _fill_share(np.array([0.9, 0.1, 0.0]), np.array([5, 9, 9]), 10).tolist()
@@ -166,9 +178,11 @@ def _fill_share(
     counts = np.zeros_like(available)
     while missing := size - int(counts.sum()):
         proportions = np.where(available > counts, mixture, 0.0)
+        # If the mixture has only classes that ran out, all rows that are left count alike.
         if not proportions.sum():
             proportions = (available - counts).astype(float)
         added = np.floor(missing * proportions / proportions.sum()).astype(np.int64)
+        # If all parts round down to 0, the class of the largest part gets one row.
         if not added.any():
             added[proportions.argmax()] = 1
         counts = np.minimum(available, counts + added)

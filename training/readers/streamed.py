@@ -47,7 +47,8 @@ _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 class StreamedReader:
     """A `Reader` that holds only the current row group in memory, and the next one.
 
-    `dataset`: has no pickled schema. `read_groups`: reads row groups; None: petastorm.
+    `dataset`: has no pickled schema. `layout`: columns and types of the batches. `owned_rows`: rows
+    of each row group to train on; None: all. `read_groups`: reads row groups; None: petastorm.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class StreamedReader:
         return rebatch(zip(self._read_rows("val", groups), orders, strict=True), sizes)
 
     def _read_train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
+        """Yield row groups of the training split; the one that was read last is not read again."""
         last_group = self._last_group
         if last_group is not None and groups and groups[0] == last_group[0]:
             yield last_group[1]
@@ -117,6 +119,7 @@ class StreamedReader:
 
 
 def _after_first(first: Future[Rows], remaining: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield the result of a thread, for which it may wait, then the other row groups."""
     yield first.result()
     yield from remaining
 
@@ -124,10 +127,11 @@ def _after_first(first: Future[Rows], remaining: Iterator[Rows]) -> Iterator[Row
 def rebatch(
     groups: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]
 ) -> Iterator[Batch]:
-    """Batches of given sizes from a stream of row groups with their reading orders.
+    """Yield batches of given sizes from a stream of row groups with their reading orders.
 
-    The sizes add up to all rows. The next row group is requested only after the last use of the
-    previous one.
+    A batch may need rows of several row groups. Its pieces are copied from each row group and
+    joined when the last one has come. So the next row group is requested only after the last use
+    of the previous one. The sizes add up to all rows.
 
     Examples:
         >>> def rows(*labels: int) -> Rows:
@@ -143,13 +147,15 @@ def rebatch(
     for rows, order in groups:
         start = num_read
         num_read += len(order)
-        # The steps that this row group completes, then the begin of a step that it does not.
+        # This row group is cut where steps end in it. The last piece may begin a step that it does
+        # not complete.
         stop_step = int(np.searchsorted(bounds, num_read, side="right")) - 1
         cuts = [start, *bounds[step + 1 : stop_step + 1]]
         if num_read > bounds[stop_step]:
             cuts.append(num_read)
         for piece in rows.batches(order, np.diff(cuts).tolist()):
             pieces_of_step.append(piece)
+            # Steps before `stop_step` are complete with this piece.
             if step < stop_step:
                 yield _join(pieces_of_step)
                 pieces_of_step = []
@@ -157,7 +163,7 @@ def rebatch(
 
 
 def _join(batches: Sequence[Batch]) -> Batch:
-    """The events of some batches; lists of particles get the length of the longest."""
+    """Join some batches; matrices of particles are padded with 0 to the longest."""
     if len(batches) == 1:
         return batches[0]
     input_columns = zip(*(batch.inputs for batch in batches), strict=True)
@@ -169,9 +175,11 @@ def _join(batches: Sequence[Batch]) -> Batch:
 
 
 def _pad_to_longest(columns: Sequence[Tensor]) -> list[Tensor]:
+    """Pad particles, (num_events, length, 19), to the same length; return other columns as given."""
     if columns[0].dim() < 3:
         return list(columns)
     longest = max(column.shape[1] for column in columns)
+    # The four numbers are zeros before and behind the features, then the particles.
     return [functional.pad(column, (0, 0, 0, longest - column.shape[1])) for column in columns]
 
 
@@ -186,9 +194,10 @@ def stop_open_readers() -> None:
 def petastorm_groups(
     dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int]
 ) -> Iterator[Columns]:
-    """The model inputs of some row groups of a dataset without a pickled schema.
+    """Yield the model inputs of some row groups of a dataset without a pickled schema.
 
-    A reader of petastorm may end early; then another one reads the remaining row groups.
+    A reader of petastorm may end early. Then another one reads the remaining row groups, up to
+    three times in a row without a row group.
     """
     num_read = retries = 0
     while num_read < len(groups):
@@ -211,19 +220,22 @@ def _read_with_petastorm(
     *,
     is_last_try: bool,
 ) -> Iterator[Columns]:
-    """Row groups from one reader of petastorm; it may end early.
+    """Yield row groups from one reader of petastorm, which may end early.
 
-    Its pool compares two counters of another thread one after the other. It takes itself for done
-    if that thread hands out its last file in between.
+    An early end comes from a race in petastorm's pool of threads. It compares two counters of
+    another thread one after the other, and takes itself for done if that thread hands out its last
+    file in between.
 
     One worker thread of petastorm reads the next row group during the use of this one; a single
     thread keeps the order. (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second
     every few row groups.)
+
+    `is_last_try`: whether an early end is an error.
     """
     files = dataset.files(split)
     group_rows = [group.rows for group in dataset.splits[split]]
     shapes = {name: event_shape(name, dataset.max_particles) for name in fields}
-    # No as_uri(), since petastorm takes %20 literally.
+    # Path.as_uri would write a space as %20, which petastorm takes literally.
     urls = [f"file://{path_to_fs(files[group])[1]}" for group in groups]
     with (
         translate_read_errors(dataset, split),
@@ -236,7 +248,7 @@ def _read_with_petastorm(
             workers_count=1,
             results_queue_size=1,
             shuffle_row_groups=False,
-            # The default never ends.
+            # By default the reader repeats the files without end.
             num_epochs=1,
         ) as reader,
     ):
@@ -256,10 +268,11 @@ def _read_with_petastorm(
 
 
 def transform_spec(fields: Sequence[str], max_particles: int) -> Any:
-    """Petastorm's description of `model_inputs`, which it calls for every row group.
+    """Describe to petastorm a function of each row group: `model_inputs`.
 
-    Matrices are lists of equal length in it, since petastorm would copy each event of a column of
-    more dimensions.
+    Petastorm must know which columns the function changes and removes. A matrix per event, such as
+    the particles, is a flat list of fixed length there, since petastorm would copy each event of a
+    column of more dimensions.
     """
     columns = required_columns(fields)
     schema = pa.schema([features_schema().field(name) for name in columns])
@@ -280,10 +293,14 @@ def transform_spec(fields: Sequence[str], max_particles: int) -> Any:
 
 
 def _to_series(array: NDArray[Any]) -> pd.Series[Any]:
-    """The rows of an array; lists stay in Arrow, which pandas would copy row by row."""
+    """Convert the rows of an array to a series of numbers, or of flat lists if a row has several.
+
+    Lists stay in Arrow's memory, since pandas would copy them row by row.
+    """
     if array.ndim == 1:
         return pd.Series(array)
     width = math.prod(array.shape[1:])
+    # Arrow holds all lists as one array of numbers and the place at which each list begins.
     offsets = pa.array(np.arange(0, array.size + 1, width, dtype=np.int32))
     lists = pa.ListArray.from_arrays(offsets, pa.array(array.reshape(-1)))
     return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))

@@ -20,15 +20,16 @@ from typing import Final, NamedTuple
 from training.errors import ShardError
 from training.readers.sharding import Assignment, RowRange, even_parts, reading_order
 
-#: Units per worker into which the remaining run would divide. Even a worker that is ten times slower
-#: then finishes its unit, and the next one, before the others finish the run.
+#: Units per worker into which the remaining run would divide. Even a worker that is ten times
+#: slower then finishes its unit, and the next one, before the others finish the run.
 _REMAINING_UNITS: Final = 32
 #: Units per worker in an epoch, unless row groups are larger.
 _UNITS_PER_EPOCH: Final = 8
-#: Largest number of parts of a row group, but for whole batches: a reader without a cache reads all
-#: of it for each.
+#: Largest number of units that a row group is cut into, before sizes are rounded to whole batches.
+#: A reader without a cache reads the whole row group for each unit.
 _UNITS_PER_GROUP: Final = 16
-#: A row group of this number of steps is a whole unit if it may be so long; its last step may have few rows.
+#: A row group of at least this number of steps is never cut if a unit may be so long. Its last step
+#: may then have few rows, which matters little beside the other steps.
 _MIN_STEPS_OF_GROUP: Final = 8
 
 
@@ -44,7 +45,9 @@ class Unit(NamedTuple):
     """The work of one ticket."""
 
     assignment: Assignment
+    """The rows to train on, and their division into steps."""
     start: Position
+    """The place in the run at which it begins."""
 
 
 class Boundary(NamedTuple):
@@ -58,10 +61,11 @@ class Boundary(NamedTuple):
 class UnitQueue:
     """The units from a position to the end of the run, in the order of their tickets.
 
-    A worker asks for rising tickets.
+    Each worker has such a queue, with equal content. It holds the units of one epoch at a time, so
+    a worker must ask for rising tickets. It skips the tickets that other workers have drawn.
 
-    `group_rows`: rows of each row group. `rows_between_checkpoints`: number of rows between two
-    boundaries within an epoch; None for boundaries between epochs only.
+    `group_rows`: number of rows of each row group. `rows_between_checkpoints`: number of rows
+    between two boundaries within an epoch; None for boundaries between epochs only.
 
     Examples:
         >>> queue = UnitQueue([4, 4], world_size=1, batch_size=4, seed=1, epochs=1)
@@ -90,13 +94,22 @@ class UnitQueue:
         self._rows_between_checkpoints = rows_between_checkpoints
         self._start = start
         self._units: tuple[Unit, ...] = ()
+        """Units of the present epoch."""
         self._first_ticket = 0
+        """Ticket of the first of these units."""
         self._next_epoch = start.epoch
         self._boundaries: list[Boundary] = []
+        """Boundaries that `pop_boundaries` has not returned yet."""
         self._last_ticket = -1
+        """The ticket that was asked for last."""
 
     def unit(self, ticket: int) -> Unit | None:
-        """The unit of a ticket; None behind the last."""
+        """Return the unit of a ticket, or None behind the end of the run.
+
+        Epochs are entered, with their boundaries, until one has the ticket. `ticket` becomes the
+        last one for `pop_boundaries`.
+        """
+        # The epoch behind the last has no units, but its begin is the last boundary of the run.
         while (
             ticket >= self._first_ticket + len(self._units)
             and self._next_epoch <= self._plan.epochs
@@ -107,7 +120,10 @@ class UnitQueue:
         return self._units[index] if index < len(self._units) else None
 
     def pop_boundaries(self) -> list[Boundary]:
-        """Boundaries up to the last ticket that were not returned before."""
+        """Return the boundaries up to the last ticket that were not returned before, and drop them.
+
+        The worker has passed them on the way to this ticket, also those of other workers' units.
+        """
         crossed = [
             boundary for boundary in self._boundaries if boundary.ticket <= self._last_ticket
         ]
@@ -115,6 +131,10 @@ class UnitQueue:
         return crossed
 
     def _enter_next_epoch(self) -> None:
+        """Replace the units by those of the next epoch, and add its boundaries.
+
+        The begin of each epoch is a boundary, but for the place where the queue begins.
+        """
         epoch = self._next_epoch
         self._next_epoch += 1
         self._first_ticket += len(self._units)
@@ -143,7 +163,14 @@ class UnitPlan(NamedTuple):
     epochs: int
 
     def unit_size(self, group: int, *, epoch: int, row: int) -> int:
-        """Number of rows of a unit that begins in a row group, at a row of an epoch."""
+        """Return the number of rows of a unit that begins in a row group.
+
+        It is a share of the remaining rows of the run, so that units shrink towards the end. It is
+        at most the largest row group, or an eighth of a worker's part of an epoch if that is more;
+        and at least a sixteenth of the row group.
+
+        `row`: number of rows of the epoch before the unit.
+        """
         num_rows = sum(self.group_rows)
         longest = max(*self.group_rows, num_rows // (_UNITS_PER_EPOCH * self.world_size))
         remaining_rows = (self.epochs - epoch) * num_rows - row
@@ -151,29 +178,31 @@ class UnitPlan(NamedTuple):
         return max(self.group_rows[group] // _UNITS_PER_GROUP, min(longest, fair_share))
 
     def round_to_batches(self, size: int) -> int:
-        """The nearest size of whole batches: one and a half would take two steps."""
+        """Return the nearest size of whole batches, since part of a batch would take a step too."""
         return max(1, round(size / self.batch_size)) * self.batch_size
 
 
 class _UnitBuilder:
-    """Collects row ranges of an epoch until they are a unit."""
+    """Collects row ranges of an epoch into units: `add` any number of them, then `finish_unit`."""
 
     def __init__(self, plan: UnitPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
         self._row_ranges: list[RowRange] = []
         self.size = 0
-        """Rows of the current unit."""
+        """Number of rows of the current unit."""
         self.row = 0
-        """Rows of the epoch up to now."""
+        """Number of rows of the epoch up to now."""
         self.units: list[Unit] = []
 
     def add(self, row_range: RowRange) -> None:
+        """Add rows to the current unit."""
         self._row_ranges.append(row_range)
         self.size += row_range.stop - row_range.start
         self.row += row_range.stop - row_range.start
 
     def finish_unit(self) -> None:
+        """End the current unit, divide it into even steps, and begin an empty one."""
         if self._row_ranges:
             num_steps = math.ceil(self.size / self._plan.batch_size)
             sizes = _cached_even_parts(self.size, num_steps)
@@ -187,17 +216,22 @@ class _UnitBuilder:
 # Cached, since thousands of simulated workers draw from the same units.
 @lru_cache(maxsize=4)
 def _plan_units(plan: UnitPlan, epoch: int, first_row: int) -> tuple[Unit, ...]:
-    """The units of an epoch from a row on."""
+    """Divide an epoch into units, from row `first_row` on.
+
+    The row groups are taken in the order of the epoch. Where units are long, a unit is one or
+    several whole row groups. Elsewhere row groups are cut into units of whole batches.
+    """
     builder = _UnitBuilder(plan, epoch)
     for group in reading_order(len(plan.group_rows), seed=plan.seed, epoch=epoch):
         group_rows = plan.group_rows[group]
+        # Rows before `first_row` are left out.
         start = max(0, min(first_row - builder.row, group_rows))
         builder.row += start
         if start == group_rows:
             continue
         unit_size = plan.unit_size(group, epoch=epoch, row=builder.row)
         if unit_size >= group_rows >= _MIN_STEPS_OF_GROUP * plan.batch_size:
-            # A unit of whole row groups.
+            # The row group stays whole, and begins a new unit if it no longer fits into this one.
             if builder.size + group_rows - start > unit_size:
                 builder.finish_unit()
         else:
@@ -216,7 +250,11 @@ def _plan_units(plan: UnitPlan, epoch: int, first_row: int) -> tuple[Unit, ...]:
 def _checkpoint_units(
     plan: UnitPlan, epoch: int, first_row: int, rows_between: int | None
 ) -> tuple[int, ...]:
-    """Indices of the units that begin behind another multiple of the rows between checkpoints."""
+    """Return the indices of the units before which checkpoints are due.
+
+    The multiples of `rows_between` divide the epoch. A checkpoint is due before the first unit that
+    begins at or behind each multiple; one for several multiples within one unit.
+    """
     if rows_between is None:
         return ()
     indices: list[int] = []
