@@ -34,10 +34,11 @@ from pipeline.errors import (
 )
 from pipeline.runs.provenance import DISTRIBUTION
 
-#: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions
-#: of destructors, and some imports catch all. The runner then stops before it publishes anything.
+#: Set once the user has asked to stop. The exception of an interrupt can get lost: Python drops
+#: exceptions of destructors, and some imports catch all. So the runner checks this before it
+#: publishes anything.
 stop_requested: Final = threading.Event()
-#: Packages whose modules have other names.
+#: Package on PyPI of each module that has another name.
 _PACKAGE_OF_MODULE: Final = {
     "py4j": "pyspark",
     "sklearn": "scikit-learn",
@@ -49,7 +50,7 @@ class SafeConsole(Console):
     """A console that shows no secrets."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Like `Console.print`."""
+        """Print like `Console.print`, with secrets in texts replaced by stars."""
         redacted = [redact(text) if isinstance(text, str) else text for text in objects]
         super().print(*redacted, **options)
 
@@ -82,7 +83,11 @@ class Exit(IntEnum):
 
 
 def with_exit_code(command_line: Callable[[], None]) -> None:
-    """Run a command line. Characters that the encoding of the terminal lacks become escapes."""
+    """Run a command line, and set up the output streams before.
+
+    Characters that the encoding of the terminal lacks become escapes of the form that Python uses,
+    not errors.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -90,9 +95,16 @@ def with_exit_code(command_line: Callable[[], None]) -> None:
 
 
 def guard(work: Callable[[], None], *, debug: bool) -> None:
-    """Run a command; turn errors into messages and exit codes."""
+    """Run a command; turn errors into messages and exit codes.
+
+    SIGINT and SIGTERM become an interrupt of `work`. With `debug` a traceback is printed too.
+
+    Raises:
+        typer.Exit: The command failed, with the exit code.
+    """
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, _interrupt)
+    # The kernel also counts processes that were killed before this command.
     killed_before = killed_for_memory()
     if not debug:
         # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks;
@@ -112,6 +124,10 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
 def _explain(error: BaseException, *, num_killed: int) -> Exit:
     """Print what went wrong; returns the exit code.
 
+    An error is, in this order: an interrupt; a missing package, or an error in a plugin; an error
+    that the user can fix; a lack of memory; an error of the system, such as a full disk; else a
+    bug.
+
     `num_killed` is the number of processes that the kernel has killed for memory meanwhile.
     """
     if isinstance(error, KeyboardInterrupt) or stop_requested.is_set():
@@ -121,6 +137,7 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
         error = _lack_of_memory(error, num_killed) or error
     if isinstance(error, USER_ERRORS):
         _print_error(str(error))
+        # Processes that were killed for memory may be the cause of any error.
         limit = memory_limit()
         if num_killed and str(limit) not in str(error):
             note = f"The kernel has killed {num_killed} process(es) for memory meanwhile: {limit}."
@@ -140,8 +157,9 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
 
 
 def _explain_interrupt() -> Exit:
-    # A terminal also interrupts Spark's workers: their end may reach us as an error before our own
-    # interrupt. A further signal must not change the exit code.
+    """Print that the command was interrupted; further signals are ignored from now on."""
+    # Ctrl-C also interrupts Spark's workers: their end may arrive as an error before our own
+    # interrupt. A second signal must not change the exit code.
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_IGN)
     err.print("\ninterrupted; finished stages stay; the same command resumes there")
@@ -149,10 +167,12 @@ def _explain_interrupt() -> Exit:
 
 
 def _print_error(message: str) -> None:
+    """Print an error; brackets in it are text, not markup."""
     err.print(f"[bold red]error:[/] {escape(message)}")
 
 
 def _exit_code(error: BaseException) -> Exit:
+    """Return the exit code of an error that the user can fix, by its class."""
     if isinstance(error, ConfigError):
         return Exit.USAGE
     if isinstance(error, TEMPORARY_ERRORS):
@@ -163,7 +183,11 @@ def _exit_code(error: BaseException) -> Exit:
 
 
 def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError | None:
-    """The error where the system gave no memory, or killed a process for its memory."""
+    """Return an error for a lack of memory, if that is the cause; else None.
+
+    Signs are, in this order: processes that the kernel has killed, the error itself, and a pool of
+    processes of which one has vanished.
+    """
     limit, reason = memory_limit(), lack_of_memory(error)
     if num_killed:
         return LackOfMemoryError(
@@ -183,7 +207,11 @@ def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError 
 
 
 def _missing_extra(error: BaseException) -> MachineError | None:
-    """The error for a module that an extra of this package installs."""
+    """Return an error that names the extra with the missing module; None for other errors.
+
+    Extras are optional dependencies. The metadata of our package list them in lines such as
+    `mlflow>=2; extra == "mlflow"`.
+    """
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.split(".")[0]
@@ -198,11 +226,12 @@ def _missing_extra(error: BaseException) -> MachineError | None:
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+    """Note the wish to stop, and interrupt the main thread, as Ctrl-C does."""
     stop_requested.set()
     raise KeyboardInterrupt
 
 
 def stop_if_requested() -> None:
-    """Raise the interrupt again if it was lost; the runner asks before it publishes anything."""
+    """Raise the interrupt again if it was lost; the runner calls this before it publishes."""
     if stop_requested.is_set():
         raise KeyboardInterrupt

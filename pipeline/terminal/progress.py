@@ -10,28 +10,36 @@ from typing import Final, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+#: Time between two lines of progress where there is no terminal [s].
 _SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 class Bar:
     """Shows the progress of a piece of work with rate and remaining time.
 
-    Without updates, that it is still running.
+    On a terminal it is a bar. Elsewhere, such as in a log file, a thread prints a line at most
+    every 5 s, and without updates less and less often that the work is still running. Call the
+    object with each update, or `add`.
     """
 
     def __init__(self, console: Console, label: str, unit: str, total: int = 0) -> None:
         self._console = console
         self._label = label
         self._unit = unit
+        """Of what the numbers count, such as `events`."""
         self._total = total
+        """The amount for `add`; 0 if it is unknown."""
         self._done = 0
         self._state = "starting"
+        """The text beside the bar."""
         self._last_update: object = None
+        """Arguments of the last call, from which the thread sees whether there was another."""
         self._has_ended = threading.Event()
-        # Time and amount of work at the first update, from which the rate counts: the start of
-        # Spark or MPI is no work.
         self._start: tuple[float, int] | None = None
+        """Time [s] and amount of work at the first update with some work. The rate counts from
+        there, since the start of Spark or MPI is no work."""
         self._progress: Progress | None = None
+        """The bar; None where there is no terminal."""
         if console.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),
@@ -44,6 +52,7 @@ class Bar:
             self._task = self._progress.add_task(label, total=None, state=self._state)
 
     def __enter__(self) -> Self:
+        """Show the bar, or start the thread that prints lines."""
         if self._progress:
             self._progress.start()
         else:
@@ -56,12 +65,16 @@ class Bar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Remove the bar, or let the thread end."""
         self._has_ended.set()
         if self._progress:
             self._progress.stop()
 
     def _print_lines(self) -> None:
-        """Print each update; without updates a line after 5 s, 10 s, 20 s and so on."""
+        """Print each update; without updates a line after 5 s, 10 s, 20 s, 40 s of silence.
+
+        This runs in a thread of its own, which wakes up every 5 s until the work has ended.
+        """
         start = time.monotonic()
         printed_update, num_silent_looks = self._last_update, 0
         while not self._has_ended.wait(_SECONDS_BETWEEN_LINES):
@@ -71,18 +84,19 @@ class Bar:
             else:
                 num_silent_looks += 1
                 duration = f", at work for {time.monotonic() - start:.0f} s"
+            # A power of two has one bit that is set.
             is_power_of_two = num_silent_looks.bit_count() == 1
             if num_silent_looks == 0 or is_power_of_two:
                 line = f"  {self._label}: {self._state}{duration}"
                 self._console.print(line, highlight=False, markup=False)
 
     def add(self, amount: int) -> None:
-        """Show that this much more is done."""
+        """Show that this much more is done; units and total are those of the bar."""
         self._done += amount
         self(self._done, self._total)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Show that `done` of `total` is done; a total of 0 means unknown."""
+        """Show that `done` of `total` is done, with a note; a total of 0 means unknown."""
         self._last_update = (done, total, note)
         phrases = []
         if total:
@@ -100,7 +114,10 @@ class Bar:
             )
 
     def _rate(self, done: int) -> float:
-        """Work a second since the first update; 0 if it is not known yet."""
+        """Return the amount of work per second since the first update; 0 if it is not known yet.
+
+        The first update with some work only sets the start.
+        """
         now = time.monotonic()
         if self._start is None:
             if done:

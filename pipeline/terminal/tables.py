@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from models.evaluation.intervals import Efficiency
     from training.gridsearch.results import Score
 
-#: Number of settings of a search that a table shows, the best first.
+#: Highest number of settings that the table of a search shows, the best first.
 _ROWS_SHOWN: Final = 10
 #: Explains the last rows of a table of shifts.
 _ENVELOPE_CAPTION: Final = "all: largest shifts down and up, and in brackets the root mean square"
 
 
 def describe(settings: TrainSettings) -> str:
-    """The run in a sentence: method, optimiser, workers and the learning rate in effect.
+    """Describe a training in a sentence: method, optimiser, workers, learning rate in effect.
 
     Examples:
         >>> describe(TrainSettings(algorithm="ar-sgd", optimizer="sgd", workers=4))
@@ -45,6 +45,7 @@ def describe(settings: TrainSettings) -> str:
 
 
 def _describe_slowmo(settings: TrainSettings) -> str:
+    """Describe SlowMo, a slow momentum over the averages of all workers; empty without it."""
     if settings.slowmo is None:
         return ""
     average = "with" if settings.slowmo_is_exact else "without"
@@ -56,9 +57,9 @@ def _describe_slowmo(settings: TrainSettings) -> str:
 
 
 def cutflow_table(steps: Sequence[Step]) -> Grid:
-    """Events and efficiency with its error after each step, by column.
+    """Make a table of events and efficiency after each step, two columns for each sample or class.
 
-    Weights too if they tell more.
+    Sums of weights and their efficiency are added if they tell more than the counts.
     """
     has_weights = shows_weights(steps)
     heads = ["events", "efficiency"]
@@ -77,6 +78,11 @@ def cutflow_table(steps: Sequence[Step]) -> Grid:
 
 
 def _efficiency(interval: Efficiency | None) -> str:
+    """Return an efficiency as text with its error, or a limit where nothing or all passes.
+
+    The error is half the width of the interval. An interval without width, that of all events, has
+    none.
+    """
     if interval is None:
         return NOT_MEASURABLE
     if limit_of(interval._asdict(), 1.0) is not None:
@@ -87,12 +93,14 @@ def _efficiency(interval: Efficiency | None) -> str:
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
-    """Steps, events and time of each rank; what they did now and then.
+    """Make a table with a row for each rank, a process of a parallel training.
 
-    And whether all events were used.
+    Columns are steps, events, times, and what ranks did now and then, such as sending an average.
+    The caption says whether all events were used.
     """
     ranks = summary["per_rank"]
     has_averages = any(rank.get("averages_begun") for rank in ranks)
+    # Averages have a column of their own.
     actions = [name for name in summary["acted"] if name != "averages_begun"]
     rows = [_rank_cells(rank, actions, has_averages=has_averages) for rank in ranks]
     table = Grid(*rows[0], caption=f"{about_events(summary)}{_about_cycles(summary)}")
@@ -104,7 +112,15 @@ def rank_table(summary: dict[str, Any]) -> Grid:
 def _rank_cells(
     rank: Mapping[str, Any], actions: Sequence[str], *, has_averages: bool
 ) -> dict[str, str]:
-    """The cells of a rank by the head of their column; `actions` are counters."""
+    """Return the cells of a rank by the head of their column.
+
+    Args:
+        rank: The record of the rank in the summary of the training.
+        actions: Names of counters that get a column.
+        has_averages: Whether ranks average their models without waiting for each other. Then
+            columns say how many averages a rank began and received, and how old, in steps, the
+            received ones are.
+    """
     seconds = rank["seconds_by_kind"]
     cells = {
         "rank": str(rank["rank"]),
@@ -124,7 +140,7 @@ def _rank_cells(
 
 
 def about_events(summary: Mapping[str, Any]) -> str:
-    """How many events were trained on, and how many left out.
+    """Return how many events were trained on, and how many left out, in words.
 
     Examples:
         >>> about_events({"epochs": 20, "train_rows": 419, "samples": 8380, "samples_left_out": 0})
@@ -138,7 +154,11 @@ def about_events(summary: Mapping[str, Any]) -> str:
 
 
 def _about_cycles(summary: dict[str, Any]) -> str:
-    """The exchange cycles of a training with agents, in a sentence."""
+    """Return a sentence about the exchange cycles of a training with agents; empty for others.
+
+    Agents are trainings in Spark tasks; in each cycle they send their models to the driver and get
+    the average back.
+    """
     if "mean_cycle_seconds" not in summary:
         return ""
     megabytes_up, megabytes_down = summary["bytes_reduced"] / 1e6, summary["bytes_broadcast"] / 1e6
@@ -150,7 +170,11 @@ def _about_cycles(summary: dict[str, Any]) -> str:
 
 
 def search_table(scores: list[Score]) -> Grid:
-    """The best settings of a search."""
+    """Make a table of the best settings of a grid search; `scores` are sorted, the best first.
+
+    A star marks a setting that is more accurate than all smaller, or all quicker, ones by more than
+    noise.
+    """
     from training.gridsearch.results import latency_cost, pareto_front
 
     smallest, fastest = pareto_front(scores), pareto_front(scores, latency_cost)
@@ -181,7 +205,11 @@ def search_table(scores: list[Score]) -> Grid:
 
 
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
-    """Accuracy and areas by model, the working points, and rates or events if they are known."""
+    """Make the tables of an evaluation: accuracies, working points, and all others that have rows.
+
+    A working point is a cut on the score at which a wanted share of the signal, or of the
+    background, passes.
+    """
     optional = [
         _background_points(metrics),
         *_expected_tables(metrics),
@@ -189,17 +217,19 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
         _variations_table(metrics, "weights"),
         _variations_table(metrics, "systematics"),
     ]
+    # The first row holds the heads of the columns.
     filled = [table for table in optional if len(table.rows) > 1]
     return [_accuracies(metrics), _working_points(metrics), *filled]
 
 
 def _areas(metrics: Mapping[str, Any]) -> list[str]:
-    """Names of the areas; of two classes, one area is both."""
+    """Return the names of the areas under ROC curves; two classes have one area together."""
     first = next(iter(metrics["runs"].values()))
     return list(first["auc"])
 
 
 def _accuracies(metrics: Mapping[str, Any]) -> Grid:
+    """Make a table of accuracy and areas with their errors, one row for each model."""
     areas = _areas(metrics)
     table = Grid("model", "accuracy", *[f"AUC {name}" for name in areas])
     for model, run in metrics["runs"].items():
@@ -209,6 +239,7 @@ def _accuracies(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _working_points(metrics: Mapping[str, Any]) -> Grid:
+    """Make a table of the background that passes, by model and wanted signal efficiency."""
     first = next(iter(metrics["runs"].values()))
     backgrounds = list(first["working_points"][0]["backgrounds"])
     table = Grid(
@@ -227,6 +258,7 @@ def _working_points(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _background_points(metrics: Mapping[str, Any]) -> Grid:
+    """Make a table of the signal that is kept, by model and wanted background efficiency."""
     signal = metrics["signal"]
     table = Grid(
         *("model", "passes", "threshold", f"{signal} kept", "rejection"),
@@ -248,7 +280,10 @@ def _background_points(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
-    """Rates of a trigger, or events, purity and significance of an offline analysis, if known."""
+    """Make two tables with a row per measurable working point: events, and trigger rates.
+
+    Without known cross-sections, or for the other kind of analysis, a table has no rows.
+    """
     classes, signal = metrics["classes"], metrics["signal"]
     rates = Grid(
         *("model", "kept", *classes, "purity [%]"),
@@ -281,6 +316,7 @@ def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
 
 
 def _trainings(metrics: Mapping[str, Any]) -> Grid:
+    """Make a table of mean and spread over trainings of a model with different seeds."""
     areas = _areas(metrics)
     table = Grid(
         *("model", "trainings", "accuracy", *[f"AUC {name}" for name in areas]),
@@ -295,15 +331,21 @@ def _trainings(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _wanted(point: Mapping[str, Any]) -> str:
+    """Return the wanted signal efficiency of a working point in per cent."""
     return f"{100 * point['wanted']:g}%"
 
 
 def _percent(share: Mapping[str, Any] | None) -> str:
+    """Return a share with its interval in per cent; None is not measurable."""
     return with_interval(share, scale=100, most=1.0)
 
 
 def _variations_table(metrics: Mapping[str, Any], variation_type: str) -> Grid:
-    """Shifts of accuracy, area and efficiencies with other weights or shifted inputs."""
+    """Make a table of shifts with other weights or shifted inputs, at fixed thresholds.
+
+    `variation_type` is `weights`, those of the generator, or `systematics`, shifts of energy
+    scales.
+    """
     changes = {
         "weights": "with other weights of the generator",
         "systematics": "after a shift of the energy scale",
@@ -325,13 +367,18 @@ def _variations_table(metrics: Mapping[str, Any], variation_type: str) -> Grid:
 
 
 def export_table(networks: dict[str, Any]) -> Grid:
-    """Sizes, parity and times of the exported networks, in the form for batches."""
+    """Make a table of sizes, deviations and times of the networks exported to ONNX.
+
+    `networks` are the counters of the stage `export` by name. The file is `model.onnx`, which takes
+    batches of events.
+    """
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
     table = Grid(
         *heads, title="model.onnx: size, largest difference from torch, times per event [us]"
     )
     for network, measured in networks.items():
         form = measured["forms"]["model.onnx"]
+        # Percentiles of the time of an event [us]; None where calls were too few.
         latencies = [measured["latency_us"][name] for name in ("p50", "p99", "p99_9")]
         time_cells = ["-" if latency is None else f"{latency:,.1f}" for latency in latencies]
         table.add_row(
