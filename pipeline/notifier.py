@@ -22,7 +22,7 @@ _MAX_ERROR_LETTERS: Final = 200
 
 
 class Notifier:
-    """Says how a command ended.
+    """Says how a command ended: in a last line of output, and to the command of `notify`.
 
     Args:
         command: The command of `notify` and its arguments; empty if there is none.
@@ -50,7 +50,13 @@ class Notifier:
     def report(
         self, error: BaseException | None, results: CommandResults, *, notifies: bool
     ) -> None:
-        """Print how a command ended; `notifies` says whether the command of `notify` runs too."""
+        """Print how a command ended, and start the command of `notify`.
+
+        Args:
+            error: The exception that ended the command; None after success.
+            results: What the command made or used.
+            notifies: Whether the command of `notify`, if the config has one, is started.
+        """
         outcome = outcome_of(error)
         time = now()
         if self._prints_outcome:
@@ -71,9 +77,9 @@ class Notifier:
             )
 
     def _notify(self, content: Mapping[str, Any]) -> None:
-        """Give the outcome to the command of `notify`.
+        """Start the command of `notify` with the outcome as JSON on its standard input.
 
-        Its failure is printed and changes nothing.
+        Secrets are left out. A failure of the command is printed and changes nothing.
         """
         problem = ""
         try:
@@ -96,7 +102,10 @@ class Notifier:
 
 
 def outcome_of(error: BaseException | None) -> str:
-    """How a command with this error ended; a night that waits for its input is no failure."""
+    """Return a phrase for how a command with this error ended; None means success.
+
+    A command that finds no input yet, as in a nightly run before new data, did not fail.
+    """
     if error is None:
         return "done"
     if isinstance(error, FolderInUseError):

@@ -29,6 +29,7 @@ _JAVA_FIX: Final = (
     "`export JAVA_HOME=/usr/lib/jvm/java-17-openjdk-$(dpkg --print-architecture)`."
 )
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - nothing is written here
+#: Shared memory for MPI itself and for each worker of a training.
 _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
 #: Memory of this process and of each rank before they hold events; two ranks and their launcher had
@@ -38,9 +39,9 @@ _MEMORY_PER_WORKER: Final = 256 * _MIB
 
 
 class Need(StrEnum):
-    """The needs of a stage, by the extra of pyproject.toml that installs it.
+    """What a stage needs on this machine; it selects the checks.
 
-    They select the checks.
+    The values are the names of the extras in `pyproject.toml` that install it.
     """
 
     SPARK = "spark"
@@ -55,6 +56,7 @@ class Finding(NamedTuple):
     """
 
     check: str
+    """Short name of the check that found it."""
     severity: Literal["error", "warning"]
     problem: str
     fix: str
@@ -63,7 +65,13 @@ class Finding(NamedTuple):
 def examine(
     needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads: int = 1
 ) -> list[Finding]:
-    """Check the packages and the disk, and what the needs ask for.
+    """Check the packages and the disk of this machine, and what the needs ask for.
+
+    Args:
+        needs: What the stages of the run need, such as Spark.
+        run_dir: The run folder, which need not exist yet.
+        workers: Number of training processes on this machine.
+        threads: Threads of each.
 
     Returns:
         The findings, errors first.
@@ -81,6 +89,7 @@ def examine(
             check_cores(usable_cores(), workers, threads),
         ]
     problems = [finding for finding in findings if finding is not None]
+    # "error" comes before "warning" in the alphabet.
     return sorted(problems, key=lambda finding: finding.severity)
 
 
@@ -93,7 +102,16 @@ def render(findings: Sequence[Finding]) -> str:
 
 
 def check_packages(extras: Iterable[str]) -> Finding | None:
-    """Look for packages that are missing or unsupported, as after another `pip install`."""
+    """Compare the installed packages with the requirements of this project.
+
+    They differ, for example, after a `pip install` of something else.
+
+    Args:
+        extras: Optional groups of requirements in `pyproject.toml` that count too.
+
+    Returns:
+        An error that names missing packages and unsupported versions; None if there are none.
+    """
     try:
         requirements = tuple(metadata.requires(DISTRIBUTION) or ())
     except metadata.PackageNotFoundError:  # This project is on the path without being installed.
@@ -112,9 +130,11 @@ def check_packages(extras: Iterable[str]) -> Finding | None:
 def check_names() -> Finding | None:
     """Look for packages and modules of other projects with the name of one of ours.
 
-    Python imports one of the two.
+    Python imports one of the two, perhaps the other. The search is over the installed packages
+    and over the folders from which Python imports.
     """
     namesakes = []
+    # Names of installed distributions, by the package or module that they bring.
     owners = metadata.packages_distributions()
     for name in PACKAGES:
         other_owners = set(owners.get(name, ())) - {DISTRIBUTION}
@@ -151,10 +171,16 @@ def check_disk(run_dir: Path) -> Finding | None:
 
 
 def check_java(env: Mapping[str, str]) -> Finding | None:
-    """Look for a Java that Spark runs on.
+    """Check that there is a Java on which Spark runs, and that it starts.
 
     Without one, pyspark only says "Java gateway process exited before sending its port number". If
     JAVA_HOME is set, Spark uses it and ignores the PATH.
+
+    Args:
+        env: The environment variables.
+
+    Returns:
+        An error with the reason; None if Java is fine.
     """
     error = partial(Finding, "java", "error", fix=_JAVA_FIX)
     home = env.get("JAVA_HOME")
@@ -164,7 +190,7 @@ def check_java(env: Mapping[str, str]) -> Finding | None:
         return error(f"JAVA_HOME is {home}, which has no bin/java, and Spark uses no other Java.")
     if java is None:
         return error("There is no Java: JAVA_HOME is not set and no java is on the PATH.")
-    # Without what the site's Spark would give it.
+    # Java is started as Spark starts it: without the variables of a site's own Spark.
     ignored = set(ignored_names(IGNORED_BY_LOCAL_SPARK, env))
     java_env = frozenset((name, value) for name, value in env.items() if name not in ignored)
     output = _java_version(java, java_env)
@@ -185,9 +211,13 @@ def check_java(env: Mapping[str, str]) -> Finding | None:
 
 
 def check_shared_memory(free_bytes: int | None, workers: int) -> Finding | None:
-    """Look for too small a /dev/shm, where ranks share memory; a container has 64 MiB by default.
+    """Return a warning if `/dev/shm`, where training processes share memory, is too small.
 
-    `free_bytes` is None without a /dev/shm.
+    A container has only 64 MiB by default. A single worker needs none.
+
+    Args:
+        free_bytes: Its free space; None if this machine has no `/dev/shm`.
+        workers: Number of training processes.
     """
     needed_bytes = _SHM_BASE + _SHM_PER_WORKER * workers
     if workers == 1 or free_bytes is None or free_bytes >= needed_bytes:
@@ -203,9 +233,13 @@ def check_shared_memory(free_bytes: int | None, workers: int) -> Finding | None:
 
 
 def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
-    """Look for too little memory for the ranks, as in a small container or batch job.
+    """Return a warning if the training processes do not fit into the memory.
 
-    The kernel would kill one of them.
+    That happens in a small container or batch job, where the kernel would kill one of them.
+
+    Args:
+        limit: The memory that this process may use.
+        workers: Number of training processes.
     """
     needed_bytes = _MEMORY_BASE + _MEMORY_PER_WORKER * workers
     if limit.num_bytes >= needed_bytes:
@@ -218,7 +252,7 @@ def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
 
 
 def check_cores(cores: int, workers: int, threads: int) -> Finding | None:
-    """Look for more workers, or threads of all workers, than cores: they wait for each other."""
+    """Return a warning if all threads of all workers are more than the cores of this machine."""
     if workers * threads <= cores:
         return None
     problem = (
@@ -233,7 +267,10 @@ def check_cores(cores: int, workers: int, threads: int) -> Finding | None:
 
 @cache  # A process that runs several commands, as tests do, would start a JVM for each.
 def _java_version(java: str, env: frozenset[tuple[str, str]]) -> str:
-    """Output of `java -version`; empty if it cannot start."""
+    """Return the output of `java -version`; empty if it cannot start.
+
+    `env` holds the environment variables as pairs of name and value, which a cache can hash.
+    """
     try:
         process = subprocess.run(
             [java, "-version"], capture_output=True, check=False, env=dict(env)
@@ -245,7 +282,12 @@ def _java_version(java: str, env: frozenset[tuple[str, str]]) -> str:
 
 @cache  # The metadata of a hundred packages takes longer than some commands.
 def _unmet(requirements: tuple[str, ...], extras: frozenset[str]) -> Mapping[str, str | None]:
-    """Unmet requirements with the installed versions; None for missing packages."""
+    """Return the unmet requirements, such as `numpy>=2`, with the installed versions.
+
+    A requirement counts if its marker (a condition, such as on an extra) holds for any of the
+    extras; the empty extra stands for the base installation. The version is None for a missing
+    package.
+    """
     from packaging.requirements import Requirement  # noqa: PLC0415 - `status` starts without it
 
     unmet = {}

@@ -20,9 +20,15 @@ StartSpark = Callable[[], "SparkContext"]
 def make_launcher(
     spec: RunSpec, start_spark: StartSpark, on_wait: Callable[[str], None]
 ) -> Callable[..., None]:
-    """A function that trains a network, with the configured launcher.
+    """Return a function that trains a network with the launcher of the config.
 
-    `on_wait` is called with what a long start waits for.
+    A launcher starts the processes of a training: as tasks of Spark, or as ranks (processes that
+    talk by MPI) under mpirun or srun.
+
+    Args:
+        spec: The settings of the training and its folder.
+        start_spark: Starts Spark; only called if the launcher uses it.
+        on_wait: Called with what a long start waits for.
     """
     if spec.train.launcher == "spark-agents":
         from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - loads Spark
@@ -37,7 +43,11 @@ def find_hosts(
     start_spark: StartSpark,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Hosts:
-    """The hosts of several ranks: slots of the Spark cluster, or as mpirun or srun chooses."""
+    """Return a function that finds the hosts on which the ranks of a training run.
+
+    With the launcher `spark` and several ranks, these are hosts of the Spark cluster. Otherwise
+    the function names none, and mpirun or srun chooses.
+    """
     if settings.launcher != "spark" or settings.workers == 1:
         return no_hosts
     from training.launching.spark_job import spark_hosts  # noqa: PLC0415 - as above

@@ -33,6 +33,9 @@ _STOPPED: Final = re.compile(
 def check_reachable(master: str) -> None:
     """Refuse a standalone cluster none of whose masters answers; Spark would wait for minutes.
 
+    It opens a TCP connection to each master in turn, and returns after the first that answers.
+    Other kinds of masters, such as `local[*]`, have no address and pass.
+
     Raises:
         ConfigError: No host has such a name.
         UnreachableSparkError: Nobody listens, or the host is silent.
@@ -43,6 +46,7 @@ def check_reachable(master: str) -> None:
         try:
             socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
         except socket.gaierror as error:
+            # EAI_AGAIN is a failure of the name server, which says nothing about the name.
             if error.errno != socket.EAI_AGAIN:
                 unknown_hosts.append(host)
             problems.append(f"{host}: {error.strerror}")
@@ -67,7 +71,15 @@ def check_reachable(master: str) -> None:
 
 
 def cluster_error(master: str, error: object) -> UnreachableSparkError | None:
-    """The error for a Spark that its cluster has ended or never took; None for other errors."""
+    """Return the error for an application that its cluster has ended or never took.
+
+    Args:
+        master: The URL of the master.
+        error: What Spark raised. Its text shows whether the master is the cause.
+
+    Returns:
+        None for other errors, and for a Spark without a standalone cluster.
+    """
     if not standalone_addresses(master) or not _STOPPED.search(str(error)):
         return None
     return UnreachableSparkError(
@@ -81,10 +93,15 @@ def cluster_error(master: str, error: object) -> UnreachableSparkError | None:
 def announce_missing_executors(
     context: SparkContext, show: Callable[[str], None]
 ) -> Iterator[None]:
-    """Call `show` while no executor has come: without one, Spark waits for ever and is silent."""
+    """Call `show` during a block, twice a second, as long as no executor has come.
+
+    An executor is a process of the cluster that runs tasks. Without one, Spark waits for ever and
+    prints nothing.
+    """
     job_is_over = threading.Event()
 
     def watch() -> None:
+        """Show the message until an executor has come or the block ends."""
         # The driver counts as an executor.
         while context._jsc.sc().getExecutorMemoryStatus().size() < 2:
             show(
@@ -103,10 +120,16 @@ def announce_missing_executors(
 
 
 def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
-    """Refuse executors that do not share the storage of the driver.
+    """Refuse executors that do not share the storage of the driver (this process).
 
-    They look for a new file and for an input of each folder, and write beside the file.
-    A folder on object storage, and inputs that are URLs, are passed over.
+    The driver makes a temporary folder with one file in `folder`. A Spark job of one short task
+    per slot then checks on the executors that this file and one input of each folder exist, and
+    that they can write beside the file. Folders and inputs that are URLs are passed over.
+
+    Args:
+        spark: The running Spark.
+        folder: The folder that executors must read and write.
+        inputs: Paths that executors must read.
 
     Raises:
         MachineError: An executor does not see a file, or cannot write.
@@ -123,9 +146,9 @@ def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str
             needed.append(probe / "driver")
 
         def problem_on_executor(task: int) -> str:
-            """A problem; empty if there is none.
+            """Return a sentence about a problem; empty if there is none.
 
-            A closure, since executors have no module of ours.
+            It runs on an executor, which has no module of ours, so it is a closure.
             """
             time.sleep(_SECONDS_A_TASK)
             host = socket.gethostname()
@@ -155,6 +178,6 @@ def check_shared_storage(spark: SparkContext, folder: Path, inputs: Iterable[str
 
 
 def _example_files(paths: Iterable[Path]) -> list[Path]:
-    """One file of each folder."""
+    """Return one of the paths in each folder that holds any."""
     file_of_folder = {path.parent: path for path in paths}
     return list(file_of_folder.values())

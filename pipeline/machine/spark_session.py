@@ -44,7 +44,7 @@ _SECONDS_BETWEEN_CHECKS: Final = 0.5
 _SECONDS_FOR_TASKS_TO_END: Final = 10.0
 _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-#: The path of a socket has 107 bytes, of which its name takes 43.
+#: Longest path of a folder with sockets: Linux allows 107 bytes, and names there take 43.
 _MAX_FOLDER_LETTERS: Final = 64
 #: Letters of a cause that a message shows.
 _MAX_CAUSE_LETTERS: Final = 500
@@ -63,7 +63,7 @@ _ADVICE: Final = (
 
 
 class SparkProvider:
-    """Starts Spark on first use."""
+    """Starts Spark on first use, hands out the running one afterwards, and stops it at the end."""
 
     def __init__(
         self, settings: SparkSettings, on_jvm_noise: Callable[[str], None] = lambda _: None
@@ -72,8 +72,11 @@ class SparkProvider:
         self._settings = settings
         self._on_jvm_noise = on_jvm_noise
         self._context: SparkContext | None = None
+        """The running Spark; None before the first use and after `stop`."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        """Temporary folder for sockets, and for the archive of our code for executors."""
         self._has_code = False
+        """Whether the executors of a cluster have got our code."""
 
     @property
     def is_cluster(self) -> bool:
@@ -88,9 +91,18 @@ class SparkProvider:
         inputs: Iterable[str] = (),
         show: Callable[[str], None] = lambda _: None,
     ) -> SparkContext:
-        """The running context; executors of a cluster must see `folder` and `inputs`.
+        """Return the running Spark, which is started if necessary.
 
-        `show`: called with what the start waits for.
+        On a cluster, executors get our code first, and are refused if they do not share storage.
+
+        Args:
+            folder: A folder that executors must read and write.
+            inputs: Paths that executors must read.
+            show: Called with what the start waits for.
+
+        Raises:
+            MachineError: Spark does not start, or executors do not see a file.
+            UnreachableSparkError: The cluster does not answer.
         """
         if self._context is None:
             check_reachable(self._settings.master)
@@ -108,6 +120,11 @@ class SparkProvider:
         inputs: Iterable[str],
         show: Callable[[str], None],
     ) -> None:
+        """Give plugins and, on a cluster, our code to the executors, and check their storage.
+
+        The arguments are those of `context`, after the running Spark.
+        """
+        # Python workers read this variable, and import the plugins themselves.
         context.environment[plugins.VARIABLE] = os.pathsep.join(plugins.loaded())
         if not self.is_cluster:
             return
@@ -122,10 +139,10 @@ class SparkProvider:
                 check_shared_storage(context, folder, inputs)
 
     def num_tasks(self, work_items: int) -> int:
-        """Number of tasks for a number of pieces of work.
+        """Return the number of Spark tasks for a number of pieces of work.
 
-        There are few, since a Spark task costs a third of a second. A task has at most 8 pieces,
-        since a retry repeats all of them.
+        It is two tasks per slot, since each costs a third of a second. It is more if a task would
+        get over 8 pieces, since a retry repeats all of them, and never more than the pieces.
         """
         tasks_of_slots = 2 * self.context().defaultParallelism
         min_tasks = math.ceil(work_items / _MAX_ITEMS_A_TASK)
@@ -145,9 +162,9 @@ class SparkProvider:
 
 @contextmanager
 def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator[int]]:
-    """Yield a counter for Spark tasks, whose value a progress bar shows during the job.
+    """Yield a counter to which Spark tasks add, and show its value on a bar during the block.
 
-    Spark adds the counts of ended tasks.
+    Spark adds the counts of a task when that ends. `total` is the value when all work is done.
     """
     counter = context.accumulator(0)
     with watched(bar, total, lambda: counter.value):
@@ -156,10 +173,15 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
 
 @contextmanager
 def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
-    """Show the value of a function on a bar during a Spark job, whose failures become ours.
+    """Show a value on a progress bar, twice a second, while the block runs a Spark job.
 
-    After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be
-    removed.
+    Exceptions of Spark become ours; see `failures_of_spark`. After a failure or an interrupt, the
+    job's tasks are ended before the block is left, so that what they wrote can be removed.
+
+    Args:
+        bar: The progress bar.
+        total: The value when all work is done.
+        count: Returns the present value.
     """
     from pyspark import SparkContext  # noqa: PLC0415 - Spark is loaded only by stages that need it
 
@@ -167,6 +189,7 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     job_is_over = threading.Event()
 
     def watch() -> None:
+        """Update the bar until the job is over."""
         while not job_is_over.wait(_SECONDS_BETWEEN_CHECKS):
             bar(count(), total)
 
@@ -185,9 +208,17 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
 
 @contextmanager
 def failures_of_spark(master: str) -> Iterator[None]:
-    """Turn exceptions of Spark into ours, which say what failed.
+    """Turn exceptions of Spark in this block into ours, which say what failed and what to do.
 
-    Those of our own code in tasks keep their message.
+    Exceptions of our own code in tasks, which arrive inside those of Spark, keep their message.
+
+    Args:
+        master: The URL of the Spark master, for messages.
+
+    Raises:
+        UnreachableSparkError: The cluster has ended the application, or never took it.
+        SparkJobError: The job or Spark's Java process failed.
+        DamagedOutputError: A task found a damaged file.
     """
     from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415 - see `watched`
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -208,7 +239,14 @@ def failures_of_spark(master: str) -> Iterator[None]:
 
 
 def _job_error(cause: str) -> Exception:
-    """The error for a failed job; errors of our own name their fix, and are no fault of Spark."""
+    """Return the error for a failed job.
+
+    Errors of our own code name their fix and are no fault of Spark, so their message stands alone.
+
+    Args:
+        cause: The line about the cause, as `_cause` finds it.
+    """
+    # In a traceback, our errors have the name of their module before the message.
     own_error = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
     if own_error is None:
         return SparkJobError(f"a Spark job failed: {cause[:_MAX_CAUSE_LETTERS]}. {_ADVICE}")
@@ -218,7 +256,7 @@ def _job_error(cause: str) -> Exception:
 
 
 def _end_tasks(context: SparkContext | None) -> None:
-    """Cancel all jobs, and wait until no task runs.
+    """Cancel all jobs, and wait until no task runs, for at most 10 s.
 
     Spark reports the failure of one task while others still write.
     """
@@ -259,17 +297,21 @@ def _end_python_workers() -> None:
 
 
 def _cause(message: str) -> str:
-    """The most useful line of a Spark failure: the exception of the task, else the abort.
+    """Return the most useful line of the message of a Spark failure.
 
-    Of an exception that was raised from another one, the last says most: it names the fix.
+    In order of preference, it is a sentence about a lost executor, the exception of the task, the
+    line about the abort of the job, and the first line. An exception that was raised from another
+    one comes after it in the text and names the fix, so the last of such a chain is taken.
     """
     lost = _LOST_EXECUTOR.search(message)
     if lost:
         host, executor, reason = lost.groups()
+        # A process that SIGKILL ended has the exit code 137.
         killed = " (killed, often for memory)" if re.search(r"\b137\b", reason) else ""
         return f"executor {executor} on {host} was lost: {reason.strip()}{killed}"
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     exception = ""
+    # The first exception is taken, and after each link of a chain the next one.
     is_next_wanted = True
     for line in lines:
         if is_next_wanted and re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line):
@@ -285,6 +327,17 @@ def _cause(message: str) -> str:
 def _start(
     settings: SparkSettings, folder: str, on_jvm_noise: Callable[[str], None]
 ) -> SparkContext:
+    """Start the JVM and Spark in it.
+
+    Args:
+        settings: The section `spark` of the config.
+        folder: A temporary folder for sockets.
+        on_jvm_noise: Called with warnings of the JVM about its own options.
+
+    Raises:
+        UnreachableSparkError: The cluster does not take the application.
+        MachineError: Spark does not start for another reason.
+    """
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
@@ -300,6 +353,7 @@ def _start(
     ]
 
     def start() -> SparkContext:
+        """Start the JVM unless there is one, and then Spark with its secret settings."""
         if SparkContext._gateway is None:
             # Otherwise PySpark reuses the JVM of an earlier context.
             with stderr_for_jvm(on_jvm_noise) as stderr:
@@ -323,7 +377,14 @@ def _start(
 
 
 def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
-    """Properties of Spark without secrets; `folder` is for its sockets."""
+    """Return Spark's properties by name, without those that are secrets.
+
+    Those of the config (`spark.conf`) come last, and replace ours.
+
+    Args:
+        settings: The section `spark` of the config.
+        folder: A temporary folder for sockets.
+    """
     jvm_options = [
         f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
         os.environ.get(JVM_VARIABLE, ""),
@@ -360,9 +421,17 @@ def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
 
 
 def _jvm_variables(settings: SparkSettings, spark_home: Path) -> dict[str, str | None]:
-    """Environment variables that the JVM has otherwise than this process; None removes one.
+    """Return the environment variables that differ between the JVM and this process, by name.
 
-    It runs our own Spark, and on this machine without settings of a site.
+    The JVM runs the Spark of our pyspark, on this machine without the settings of a site (a
+    computing centre), on a cluster with them.
+
+    Args:
+        settings: The section `spark` of the config.
+        spark_home: The folder of the pyspark package.
+
+    Returns:
+        Values by name; None means that the variable is removed.
     """
     changes: dict[str, str | None] = {}
     if settings.master.startswith("local"):
@@ -380,6 +449,7 @@ def _jvm_variables(settings: SparkSettings, spark_home: Path) -> dict[str, str |
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         changes["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     elif site_home:
+        # Since SPARK_HOME changes, the site's settings need a path of their own.
         default_folder = str(Path(site_home, "conf"))
         changes["SPARK_CONF_DIR"] = os.environ.get("SPARK_CONF_DIR", default_folder)
     return changes
@@ -387,9 +457,10 @@ def _jvm_variables(settings: SparkSettings, spark_home: Path) -> dict[str, str |
 
 @contextmanager
 def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """Change environment variables for a while; None removes one.
+    """Change environment variables of this process during a block; None removes one.
 
-    A Spark on a cluster must not have what a Spark on this machine needs.
+    Afterwards they have their old values, so that a later Spark with other settings, such as one
+    on a cluster, does not inherit them.
     """
     original = {name: os.environ.get(name) for name in changes}
     _set_variables(changes)
@@ -400,6 +471,7 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def _set_variables(variables: Mapping[str, str | None]) -> None:
+    """Set environment variables of this process; None removes one."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -408,13 +480,14 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
-    """Start Spark in another thread.
+    """Call a function that starts Spark in another thread, and return its result.
 
-    In the main thread it replaces our handler of Ctrl-C, and a Ctrl-C hangs.
+    In the main thread, PySpark would replace our handler of Ctrl-C, and a Ctrl-C would hang.
     """
     context: Future[SparkContext] = Future()
 
     def run() -> None:
+        """Hand the result or the exception of `start` to the main thread."""
         try:
             context.set_result(start())
         except Exception as error:  # noqa: BLE001 - it is raised again in the main thread
@@ -426,9 +499,9 @@ def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
 
 
 def zip_code(folder: Path) -> Path:
-    """Make an archive in a folder of the packages that tasks import.
+    """Write the Python files of our packages into a ZIP archive in a folder; return its path.
 
-    Executors then need no checkout.
+    Executors import the code from it, so they need no checkout.
     """
     archive = folder / "hep_pipeline_code.zip"
     with zipfile.ZipFile(archive, "w") as file:

@@ -117,7 +117,7 @@ class StageManifest(Manifest):
 
 
 class _Improvement(BaseModel):
-    """How much better a promoted model is than the model that was in use before."""
+    """The decrease of the mean cross-entropy from the model used before to the promoted one."""
 
     value: float
     error: float

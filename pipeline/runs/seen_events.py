@@ -28,21 +28,30 @@ from pipeline.runs.version import Version, check_output_files
 _RUN: Final = "run.json"
 #: Splits that a training sees: it learns from one, and the other chooses its best epoch.
 _SPLITS_SEEN: Final = ("train", "val")
-#: The key of an event that has none.
+#: A key is a 64-bit hash of the content of an event; copies of an event have the same key. This is
+#: the key of an event that has none.
 _NO_EVENT: Final[UInt64s] = np.zeros(1, np.uint64)
 #: No events.
 NO_KEYS: Final[UInt64s] = _NO_EVENT[1:]
 
 
 def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEYS) -> int | None:
-    """Number of events in the training and validation splits of a dataset, with copies of theirs.
+    """Count the events that a training has seen, or that are copies of events that it has seen.
 
-    Copies are known by their `keys`; see `distinct_keys`.
+    Seen are the training and validation splits of its dataset. An event is identified by
+    `uuid:entry`, its ROOT file and its position there. A copy in another file has another
+    identity, but the same key.
+
+    Args:
+        dataset: The features of the training.
+        events: Identities of the events in question.
+        keys: Their keys, each once and in ascending order; see `distinct_keys`.
 
     Returns:
-        None if it holds none of the identities, and may hold copies.
+        The number; None if it is unknown: no identity was seen, and copies cannot be excluded.
     """
     originals = _originals_of_copies(dataset.folder, keys)
+    # The identities of the events themselves, and those of their ingested originals.
     original_identities = pa.array(originals or [], pa.string())
     candidates = pc.unique(pa.concat_arrays([events, original_identities]))
     is_seen = pc.is_in(candidates, value_set=identities(_seen_files(dataset)))
@@ -53,7 +62,14 @@ def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEY
 
 
 def count_seen_of_files(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
-    """Number of events of some ROOT files in the training and validation splits, without copies."""
+    """Count the events of some ROOT files in the training and validation splits of a dataset.
+
+    Copies of events in other files do not count.
+
+    Args:
+        dataset: The features of a training.
+        uuids: The UUIDs of the ROOT files.
+    """
     wanted_uuids = pa.array(uuids)
     num_seen = 0
     for file in _seen_files(dataset):
@@ -63,21 +79,31 @@ def count_seen_of_files(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
 
 
 def distinct_keys(folder: Path) -> UInt64s:
-    """The keys of the events that have one (`ingestion.copies`), each once and in order."""
+    """Return the keys of the events that have one, each once and in ascending order.
+
+    A key is a 64-bit hash of the content of an event; see `ingestion.copies`. All files in the
+    folder are read.
+    """
     keys = [read_keys(path) for path in folder.iterdir()]
+    # The key 0 of events without one is added, so that it surely is the first, and cut off.
     return np.unique(np.concatenate([_NO_EVENT, *keys]))[1:]
 
 
 def _originals_of_copies(features: Path, keys: UInt64s) -> list[str] | None:
-    """`uuid:entry` of the ingested events that new files hold too.
+    """Return `uuid:entry` of the ingested events whose keys are among those of new files.
 
-    That is so after `hadd` or a skim, under another identity.
+    New files hold the same events under another identity after `hadd` or a skim.
+
+    Args:
+        features: The folder of a version of `features`, in its run folder.
+        keys: Keys of the events in the new files, each once and in ascending order.
 
     Returns:
         None if it is unknown: the ingested events are gone, or other code made their keys.
     """
     if not len(keys):
         return []
+    # The folder is <run_dir>/features/<version>.
     run_dir = features.parents[1]
     manifest = StageStore(run_dir, "features").manifest_of(features.name)
     if manifest is None or "ingest" not in manifest.upstream:
@@ -92,7 +118,17 @@ def _originals_of_copies(features: Path, keys: UInt64s) -> list[str] | None:
 
 
 def _events_with_keys(ingested: Version, keys: UInt64s) -> list[str]:
-    """`uuid:entry` of the ingested events that have one of the keys."""
+    """Return `uuid:entry` of the ingested events that have one of the keys.
+
+    Args:
+        ingested: A version of `ingest`. It stores a file of keys for each part (a range of entries
+            of a ROOT file), with one key per entry.
+        keys: The wanted keys, in ascending order.
+
+    Raises:
+        FileNotFoundError: A file of keys is gone.
+        DamagedOutputError: A file of keys was changed.
+    """
     files = {file.path: file for file in ingested.files_like(["keys/*"])}
     for file in files.values():
         if not file.exists(ingested.folder):
@@ -104,6 +140,8 @@ def _events_with_keys(ingested: Version, keys: UInt64s) -> list[str]:
         if key_file is None:
             continue
         part_keys = read_keys(key_file.location(ingested.folder))
+        # For each key of the part, this is the smallest wanted key that is not below it, or the
+        # last one. Without the last key in the search, no index is beyond the end.
         nearest_keys = keys[np.searchsorted(keys[:-1], part_keys)]
         rows = np.flatnonzero(nearest_keys == part_keys)
         events += [f"{part.file_uuid}:{part.start + row}" for row in rows]
@@ -111,7 +149,10 @@ def _events_with_keys(ingested: Version, keys: UInt64s) -> list[str]:
 
 
 def dataset_of(training: Path) -> Path | None:
-    """The features that a training run names; None if they are unknown, incomplete or damaged."""
+    """Return the folder of the features that a training used.
+
+    None if it is unknown, or if files of the training or validation split are missing or damaged.
+    """
     folder = _recorded_dataset(training)
     if folder is None:
         return None
@@ -126,7 +167,10 @@ def dataset_of(training: Path) -> Path | None:
 
 
 def copy_record(training: Path, target: Path) -> None:
-    """Copy the record of a training run; the path of its features is relative to the new folder."""
+    """Copy the record `run.json` of a training to another folder, if it names its features.
+
+    The record names the features by a relative path, which is adapted to the new folder.
+    """
     folder = _recorded_dataset(training)
     if folder is not None:
         record = json.loads((training / _RUN).read_text(encoding="utf-8"))
@@ -139,7 +183,10 @@ def _seen_files(dataset: FeatureDataset) -> list[Path]:
 
 
 def _recorded_dataset(training: Path) -> Path | None:
-    """The features that a record names, by a path relative to it: both can move together."""
+    """Return the folder of the features that the record of a training names; None without one.
+
+    The recorded path is relative to the training, so that both can move together.
+    """
     try:
         relative_path = json.loads((training / _RUN).read_text(encoding="utf-8"))["dataset"]
         return Path(os.path.normpath(training.absolute() / relative_path))

@@ -18,7 +18,12 @@ T = TypeVar("T")
 
 
 def read_state(path: Path, document_type: TypeAdapter[T], *, remedy: str) -> T:
-    """Read and check a JSON file; `remedy` is what to do if it is damaged.
+    """Read a JSON file and check its content against a type.
+
+    Args:
+        path: The file.
+        document_type: The pydantic adapter of the type.
+        remedy: A sentence for the error message that says what to do about a damaged file.
 
     Raises:
         RunFolderError: The file cannot be read, or its content has another type.
@@ -43,7 +48,14 @@ def read_json(path: Path, *, remedy: str) -> Any:
 def check_document(
     document: Any, document_type: TypeAdapter[T], *, path: Path, remedy: str, key: str = ""
 ) -> T:
-    """The content of a JSON file, or of a `key` there, as a value of a type.
+    """Return JSON content as a value of a type, after a check.
+
+    Args:
+        document: The content of the file, or of one key there.
+        document_type: The pydantic adapter of the type.
+        path: The file, for messages.
+        remedy: A sentence that says what to do about a damaged file.
+        key: The key whose content it is; empty for the whole file.
 
     Raises:
         RunFolderError: A key is missing or wrong; the message names the first.
@@ -55,11 +67,12 @@ def check_document(
 
 
 def damaged(path: Path, reason: str, remedy: str) -> RunFolderError:
-    """The error for a damaged file."""
+    """Return the error for a damaged file, which the caller raises."""
     return RunFolderError(f"{path} is damaged: {reason}. {remedy}")
 
 
 def _first_mistake(error: ValidationError, outer_key: str) -> str:
+    """Return a phrase about the first mistake that pydantic found, with its dotted key."""
     mistake = error.errors(include_url=False)[0]
     keys = [str(key) for key in (outer_key, *mistake["loc"]) if key != ""]
     key = ".".join(keys)

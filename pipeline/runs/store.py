@@ -26,7 +26,13 @@ from pipeline.runs.version_store import VersionStore
 
 
 class StageStore(VersionStore[Version]):
-    """The versions of one stage; its Parquet goes to `storage`, if there is one."""
+    """Stores the versions (complete outputs) of one stage.
+
+    Args:
+        run_dir: The run folder.
+        stage: The name of the stage.
+        storage: The folder on object storage where its Parquet files go; None for the run folder.
+    """
 
     def __init__(self, run_dir: Path, stage: str, *, storage: Path | None = None) -> None:
         folder = run_dir / stage
@@ -35,17 +41,24 @@ class StageStore(VersionStore[Version]):
         self.kernels = KernelOutputCache(folder, self.may_remove)
 
     def data_folder(self, folder: Path) -> Path:
-        """Folder of the Parquet of a version: the version folder, or one on object storage."""
+        """Return where the Parquet files of a version go.
+
+        This is the version folder itself, or the folder of the same name on object storage.
+        """
         return self.objects.root / folder.name if self.objects else folder
 
     def recovered(self) -> Version | None:
-        """The version in use, after repair of the pointer.
+        """Return the newest complete version, after the pointer was set to it where necessary.
 
-        A kill may leave the newest complete version without its pointer, or somebody damages the
-        pointer: it is set to the newest complete version.
+        The pointer is the file that names the version in use. A kill may come after a version is
+        complete and before the pointer names it, or somebody damages the pointer.
+
+        Returns:
+            If no complete version of ours can be read, the version that the pointer names; None if
+            it names none.
 
         Raises:
-            RunFolderError: The version in use is damaged.
+            RunFolderError: There is no such version, and the one in use is damaged.
         """
         current: Version | None = None
         damage: RunFolderError | None = None
@@ -64,7 +77,10 @@ class StageStore(VersionStore[Version]):
         return current
 
     def create(self, folder: Path, *, keep: Collection[Path] = (), note: str = "") -> None:
-        """Create an empty version folder as `VersionStore.create` does, and claim the storage."""
+        """Claim the storage if there is one, and create an empty version folder.
+
+        See `ObjectStore.claim` and `VersionStore.create`.
+        """
         if self.objects:
             try:
                 self.objects.claim()
@@ -82,7 +98,9 @@ class StageStore(VersionStore[Version]):
         taken_over: Iterable[OutputFile] = (),
         taken_over_parts: Collection[str] = (),
     ) -> Version:
-        """Publish a finished version: flush its files to disk, then the manifest, then the pointer.
+        """Publish a finished version: flush its files to disk, write its manifest, set the pointer.
+
+        A kill before the last step leaves the earlier version in use.
 
         Args:
             folder: The version folder.
@@ -104,6 +122,10 @@ class StageStore(VersionStore[Version]):
         return self.publish(folder, manifest, outputs)
 
     def _earlier_files(self, copied_parts: Collection[str]) -> EarlierFiles:
+        """Return the local files of the version in use, which a new version may share.
+
+        `copied_parts` are folders of the new version whose files may be copies of them.
+        """
         current = self.readable_current()
         if current is None:
             return EarlierFiles(self.folder, {})
@@ -126,17 +148,28 @@ class StageStore(VersionStore[Version]):
     def remove(
         self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None
     ) -> None:
-        """Remove versions, and files on object storage that nothing names any more."""
+        """Remove versions, and files on object storage that nothing names any more.
+
+        `on_removed` is called with each folder after its removal.
+        """
         if self.objects:
+            # A version without its manifest names no files any more.
             self._remove_manifests(folders)
             unused = self.unused_objects()
             self.objects.remove([path for sizes in unused.values() for path in sizes])
         super().remove(folders, on_removed=on_removed)
 
     def unused_objects(self, *, without: Collection[Path] = ()) -> dict[str, dict[str, int]]:
-        """Sizes of objects that no complete version names; see `ObjectStore.unused`.
+        """Find the objects that no complete version names; see `ObjectStore.unused`.
 
-        The versions in `without` do not count. If anything is damaged, no file is unused.
+        If a manifest or the pointer is damaged, nobody knows what it names, and no object counts as
+        unused. Neither do objects of versions that a running job has claimed.
+
+        Args:
+            without: Folders of versions that are treated as if they were removed.
+
+        Returns:
+            Sizes [bytes] by name of the version and path below the folder of the stage.
         """
         names = set(self.complete()) - {path.name for path in without}
         manifests = {name: self.manifest_of(name) for name in names}
@@ -168,7 +201,10 @@ class StageStore(VersionStore[Version]):
         self.kernels.remove_unused(None if current is None else current.manifest)
 
     def changed_kernel_outputs(self) -> list[Path]:
-        """Kernel outputs of the version in use that are gone or changed; reads all of them."""
+        """Return the kernel outputs of the version in use that are gone or changed; reads all.
+
+        Kernel outputs are the cached results of the functions that compute features.
+        """
         current = self.current()
         if current is None:
             return []

@@ -32,7 +32,9 @@ class FoundModel(NamedTuple):
 
 
 def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
-    """The networks of a version of `train`, each with its further trainings.
+    """Read the networks of a version of `train`, each with its further trainings.
+
+    Further trainings are of the same network with other seeds; an evaluation shows their spread.
 
     Raises:
         ModelError: A network has other classes.
@@ -40,6 +42,7 @@ def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]
     counters = trained.counters(TrainCounters)
     models = []
     for network in counters.networks:
+        # The first training has the name of the network, the others have folders beside it.
         folders = [network, *counters.further.get(network, {})]
         trainings = [read_trained(folder, trained.folder / folder) for folder in folders]
         for training in trainings:
@@ -52,7 +55,10 @@ def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]
 
 
 def read_trained(name: str, folder: Path) -> FoundModel:
-    """Read the model of a training, under a name."""
+    """Read the model in the folder of a training, and name it.
+
+    The records of its epochs, which plots of the loss need, come along if they are there.
+    """
     from models.saved_model import load_model  # noqa: PLC0415 - exported files need no torch
 
     model, spec = load_model(folder / "model")
@@ -64,7 +70,11 @@ def read_trained(name: str, folder: Path) -> FoundModel:
 
 
 def check_definitions(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
-    """Refuse models whose features have other definitions than those of the events.
+    """Refuse models whose features are defined otherwise than those of the events.
+
+    Args:
+        models: Models, each with the definitions (settings) of the features of its training.
+        definitions: The definitions of the features of the events.
 
     Raises:
         ModelError: A definition differs.
@@ -114,9 +124,13 @@ def check_classes(model: FoundModel, classes: Sequence[str]) -> None:
 def check_unseen_events(
     models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS
 ) -> list[str]:
-    """Refuse models that were trained, or chosen, on events of the evaluation.
+    """Refuse models that were trained, or chosen by their validation, on events to evaluate.
 
-    Copies of training events are known by their `keys`; see `distinct_keys`.
+    Args:
+        models: The models.
+        files: Features of the events to evaluate.
+        keys: Hashes of the content of these events, by which copies of training events in other
+            files are found; see `distinct_keys`.
 
     Returns:
         Names of the models whose training events are unknown.

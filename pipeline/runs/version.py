@@ -34,9 +34,10 @@ AnyCounters = TypeVar("AnyCounters", bound=Counters)
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """A folder of files that a manifest names."""
+    """A folder of files that a manifest names: the base of versions and promoted models."""
 
     name: str
+    """Number and digest, such as `0002-1f0a93bc`; the folder has this name."""
     folder: Path
     manifest: Manifest
 
@@ -54,7 +55,9 @@ class OutputFolder:
         ]
 
     def verified(self, patterns: Collection[str] = ("*",)) -> Self:
-        """This version, after a check of its files of some patterns.
+        """Return this version, after a check of its files whose paths match a pattern.
+
+        Large files are not read whole; see `damaged_files`.
 
         Raises:
             DamagedOutputError: A file is gone or not what was written.
@@ -63,12 +66,16 @@ class OutputFolder:
         return self
 
     def check_files(self, files: Collection[OutputFile]) -> None:
-        """Refuse files of this version that are gone or not what was written."""
+        """Refuse files of this version that are gone or not what was written.
+
+        Raises:
+            DamagedOutputError: There is such a file.
+        """
         for file in damaged_files(self.folder, files):
             raise self.damage_of(file)
 
     def damage_of(self, file: OutputFile) -> DamagedOutputError:
-        """The error for a damaged file of this version."""
+        """Return the error for a damaged file of this version, which the caller raises."""
         damage = "its content is another" if file.exists(self.folder) else "it is gone"
         return DamagedOutputError(file.location(self.folder), damage, self.writer)
 
@@ -95,13 +102,17 @@ class Version(OutputFolder):
         return self.manifest.made_from or self.manifest.fingerprint
 
     def ran_same_code(self, *entry_points: str) -> bool:
-        """Whether all code below some entry points means the same as when it was made."""
+        """Return whether the code of some modules, and of all that they import, is unchanged.
+
+        Compared with the code that made this version, only comments and the like may differ; see
+        `code_digests`.
+        """
         recorded = self.made_from.code
         digests = code_digests(entry_points)
         return all(recorded.get(module) == digest for module, digest in digests.items())
 
     def counters(self, counters_type: type[AnyCounters]) -> AnyCounters:
-        """Its counters as a class of `pipeline.runs.counters`.
+        """Return the counters in its manifest as a class of `pipeline.runs.counters`.
 
         Raises:
             RunFolderError: A key is missing or wrong.
@@ -118,6 +129,7 @@ class Version(OutputFolder):
         return self._read_key("config", self.manifest.config, RecordedConfig)
 
     def _read_key(self, key: str, section: dict[str, Any], model_type: type[AnyModel]) -> AnyModel:
+        """Return a section of the manifest as a value of a pydantic class; `key` is its name."""
         remedy = f"`python -m pipeline {self.writer}` makes it again."
         path = self.folder / MANIFEST
         return check_document(section, TypeAdapter(model_type), path=path, remedy=remedy, key=key)
@@ -131,12 +143,15 @@ class PromotedModel(OutputFolder):
 
 
 def check_output_files(path: Path) -> None:
-    """Refuse a damaged file of a version, or a folder with one; other paths are passed over.
+    """Refuse a path in a version folder if the file, or a file below it, is damaged.
+
+    A path that lies in no version folder is passed over: nobody knows what it should hold.
 
     Raises:
         DamagedOutputError: A file is gone or not what was written.
     """
     path = path.absolute()
+    # The version is the path itself or a folder around it.
     for folder in (path, *path.parents):
         if not VERSION_NAME.fullmatch(folder.name):
             continue
@@ -148,7 +163,10 @@ def check_output_files(path: Path) -> None:
 
 
 def _version_in(folder: Path) -> Version | PromotedModel | None:
-    """The version in a folder; None if it holds no manifest of this release."""
+    """Return the version or promoted model in a folder.
+
+    None if it holds no readable manifest of this release.
+    """
     with suppress(RunFolderError):
         manifest = read_manifest(folder / MANIFEST, StageManifest, remedy="")
         if isinstance(manifest, StageManifest):

@@ -39,7 +39,9 @@ AnyVersion = TypeVar("AnyVersion", bound=OutputFolder)
 
 
 class VersionStore(ABC, Generic[AnyVersion]):
-    """The versions of one stage, or the promoted models of one network.
+    """Stores the versions of one stage, or the promoted models of one network.
+
+    A version is a folder with a manifest; one of them is in use. See the module for the layout.
 
     Args:
         name: The stage or network.
@@ -78,7 +80,9 @@ class VersionStore(ABC, Generic[AnyVersion]):
     # The version in use.
 
     def current(self) -> AnyVersion | None:
-        """The version that the pointer names; None before the first, or if earlier code made it.
+        """Return the version that the pointer names: the one in use.
+
+        None before the first version, or if earlier code made it.
 
         Raises:
             RunFolderError: The pointer or the manifest is damaged.
@@ -87,18 +91,19 @@ class VersionStore(ABC, Generic[AnyVersion]):
         return None if name is None else self._read_version(name)
 
     def readable_current(self) -> AnyVersion | None:
-        """The version in use; None if it is damaged: the command that needs it says so."""
+        """Return the version in use; None also if it is damaged, which `current` would raise."""
         try:
             return self.current()
         except RunFolderError:
             return None
 
     def name_in_use(self) -> str | None:
-        """The name of the version in use; None if there is no pointer.
+        """Return the name of the version in use; None if there is no pointer.
 
         Raises:
             RunFolderError: The pointer is damaged, or there is no such version.
         """
+        # A symbolic link to nowhere is damage; `exists` would take it for a missing pointer.
         if not os.path.lexists(self.pointer):
             return None
         name = read_state(self.pointer, POINTER_TYPE, remedy=self._remedy).version
@@ -108,7 +113,7 @@ class VersionStore(ABC, Generic[AnyVersion]):
         return name
 
     def is_in_use(self, folder: Path) -> bool:
-        """Whether the pointer names this version folder."""
+        """Return whether the pointer names this version folder; no damaged pointer does."""
         try:
             return self.name_in_use() == folder.name
         except RunFolderError:
@@ -121,26 +126,29 @@ class VersionStore(ABC, Generic[AnyVersion]):
     # All versions.
 
     def version(self, name: str) -> AnyVersion | None:
-        """A version of a name; None if it is gone or damaged, or if earlier code made it."""
+        """Read the version of a name; None if it is gone or damaged, or if earlier code made it."""
         try:
             return self._read_version(name)
         except RunFolderError:
             return None
 
     def manifest_of(self, name: str) -> Manifest | None:
-        """Manifest of a version; None if it is gone or damaged."""
+        """Read the manifest of a version, also of earlier code; None if it is gone or damaged."""
         try:
             return self._read_manifest(name)
         except RunFolderError:
             return None
 
     def complete(self) -> list[str]:
-        """Names of all complete versions, the oldest first."""
+        """Return the names of all complete versions (those with a manifest), the oldest first."""
         names = [path.name for path in self._version_folders() if (path / MANIFEST).exists()]
         return sorted(names, key=number_of)
 
     def unfinished(self) -> list[Path]:
-        """Version folders of ours without a manifest, which killed runs left, the newest first."""
+        """Return the version folders of ours without a manifest, the newest first.
+
+        Killed runs left them, or a run is writing one now.
+        """
         folders = [
             path
             for path in self._version_folders()
@@ -149,27 +157,43 @@ class VersionStore(ABC, Generic[AnyVersion]):
         return sorted(folders, key=lambda path: number_of(path.name), reverse=True)
 
     def holds(self, path: str, file: OutputFile) -> bool:
-        """Whether a path is that of a file in any version."""
+        """Return whether a path is that of a certain file in any version of this store.
+
+        Args:
+            path: The path or URL, for example of a file in which damage was found.
+            file: The file of a version. On object storage its own URL is compared, else its path
+                below the version folder, whichever version that is.
+        """
         if file.lies_in:
             return path == f"{file.lies_in}/{file.path}"
         absolute, folder = Path(path).absolute(), self.folder.absolute()
         if not absolute.is_relative_to(folder):
             return False
+        # The first part is the name of the version.
         _, *inner_parts = absolute.relative_to(folder).parts
         return Path(*inner_parts) == Path(file.path)
 
     # New versions.
 
     def next_folder(self, digest: str) -> Path:
-        """Folder of the next version, which this does not create."""
+        """Return the folder of the next version, which this does not create.
+
+        Its name is the next number and the first 8 letters of `digest`, as in `0002-1f0a93bc`.
+        """
         # Unfinished folders count: processes of a killed run must not find their folder again.
         numbers = [number_of(path.name) for path in self._version_paths()]
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
 
     def create(self, folder: Path, *, keep: Collection[Path] = (), note: str = "") -> None:
-        """Create an empty version folder, and remove those of killed runs but for some to keep.
+        """Create an empty version folder, and remove those that killed runs left.
 
-        `note` is kept in the folder; see `own_folders.read_note`.
+        Args:
+            folder: The new folder.
+            keep: Folders of killed runs that stay.
+            note: A text that is stored in the folder; see `own_folders.read_note`.
+
+        Raises:
+            RunFolderError: The disk cannot be written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +208,16 @@ class VersionStore(ABC, Generic[AnyVersion]):
         manifest: Mapping[str, Any],
         outputs: Iterable[OutputFile],
     ) -> AnyVersion:
-        """Write the manifest of a version whose files are on the disk, and put it in use."""
+        """Write the manifest of a version whose files are on the disk, and put it in use.
+
+        Args:
+            folder: The version folder.
+            manifest: All keys but those about the files.
+            outputs: The files of the version.
+
+        Returns:
+            The version, as it is read back from the disk.
+        """
         document = sealed_manifest(
             {
                 "manifest_version": MANIFEST_VERSION,
@@ -200,7 +233,7 @@ class VersionStore(ABC, Generic[AnyVersion]):
         return version
 
     def update_manifest(self, version: OutputFolder, **changes: Any) -> None:
-        """Replace keys of the manifest of a version."""
+        """Replace keys of the manifest of a version on disk; `version` itself does not change."""
         path = version.folder / MANIFEST
         document = read_json(path, remedy=self._remedy)
         write_atomically(path, sealed_manifest({**document, **changes}))
@@ -208,7 +241,11 @@ class VersionStore(ABC, Generic[AnyVersion]):
     # Removal.
 
     def may_remove(self, folder: Path) -> bool:
-        """Whether a folder is ours, no running job claims it, and no symbolic link leads to it."""
+        """Return whether a folder may be removed.
+
+        It may if this code made it, no running job has claimed it, and the folders around it in
+        the run folder are no symbolic links.
+        """
         return own_folders.is_ours(folder) and not is_claimed(folder) and not self._is_linked()
 
     def remove_unfinished(self, *, keep: Collection[Path] = ()) -> None:
@@ -220,7 +257,10 @@ class VersionStore(ABC, Generic[AnyVersion]):
     def remove(
         self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None
     ) -> None:
-        """Remove versions."""
+        """Remove versions that are ours; `on_removed` is called with each folder afterwards.
+
+        All manifests come first, so that after a kill no half removed version counts as complete.
+        """
         self._remove_manifests(folders)
         for folder in folders:
             own_folders.remove(folder)
@@ -248,15 +288,18 @@ class VersionStore(ABC, Generic[AnyVersion]):
 
 
 def listed(folder: Path) -> list[Path]:
-    """The paths in a folder, in order; empty if there is no such folder.
+    """Return the paths in a folder, in order; empty if there is no such folder.
 
-    `glob` hides errors, and of a folder that seems to be empty all stored files would be removed.
+    Unlike `glob`, this raises an error for a folder that cannot be read: if that seemed to be
+    empty, all its stored files would count as unused and be removed.
     """
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def number_of(name: str) -> int:
-    """Number of a version, by which versions are ordered: as text, 10000 is before 9999.
+    """Return the number in the name of a version, by which versions are ordered.
+
+    As text, 10000 would come before 9999.
 
     Examples:
         >>> number_of("0002-1f0a93bc")
