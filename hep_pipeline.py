@@ -22,7 +22,10 @@ _PACKAGES = ("hep_core", "ingestion", "features", "models", "training", "pipelin
 
 
 def main() -> None:
-    """Run the command line of the packages beside this file, whatever PYTHONPATH holds."""
+    """Run the command line of the packages beside this file, whatever PYTHONPATH holds.
+
+    The folder of this file is put first in the search path of Python, and stays there.
+    """
     sys.path.insert(0, _ROOT)
     from pipeline.__main__ import main as run  # noqa: PLC0415 - the path is right only now
 
@@ -30,7 +33,14 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """A name of `pipeline.api`, imported at its first use: the command line does not need it."""
+    """Return a name of `pipeline.api`, which is imported at its first use.
+
+    The command line does not need that module. Python calls this for names that the module lacks.
+
+    Raises:
+        AttributeError: `pipeline.api` has no such public name.
+    """
+    # Python and tools ask for names such as `__path__`, which must import nothing.
     is_special = name.startswith("__") and name != "__all__"
     if not is_special:
         _load_packages()
@@ -59,6 +69,7 @@ def _load_packages() -> None:
 
 
 def _load_package(name: str) -> None:
+    """Import a package from the folder of this file, and no other, under its name."""
     spec = PathFinder.find_spec(name, [_ROOT])
     if spec is None or spec.loader is None:
         raise ImportError(
@@ -69,6 +80,7 @@ def _load_package(name: str) -> None:
 
 
 def _is_ours(module: ModuleType) -> bool:
+    """Return whether a loaded module is a package in the folder of this file."""
     folders = getattr(module, "__path__", ())
     return any(os.path.dirname(folder) == _ROOT for folder in folders)  # noqa: PTH120
 

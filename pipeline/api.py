@@ -52,7 +52,7 @@ class Run(NamedTuple):
     """Where the outputs of `ingest` and `features` lie if not in the folder."""
 
     def output(self, stage: str) -> Path:
-        """Folder of the output of a stage.
+        """Return the folder of the output of a stage, after its files were checked.
 
         Raises:
             NoOutputYetError: The stage has not run yet.
@@ -67,27 +67,24 @@ class Run(NamedTuple):
         return version.verified().folder
 
     def dataset(self) -> FeatureDataset:
-        """The features: classes, definitions, weights, and the files of each split."""
+        """Return the features: classes, definitions, weights, and the files of each split."""
         return FeatureDataset.load(self.output("features"))
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes, in the order of labels and probabilities."""
+        """Return the names of the classes, in the order of labels and probabilities."""
         return self.dataset().classes
 
     def events(self) -> ak.Array:
-        """All ingested events as records.
-
-        Their collections are lists of records, in GeV and radians.
-        """
+        """Return all ingested events as records; collections are lists of records [GeV, rad]."""
         return ak.from_parquet(self._store("ingest").data_folder(self.output("ingest")) / "events")
 
     def features(self, split: str = "test") -> pa.Table:
-        """Features of the events of a split: `train`, `val` or `test`."""
+        """Return the features of the events of a split: `train`, `val` or `test`."""
         return pa.concat_tables([read_parquet(file) for file in self.dataset().files(split)])
 
     def histograms(self) -> dict[str, hist.Hist[Any]]:
-        """Distributions of all features by name (`hlf.ht`).
+        """Return the distributions of all features by name (`hlf.ht`).
 
         Axes: the feature, the number of the class.
         """
@@ -96,9 +93,9 @@ class Run(NamedTuple):
         return load_histograms(self.output("features"))
 
     def predictions(self, network: str) -> pa.Table:
-        """Probabilities of a network for the events of the test split.
+        """Return the probabilities of a network for the events of the test split, a row for each.
 
-        `file_uuid` and `entry` identify an event.
+        `file_uuid` and `entry`, the number in the file from 0, identify an event.
         """
         return read_parquet(self.output("evaluate") / network / "predictions.parquet")
 
@@ -109,7 +106,7 @@ class Run(NamedTuple):
         return metrics
 
     def classifier(self, network: str) -> EventClassifier:
-        """A trained network, in use or not."""
+        """Return a trained network, in use or not."""
         return load_classifier(self.output("train") / network)
 
     def _store(self, stage: str) -> StageStore:
@@ -118,7 +115,7 @@ class Run(NamedTuple):
 
 
 def load_run(name: str | Path) -> Run:
-    """A finished run.
+    """Return a finished run.
 
     Args:
         name: A run folder, or the name or path of a config.
@@ -135,7 +132,7 @@ def load_run(name: str | Path) -> Run:
 
 
 def current_model(run: Run | str | Path, network: str | None = None) -> EventClassifier:
-    """The model that `promote` put in use.
+    """Return the model that `promote` put in use.
 
     Args:
         run: A run, or its folder.
@@ -150,16 +147,16 @@ def current_model(run: Run | str | Path, network: str | None = None) -> EventCla
 
 
 def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) -> pa.Table:
-    """Scores of all entries of ROOT files without labels, as the command `predict` writes them.
+    """Score all entries of ROOT files without labels, as the command `predict` does.
 
     Args:
         files: Paths, globs or URLs.
         model: From `current_model`, `load_classifier` or `Run.classifier`.
 
     Returns:
-        Arrow: `file`, `entry`, `flag` (0 with scores), `predicted` (-1 without scores),
-            `probability_<class>` (NaN
-        without scores).
+        Arrow table with a row for each entry: `file`, `entry`, `flag` (0 with scores), `predicted`
+        (index of the likeliest class, -1 without scores), `probability_<class>` (NaN without
+        scores).
 
     Raises:
         hep_core.input_errors.InputFileError: A file is missing or cannot be read.
@@ -170,6 +167,7 @@ def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) ->
     types = {"file": pa.string(), "entry": pa.int64(), "flag": pa.int8(), "predicted": pa.int64()}
     types |= dict.fromkeys(probability_branches(model.classes), pa.float32())
     schema = pa.schema(types)
+    # The empty table gives the columns also if no file has entries.
     tables = [schema.empty_table()]
     for info in infos:
         for raw, scored in model.entries(info, settings):

@@ -77,23 +77,26 @@ class CliOptions(NamedTuple):
     """The options that all commands share."""
 
     config: str
+    """A YAML file, or the name of a shipped config."""
     overrides: list[str]
+    """Texts `a.b=c`: those of the environment, then those of `--set`."""
     wait: float = 0.0
+    """How long to wait for another run on the run folder [s]."""
 
     def with_override(self, key: str, value: object) -> CliOptions:
-        """The same options with one more override, unless its value is None."""
+        """Return the options with one more override, unless its value is None."""
         if value is None:
             return self
         return self._replace(overrides=[*self.overrides, f"{key}={value}"])
 
     def run_folder(self) -> RunFolder:
-        """The run folder of this config; this writes nothing."""
+        """Read the config and return its run folder; nothing is written."""
         from pipeline.run_folder import RunFolder
 
         return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
 
     def command_line(self, *arguments: str) -> str:
-        """The line that a user types for a command with these options; credentials are hidden."""
+        """Return what a user types for a command with these options; credentials are hidden."""
         command_line = ["python", "-m", "pipeline", *arguments, "--config", self.config]
         for override in self.overrides:
             command_line += ["--set", hide_credentials(override)]
@@ -124,8 +127,13 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     """Register a function as a command and return it unchanged.
 
     The command has the function's name; its help is the docstring. The first argument of the
-    function is a `CliOptions`; its other arguments are options of this command alone. `without`
-    names options that the command lacks: `wait` where it never waits for another run.
+    function is a `CliOptions`; its other arguments are options of this command alone. Typer, which
+    reads options from a signature, gets a function with the options of both kinds.
+
+    Args:
+        work: The function.
+        without: Names of options that the command lacks: `wait` where it never waits for another
+            run.
     """
 
     def run(
@@ -136,14 +144,17 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
         **arguments: Any,
     ) -> None:
         def start() -> None:
-            # Before any lock: of two copies one would wait for the other.
+            # This comes before any lock, since of two copies of a command one would wait for the
+            # other.
             _check_single_process()
             options = CliOptions(config, [*_overrides_of_environment(), *(overrides or [])], wait)
             work(options, **arguments)
 
         guard(start, debug=debug)
 
+    # The first parameter is the `CliOptions`.
     _, *own_parameters = inspect.signature(work, eval_str=True).parameters.values()
+    # The last parameter is `**arguments`.
     *shared_parameters, _ = inspect.signature(run, eval_str=True).parameters.values()
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -161,7 +172,8 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
 def stage_command(name: str, description: str, *, is_optional: bool = False) -> None:
     """Register the command of a stage without options of its own.
 
-    An optional stage is one that only some configs ask for; its command has `--if-wanted`.
+    An optional stage is one that only some configs ask for; its command has `--if-wanted`, with
+    which it does nothing under other configs.
     """
 
     def work(
@@ -186,7 +198,10 @@ def stage_command(name: str, description: str, *, is_optional: bool = False) -> 
 
 
 def run_stages(options: CliOptions, *names: str, force: bool, exit_code: bool) -> None:
-    """Run those of the named stages that are stale."""
+    """Run those of the named stages that are stale, or all of them with `force`.
+
+    With `exit_code` the command ends with exit code 99 if no stage ran.
+    """
     from pipeline.commands.run import run
 
     has_run = run(options.run_folder(), names, force=force)
@@ -194,18 +209,19 @@ def run_stages(options: CliOptions, *names: str, force: bool, exit_code: bool) -
 
 
 def end_command(*, did: bool, exit_code: bool) -> None:
-    """End with exit code 99 if the command did nothing and the user asked for that code."""
+    """End with exit code 99 if the command did nothing and the user gave `--exit-code`."""
     if exit_code and not did:
         raise typer.Exit(Exit.NOTHING_TO_DO)
 
 
 def _check_single_process() -> None:
-    """Refuse to be one of several copies of a command.
+    """Refuse to be one of several copies of a command, which mpirun or srun has started.
 
-    Ranks of our own training do not come here: they run another program.
+    Both set a variable with the number of copies. Ranks of our own training run another program, so
+    they do not come here.
 
     Raises:
-        MachineError: mpirun or srun has started this command several times.
+        MachineError: There are several copies.
     """
     for variable, launcher in _LAUNCHER_BY_VARIABLE.items():
         num_copies = os.environ.get(variable, "1")
@@ -219,6 +235,7 @@ def _check_single_process() -> None:
 
 
 def _overrides_of_environment() -> list[str]:
+    """Return the texts `a.b=c` of HEP_PIPELINE_SET, split as a shell does."""
     try:
         return shlex.split(os.environ.get(SET_VARIABLE, ""))
     except ValueError as cause:
@@ -226,7 +243,10 @@ def _overrides_of_environment() -> list[str]:
 
 
 def require_at_most_one(**options: object) -> None:
-    """Refuse options of which only one would have an effect; `options` are their values by name."""
+    """Refuse options of which only one would have an effect.
+
+    `options` are their values by name; an option that is not given has a false value.
+    """
     given_names = [f"--{name}" for name, value in options.items() if value]
     if len(given_names) > 1:
         raise ConfigError(
@@ -235,11 +255,11 @@ def require_at_most_one(**options: object) -> None:
 
 
 def print_lines(*lines: object) -> None:
-    """Print lines of a command's result."""
+    """Print lines of a command's result to the standard output, without markup."""
     for line in lines:
         out.print(str(line), markup=False)
 
 
 def print_json(result: object) -> None:
-    """Print a command's result as JSON."""
+    """Print a command's result as JSON to the standard output."""
     out.print_json(json.dumps(result, ensure_ascii=False))

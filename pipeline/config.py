@@ -47,6 +47,7 @@ SHIPPED: Final = Path(__file__).parent / "configs"
 
 
 def _folder_of_bucket(name: str) -> str:
+    """Return the folder on object storage without a slash at the end, or refuse another text."""
     if not _STORAGE.fullmatch(name):
         # The text is not repeated: there may be credentials in it.
         raise ValueError(
@@ -110,12 +111,19 @@ class Config(SettingsSection):
 
     @property
     def signals(self) -> list[str]:
-        """Names of the signal classes: as set, or the only class with an obvious name."""
+        """Return the names of the signal classes: as set, or the only class with an obvious name.
+
+        Obvious names are signal, sig, s and, if all classes are among the published ones, ttbar.
+
+        Raises:
+            ConfigError: None is set, and no name, or more than one, is obvious.
+        """
         if self.evaluate.signals:
             return self.evaluate.signals
         class_by_plain_name = {plain(name): name for name in self.classes}
         candidates = [name for name in _SIGNALS if name in class_by_plain_name]
-        # The top quark is a background of many searches.
+        # The top quark is a background of many searches, so ttbar counts only among published
+        # classes.
         has_other_top = "ttbar" in candidates and not class_by_plain_name.keys() <= _PUBLISHED
         if len(candidates) != 1 or has_other_top:
             raise ConfigError(
@@ -126,9 +134,11 @@ class Config(SettingsSection):
 
     @property
     def trigger_luminosity(self) -> float | None:
-        """Instantaneous luminosity of trigger rates [1/(cm2 s)].
+        """Return the instantaneous luminosity of trigger rates [1/(cm2 s)], or None.
 
-        None for an offline analysis, which counts events.
+        None is for an offline analysis, which counts events of an integrated luminosity. An
+        analysis is offline with data, or a stated integrated luminosity, unless
+        `evaluate.luminosity` is set.
         """
         if self.evaluate.luminosity is not None:
             return self.evaluate.luminosity
@@ -138,15 +148,17 @@ class Config(SettingsSection):
     @field_validator("run_dir", mode="before")
     @classmethod
     def _run_dir_is_local(cls, value: object) -> object:
+        """Refuse a URL as run folder; other values of text become a path."""
         return local_folder(value) if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Self:
+        """Refuse sections that contradict each other."""
         check_consistency(self)
         return self
 
     def normalisation(self) -> dict[str, float | str | None]:
-        """Dotted keys of what normalises the samples, with their values."""
+        """Return the values that normalise the samples, cross-sections and sums, by dotted key."""
         values: dict[str, float | str | None] = {}
         for sample in self.samples:
             values[f"samples.{sample.name}.cross_section_pb"] = sample.cross_section_pb
@@ -154,19 +166,24 @@ class Config(SettingsSection):
         return values
 
     def trainings_of(self, network: ModelName) -> dict[str, TrainSettings]:
-        """The settings of each training of a network, by the name of its folder; see `train.seeds`.
+        """Return the settings of each training of a network, by the name of its folder.
 
-        The first one has the name of the network.
+        `train.seeds` is how many trainings there are; they differ by their seed only. The first one
+        has the name of the network, the others `<network>-seed-<seed>`.
         """
         settings = self.training_of(network)
         trainings = {network: settings}
         for offset in range(1, settings.seeds):
+            # Seeds above the highest continue from 0.
             seed = (settings.seed + offset) % SEEDS
             trainings[f"{network}-seed-{seed}"] = settings.model_copy(update={"seed": seed})
         return trainings
 
     def training_of(self, network: ModelName) -> TrainSettings:
-        """The training settings of a network, before the results of a grid search replace some."""
+        """Return the training settings of a network, without results of a grid search.
+
+        Its own values in `train_by_network` replace the common ones in `train`.
+        """
         common_settings = self.train.model_dump(exclude_unset=True)
         own_settings = self.train_by_network.get(network, {})
         return TrainSettings.model_validate({**common_settings, **own_settings})
@@ -180,35 +197,45 @@ class LoadedConfig(NamedTuple):
     """The file, then the options."""
 
     def source(self, keys: Keys) -> str:
-        """The last `--set` that gives a value or a part of it, or the file, or `default`."""
+        """Return the last `--set` that gives a value or a part of it, or the file, or `default`."""
         return source_of(keys, self.sources)
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config; see `load`."""
+    """Read and check a config; see `load`, which also returns the sources of its values."""
     return load(name, overrides).config
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read a config.
+    """Read and check a config, and keep where each value comes from.
+
+    The file is read and its paths written out; options replace values; pydantic checks the result.
+    Plugins are imported before the check, since they add keys. Secrets of the config are hidden in
+    all later output.
 
     Args:
         name: The path of a YAML file, or the name of a shipped config (`demo`).
         overrides: Texts `a.b=c`; c is read as YAML.
+
+    Raises:
+        ConfigError: There is no such file, or something in it, or an option, is wrong.
     """
     path = find_config(name)
-    # Relative paths in a config that comes with the code start at the current folder.
+    # Relative paths in a config that comes with the code start at the current folder, which is
+    # empty here.
     is_shipped = path.resolve().parent == SHIPPED.resolve()
     folder = "" if is_shipped or path.parent.resolve() == Path.cwd() else path.parent
     values = read_mapping(path)
     locate_paths(values, folder, str(path))
+    # The copy keeps the values of the file, since options change `values`.
     sources = [ConfigSource((), copy.deepcopy(values), path.name if is_shipped else str(path))]
-    # Plugins add sections, in which the other options may set keys.
+    # Plugins add sections, in which the other options may set keys; so they come first.
     plugin_overrides = [text for text in overrides if re.match(r"plugins\s*=", text)]
     other_overrides = [text for text in overrides if text not in plugin_overrides]
     sources += [apply_override(values, text, Config) for text in plugin_overrides]
     _load_plugins(values, "" if plugin_overrides else folder)
     sources += [apply_override(values, text, Config) for text in other_overrides]
+    # Paths of the file are written out already, so this changes those of options.
     locate_paths(values, "", "--set")
     try:
         config = Config.model_validate(values)
@@ -219,7 +246,13 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def _load_plugins(values: dict[str, Any], folder: Path | str) -> None:
-    """Import the plugins of a config before it is read, and write out their paths."""
+    """Import the plugins of a config, and replace their paths in `values` by absolute ones.
+
+    A process can load the plugins of one config only.
+
+    Raises:
+        ConfigError: The value is no list of texts, or this process has loaded other plugins.
+    """
     names = values.get("plugins", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError("plugins: give a list of Python files or modules, such as [mine.py].")
@@ -236,7 +269,11 @@ def _load_plugins(values: dict[str, Any], folder: Path | str) -> None:
 
 
 def find_config(name: str) -> Path:
-    """The file of a config, given by path or by the name of a shipped config."""
+    """Return the file of a config, given by path or by the name of a shipped config.
+
+    Raises:
+        ConfigError: There is neither; the message names a similar one.
+    """
     path = Path(expand_path(name))
     if path.is_file():
         return path

@@ -16,6 +16,7 @@ from ingestion.errors import FilesToComeError
 from models.errors import ModelError
 from training.errors import TrainingError
 
+#: Length at which a text in a message is cut.
 _MAX_LETTERS: Final = 500
 #: Error numbers of a disk that is full or read-only.
 _FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
@@ -52,9 +53,9 @@ class StorageInUseError(RunFolderError):
 def cannot_write(
     path: Path | str, cause: BaseException, *, alternative: str = "another run_dir"
 ) -> RunFolderError:
-    """The error for a file or folder that the system does not let us write.
+    """Make the error for a file or folder that the system does not let us write.
 
-    `alternative` is what the message proposes.
+    `alternative` is what the message proposes to choose instead.
     """
     return RunFolderError(
         f"{path} cannot be written ({cause}). Check space and permissions, and limits of file "
@@ -102,7 +103,9 @@ MISSING_INPUT_ERRORS: Final = (FilesToComeError, NoOutputYetError)
 
 
 def nearest(name: str, available: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or all valid names.
+    """Return advice on an unknown name: ` Did you mean 'x'?`, or a list of all valid names.
+
+    A name is similar if difflib finds at least half of it the same. The text starts with a space.
 
     Examples:
         >>> nearest("isolation_con", ["isolation_cone", "min_jet_pt"])
@@ -116,15 +119,15 @@ def nearest(name: str, available: Iterable[str]) -> str:
 
 
 def truncated(text: str) -> str:
-    """A text, cut if it is very long."""
+    """Return a text, cut after 500 characters."""
     return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} ..."
 
 
 def full_disk_error(error: BaseException | None) -> OSError | None:
-    """The error of the system, if an error comes from a disk that is full or read-only; else None.
+    """Return the system's error of a full or read-only disk that caused an error; else None.
 
-    Libraries that then fail to close a half-written file raise another error, with this one as its
-    context.
+    It searches the chain of causes. Libraries that then fail to close a half-written file raise
+    another error, with this one as its context.
 
     Examples:
         >>> full_disk_error(OSError(errno.ENOSPC, "No space left on device"))

@@ -4,27 +4,31 @@ Airflow lives in an environment of its own (`make airflow-setup`), so this file 
 the pipeline. The tasks exchange no data: each finds in the run folder what the earlier ones left
 there.
 
-**Which files.** A run of the schedule, or by hand, takes all files that are there. A backfill, or a run by hand with
-`until`, takes the files from before its end. It works in a run folder of its own
+**Which files.** A run of the schedule, or by hand, takes all files that are there. A backfill, or a
+run by hand with `until`, takes the files from before its end. It works in a run folder of its own
 (`<run_dir>-until/<end>`), and neither simulates, promotes nor tracks. So no way to start a run
 removes anything from the events that the run folder has.
 
-**Colours.** Skipped: there was nothing to do, or no files have come. Up for reschedule: it waits for files, or for
-another run that holds the run folder, and occupies no slot. Failed: the last lines of the log say
-why.
+**Colours.** Skipped: there was nothing to do, or no files have come. Up for reschedule: it waits
+for files, or for another run that holds the run folder, and occupies no slot. Failed: the last
+lines of the log say why.
 
 The form of the Trigger button asks for the parameters. Environment variables of Airflow's processes
 give the rest; all have defaults, and none changes the graph:
 
-    HEP_PIPELINE_DIR            folder that the commands run in; default: the checkout that holds
-    this file HEP_PIPELINE_PYTHON         interpreter that has the pipeline installed; default:
-    .venv/bin/python in that folder HEP_PIPELINE_CONFIG         default of the parameter `config`;
-    default: demo HEP_PIPELINE_TRACK          default of the parameter `track`, yes or no; default:
-    no HEP_PIPELINE_KEEP           default of the parameter `keep`; default: none, so that nothing
-    is removed HEP_PIPELINE_SCHEDULE       cron expression or preset, in UTC; default: @daily;
-    "none" for runs by hand only HEP_PIPELINE_CPU_POOL       pool of all tasks but the training,
-    which must exist; default: default_pool HEP_PIPELINE_GPU_POOL       pool of the training, which
-    must exist; default: default_pool
+    HEP_PIPELINE_DIR        folder that the commands run in;
+                            default: the checkout that holds this file
+    HEP_PIPELINE_PYTHON     interpreter that has the pipeline installed;
+                            default: .venv/bin/python in that folder
+    HEP_PIPELINE_CONFIG     default of the parameter `config`; default: demo
+    HEP_PIPELINE_TRACK      default of the parameter `track`, yes or no; default: no
+    HEP_PIPELINE_KEEP       default of the parameter `keep`;
+                            default: none, so that nothing is removed
+    HEP_PIPELINE_SCHEDULE   cron expression or preset, in UTC; default: @daily;
+                            "none" for runs by hand only
+    HEP_PIPELINE_CPU_POOL   pool of all tasks but the training, which must exist;
+                            default: default_pool
+    HEP_PIPELINE_GPU_POOL   pool of the training, which must exist; default: default_pool
 
 A cluster policy of Airflow (`airflow_local_settings.py`) changes retries, timeouts or the owner for
 a site.
@@ -56,11 +60,14 @@ class Task(NamedTuple):
     """A command of the pipeline as a task."""
 
     name: str
+    """The command, and the name of the task."""
     options: tuple[str, ...]
+    """Its options on the command line."""
     doc: str
+    """Its description on the page of Airflow."""
 
 
-#: With `--exit-code` the exit code says that there was nothing to do.
+#: The tasks in their order. With `--exit-code` a command ends with 99 if there was nothing to do.
 TASKS: Final = (
     Task(
         "simulate",
@@ -110,27 +117,34 @@ PERMANENT: Final = {
     2: "the command line or the config is wrong",
     3: "this is a bug of the pipeline",
 }
-#: Other exit codes: nothing had to be done; another run holds the run folder; the input does not
-#: exist yet.
+#: Exit codes that are no failures: there was nothing to do; another run holds the run folder; the
+#: input does not exist yet.
 IDLE, IN_USE, NOT_THERE = 99, 75, 66
 SECONDS_PER_HOUR: Final = 3600
+#: The folder that the commands run in.
 DIR: Final = Path(os.environ.get("HEP_PIPELINE_DIR", Path(__file__).parents[2])).resolve()
 
 
 class StageTask(BaseSensorOperator):
     """A command of the pipeline in its own interpreter; no shell reads its words.
 
-    It is a sensor: where it must wait, Airflow starts it again later, and nothing is occupied
-    meanwhile.
+    It is a sensor, a task that Airflow asks again and again whether it is done. Where the command
+    must wait, Airflow starts it again later, and nothing is occupied meanwhile.
     """
 
     def __init__(self, *, task: Task, **options: Any) -> None:
         super().__init__(task_id=task.name, mode="reschedule", doc_md=task.doc, **options)
         self.task = task
         self._hook: SubprocessHook | None = None
+        """The running command; None before it starts."""
 
     def poke(self, context: Any) -> bool:
-        """Run the command; returns whether it is done, and False if it must wait.
+        """Run the command; returns True if it is done, and False if it must be started again later.
+
+        A promotion also announces the asset of the model in use, for other DAGs.
+
+        Args:
+            context: What Airflow knows of this run: parameters, dates, assets.
 
         Raises:
             AirflowSkipException: There was nothing to do.
@@ -154,7 +168,7 @@ class StageTask(BaseSensorOperator):
     def on_kill(self) -> None:
         """End the command as Ctrl-C does: it leaves nothing unfinished.
 
-        It is in a session of its own.
+        The command is in a session of its own, so a signal to Airflow's process does not reach it.
         """
         if self._hook is None:
             return
@@ -163,16 +177,26 @@ class StageTask(BaseSensorOperator):
             self._hook.send_sigterm()
 
     def _skip_if_off(self, params: Any, until: dt.datetime | None) -> None:
+        """Skip an optional task whose parameter is off, or whose run has an end for its files.
+
+        Raises:
+            AirflowSkipException: The task is skipped.
+        """
         name = self.task.name
         if name in OPTIONAL and until is not None:
             raise AirflowSkipException(f"{name}: this run is of {until}")
+        # `simulate` has no parameter, so it is never off.
         if name in OPTIONAL and not params.get(name, True):
             raise AirflowSkipException(f"{name}: the parameter `{name}` is off")
         if name == "clean" and params["keep"] is None:
             raise AirflowSkipException("clean: the parameter `keep` is not given")
 
     def _command(self, params: Any, until: dt.datetime | None) -> list[str]:
-        """The command line. A run with an end works in a run folder of its own."""
+        """Return the command line as a list of words.
+
+        A run with an end, `until`, works in a run folder of its own, without storage, on files from
+        before.
+        """
         command = [python(), "-m", "pipeline", self.task.name, *self.task.options]
         if self.task.name == "clean":
             command += ["--keep", str(params["keep"])]
@@ -187,7 +211,11 @@ class StageTask(BaseSensorOperator):
         return command
 
     def _run(self, command: list[str]) -> int:
-        """Run a command, whose lines are logged; returns its exit code."""
+        """Run a command, whose lines are logged; returns its exit code.
+
+        Raises:
+            AirflowFailException: The interpreter or the folder does not exist.
+        """
         self._hook = SubprocessHook()
         try:
             result = self._hook.run_command(command, env=environment(), cwd=str(DIR))
@@ -202,13 +230,15 @@ class StageTask(BaseSensorOperator):
         return exit_code
 
     def _must_wait(self, exit_code: int, params: Any) -> bool:
-        """Whether to look again later, and how long.
+        """Return whether the task must wait, and set for how long it may.
 
-        A wait for files that is over skips, one for a run fails.
+        It waits if another run holds the run folder, or if `ingest` has no files yet. When the time
+        is over, a wait for files skips the task, and a wait for a run fails it. Attributes of this
+        sensor, `timeout` [s] and `soft_fail`, tell Airflow so.
         """
         files_hours = params["files_hours"] if self.task.name == "ingest" else 0
         if exit_code == IN_USE:
-            # Airflow counts from the first wait of a task; `ingest` may have waited for files
+            # Airflow counts from the first wait of a task, and `ingest` may have waited for files
             # before.
             self.timeout = SECONDS_PER_HOUR * (params["lock_hours"] + files_hours)
             self.soft_fail = False
@@ -220,7 +250,7 @@ class StageTask(BaseSensorOperator):
         return False
 
     def _raise_failure(self, exit_code: int) -> None:
-        """Raise the exception of an exit code; 0 is fine."""
+        """Raise the exception that belongs to an exit code; 0 is success."""
         name = self.task.name
         if exit_code == IDLE:
             raise AirflowSkipException(f"{name}: there was nothing to do")
@@ -237,9 +267,10 @@ class StageTask(BaseSensorOperator):
 
 
 def end_of_files(context: Any) -> dt.datetime | None:
-    """The time before which a run takes files, in UTC.
+    """Return the time before which a run takes files, in UTC; None if it takes all.
 
-    None: it takes all files, whatever its logical date is.
+    The parameter `until` gives it, read as UTC without a time zone; else only a backfill has one,
+    the end of its interval.
     """
     until, run = context["params"]["until"], context["dag_run"]
     if until is not None:
@@ -252,7 +283,11 @@ def end_of_files(context: Any) -> dt.datetime | None:
 
 
 def run_dir_of(config: str) -> Path:
-    """The run folder that a config names."""
+    """Return the run folder that a config names; the command `config` prints it.
+
+    Raises:
+        AirflowFailException: The config is wrong, or the interpreter does not exist.
+    """
     command = [python(), "-m", "pipeline", "config", "--json", "--config", config]
     try:
         result = subprocess.run(
@@ -266,14 +301,15 @@ def run_dir_of(config: str) -> Path:
 
 
 def python() -> str:
-    """The interpreter that has the pipeline installed."""
+    """Return the path of the interpreter that has the pipeline installed."""
     return os.environ.get("HEP_PIPELINE_PYTHON", str(DIR / ".venv" / "bin" / "python"))
 
 
 def environment() -> dict[str, str]:
-    """Our environment without Airflow's settings (some are secret) and packages.
+    """Return the environment for a command: ours without Airflow's settings and Python's paths.
 
-    Programs beside the interpreter are found.
+    Some of the settings are secret, and the paths lead to other packages. The folder of the
+    interpreter comes first in PATH, so programs beside it, such as mpirun, are found.
     """
     foreign = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
@@ -283,7 +319,7 @@ def environment() -> dict[str, str]:
 
 
 def flag(variable: str) -> bool:
-    """The value of a variable that is yes or no."""
+    """Return the value of a variable that is yes or no; no if it is not set."""
     value = os.environ.get(variable, "no").strip().lower()
     if value in {"yes", "true", "on", "1"}:
         return True
@@ -293,13 +329,17 @@ def flag(variable: str) -> bool:
 
 
 def schedule() -> CronDataIntervalTimetable | None:
-    """Intervals that follow each other, whatever a site makes of a bare cron expression."""
+    """Return the schedule of the runs, intervals without gaps; None for runs by hand only.
+
+    A bare cron expression may mean points in time or intervals, as a site sets it; this class fixes
+    it.
+    """
     expression = os.environ.get("HEP_PIPELINE_SCHEDULE", "@daily")
     return None if expression == "none" else CronDataIntervalTimetable(expression, timezone="UTC")
 
 
 def dag_params() -> dict[str, Param]:
-    """The parameters of the Trigger button, with the defaults of a scheduled run."""
+    """Return the parameters of the Trigger button, with the defaults of a scheduled run."""
     keep = os.environ.get("HEP_PIPELINE_KEEP")
     return {
         "config": Param(
@@ -341,9 +381,9 @@ def dag_params() -> dict[str, Param]:
 
 
 def pool_options(task_name: str) -> dict[str, Any]:
-    """The pool of a task, which says how many run at once.
+    """Return the options that limit how many tasks of this name run at once.
 
-    Without a pool, no two of the same task do.
+    A pool of Airflow has a number of slots. Without a pool, one task of each name runs at a time.
     """
     variable = "HEP_PIPELINE_GPU_POOL" if task_name == "train" else "HEP_PIPELINE_CPU_POOL"
     pool = os.environ.get(variable)
@@ -355,8 +395,8 @@ with DAG(
     description="ROOT files to trained, evaluated and promoted trigger classifiers",
     doc_md=__doc__,
     schedule=schedule(),
-    # Long ago, but nothing is caught up. Airflow makes no tasks for a run before it, and calls that
-    # a success.
+    # Airflow makes no tasks for a run before this date, and calls that a success. The date is long
+    # ago, but nothing is caught up.
     start_date=dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     catchup=False,
     max_active_runs=1,

@@ -32,8 +32,8 @@ class Yield(NamedTuple):
     def is_uneven(self) -> bool:
         """Return whether some weights differ from others.
 
-        A common factor of all weights, such as a cross-section, is no difference. Equal weights w of
-        N events have (N w)^2 = N (N w^2); for other weights the left side is smaller.
+        A common factor of all weights, such as a cross-section, is no difference. Equal weights w
+        of N events have (N w)^2 = N (N w^2); for other weights the left side is smaller.
         """
         return not math.isclose(self.weight**2, self.events * self.weight2, rel_tol=1e-9)
 
