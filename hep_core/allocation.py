@@ -1,8 +1,9 @@
 """The share of its host that a process may use: cores and memory, and processes killed for memory.
 
-Containers, batch systems and systemd limit a group of processes by cgroups. Version 1 has a
-hierarchy for each controller, version 2 one for all; a host may have both. The limits of all
-groups above a process hold too.
+Containers, batch systems and systemd limit a group of processes by cgroups. A controller limits one
+resource, such as `cpu` or `memory`. Version 1 of cgroups has a hierarchy of groups for each
+controller, version 2 one for all; a host may have both. A group is a folder of the kernel, with
+limits in files. The limits of all groups above that of a process hold too.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Final, NamedTuple
 
 MIB: Final = 2**20
 _ADDRESS_SPACE: Final = "`ulimit -v`"
-#: Messages of libraries without memory or threads of the system, and of batch systems about a
-#: process killed for it.
+#: Messages of libraries to which the system gave no memory or threads, and of batch systems about a
+#: process killed for its memory.
 _LACK: Final = re.compile(
     r"bad_alloc|cannot allocate memory|can't allocate memory|unable to allocate|out ?of ?memory"
     r"|failed to map segment|can't start new thread|unable to create (new )?native thread"
     r"|insufficient memory|not reserve enough space|oom[- _]?kill",
     re.IGNORECASE,
 )
-#: Messages of libraries without memory of a GPU.
+#: Messages of libraries to which a GPU gave no memory.
 _LACK_OF_GPU: Final = re.compile(
     r"\b(CUDA|HIP|MPS|XPU)( error:| backend)? out of memory"
     r"|(cuda|hip)Error(MemoryAllocation|OutOfMemory)"
@@ -35,7 +36,7 @@ _LACK_OF_GPU: Final = re.compile(
 
 
 class MemoryLimit(NamedTuple):
-    """A limit of memory, and what sets it."""
+    """A limit of memory [bytes], and what sets it."""
 
     num_bytes: int
     source: str
@@ -46,7 +47,7 @@ class MemoryLimit(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """The remedy if it does not suffice."""
+        """A sentence that says what to do if the limit does not suffice."""
         if self.source == _ADDRESS_SPACE:
             return (
                 "This limit counts addresses, of which libraries and Java reserve many times what "
@@ -62,6 +63,7 @@ class Cgroup(NamedTuple):
     """A group of processes in one hierarchy of cgroups."""
 
     folder: Path
+    """Folder of the group, which holds the files of its limits."""
     mount: Path
     """Folder of the highest group that this process sees."""
 
@@ -75,9 +77,10 @@ class Cgroup(NamedTuple):
 
 
 def usable_cores(proc: Path = Path("/proc/self")) -> int:
-    """Number of cores that this process may use, by its affinity and the quota of its cgroups.
+    """Number of cores that this process may use, by its affinity and the quotas of its cgroups.
 
-    Like Java, it counts a part of a core as one.
+    Like Java, it counts a part of a core as one. `proc` is the folder in which the kernel describes
+    the process.
     """
     cores: float = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -89,7 +92,10 @@ def usable_cores(proc: Path = Path("/proc/self")) -> int:
 
 
 def _cpu_quota(folder: Path) -> float:
-    """Cores of the CPU quota of a cgroup; infinite without one."""
+    """Number of cores that the CPU quota of a cgroup allows; infinite without a quota.
+
+    A quota is CPU time per period, both in microseconds.
+    """
     quota, _, period = _read(folder / "cpu.max").partition(" ")
     if not quota:
         quota = _read(folder / "cpu.cfs_quota_us")
@@ -101,7 +107,7 @@ def _cpu_quota(folder: Path) -> float:
 
 
 def memory_limit(proc: Path = Path("/proc/self")) -> MemoryLimit:
-    """The lowest limit of the memory of this process."""
+    """The lowest limit of the memory of this process: of the host, its cgroups or its addresses."""
     limits = [_memory_of_host(proc.parent), *_cgroup_limits(proc)]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
@@ -137,7 +143,7 @@ def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
 
 
 def limit_and_advice(reason: str) -> str:
-    """The limit of the memory that is used up according to a message, and the remedy.
+    """Name the limit of the memory that is used up according to a message, and the remedy.
 
     Examples:
         >>> limit_and_advice("OutOfMemoryError: CUDA out of memory.").partition(".")[0]
@@ -153,7 +159,10 @@ def limit_and_advice(reason: str) -> str:
 
 
 def line_about_memory(text: str, *, of_host: bool = False) -> str:
-    """The first line that says there was no memory; empty without one. `of_host`: not of a GPU."""
+    """The first line of a text that says there was no memory; empty without one.
+
+    With `of_host`, lines about the memory of a GPU do not count.
+    """
     for line in text.splitlines():
         if _LACK.search(line) and not (of_host and _LACK_OF_GPU.search(line)):
             return line.strip()
@@ -161,7 +170,9 @@ def line_about_memory(text: str, *, of_host: bool = False) -> str:
 
 
 def lack_of_memory(error: BaseException | None) -> str:
-    """The line of an error, or of its cause, that says the system gave no memory; else empty.
+    """The line of an error, or of one of its causes, that says there was no memory; else empty.
+
+    The type of an error (MemoryError) or its errno may say so too.
 
     Examples:
         >>> lack_of_memory(ImportError("libtorch_cpu.so: failed to map segment from shared object"))
@@ -181,7 +192,11 @@ def lack_of_memory(error: BaseException | None) -> str:
 
 
 def cgroups(controller: str, proc: Path = Path("/proc/self")) -> list[Cgroup]:
-    """The cgroups of this process that may limit what a controller counts."""
+    """The cgroups of this process that may limit the resource of a controller (`cpu`, `memory`).
+
+    For each mounted hierarchy of the controller, the path of the group below the mount is the
+    folder of its limits.
+    """
     groups = []
     for mount in _mounts(controller, proc):
         name = _group_name(mount.controller, proc)
@@ -197,14 +212,21 @@ def cgroups(controller: str, proc: Path = Path("/proc/self")) -> list[Cgroup]:
 
 
 class _Mount(NamedTuple):
+    """A folder at which a hierarchy of cgroups is mounted."""
+
     controller: str
-    """Empty for version 2."""
+    """Name of the controller; empty for version 2, which has one hierarchy for all."""
     root: str
-    """The group that the folder shows."""
+    """Path of the group, within the hierarchy, that the folder shows."""
     folder: Path
 
 
 def _mounts(controller: str, proc: Path) -> Iterator[_Mount]:
+    """The mounted hierarchies with a controller, of both versions.
+
+    A line of `mountinfo` is: id, parent, device, root, folder, options, `-`, type of file system,
+    device, options of the file system.
+    """
     for line in _read(proc / "mountinfo").splitlines():
         mounted, _, source = line.partition(" - ")
         _, _, _, root, folder, *_ = mounted.split(" ")
@@ -216,7 +238,10 @@ def _mounts(controller: str, proc: Path) -> Iterator[_Mount]:
 
 
 def _group_name(controller: str, proc: Path) -> str | None:
-    """Path of the group of this process in the hierarchy of a controller."""
+    """Path of the group of this process in the hierarchy of a controller; None if it has none.
+
+    A line of the file `cgroup` is `id:controllers:path`; the controllers are empty for version 2.
+    """
     for line in _read(proc / "cgroup").splitlines():
         _, controllers, name = line.split(":", 2)
         if controller in controllers.split(","):
@@ -225,7 +250,7 @@ def _group_name(controller: str, proc: Path) -> str | None:
 
 
 def _unescaped(path: str) -> Path:
-    """A path of mountinfo, which has spaces as octal numbers."""
+    r"""A path of mountinfo, which writes spaces as octal numbers (`\040`)."""
     return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path))
 
 

@@ -23,8 +23,10 @@ from hep_core.storage import is_remote, path_to_fs
 def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
     """Yield a local path to write to; at the end of the context the file appears as `path`.
 
-    Several attempts of a task may write the same file. If `flushed`, the bytes are on the disk
-    before the file has its name: later runs rely on it without a check.
+    The yielded path is unique, so several attempts of a task may write the same file. After an
+    error, or if nothing was written, no file appears. A file for object storage is written locally,
+    then uploaded. If `flushed`, the bytes are on the disk before the file has its name: later runs
+    rely on it without a check.
     """
     with contextlib.ExitStack() as stack:
         folder = path.parent
@@ -45,7 +47,10 @@ def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON with secrets hidden; a power cut leaves the old file or the new one."""
+    """Write JSON with secrets hidden; a power cut leaves the old file or the new one whole.
+
+    The new file is flushed under a hidden name, then renamed; then the name is flushed.
+    """
     unfinished = path.with_name(f".{path.name}.new")
     with unfinished.open("w", encoding="utf-8") as file:
         json.dump(redact_all(content), file, indent=1)
@@ -72,7 +77,10 @@ def flush_folder(folder: Path) -> None:
 
 
 def local_copy(path: Path, folder: Path) -> Path:
-    """The file itself, or for a URL its copy in a local folder, where later callers find it."""
+    """The path of a file, or for a URL of its copy in a local folder.
+
+    The copy is named by a hash of the URL, and made only if it is not there yet.
+    """
     if not is_remote(path):
         return path
     copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path).encode())}{path.suffix}"

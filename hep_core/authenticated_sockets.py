@@ -1,4 +1,4 @@
-"""Listening sockets of a run, which admit only clients that show the token of the run in time."""
+"""Listening sockets of a run, which admit only clients that send the token of the run in time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,26 @@ _MAX_WAITING: Final = 64
 
 
 class _Handshake(NamedTuple):
+    """The state of a client that has connected and not yet sent the whole token."""
+
     received: bytes
     """The bytes of the token that a client has sent."""
     deadline: float
+    """Time by `time.monotonic` at which the connection is closed [s]."""
 
 
 class AuthenticatedListener:
-    """A listening socket that reads no more bytes of a client than the token has.
+    """A listening socket whose clients must send a secret token before they are admitted.
 
-    `server`: the listening socket, which `close` closes. `max_waiting`: number of clients that may
-    wait; at least as many as may come at once.
+    It reads no more bytes of a client than the token has, so the first bytes of the protocol stay
+    in the socket. A client that sends a wrong token, or takes more than ten seconds, is
+    disconnected.
+
+    Args:
+        server: The listening socket, which `close` closes.
+        token: The bytes that a client must send first.
+        max_waiting: Number of clients that may wait with an incomplete token; at least as many as
+            may come at once.
     """
 
     def __init__(
@@ -37,23 +47,29 @@ class AuthenticatedListener:
         self._max_waiting = max(max_waiting, _MAX_WAITING)
         self._handshakes: dict[socket.socket, _Handshake] = {}
         self.address: Any = server.getsockname()
+        """The address of the listening socket."""
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """The sockets to select for reading."""
+        """The sockets to select for reading: the listening one and those of waiting clients."""
         return [self._server, *self._handshakes]
 
     def accept(self, seconds: float) -> list[socket.socket]:
-        """Wait up to some time; returns the connections that have shown the token."""
+        """Wait up to `seconds` for clients; returns the connections that have sent the token."""
         ready, _, _ = select.select(self.sockets, [], [], seconds)
         return self.accept_from(ready)
 
     def accept_from(self, ready: Collection[socket.socket]) -> list[socket.socket]:
-        """Read from sockets that are ready; returns the connections that have shown the token."""
+        """Read from sockets that are ready; returns the connections that have sent the token.
+
+        It closes those of a wrong token or past their time. If the listening socket is ready, a new
+        client begins to wait.
+        """
         for client in self._handshakes.keys() & set(ready):
             self._read(client)
         accepted = []
         for client, handshake in list(self._handshakes.items()):
+            # This comparison takes the same time for any bytes, so the time shows nothing of them.
             if hmac.compare_digest(handshake.received, self._token):
                 client.setblocking(True)
                 accepted.append(client)
@@ -68,7 +84,10 @@ class AuthenticatedListener:
         return accepted
 
     def _read(self, client: socket.socket) -> None:
-        """Read more of the token; the time of a client that has closed the connection is over."""
+        """Read more of the token of a client, and keep the bytes in its handshake.
+
+        A client that has closed the connection gets a deadline in the past.
+        """
         received, deadline = self._handshakes[client]
         try:
             new_bytes = client.recv(len(self._token) - len(received))
@@ -79,6 +98,7 @@ class AuthenticatedListener:
         self._handshakes[client] = _Handshake(received + new_bytes, deadline)
 
     def _add_client(self) -> None:
+        """Accept a connection, which must now send the token; it may replace the oldest one."""
         try:
             client, _ = self._server.accept()
         except OSError:
@@ -86,6 +106,7 @@ class AuthenticatedListener:
             return
         client.setblocking(False)
         if len(self._handshakes) >= self._max_waiting:
+            # The first key of a dictionary is the oldest.
             oldest = next(iter(self._handshakes))
             del self._handshakes[oldest]
             oldest.close()

@@ -20,9 +20,9 @@ from hep_core.storage import parquet_source
 class CheckedParquetFile:
     """A Parquet file whose pages and lists are checked when they are read.
 
-    The checksum of a page does not cover its header, which holds the number of its values: too low
-    a number cuts the last list of a page. The footer, whose digest is known, holds the numbers of
-    values of whole columns.
+    The checksum of a page does not cover its header, which holds the number of its values. If
+    damage makes this number too low, the last list of the page is cut without an error. So the
+    numbers of values read are compared with those in the footer, whose digest is known.
     """
 
     def __init__(self, file: Any) -> None:
@@ -33,13 +33,17 @@ class CheckedParquetFile:
         self.num_row_groups: int = file.num_row_groups
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows of some columns."""
+        """Read all rows of some columns; None for all columns.
+
+        Raises:
+            ValueError: Lists are shorter than they were written.
+        """
         table = self._file.read(columns=columns)
         self._check_list_values(list_values(table), range(self.num_row_groups))
         return table
 
     def read_row_group(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a row group."""
+        """Read the rows of a row group; otherwise as `read`."""
         table = self._file.read_row_group(group, columns=columns)
         self._check_list_values(list_values(table), [group])
         return table
@@ -47,7 +51,10 @@ class CheckedParquetFile:
     def iter_batches(
         self, batch_size: int, columns: Sequence[str] | None = None, *, use_threads: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """All rows, batch by batch; the lengths of lists are checked at the end of the file."""
+        """Read all rows, batch by batch.
+
+        The lengths of lists are checked at the end of the file, after the last batch.
+        """
         counts: Counter[str] = Counter()
         batches = self._file.iter_batches(batch_size, columns=columns, use_threads=use_threads)
         for batch in batches:
@@ -56,9 +63,17 @@ class CheckedParquetFile:
         self._check_list_values(counts, range(self.num_row_groups))
 
     def _check_list_values(self, counts: Mapping[str, int], groups: Sequence[int]) -> None:
-        """Compare the numbers of values of columns of lists with the footer."""
+        """Compare the numbers of values of columns of lists with the footer.
+
+        `counts` has the numbers that were read, by column; `groups` are the row groups read.
+
+        Raises:
+            ValueError: A number differs.
+        """
         if not counts:
             return
+        # The footer counts leaves, the plain columns inside lists and structs; one of a list is
+        # enough.
         schema = self._file.schema
         leaf_of_column = {}
         for leaf in range(len(schema)):
@@ -89,7 +104,8 @@ def list_values(rows: pa.Table | pa.RecordBatch) -> dict[str, int]:
 def open_parquet(path: Path, source: Any = None, **options: Any) -> Iterator[CheckedParquetFile]:
     """Open a Parquet file of ours, also on object storage.
 
-    `source` is the open file, if there is one; `options` are those of pyarrow.
+    If anything fails in the context, the whole file is read again to find out whether it is
+    damaged. `source` is the open file, if there is one; `options` are those of pyarrow.
 
     Raises:
         DamagedOutputError: Something failed in the context, and the file is damaged.
@@ -120,7 +136,10 @@ def num_rows(path: Path) -> int:
 
 
 def damage_of_parquet(path: Path) -> str:
-    """The reason why a Parquet file cannot be read; empty if it can, or its disk is at fault."""
+    """Read a whole Parquet file, and say why it cannot be read.
+
+    The result is empty if it can be read, or if its disk or server is at fault.
+    """
     try:
         with pq.ParquetFile(parquet_source(path), page_checksum_verification=True) as file:
             checked = CheckedParquetFile(file)

@@ -2,8 +2,8 @@
 
 Numba checks only the file of the compiled function for changes, not the functions that it calls:
 after an edit of `isolation.py` the kernels of `kernels.py` would continue with the old machine
-code. So the cache has one folder per state of this package's source, and of the options of the
-compilation.
+code. So the cache has one folder for each state of the source of the function's package, and of the
+options of the compilation.
 
 The decorators also hide numba's missing types from mypy.
 """
@@ -46,9 +46,9 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 def compiled(function: Kernel, **options: Any) -> Kernel:
     """Compile a loop over arrays at its first call, with options of `numba.njit`.
 
-    With `error_model="numpy"` a division by zero is infinite, and no error. With `nogil` other
-    Python threads run during a call. `fastmath` has LLVM's flags for transformations that are not
-    exact.
+    Some options are: `error_model="numpy"`, by which a division by zero is infinite, and no error;
+    `nogil`, by which other Python threads run during a call; `fastmath`, LLVM's flags for
+    transformations that are not exact.
     """
     with _cached_by_source(options):
         return cast("Kernel", numba.njit(cache=True, **options)(function))
@@ -61,9 +61,11 @@ def compiled_ufunc(function: Callable[..., float]) -> Any:
 
 
 def cache_folder(name: str, parents: Iterable[Path]) -> Path:
-    """A folder in the first writable parent, or in a temporary folder of this user.
+    """A folder of a name in the first parent that only this user can write to.
 
-    Machine code in it runs unchecked, so the folder is never one that other users can write to.
+    If there is none, it is in a temporary folder of this user; a new one if the usual one could be
+    read or written by others. Machine code in the folder runs unchecked, so no other user may be
+    able to write to it.
     """
     for parent in parents:
         if _is_private(parent / name):
@@ -95,7 +97,7 @@ def _is_private(folder: Path) -> bool:
 @contextlib.contextmanager
 def _cached_by_source(options: Mapping[str, Any]) -> Iterator[None]:
     """Let numba cache the functions that are compiled in the context, with these options."""
-    # A set has another order in each process.
+    # Sets become sorted lists, since a set has another order in each process.
     KernelCache.options = json.dumps(options, sort_keys=True, default=sorted)
     numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCache.__name__}"  # type: ignore[attr-defined]
     try:
@@ -112,6 +114,7 @@ class KernelCache(UserProvidedCacheLocator):
     """
 
     options: ClassVar[str] = ""
+    """Options of the functions that are being compiled, as JSON."""
 
     def __init__(self, py_func: FunctionType, py_file: str) -> None:
         self._lineno = py_func.__code__.co_firstlineno
@@ -129,7 +132,10 @@ class KernelCache(UserProvidedCacheLocator):
 
 @cache
 def _package_cache(package: Path, options: str) -> Path:
-    """The cache of a package: beside its source, or elsewhere if that is not writable."""
+    """The cache folder of a package: beside its source, or elsewhere if that is not writable.
+
+    Its name has a hash of all Python files of the package, of this module and of the options.
+    """
     digest = hashlib.sha256(_DECORATORS.encode() + options.encode())
     for name, source in sorted(_source_files(package)):
         digest.update(name.encode())
@@ -142,8 +148,9 @@ def _package_cache(package: Path, options: str) -> Path:
 
 
 def _source_files(package: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and bytes of the Python files of a package."""
+    """Names and bytes of the Python files of a package, a folder or a part of a zip archive."""
     folder: Traversable = package
+    # A parent that is a file is the archive.
     for parent in package.parents:
         if parent.is_file():
             folder = zipfile.Path(parent, f"{package.relative_to(parent)}/")

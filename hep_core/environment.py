@@ -21,19 +21,19 @@ from typing import Final, NamedTuple
 
 
 class IgnoredVariables(NamedTuple):
-    """Variables that a run ignores."""
+    """Variables of the environment that a run ignores."""
 
     patterns: tuple[str, ...]
     """Their names, with wildcards."""
     exceptions: tuple[str, ...] = ()
-    """Names of these that count."""
+    """Names among these, with wildcards, that a run does not ignore."""
 
 
 #: Variables that every process of ours ignores, by the program that would read them.
 IGNORED_EVERYWHERE: Final = {
     # Modules of users and sites would replace ours and those that we need. -O, -W and other
-    # switches change libraries. No result depends on the seed of hashes, which executors of Spark
-    # must share.
+    # switches change libraries. The seed of hashes stays: executors of Spark must share it, and no
+    # result depends on it.
     "Python": IgnoredVariables(
         ("PYTHON*",),
         exceptions=(
@@ -52,11 +52,11 @@ IGNORED_EVERYWHERE: Final = {
     "the shell": IgnoredVariables(
         ("BASH_ENV", "ENV", "CDPATH", "SHELLOPTS", "BASHOPTS", "BASH_FUNC_*")
     ),
-    # Java names no file with letters that the locale lacks.
+    # Java cannot open files whose names have letters that the locale lacks.
     "the locale": IgnoredVariables(("LANG", "LANGUAGE", "LC_*")),
     "matplotlib": IgnoredVariables(("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")),
-    # `train.threads` is the number of threads. A site that names the processor for OpenBLAS has a
-    # reason: some builds compute wrong numbers on processors that they mistake.
+    # `train.threads` sets the number of threads. The processor for OpenBLAS stays as a site names
+    # it: some builds compute wrong numbers on processors that they mistake.
     "OpenMP, BLAS": IgnoredVariables(
         (
             "OMP_*",
@@ -95,7 +95,7 @@ IGNORED_EVERYWHERE: Final = {
     ),
     "Pythia": IgnoredVariables(("PYTHIA8*",)),
     "PySpark": IgnoredVariables(("PYSPARK_*",)),
-    # The config says which there are.
+    # The config names the plugins.
     "plugins": IgnoredVariables(("HEP_PIPELINE_PLUGINS",)),
     # Files, such as logs of ranks, get no colours.
     "the command line": IgnoredVariables(
@@ -119,9 +119,9 @@ _IGNORED_BY_ONE_HOST_MPI: Final = {
         exceptions=("OMPI_MCA_osc", "OMPI_MCA_*_sm_backing_directory"),
     )
 }
-#: Variables that say where another Open MPI is.
+#: Variables that name the folders of an Open MPI, perhaps another one than ours.
 _MPI_LOCATIONS: Final = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "OMPI_HOME")
-#: Variables that a process of ours has instead.
+#: Variables that every process of ours gets, with their values.
 _SETTINGS: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
 #: The folder with our packages.
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
@@ -139,7 +139,7 @@ _SET_BY_LAUNCHERS: Final = (
 
 
 def ignored_names(rows: Mapping[str, IgnoredVariables], names: Iterable[str]) -> Iterator[str]:
-    """The names of variables that rows of a table ignore."""
+    """The names among `names` that any row of a table ignores."""
     for name in names:
         for row in rows.values():
             if _matches(name, row.patterns) and not _matches(name, row.exceptions):
@@ -154,7 +154,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def clean_environment(
     environment: Mapping[str, str], *, keep: Collection[str] = ()
 ) -> dict[str, str]:
-    """The environment of a process of ours, made from another one; the variables in `keep` stay."""
+    """Build the environment of a process of ours from another one.
+
+    It leaves out the variables of `IGNORED_EVERYWHERE` and adds those of `_SETTINGS`. Variables in
+    `keep` stay as they are.
+    """
     settings = dict(_SETTINGS)
     if not _is_installed():
         settings["PYTHONPATH"] = _ROOT
@@ -165,17 +169,18 @@ def clean_environment(
 
 
 def one_host_mpi_environment(environment: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
-    """The environment of an mpirun on one host, where parameters of users and sites do not count.
+    """Build the environment of an mpirun on one host, without MPI parameters of users and sites.
 
-    `own_mpi` says that mpirun is that of this Python.
+    `own_mpi` says whether mpirun is the one installed with this Python; then variables that name
+    another Open MPI are left out too.
     """
     ignored = {*ignored_names(_IGNORED_BY_ONE_HOST_MPI, environment)}
     if own_mpi:
         ignored.update(_MPI_LOCATIONS)
     cleaned = {name: value for name, value in environment.items() if name not in ignored}
-    # MPI has shared memory here.
+    # On one host MPI has shared memory, so it needs no TCP.
     cleaned["OMPI_MCA_btl"] = "^tcp"
-    # mpirun also reads files below the home folder.
+    # mpirun would also read parameter files below the home folder.
     cleaned["HOME"] = os.devnull
     for layer in ("OMPI", "PRTE", "PMIX"):
         cleaned[f"{layer}_MCA_mca_base_param_files"] = os.devnull
@@ -183,10 +188,12 @@ def one_host_mpi_environment(environment: Mapping[str, str], *, own_mpi: bool) -
 
 
 def enter_clean_environment(*, keep: Collection[str] = ()) -> None:
-    """Clean the environment of this process; start Python again if it has read an ignored variable.
+    """Clean the environment of this process, which it changes, by `clean_environment`.
 
-    The processes that it starts find our own modules and the installed ones, never those of the
-    current folder.
+    Python has read some variables already at its start. If one of these is ignored, or the names of
+    files are not in UTF-8, the process is replaced by a new Python with the same arguments. The
+    processes that it starts find our own modules and the installed ones, never those of the current
+    folder.
     """
     cleaned = clean_environment(os.environ, keep=keep)
     must_restart = _python_has_read_ignored(cleaned, keep) or (
@@ -200,7 +207,7 @@ def enter_clean_environment(*, keep: Collection[str] = ()) -> None:
     os.environ |= cleaned
     for name in os.environ.keys() - cleaned.keys():
         del os.environ[name]
-    # Files that their owner cannot read or write are of no use.
+    # The mask for new files must not take any permission from their owner.
     os.umask(os.umask(0o022) & 0o077)
 
 
@@ -215,7 +222,7 @@ def _python_has_read_ignored(cleaned: Mapping[str, str], keep: Collection[str]) 
 
 
 def _is_installed() -> bool:
-    """Whether our packages are installed; then they stand behind the standard library."""
+    """Whether our packages are installed, so that Python finds them without PYTHONPATH."""
     return os.path.basename(_ROOT) in {"site-packages", "dist-packages"}  # noqa: PTH119 - as above
 
 

@@ -94,7 +94,11 @@ class ProgramReadError(InputFileError):
 
 @contextmanager
 def translate_read_errors(path: str, where: str) -> Iterator[None]:
-    """Turn every error of uproot into one about a file: damaged bytes make it raise almost any."""
+    """Turn every error in the context into an `InputFileError` about a file.
+
+    Damaged bytes make uproot raise errors of almost any type. A lack of memory passes unchanged.
+    `where` says what is read, such as "entries 0 to 99".
+    """
     try:
         yield
     except InputFileError:
@@ -106,7 +110,12 @@ def translate_read_errors(path: str, where: str) -> Iterator[None]:
 
 
 def read_error(path: str, *, where: str, cause: Exception) -> InputFileError:
-    """The error to raise after a failed read: the file, its server or the program is at fault."""
+    """The error to raise after a failed read, by what is at fault.
+
+    The server, network or disk is tried first, then the path or its permissions. Then the program
+    is at fault if the type of the error or the code that raised it shows it; else the file is
+    damaged.
+    """
     if problem := remote_error(path, where=where, cause=cause):
         return problem
     if isinstance(cause, FileNotFoundError | PermissionError):
@@ -123,8 +132,13 @@ def read_error(path: str, *, where: str, cause: Exception) -> InputFileError:
 
 
 def remote_error(path: str, *, where: str, cause: Exception) -> InputFileError | None:
-    """The error to raise if the server, the network or a disk is at fault; else None."""
-    # fsspec raises FileNotFoundError for every failure while it asks for a size.
+    """The error to raise if the server, the network or a disk is at fault; else None.
+
+    A server that refuses gives RefusedFileError. A failure that may pass gives
+    UnreachableFileError, after which `retry_remote` reads again.
+    """
+    # fsspec raises FileNotFoundError for every failure while it asks for a size; its cause is the
+    # real reason.
     reason: BaseException = cause
     while isinstance(reason, FileNotFoundError) and reason.__cause__ is not None:
         reason = reason.__cause__
@@ -144,20 +158,24 @@ def remote_error(path: str, *, where: str, cause: Exception) -> InputFileError |
 
 
 def _is_refusal(cause: BaseException) -> bool:
+    """Whether a server refuses access: by the type of an error, its HTTP status or its text."""
     has_status = getattr(cause, "status", None) in _REFUSING_STATUS
     is_forbidden = isinstance(cause, PermissionError) or has_status
     return is_forbidden or _REFUSALS.match(_described(cause)) is not None
 
 
 def _may_pass(cause: Exception) -> bool:
-    """Whether an error of the system may pass."""
+    """Whether an error of the system may pass: a timeout, or an errno not among `_LASTING`."""
     if isinstance(cause, TimeoutError | ConnectionError):
         return True
     return isinstance(cause, OSError) and bool(cause.errno) and cause.errno not in _LASTING
 
 
 def _is_server_error(cause: BaseException) -> bool:
-    """Whether the server is at fault that a URL could not be read; else the URL is."""
+    """Whether the server or network is at fault that a URL could not be read.
+
+    Else the URL or the file is at fault. An HTTP status from 500 on is of the server.
+    """
     status = getattr(cause, "status", None)
     if status is not None:
         return int(status) >= 500
@@ -166,7 +184,8 @@ def _is_server_error(cause: BaseException) -> bool:
     if isinstance(cause, OSError):
         # XRootD reports a missing file by this number.
         return re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE) is None
-    # fsspec puts the exceptions of failed reads among the bytes, and uproot tries to slice them.
+    # fsspec returns the exceptions of failed reads among the bytes, and uproot's attempt to slice
+    # one raises a TypeError.
     is_sliced = isinstance(cause, TypeError) and "not subscriptable" in str(cause)
     library = type(cause).__module__.split(".")[0]
     return is_sliced or library in _NETWORK_LIBRARIES
@@ -175,8 +194,9 @@ def _is_server_error(cause: BaseException) -> bool:
 def _is_program_error(cause: Exception) -> bool:
     """Whether an exception shows an error of a program: by its type, or raised by our code.
 
-    In uproot's own code, damaged bytes raise AttributeError and TypeError too.
+    AttributeError and TypeError raised inside uproot do not count: damaged bytes cause them too.
     """
+    # The last frame is the innermost: its module raised the error.
     module = ""
     for frame, _ in traceback.walk_tb(cause.__traceback__):
         module = frame.f_globals.get("__name__", "")
@@ -188,7 +208,7 @@ def _is_program_error(cause: Exception) -> bool:
 
 
 def nearest_names(name: str, available: Sequence[str]) -> str:
-    """A sentence with the most similar names, in any case; empty if none is similar."""
+    """A sentence with the three most similar names, in any case; empty if none is similar."""
     by_plain_name = {_plain(candidate): candidate for candidate in available}
     nearest = difflib.get_close_matches(_plain(name), by_plain_name, n=3, cutoff=0.4)
     if not nearest:

@@ -23,10 +23,12 @@ import xxhash
 
 from hep_core.allocation import lack_of_memory
 
+#: A Parquet file ends with the length of its footer (4 bytes, little-endian) and `_MAGIC`.
 _TAIL_BYTES: Final = 8
 _MAGIC: Final = b"PAR1"
 #: Key of the digest of a JSON file in that file.
 SEAL: Final = "seal"
+#: The start of the message of a `DamagedOutputError`.
 _MESSAGE: Final = re.compile(
     r"(?P<path>.+?) is not what was written: (?P<damage>.+?)\. Put the file back", re.DOTALL
 )
@@ -51,13 +53,18 @@ class DamagedOutputError(Exception):
 
     @classmethod
     def from_message(cls, text: str) -> Self | None:
-        """The error of another process, whose message begins a text; None for any other text."""
+        """Build the error of another process from a text that begins with its message.
+
+        Returns None for any other text. The stage is not in the result.
+        """
         match = _MESSAGE.match(text)
         return cls(match["path"], match["damage"]) if match else None
 
 
 def is_system_error(error: Exception) -> bool:
     """Whether an error of a read is of the system: it may pass, and the bytes may be good.
+
+    The system is at fault if the error has a number (errno), or says that memory was lacking.
 
     Examples:
         >>> import errno
@@ -77,7 +84,11 @@ def file_digest(path: Path) -> str:
 
 
 def footer_digest(path: Path) -> str:
-    """Digest of the footer of a Parquet file, which places and sizes all of its pages."""
+    """Digest of the footer of a Parquet file, which has the places and sizes of all pages.
+
+    The last 8 bytes say how long the footer is. If they do not fit, the file is damaged or no
+    Parquet, and the result is the digest of these bytes.
+    """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
@@ -90,7 +101,7 @@ def footer_digest(path: Path) -> str:
 
 
 def with_seal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a JSON file, with a digest of itself."""
+    """A copy of the content of a JSON file, with a digest of the content under the key `seal`."""
     return {**content, SEAL: seal_of(content)}
 
 

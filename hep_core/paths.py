@@ -1,4 +1,4 @@
-"""Paths as users write them, with `~`, `$NAME` and the patterns of a shell."""
+"""Expands paths as users write them, with `~`, `$NAME` and the patterns of a shell."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 from hep_core.input_errors import InputFileError, nearest_names
 
 _VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}?)", re.ASCII)
+#: As the name of a folder in a pattern, it stands for any number of folders.
 _ANY_DEPTH: Final = "**"
 #: The innermost braces with several choices, or with a range of numbers.
 _BRACES: Final = re.compile(r"\{(?:(?P<choices>[^{}]*,[^{}]*)|(?P<first>\d+)\.\.(?P<last>\d+))\}")
@@ -22,7 +23,7 @@ class PathError(InputFileError):
 
 
 class ExpandedPath(str):
-    """A path without `~` and variables; these characters stand for themselves in it."""
+    """A path that is expanded already: `~` and `$` in it are plain characters of names."""
 
     __slots__ = ()
 
@@ -30,8 +31,11 @@ class ExpandedPath(str):
 def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
     """Replace `~` and variables in a path or pattern; a relative one starts in `folder`.
 
-    A variable is `$NAME` or `${NAME}`. An existing name with a dollar sign stands for itself. In a
-    URL, `~` is a letter.
+    A variable is `$NAME` or `${NAME}`. The path of an existing file keeps its dollar signs. In a
+    URL, `~` is a plain letter, and `folder` has no effect.
+
+    Raises:
+        PathError: A variable is not set, or a user of `~NAME` has no home folder.
     """
     if isinstance(text, ExpandedPath):
         return text
@@ -45,12 +49,13 @@ def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
         if path.startswith("~"):
             user = path.split("/")[0]
             raise PathError(f"'{text}': there is no home folder of '{user}'; write the whole path")
-    # The name of the folder is no pattern.
+    # The name of the folder is no pattern, so its wildcards are escaped where the path has some.
     start = escape(str(folder)) if has_magic(path) else str(folder)
     return ExpandedPath(os.path.join(start, path))  # noqa: PTH118 - as above
 
 
 def _variable_value(variable: re.Match[str]) -> str:
+    """The value of a variable in a path, from its match."""
     name = variable["name"] or variable["braced"]
     if name in os.environ:
         return os.environ[name]
@@ -62,6 +67,8 @@ def _variable_value(variable: re.Match[str]) -> str:
 
 def expand_braces(pattern: str) -> list[str]:
     """The patterns that braces stand for, as in a shell; an existing name stands for itself.
+
+    It replaces the innermost braces by each of their choices, then the braces of the results.
 
     Examples:
         >>> expand_braces("run{1..3}/{a,b}.root")[:3]
@@ -97,9 +104,13 @@ def local_matches(pattern: str) -> list[str]:
 
     `**` as a whole name stands for any number of folders, without links to folders. Hidden names
     match only patterns that begin with a dot.
+
+    Raises:
+        PathError: A name is no text in UTF-8.
     """
     files = sorted({path for path in _matches(pattern) if not os.path.isdir(path)})  # noqa: PTH112
     for path in files:
+        # Python holds bytes that are no UTF-8 as surrogates of this range.
         if re.search("[\ud800-\udfff]", path):
             raise PathError(
                 f"{path!a} is no text in UTF-8, so no message or table can name it; rename the "
@@ -109,7 +120,11 @@ def local_matches(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Paths that match; a path may come twice."""
+    """Paths that match a pattern; a path may come twice.
+
+    It splits the pattern at its first `**`. Below each folder that matches the part before, it
+    walks through all folders and matches the part after in each.
+    """
     names = pattern.split("/")
     if _ANY_DEPTH not in names:
         yield from glob(pattern)  # noqa: PTH207 - the pattern may be absolute

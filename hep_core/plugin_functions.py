@@ -12,9 +12,10 @@ import numpy as np
 
 from hep_core import plugins
 
-#: The attribute in which a callable of a type keeps the function that it calls.
+#: Types of callables, each with the attribute that holds the function which it calls.
 _INNER: Final = ((partial, "func"), (np.vectorize, "pyfunc"), (MethodType, "__func__"))
-#: Number of callables around a function; more call each other in a circle.
+#: Highest number of callables around a function; if there are more, they call each other in a
+#: circle.
 _MAX_DEPTH: Final = 20
 _plugin_modules: dict[int, tuple[Callable[..., Any], str]] = {}
 """Callables by their address, each with the module of the plugin that registers it."""
@@ -22,6 +23,9 @@ _plugin_modules: dict[int, tuple[Callable[..., Any], str]] = {}
 
 def python_function(function: Callable[..., Any]) -> FunctionType:
     """The Python function that a callable calls in the end.
+
+    It unwraps partial functions, methods, decorators, compiled functions of numba and objects with
+    `__call__`, one after another.
 
     Raises:
         ValueError: There is none, as for functions of compiled libraries.
@@ -45,12 +49,13 @@ def python_function(function: Callable[..., Any]) -> FunctionType:
 
 
 def _inner_callable(function: Any) -> Any:
-    """The callable that a callable calls."""
+    """The callable that a callable calls, one level deeper; None if numba's has no inner one."""
     for callable_type, attribute in _INNER:
         if isinstance(function, callable_type):
             return getattr(function, attribute)
     if type(function).__module__.partition(".")[0] == "numba":
         return getattr(function, "py_func", getattr(function, "__wrapped__", None))
+    # Of an object with `__call__` this is the method of its class, unless a decorator wraps it.
     call_method = getattr(type(function), "__call__", None)  # noqa: B004 - also of a base class
     return getattr(function, "__wrapped__", call_method)
 

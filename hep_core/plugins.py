@@ -26,8 +26,11 @@ VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
 GROUP: Final = "hep_pipeline"
 #: Modules that take a second to import: a plugin imports them where it uses them.
 _SLOW: Final = frozenset({"torch", "pyspark"})
+#: Loaded plugins by absolute path of the file, or by name.
 _loaded: dict[str, ModuleType] = {}
+#: Names of the modules of plugins that are being imported, the innermost last.
 _being_imported: list[str] = []
+#: Functions to call after plugins are loaded.
 _refresh_functions: list[Callable[[], object]] = []
 
 
@@ -36,14 +39,18 @@ class PluginError(Exception):
 
 
 def after_loading(refresh: Callable[[], object]) -> None:
-    """Call a function whenever plugins were loaded, to rebuild a table of registered objects."""
+    """Register a function to call whenever new plugins are loaded.
+
+    It can rebuild a table of registered objects.
+    """
     _refresh_functions.append(refresh)
 
 
 def name_validator(table: Mapping[str, Any], kind: str) -> Callable[[str], str]:
-    """A validator of the names in a table, which plugins may fill later.
+    """A function that returns a name unchanged, or raises ValueError if it is not in a table.
 
-    `kind` is the noun for messages, such as `network`.
+    It reads the table at each call, since plugins may fill it later. `kind` is the noun for
+    messages, such as `network`.
     """
 
     def require_name(name: str) -> str:
@@ -62,12 +69,18 @@ def loaded() -> list[str]:
 
 
 def names() -> list[str]:
-    """The plugins of this process for the file of a model: modules, and files without folder."""
+    """The plugins of this process, as the file of a model names them.
+
+    They are names of modules, and names of files without their folder.
+    """
     return [Path(plugin).name if plugin.endswith(".py") else plugin for plugin in _loaded]
 
 
 def load(plugins: Iterable[str]) -> None:
     """Import plugins that are not loaded yet: Python files, modules or entry points of the group.
+
+    If there are new ones, it calls the functions of `after_loading`, and names all plugins in the
+    environment for the processes that this one starts.
 
     Raises:
         PluginError: One cannot be imported.
@@ -93,7 +106,7 @@ def being_imported() -> str | None:
 
 
 def plugin_file(module: str) -> Path | None:
-    """The file of a module that is a plugin, or that belongs to the package of one."""
+    """The file of a module that is a plugin or in the package of one; None for other modules."""
     packages = {plugin.__name__.partition(".")[0] for plugin in _loaded.values()}
     imported = sys.modules.get(module)
     if imported is None or imported.__file__ is None or module.partition(".")[0] not in packages:
@@ -125,7 +138,11 @@ def plugin_error(error: BaseException) -> PluginError | None:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module, by its name or that of its entry point."""
+    """Import a module, by its name or that of its entry point.
+
+    Raises:
+        PluginError: There is no such module, or its import fails.
+    """
     points = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
     module = points.get(name, name)
     if find_spec(module.split(".")[0]) is None:
@@ -138,6 +155,11 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
+    """Import a Python file as the module `plugin_<name of the file>`.
+
+    Raises:
+        PluginError: There is no such file, its import fails, or another plugin has its name.
+    """
     if not path.is_file():
         path = _file_from_spark(path)
     spec = spec_from_file_location(f"plugin_{path.stem}", path)
@@ -147,6 +169,7 @@ def _import_file(path: Path) -> ModuleType:
         raise PluginError(
             f"plugins: {path} has the file name of another plugin. Give it another one"
         )
+    # The module is registered before it runs, as by an import statement; a failure removes it.
     sys.modules[spec.name] = module = module_from_spec(spec)
     try:
         with _importing(str(path), spec.name):
@@ -179,7 +202,11 @@ class _SlowImports:
 
 @contextmanager
 def _importing(name: str, module: str) -> Iterator[None]:
-    """Import a plugin in the context; an error names its line."""
+    """Prepare for the import of a plugin in the context.
+
+    In it, slow modules are refused, and `being_imported` returns `module`. An error becomes a
+    PluginError with the line of the plugin, which messages call `name`.
+    """
     hook = _SlowImports()
     sys.meta_path.insert(0, hook)
     _being_imported.append(module)
@@ -194,7 +221,10 @@ def _importing(name: str, module: str) -> Iterator[None]:
 
 
 def _line_of_error(error: BaseException, plugin: str) -> int | None:
-    """The line of a plugin at which an import of it failed."""
+    """The line of a plugin at which its import failed: that of the innermost call in its file.
+
+    `plugin` is the path of a file or the name of a module.
+    """
     if isinstance(error, SyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)

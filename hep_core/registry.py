@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class PluginRegistry(Mapping[str, T]):
-    """Entries by name; the package's own modules and plugins add to it.
+    """A table of entries by name, to which the package's own modules and plugins add.
 
-    `entry_kind`: the field's word for an entry, as in "topology".
+    `entry_kind` is the noun for an entry in messages, such as "topology".
 
     Examples:
         >>> seasons = PluginRegistry[int]("season")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
+#: The text in place of a secret.
 HIDDEN: Final = "***"
 
 #: A URL up to a blank or the next URL. The first `word://` is a user whose password begins with
@@ -37,7 +38,10 @@ _secrets: Final[set[str]] = set()
 
 
 def register_secrets(content: Any) -> None:
-    """Hide every `SecretStr` of nested lists and mappings in all texts of this process."""
+    """Remember every `SecretStr` of nested lists and mappings, for `redact` in this process.
+
+    Secrets of less than six characters are left out: they would hide parts of words.
+    """
     if isinstance(content, SecretStr):
         secret = content.get_secret_value()
         if len(secret) >= _MIN_LENGTH:
@@ -50,7 +54,7 @@ def register_secrets(content: Any) -> None:
 
 
 def redact(text: str) -> str:
-    """Replace the known secrets in a text."""
+    """Replace the known secrets in a text, and credentials in its URLs, by `***`."""
     # The longest first: one secret may be a part of another.
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -58,7 +62,10 @@ def redact(text: str) -> str:
 
 
 def redact_all(content: Any) -> Any:
-    """Replace the known secrets in all strings of nested lists and mappings, as JSON holds them."""
+    """Redact all strings and keys of nested lists and mappings, as JSON holds them.
+
+    The result is a copy; tuples become lists.
+    """
     if isinstance(content, str):
         return redact(content)
     if isinstance(content, Mapping):
@@ -69,7 +76,7 @@ def redact_all(content: Any) -> Any:
 
 
 def _redact_url(url: re.Match[str]) -> str:
-    """A URL from `://` on, without userinfo and the values of signed parameters."""
+    """A URL from `://` on, with its user and password, and credentials in its query, hidden."""
     address = url["address"]
     userinfo = _USERINFO.match(url.string, *url.span("address"))
     if userinfo:

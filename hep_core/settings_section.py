@@ -10,18 +10,21 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Needs(NamedTuple):
-    """A key that acts only beside other keys; elsewhere it must keep its default."""
+    """A rule about a key that has an effect only with certain values of other keys.
+
+    With other values of these, the key must keep its default.
+    """
 
     key: str
-    """Dotted, from the section that has the rule."""
+    """Its name below the section that has the rule, with dots."""
     needs: str
-    """The keys beside which it acts, for messages: `schedule.decay: step`."""
+    """The values that it needs, for messages: `schedule.decay: step`."""
     acts: Callable[[Any], bool]
-    """Whether it acts in a section."""
+    """Returns whether the key has an effect in a section."""
 
 
 def check_keys_have_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
-    """Refuse keys that differ from their default and have no effect beside the other keys.
+    """Refuse keys that differ from their default and have no effect with the other values.
 
     Raises:
         ValueError: There are such keys; the message names all.
@@ -41,6 +44,7 @@ def check_keys_have_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
         if value == default or rule.acts(section):
             continue
         if isinstance(value, bool):
+            # As in YAML.
             value = str(value).lower()
         elif isinstance(value, BaseModel):
             value = "..."
@@ -53,7 +57,10 @@ def check_keys_have_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
 
 
 def _value_and_default(section: BaseModel, dotted_key: str) -> tuple[Any, Any]:
-    """The value of a key and its default; None for both inside a section that is null."""
+    """The value of a key and its default, in this order.
+
+    Both are None if the key is in an inner section that is null.
+    """
     path, _, key = dotted_key.rpartition(".")
     inner: Any = attrgetter(path)(section) if path else section
     if inner is None:

@@ -63,7 +63,9 @@ def protocol_of(path: str) -> str:
 
 
 def url_to_fs(path: str) -> tuple[Any, str]:
-    """The file system of a path or URL, and the name on it.
+    """The fsspec file system of a path or URL, and the name of the file on it.
+
+    It also limits how long this process waits for a server of the protocol (`limit_waiting`).
 
     Raises:
         UnreadableFileError: The URL is wrong, or the plug-in for its protocol is not installed.
@@ -89,7 +91,8 @@ def url_to_fs(path: str) -> tuple[Any, str]:
         limit_waiting(protocol)
         with translate_fs_errors(path, "its server"):
             filesystem, name = fsspec.core.url_to_fs(path)
-    # Some file systems want options, such as a token, which no URL holds.
+    # A file system that needs options beside the URL, such as a token, raises ValueError or
+    # TypeError.
     except (ImportError, ValueError, TypeError, OSError) as cause:
         raise UnreadableFileError(
             f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip "
@@ -103,8 +106,10 @@ def url_to_fs(path: str) -> tuple[Any, str]:
 def limit_waiting(protocol: str) -> None:
     """Limit how long this process waits for a silent server, where the user does not set it.
 
-    Users set it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`).
-    Only `retry_remote` retries, the libraries do not. Local files have an empty protocol.
+    It changes the settings of the library of the protocol, once per process. Users set their own
+    limits in fsspec's files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Retries of
+    the libraries are switched off, since `retry_remote` retries. Local files have an empty
+    protocol, for which nothing is set.
 
     Raises:
         ImportError: The plug-in of the protocol is not installed.
@@ -131,7 +136,8 @@ def limit_waiting(protocol: str) -> None:
 def _set_fsspec_defaults(protocols: tuple[str, ...], key: str, defaults: dict[str, Any]) -> None:
     """Add defaults to a key of fsspec's settings, without overriding the user's values.
 
-    A file system has several protocols, and fsspec takes the settings of the last that has any.
+    A file system has several protocols (`s3` and `s3a`), and fsspec takes the settings of the last
+    one that has any. So the defaults are added there.
     """
     config = fsspec.config.conf
     configured = [name for name in protocols if key in config.get(name, {})]
@@ -141,7 +147,13 @@ def _set_fsspec_defaults(protocols: tuple[str, ...], key: str, defaults: dict[st
 
 
 def size_and_time(path: str) -> tuple[int, str]:
-    """Size in bytes, and modification time as the file system writes it (empty if it has none)."""
+    """Size [bytes] and modification time of a file, as its file system writes the time.
+
+    The time is empty if the file system has none; some give a version (ETag) instead.
+
+    Raises:
+        InputFileError: There is no such file, it is a folder, or its server does not answer.
+    """
     filesystem, name = url_to_fs(path)
     try:
         with translate_fs_errors(path, "its size"):
@@ -169,17 +181,19 @@ def size_and_time(path: str) -> tuple[int, str]:
 
 
 def matching_files(pattern: str) -> list[str]:
-    """Sorted paths or URLs that match; an existing path, also of a broken link, matches itself."""
+    """Sorted paths or URLs of files that match a pattern; empty if none does.
+
+    An existing path, also of a broken link, matches only itself, even with wildcards in it.
+    """
     filesystem, name = url_to_fs(pattern)
     is_link = not is_remote(pattern) and Path(pattern).is_symlink()
-    # An existing name is no pattern, even with wildcards in it.
     if is_link or _exists(filesystem, name, pattern):
         return [pattern]
     if not has_magic(name):
         return []
     if not is_remote(pattern):
         return local_matches(pattern)
-    # Beside other letters two stars are one, as in a shell; fsspec refuses them.
+    # Two stars within a name mean the same as one, as in a shell; fsspec refuses them.
     name = re.sub(r"(?<=[^/])\*{2,}|\*{2,}(?=[^/])", "*", name)
     with translate_fs_errors(pattern, "the list of its files"):
         matches = [str(path) for path in filesystem.glob(name) if not filesystem.isdir(path)]
@@ -192,7 +206,7 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
         filesystem.info(name)
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
-        # A server may not understand a name with wildcards; then the list of the files decides.
+        # A server may fail on a name with wildcards. Then the list of its files decides.
         is_misunderstood = isinstance(problem, UnreachableFileError) and has_magic(name)
         if problem and not is_misunderstood:
             raise problem from cause
@@ -201,20 +215,23 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
 
 
 def as_path(path: str) -> Path:
-    """The path of a file or folder of ours; a URL gives a path of universal-pathlib."""
+    """The path of a file or folder that this pipeline writes; a URL gives a universal-pathlib path.
+
+    Operations on a remote path are tried several times, and nothing about the files is cached.
+    """
     if not is_remote(path):
         return Path(path)
-    # Checks the URL and limits the waiting.
+    # This call checks the URL and limits the waiting; its result is not needed.
     url_to_fs(path)
     upath = importlib.import_module("upath")
     config = dict(fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {}))
     config["retries"] = {"mode": "standard", "total_max_attempts": ATTEMPTS}
-    # Other processes write there too, so no listing is remembered; readers of Parquet ask for the
-    # bytes that they need.
+    # Other processes write there too, so lists of files are not cached. Readers of Parquet ask for
+    # exactly the bytes that they need, so nothing is read ahead.
     remote_path: Path = upath.UPath(
         path, use_listings_cache=False, default_cache_type="none", config_kwargs=config
     )
-    # Attempts at reads that break off.
+    # The number of attempts at reads that break off.
     filesystem, _ = path_to_fs(remote_path)
     filesystem.retries = ATTEMPTS
     return remote_path
@@ -230,7 +247,10 @@ def path_to_fs(path: Path) -> tuple[Any, str]:
 
 @contextmanager
 def translate_fs_errors(path: Path | str, subject: str) -> Iterator[None]:
-    """Translate errors of a silent or refusing server or disk; they name the `subject` of the read."""
+    """Turn errors of a silent or refusing server or disk in the context into `InputFileError`.
+
+    The new error names the `subject` of the read, such as "its size". Other errors pass unchanged.
+    """
     try:
         yield
     except Exception as cause:
