@@ -65,7 +65,13 @@ def write_claims(folder: Path, out: Path) -> Path:
 
 
 def _stored_results(folder: Path) -> dict[Path, Path]:
-    """Return the results below a folder, by the folder of each study."""
+    """Return the file of each result below a folder, by the folder of its study.
+
+    Where a study has both, the packed file of its published page counts.
+
+    Raises:
+        MissingInputError: There is none.
+    """
     stored = {}
     for name in (RESULT_FILE, PACKED_FILE):
         for path in sorted(folder.glob(f"*/{name}")):
@@ -81,9 +87,10 @@ def _stored_results(folder: Path) -> dict[Path, Path]:
 def _with_current_presentation(result: StudyResult) -> StudyResult:
     """Return a result with the claims, tables and figures that the file of its study has now.
 
-    Runs of earlier settings keep the presentation of their time: the file would describe other
-    runs.
+    This needs no new runs. If the file now asks for runs with other settings, or there is no such
+    file, the result is returned as it is: the file would describe other runs.
     """
+    # The name of a result is that of the file, with the form and the execution at its end.
     path = FOLDER / f"{result.name.removesuffix('-mpi').removesuffix('-full')}.yaml"
     if not path.exists():
         return result
@@ -98,7 +105,10 @@ def _settings_of_runs(study: StudySettings) -> dict[str, Any]:
 
 
 def _evaluation_section(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the page's section on the classifiers of an evaluation."""
+    """Return the values of the page's section on the classifiers of an evaluation.
+
+    `metrics`: the content of its `metrics.json`, which the section has too.
+    """
     tables = []
     for grid in evaluation_tables(metrics):
         title = f"{grid.title[:1].upper()}{grid.title[1:]}"
@@ -112,8 +122,10 @@ def _evaluation_section(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _network_against_trees(behind_best: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return by how much the area of boosted trees is larger than that of the network.
+    """Return by how much the area of boosted trees is larger than that of the network `hlf`.
 
+    `behind_best`: for each classifier, by how much its area below the ROC curve is behind the best
+    one (`value`), and the standard error of that (`error`). The errors are taken as independent.
     None without both classifiers.
     """
     if "hlf" not in behind_best or "boosted-trees" not in behind_best:

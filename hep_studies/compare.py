@@ -33,11 +33,18 @@ def compare(
     force: bool = False,
     publish: Path | None = None,
 ) -> Path:
-    """Make the missing runs of a study, and its tables, figures and page; returns the page.
+    """Make the missing runs of a study, and its tables, figures and page; return the page's path.
 
-    They lie in `<run_dir>/compare/<name>/`. `command`: the command line, for the page. `force`:
-    make all runs again. `publish`: folder for a copy of page, figures and packed result, such as
-    `docs/studies`.
+    All files lie in `<run_dir>/compare/<name>/`. The table and the verdicts on the claims are also
+    printed.
+
+    Args:
+        run_folder: Has the events, and gets the files.
+        study: The study.
+        command: The command line, for the page.
+        force: Whether to remove all runs first and make them again.
+        publish: Folder for a copy of page, figures and packed result, such as `docs/studies`. Code
+            with uncommitted changes is refused.
 
     Raises:
         MissingInputError: There are no features yet.
@@ -46,6 +53,7 @@ def compare(
     use_threads(run_folder.config.train.threads)
     if publish is not None:
         check_publishable([code_version()])
+    # No second process may make the studies of this run folder meanwhile.
     with run_folder.locked("compare"):
         folder = run_folder.config.run_dir / "compare" / study.name
         if force:
@@ -75,9 +83,10 @@ def _report_verdicts(run_folder: RunFolder, result: StudyResult) -> None:
 
 
 def make_all(make: Callable[[str], None], report: Callable[[str], None]) -> None:
-    """Make every shipped study, also after one that fails; an interrupt ends all at once.
+    """Make every study that comes with the code, one after the other.
 
-    `make`: makes a study by its name. `report`: prints a line.
+    A study that fails is reported, and the next one begins. An interrupt ends all at once. `make`:
+    makes a study by its name. `report`: prints a line.
 
     Raises:
         StudyError: Studies fail; the message names them.

@@ -18,9 +18,10 @@ def as_json(value: Any) -> Any:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings with some values replaced.
+    """Return nested mappings with some values replaced, as a new mapping.
 
-    A section with another `name` replaces the whole section.
+    Sections, which are mappings, are merged key by key; other values are replaced. A section with
+    another `name` is about another thing, and replaces the whole section.
 
     Examples:
         >>> merged({"a": {"name": "x", "b": 1}, "c": 2}, {"a": {"b": 3}})
@@ -42,19 +43,23 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _renames(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Tell whether a section gets another name."""
+    """Return whether the new section has a `name`, and one that differs from the old name."""
     return "name" in new and new["name"] != old.get("name")
 
 
 def form_of(study: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a study in one of its `forms`, with some values replaced."""
+    """Return the keys of a study in one of its forms, with some values replaced.
+
+    The key `forms` of a study has the values of each form, such as `full`, that differ from the
+    common ones. They replace those; then `changes` replace both.
+    """
     common = {key: value for key, value in study.items() if key != "forms"}
     form_changes = study.get("forms", {}).get(form) or {}
     return merged(merged(common, form_changes), changes)
 
 
 def with_values(sections: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sections with the values of dotted keys.
+    """Return nested sections in which dotted keys have these values; the key names the path.
 
     Examples:
         >>> with_values({"train": {"workers": 2}}, {"train.workers": 4, "train.seed": 1})
@@ -62,6 +67,7 @@ def with_values(sections: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
     """
     result = dict(sections)
     for key, value in values.items():
+        # From the last name: train.workers: 4 becomes {"train": {"workers": 4}}.
         change = value
         for name in reversed(key.split(".")):
             change = {name: change}
@@ -70,7 +76,7 @@ def with_values(sections: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
 
 
 def has_key(sections: Mapping[str, Any], key: str) -> bool:
-    """Tell whether sections give a dotted key.
+    """Return whether nested sections have a dotted key.
 
     Examples:
         >>> has_key({"train": {"workers": 2}}, "train.workers")

@@ -39,7 +39,10 @@ _NOTES: Final = {
 
 
 def render(result: StudyResult, *, folder: str) -> str:
-    """Return the page of a study; `folder`: that of the figures, relative to the page."""
+    """Return the page of a study in Markdown, with the verdicts on its claims.
+
+    `folder`: that of the figures, relative to the page.
+    """
     claims = judge(result)
     study = result.study
     seeds = [run.seed for run in result.runs]
@@ -62,11 +65,13 @@ def render(result: StudyResult, *, folder: str) -> str:
 def render_claims(
     results: Mapping[str, StudyResult], *, command: str, evaluations: Sequence[Any] = ()
 ) -> str:
-    """Return the page of claims.
+    """Return the page of the claims of several studies in Markdown.
 
-    `results`: by the link to the page of each study. `command`: makes the page.
+    `results`: the studies, by the link to the page of each. `command`: the command line that makes
+    the page. `evaluations`: sections on the classifiers of evaluations.
     """
     studies = []
+    # The text of the page quotes claims as study/claim.
     claims_by_name = {}
     all_claims: list[JudgedClaim] = []
     for link, result in results.items():
@@ -91,17 +96,25 @@ class LearningSummary:
     """Numbers of the note on the binomial error of every accuracy and on late best epochs."""
 
     accuracy: float
+    """Mean weighted test accuracy of the runs."""
     num_events: int
+    """Number of test events."""
     effective_events: float
     """Number of events of equal weight that have the same error."""
     error: float
+    """Binomial standard error of the accuracy, from the number of test events."""
     num_runs: int
     num_late: int
     """Number of runs whose best epoch is near their end."""
 
 
 def learning_summary(result: StudyResult) -> LearningSummary:
-    """Return the numbers of the note on the errors of what was learnt."""
+    """Return the numbers of the note on the errors of what was learnt.
+
+    The error of an accuracy a on n events is sqrt(a (1 - a) / n). For events with weights w, n is
+    the effective number (sum w)^2 / (sum w^2). A run whose best epoch is in the last quarter may
+    still improve, and is counted as late.
+    """
     runs = [run for cell in result.cells() for run in result.finished_runs(cell)]
     accuracies = [run.counts.weighted_accuracy for run in runs if run.counts]
     accuracy = pd.Series(accuracies, dtype=np.float64).mean()
@@ -145,7 +158,10 @@ def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
 
 
 def _counts_by_method(result: StudyResult, counter: str) -> dict[str, float]:
-    """Return the sum of a counter over the runs of each method, by title, where it is not 0."""
+    """Return the sum of a counter over the runs of each method, by title, where it is not 0.
+
+    `has_diverged` counts the runs that diverged.
+    """
     counts: defaultdict[str, float] = defaultdict(float)
     for run in result.runs:
         count = run.has_diverged if counter == "has_diverged" else run.numbers.get(counter, 0)
@@ -154,7 +170,10 @@ def _counts_by_method(result: StudyResult, counter: str) -> dict[str, float]:
 
 
 def _fill_template(template: str, **values: Any) -> str:
-    """Return the text of a template of this folder, without repeated blank lines."""
+    """Return the text of a Jinja template of this folder, without repeated blank lines.
+
+    A value that the template names and nobody gives is an error.
+    """
     environment = Environment(  # noqa: S701
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True
     )
@@ -177,7 +196,9 @@ def _fill_template(template: str, **values: Any) -> str:
 def _quoting(paragraphs: str, named: Mapping[str, JudgedClaim]) -> Iterator[str]:
     """Yield the paragraphs whose claims have the verdicts that they name.
 
-    A paragraph names claims as `<study/claim=verdict>`; the effect takes the place of that.
+    A paragraph names claims as `<study/claim=verdict>`. If a claim is missing or has another
+    verdict now, its paragraph is left out, since its text may be wrong. Else the measured effect
+    replaces the name. Paragraphs are divided by blank lines.
     """
     for paragraph in paragraphs.strip().split("\n\n"):
         sentence = " ".join(paragraph.split())
@@ -187,6 +208,7 @@ def _quoting(paragraphs: str, named: Mapping[str, JudgedClaim]) -> Iterator[str]
                 break
             sentence = sentence.replace(f"<{name}={verdict}>", effect(judged.decisive))
         else:
+            # No claim ended the loop.
             yield sentence
 
 
@@ -198,7 +220,11 @@ def count_verdicts(claims: Sequence[JudgedClaim]) -> str:
 
 
 def effect(comparison: Comparison | None) -> str:
-    """Return a difference and its interval: points of accuracy, factors, or plain numbers."""
+    """Return a difference and its interval, such as "+0.20 (+0.10..+0.30)".
+
+    Accuracies are in percentage points, times and rates are factors, others are plain numbers. An
+    infinite interval is "?", and a difference that is not finite "-".
+    """
     if comparison is None or not math.isfinite(comparison.difference.mean):
         return "-"
     measure = measure_of(comparison.claim.measure)
@@ -210,9 +236,9 @@ def effect(comparison: Comparison | None) -> str:
 
 
 def _difference_text(difference: float, measure: Measure) -> str:
-    """Return a difference in the unit in which its measure compares.
+    """Return a difference as text: a factor of its logarithm, percentage points, or a number.
 
-    It has the digits that show a tenth of the measure's margin.
+    A number has the digits that show a tenth of the measure's margin.
     """
     if measure.is_ratio:
         return f"x{math.exp(difference):#.3g}"

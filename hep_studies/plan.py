@@ -17,9 +17,9 @@ from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 from training.workloads.registry import WorkloadSettings
 
-#: Version of the results of runs.
+#: Version of the results of runs; another one makes all runs again.
 _VERSION: Final = 6
-#: Keys that change measured times. The keys of the method include its network.
+#: Keys of `train` that change the times of MPI ranks. Those of the algorithm include its transport.
 _KEYS_THAT_CHANGE_TIMES: Final = {"algorithm", "launcher", "launcher_args", "threads"}
 
 
@@ -71,10 +71,18 @@ def planned_runs(
     *,
     code_digest: CodeDigest,
 ) -> list[PlannedRun]:
-    """Return the runs of a study, seed by seed, so that an interrupted study has complete seeds.
+    """Return all runs of a study: every seed, method and combination of values of varied keys.
 
-    The name of a run's folder holds its digest, so that runs of other settings stay. `base`: the
-    section `train` of the config, which says how this machine starts ranks, and the first seed.
+    They are in the order of the seeds, so that an interrupted study has complete seeds. The name of
+    a run's folder holds a digest of all that its result depends on. So a run whose settings or code
+    change is made in a new folder, and earlier ones stay.
+
+    Args:
+        study: The study.
+        subject: What it trains.
+        base: The section `train` of the config: how this machine starts ranks, and the first seed.
+        folder: The folder of the study.
+        code_digest: Returns the digest of the code of a run.
     """
     # Every reader gives the same batches. Arrow reads the events once, and not in each epoch.
     machine_values = base.model_dump(include=set(MACHINE_KEYS)) | {"reader": "arrow"}
@@ -108,7 +116,10 @@ def _run_digest(
     cluster: ClusterSettings | None,
     code_digest: CodeDigest,
 ) -> str:
-    """Return the digest of everything that the result of a run depends on."""
+    """Return the digest of everything that the result of a run depends on.
+
+    Its times depend on the simulated cluster, or, on MPI ranks, on how they are started.
+    """
     if cluster is None:
         times = train.model_dump(mode="json", include=_KEYS_THAT_CHANGE_TIMES)
     else:
@@ -132,5 +143,5 @@ def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun]) -> str:
 
 
 def digest_of(values: object) -> str:
-    """Return sixteen characters that depend on all of some plain values."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of plain values as JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

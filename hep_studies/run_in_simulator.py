@@ -32,7 +32,9 @@ from training.workloads.workload import Workload
 if TYPE_CHECKING:
     from hep_studies.plan import PlannedRun
 
+#: Size of a parameter in a message, by precision [bytes].
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
+#: Number of parameters of the small network that replaces the real one in a study of times.
 _STAND_IN_PARAMETERS: Final = 256
 
 ReportProgress = Callable[[int, int, str], None]
@@ -42,8 +44,9 @@ ReportProgress = Callable[[int, int, str], None]
 def simulate_all(
     runs: Sequence[PlannedRun], *, cores: int, code: str, on_progress: ReportProgress
 ) -> None:
-    """Simulate runs in processes of one thread each; an error or Ctrl-C ends them all at once.
+    """Simulate runs in processes of one thread each, as many at a time as there are cores.
 
+    Each run writes its result into its folder. An error or Ctrl-C ends all processes at once.
     `code`: version of the code, stored with each run.
 
     Raises:
@@ -55,6 +58,7 @@ def simulate_all(
     try:
         run_of_future = {pool.submit(run_simulated, run, code): run for run in runs}
         for num_finished, future in enumerate(as_completed(run_of_future), 1):
+            # Raises the error of the run, if it has one.
             future.result()
             run = run_of_future[future]
             on_progress(num_finished, len(runs), f"{run.title}, seed {run.train.seed}")
@@ -73,7 +77,10 @@ def simulate_all(
 
 
 def _begin_process() -> None:
-    """Begin a process of the pool: it leaves Ctrl-C to its parent, and ends with it."""
+    """Begin a process of the pool: it ignores Ctrl-C, and ends when its parent process ends.
+
+    On Ctrl-C, the parent ends it. It also loads the plugins of the environment.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     load_from_environment()
     parent = multiprocessing.parent_process()
@@ -81,6 +88,7 @@ def _begin_process() -> None:
         return
 
     def end_with_parent() -> None:
+        # Waits until the parent has ended, also by a kill. A thread can only end the process so.
         connection.wait([parent.sentinel])
         os._exit(1)
 
@@ -88,11 +96,16 @@ def _begin_process() -> None:
 
 
 def run_simulated(run: PlannedRun, code: str) -> None:
-    """Simulate a run and write its result; a run that diverges has a result too."""
+    """Simulate a run and write its result; a run that diverges has a result too.
+
+    A run of a study of times learns nothing: its workers take a given number of steps. Other runs
+    are trained, and their best model predicts the test split. `code`: version of the code.
+    """
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
     workload = run.subject.settings.open()
     if run.times_only is not None:
+        # One row group for each worker, with exactly the rows of its steps.
         group_rows = [run.train.batch_size * run.times_only] * run.train.workers
         simulated = simulate_times(
             group_rows, run.train, run.cluster, num_parameters=num_parameters(workload)
@@ -142,10 +155,10 @@ def num_parameters(workload: Workload) -> int:
 
 
 class _StandIn(nn.Module):
-    """A network of constant loss and gradient: times do not depend on the learnt weights.
+    """A small network of constant loss and gradient, for runs of which only the times count.
 
-    No two elements of its gradient are equal and none is 0, so that gradient dropping sends as many
-    as of a real network.
+    The times of a simulated run do not depend on what is learnt. No two elements of the gradient
+    are equal and none is 0, so that gradient dropping sends as large a share as of a real network.
     """
 
     def __init__(self) -> None:
@@ -155,6 +168,7 @@ class _StandIn(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return equal logits of two classes for inputs (num_events, 1), which are 1."""
         slopes = torch.linspace(0.5, 1.0, _STAND_IN_PARAMETERS, dtype=self.weights.dtype)
+        # Its value is always 0, and its gradient is `slopes`.
         zero = (self.weights - self.weights.detach()) @ slopes
         return torch.cat([inputs * zero, torch.zeros_like(inputs)], dim=1)
 
@@ -168,8 +182,9 @@ def simulate_times(
 ) -> Simulated:
     """Simulate a run of which only the times are meaningful.
 
-    A small network replaces that of `num_parameters`, with links slower in proportion.
-    `group_rows`: number of events of each row group.
+    A small network replaces that of `num_parameters`. The bandwidths are smaller in the same
+    proportion, so that a message takes the same time. `group_rows`: number of events of each row
+    group.
     """
     stand_in_bytes = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"]
     scale = stand_in_bytes / (num_parameters * _FLOAT_BYTES[settings.precision])
@@ -187,7 +202,7 @@ def simulate_times(
 
 
 def _equal_rows(group_rows: Sequence[int]) -> MemoryRows:
-    """Return row groups of these sizes, of events that are all the same."""
+    """Return row groups of these sizes, of events that are all the same: input 1, label 0."""
     num_rows = sum(group_rows)
     labels = torch.zeros(num_rows, dtype=torch.int64)
     rows = Rows((torch.ones(num_rows, 1),), labels, torch.ones(num_rows))

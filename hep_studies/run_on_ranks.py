@@ -27,9 +27,9 @@ _WARM_UP: Final = {"epochs": 1, "learning_rate": 1e-9, "schedule": {}}
 
 
 def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs of each seed in an order that the seed decides.
+    """Return the runs seed by seed, those of a seed in a random order that the seed decides.
 
-    So no method is always the first.
+    So no method is always the first, when the machine may be colder or busier.
     """
     shuffled: list[PlannedRun] = []
     for seed in dict.fromkeys(run.train.seed for run in runs):
@@ -40,12 +40,13 @@ def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
-    """Return an epoch of each method in a new folder, for the ranks to train before the runs.
+    """Return a run of one epoch of each method, for the ranks to train before the runs.
 
     The first run of a method loads its code and memory. That takes up to seconds, which do not
-    belong to the method.
+    belong to the method. The folder is emptied, and gets a folder for each method.
     """
     shutil.rmtree(folder, ignore_errors=True)
+    # The last of equal keys stays, which is the first run in the reversed order.
     first_runs = {run.method: run for run in reversed(runs)}
     specs = []
     for method, run in first_runs.items():
@@ -57,7 +58,11 @@ def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
 
 
 class _RunsProgress:
-    """Progress of the ranks over all runs, in steps of each worker."""
+    """Reports the progress of the ranks over all runs, in steps of each worker.
+
+    The ranks call it with the index of the run that they train and its progress. Warm-ups are not
+    reported. Runs before the present one count as finished.
+    """
 
     def __init__(self, runs: Sequence[PlannedRun], report: ReportProgress) -> None:
         self._runs = list(runs)
@@ -69,6 +74,7 @@ class _RunsProgress:
     def __call__(self, launch_index: int, progress: Progress) -> None:
         run = self.launched[launch_index]
         if run is None:
+            # It is a warm-up.
             return
         index = self._runs.index(run)
         num_epochs = progress.epoch - 1 + progress.step / progress.num_steps
@@ -85,10 +91,19 @@ def train_on_ranks(
     on_progress: ReportProgress,
     on_loss: Callable[[str], None],
 ) -> None:
-    """Train runs of one number of workers, one after the other in the same ranks.
+    """Train runs of one number of workers, one after the other in the same MPI ranks.
 
-    Each run continues from its last checkpoint. `folder`: for the logs of the ranks. `code`:
-    version of the code. `on_loss`: gets a sentence when a rank is lost and all restart.
+    The ranks start once, since that takes seconds, and first train an epoch of each method to warm
+    up. If a run diverges, the ranks end; others start for the remaining runs. At the end, the best
+    model of each run predicts the test split, and the result is written into the run's folder.
+    Each run continues from its last checkpoint, and has none afterwards.
+
+    Args:
+        runs: The runs.
+        folder: For the logs of the ranks.
+        code: Version of the code, stored with each run.
+        on_progress: Gets the finished and all steps, and a note.
+        on_loss: Gets a sentence when a rank is lost and all restart.
 
     Raises:
         TrainingError: A run failed; the message names it.
@@ -107,7 +122,8 @@ def train_on_ranks(
             launch_all(specs, folder, on_progress=progress, on_loss=on_loss)
             break
         except DivergedError:
-            # The ranks have ended; other ranks start for the runs after this one.
+            # The ranks have ended. The first run without a summary is the one that diverged; other
+            # ranks start for the runs after it.
             diverged = next(run for run in unfinished if not (run.folder / "summary.json").exists())
         unfinished.remove(diverged)
         write_diverged(diverged.folder, code=code)
@@ -121,7 +137,7 @@ def train_on_ranks(
 
 
 def num_steps(run: PlannedRun) -> int:
-    """Return the number of steps of each worker over all epochs.
+    """Return the number of steps that each worker takes in a run, over all epochs.
 
     Raises:
         ShardError: There are fewer events than workers.

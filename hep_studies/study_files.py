@@ -22,6 +22,7 @@ from pipeline.errors import ConfigError, nearest
 from training.settings import TrainSettings
 
 FORMS: Final = ("small", "full")
+#: Sections of a run that may have mistakes, by the name that a `ValidationError` has as title.
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "TrainSettings": TrainSettings,
     "ClusterSettings": ClusterSettings,
@@ -34,14 +35,16 @@ class Study(NamedTuple):
     name: str
     """Name of its file; the full form and runs on MPI ranks add `-full` and `-mpi`."""
     form: str
+    """`small` or `full`: two sets of values of the same file."""
     settings: StudySettings
 
 
 @cache
 def shipped_studies() -> dict[str, Path]:
-    """Return the files of the shipped studies by name.
+    """Return the files of the studies that come with the code, by name.
 
-    The tables and figures of a study are further names of its file.
+    A study has the name of its file. The tables and figures of the source that it shows are
+    further names of the file.
     """
     files = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
     further_names = {}
@@ -72,7 +75,13 @@ def list_studies() -> Table:
 def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -> Study:
     """Read a shipped study by its name or that of a table or figure, or a study by its path.
 
-    `form`: `small` or `full`. `changes`: values that replace those of the file.
+    The values of the form replace those of the file, and `changes` replace both. All settings of
+    all runs are checked, and settings without an effect are refused.
+
+    Args:
+        name: The study.
+        form: `small` or `full`.
+        changes: Nested values, from the section `compare` of the config.
 
     Raises:
         ConfigError: There is no such study, or its file has mistakes.
@@ -105,7 +114,7 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
 
 
 def _path_of_study(name: str) -> Path:
-    """Return the file of a study.
+    """Return the file of a study by its name, or by its path.
 
     Raises:
         ConfigError: There is none.
@@ -121,7 +130,7 @@ def _path_of_study(name: str) -> Path:
 
 
 def described_combinations(study: StudySettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield a description, the method and the varied values of each run of one seed."""
+    """Yield a description, the method and the values of varied keys, of each run of one seed."""
     for method in study.methods:
         for values in study.combinations(method):
             described_values = [f"{key} {value}" for key, value in values.items()]
@@ -129,7 +138,11 @@ def described_combinations(study: StudySettings) -> Iterator[tuple[str, str, dic
 
 
 def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
-    """Check the settings of each run, and that its slow ranks exist."""
+    """Check the settings of each run, and that its slow ranks exist.
+
+    Raises:
+        ConfigError: A run has a mistake; the message names the run and the key.
+    """
     for description, method, values in described_combinations(study):
         try:
             num_workers = study.train_settings(method, values, 1).workers
@@ -149,7 +162,11 @@ def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
 def _check_changes_have_effect(
     study: StudySettings, train_changes: Mapping[str, Any], path: Path
 ) -> None:
-    """Refuse changes of keys of `train` that every method replaces."""
+    """Refuse changes of keys of `train` that have no effect: every method sets or varies the key.
+
+    Raises:
+        ConfigError: There are such keys; the message names them.
+    """
     replaced = [
         key for key in train_changes if all(study.replaces(method, key) for method in study.methods)
     ]
@@ -161,7 +178,14 @@ def _check_changes_have_effect(
 
 
 def _check_without_cluster(layers: list[Mapping[str, Any]], path: Path) -> None:
-    """Refuse a cluster beside MPI: a file may have one for its simulated form only."""
+    """Refuse settings of a simulated cluster where the workers are MPI ranks.
+
+    The section `cluster` is a mistake beside `execution: mpi` in the same part of the file, and in
+    the config. The file may have it for its simulated form, while another form or the config
+    chooses MPI.
+
+    `layers`: the changes of the config, then the keys of the file and those of its form.
+    """
     changes, *file_layers = layers
     in_file = any(layer.get("cluster") and layer.get("execution") == "mpi" for layer in file_layers)
     if in_file or changes.get("cluster"):

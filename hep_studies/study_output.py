@@ -39,7 +39,11 @@ def remove_output(folder: Path) -> None:
 
 
 def terminal_table(result: StudyResult) -> Grid:
-    """Return the measures that the study compares, and those of its tables, for the terminal."""
+    """Return the table of a study for the terminal: a row for each cell, a column for each measure.
+
+    The measures are those in which the study compares its methods, then those of its tables without
+    a column for each value of a key. Each is there once.
+    """
     names = [*result.study.compared]
     for table in result.study.tables:
         if table.over is None:
@@ -62,7 +66,10 @@ def write_output(result: StudyResult, table: Grid, folder: Path, labels: PlotLab
 
 
 def _table_for_report(result: StudyResult, table: Grid) -> dict[str, object]:
-    """Return the compared measures of each method, as the report of the run reads them."""
+    """Return the compared measures of each method, as the report of the run reads them.
+
+    `table`: from `terminal_table`, which has the method and the compared measures first.
+    """
     compared = list(dict.fromkeys(result.study.compared))
     header = ["Method", *(measure_of(name).label for name in compared)]
     _, *rows = table.rows
@@ -80,9 +87,10 @@ def _table_for_report(result: StudyResult, table: Grid) -> dict[str, object]:
 
 
 def publish_output(result: StudyResult, folder: Path, publish: Path) -> Path:
-    """Write page, figures and packed result of a study into another folder; returns the page.
+    """Write page, figures and packed result of a study into another folder; return the page's path.
 
-    `folder`: the folder of the study. `publish`: such as `docs/studies`.
+    The page is `<publish>/<study>.md`, its files are in the folder `<study>` beside it. `folder`:
+    the folder of the study, with the drawn figures. `publish`: such as `docs/studies`.
     """
     files = publish / result.name
     files.mkdir(parents=True, exist_ok=True)
@@ -96,6 +104,8 @@ def publish_output(result: StudyResult, folder: Path, publish: Path) -> Path:
 
 def check_publishable(versions: Sequence[str]) -> None:
     """Refuse to publish runs of code that no commit has.
+
+    `versions`: of the code of each run; the end of a version says that there were local changes.
 
     Raises:
         StudyError: A version of the code has local changes.

@@ -53,7 +53,7 @@ from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
 from training.workloads.registry import WorkloadSettings
 
-#: Folder of the time checks and of the load of the machine.
+#: Folder, in that of the study, of the time checks and of the load of the machine.
 TIMING: Final = "timing"
 _BUSY_CORES: Final = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)])
 #: Modules whose code the checks of the times depend on.
@@ -72,7 +72,9 @@ _ROW_SOURCES: Final = {
 def run_study(run_folder: RunFolder, study: Study, folder: Path, command: str) -> StudyResult:
     """Make the missing runs of a study in its folder, and return the result of all.
 
-    `command`: the command line, for the page.
+    If the stored result has the digest of the same runs, it is returned with the present settings
+    of claims, tables and figures. Else runs without a result are made, and the new result is
+    stored. `command`: the command line, for the page.
 
     Raises:
         ConfigError: The study cannot run, or settings of its runs have no effect.
@@ -90,9 +92,11 @@ def run_study(run_folder: RunFolder, study: Study, folder: Path, command: str) -
     code = code_version()
     runs = planned_runs(settings, subject, train, folder, code_digest=code_digest)
     digest = digest_of_study(settings, runs)
+    # Measured before any run begins: the runs themselves keep the cores busy.
     load = busy_cores(runs, folder / TIMING / "load.json")
     checks = _time_checks(run_folder, study, runs, folder)
 
+    # A missing or damaged result is made again.
     with suppress(StudyError):
         stored = read_study_result(folder / RESULT_FILE)
         if stored.digest == digest:
@@ -118,12 +122,12 @@ def run_study(run_folder: RunFolder, study: Study, folder: Path, command: str) -
 
 
 def _without_paths(command: str) -> str:
-    """Return a command line without the folders of this machine, for the page."""
+    """Return a command line for the page, in which absolute paths have only their last name."""
     return re.sub(r"(?<=[ =])/\S*/", "", command)
 
 
 def _cpu_name() -> str:
-    """Return the name of the processor, or of its architecture."""
+    """Return the name of the processor as Linux states it, else that of its architecture."""
     description = Path("/proc/cpuinfo")
     if description.exists():
         name = re.search(r"^model name\s*: (.+)$", description.read_text(), re.MULTILINE)
@@ -133,7 +137,11 @@ def _cpu_name() -> str:
 
 
 def check_settings_have_effect(study: StudySettings) -> None:
-    """Refuse a study whose runs ask one worker for what only several do, before any run begins."""
+    """Refuse a study whose runs ask one worker for what only several do, before any run begins.
+
+    Raises:
+        ConfigError: There are such runs; the message names all.
+    """
     mistakes = []
     for description, method, values in described_combinations(study):
         try:
@@ -146,9 +154,11 @@ def check_settings_have_effect(study: StudySettings) -> None:
 
 
 def code_digest(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
-    """Return the digest of the meaning of the code of a run.
+    """Return the digest of the code that a run's result depends on; another digest makes it stale.
 
-    Other methods, other networks and the text of the page are not part of it.
+    It covers the program that runs it, its method, workload and network, and what they import.
+    Comments and docstrings, other methods, other networks and the text of the page are not part of
+    it.
     """
     if is_simulated:
         modules = ["hep_studies.run_in_simulator"]
@@ -163,14 +173,16 @@ def code_digest(subject: Subject, train: TrainSettings, is_simulated: bool) -> s
 
 @cache
 def _digest_of_modules(modules: tuple[str, ...]) -> str:
+    """Return the digest of the code of modules and of what they import; computed once per set."""
     return digest_of(code_digests(modules))
 
 
 def busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
-    """Return the number of busy cores just before the runs; of several attempts, the highest.
+    """Return the number of cores that other work keeps busy just before the runs.
 
-    The file keeps it. The load average would also count what ran earlier: with `STUDY=all`, the
-    study before.
+    It is measured for a few seconds, and kept in the file `path`. An interrupted study measures
+    again; the highest number counts. A finished one returns that of the file. The load average of
+    the machine would also count what ran earlier, such as the study before.
     """
     earlier_load = 0.0
     if path.exists():
@@ -188,7 +200,7 @@ def busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
 def _time_checks(
     run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path
 ) -> list[TimeCheck]:
-    """Return the checks of simulated times; measured times need none."""
+    """Return the checks of simulated times on this machine; measured times need none."""
     if study.settings.execution != "simulate":
         return []
     run_folder.say(f"compare: {study.name}: check of the simulated times")
@@ -197,7 +209,15 @@ def _time_checks(
 
 
 def subject_of_study(run_folder: RunFolder, study: Study) -> tuple[Subject, EventsDescription]:
-    """Return what the study trains, and a description of its rows."""
+    """Return what the study trains, and a description of its rows for the page.
+
+    A workload with rows of its own, such as images, is described by itself. The name of a network
+    stands for the events of the stage `features` of the run folder: their digest becomes part of
+    that of each run.
+
+    Raises:
+        ConfigError: There is no network of this name.
+    """
     workload = study.settings.workload
     if not isinstance(workload, str):
         return Subject(workload), _description_of_workload(workload)
@@ -254,7 +274,11 @@ def figure_labels(run_folder: RunFolder, result: StudyResult) -> PlotLabels:
 def _make_missing_runs(
     run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str
 ) -> None:
-    """Make the runs that are not finished, in the simulator or on MPI ranks."""
+    """Make the runs that are not finished, in the simulator or on MPI ranks.
+
+    Each run writes its result into its own folder, so that an interrupted study continues. `code`:
+    version of the code, stored with each run.
+    """
     if study.settings.execution == "simulate":
         unfinished = _unfinished_runs(run_folder, study.name, runs)
         if unfinished:
@@ -286,7 +310,7 @@ def _make_missing_runs(
 def _unfinished_runs(
     run_folder: RunFolder, label: str, runs: Sequence[PlannedRun]
 ) -> list[PlannedRun]:
-    """Return the runs without a result, and say how many there are."""
+    """Return the runs without a result, and print how many runs there are and are done."""
     unfinished = [run for run in runs if run.result is None]
     num_finished = len(runs) - len(unfinished)
     finished_note = f", {num_finished} done before" if num_finished else ""

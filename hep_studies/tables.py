@@ -17,7 +17,7 @@ from hep_studies.study import StudySettings, key_label
 from hep_studies.study_result import Cell, StudyResult
 from hep_studies.study_sections import StudyTable
 
-#: A relative spread below this is rounding.
+#: A standard deviation of at most this share of the mean is rounding, and is not shown.
 _VISIBLE_SPREAD: Final = 1e-6
 
 
@@ -39,7 +39,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def study_table(result: StudyResult, table: StudyTable) -> str:
-    """Return a table of the study: mean over the seeds, standard deviation, standard error."""
+    """Return a table of the study in Markdown, with a row for each cell: a method and its values.
+
+    An entry is a mean over the seeds with standard deviation and standard error. The columns are
+    the table's measures, or each measure at each value of a varied key. The numbers of the source
+    are the last column.
+    """
     if table.over is None:
         header = [measure_of(name).label for name in table.measures]
         rows = {
@@ -78,12 +83,16 @@ def _columns_over_key(
 
 
 def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
-    """Return a measure of a cell: mean, spread over the seeds, and how many runs diverged."""
+    """Return a measure of a cell as text: mean, spread over the seeds, and exceptions.
+
+    Exceptions are the numbers of runs that diverged, and of runs that did not reach a goal, whose
+    measure is infinite. The mean is that of the other runs.
+    """
     measure = measure_of(measure_name)
     num_runs = len(result.runs_of(cell))
     num_diverged = num_runs - len(result.finished_runs(cell))
     if measure_name == "diverged":
-        # The measure itself counts them.
+        # The measure itself counts the runs that diverged, so that no note repeats it.
         num_diverged = 0
     numbers = result.numbers(cell, measure_name)
     if numbers.empty:
@@ -92,6 +101,7 @@ def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
     finite = numbers[np.isfinite(numbers)]
     num_infinite = len(numbers) - len(finite)
     if finite.empty:
+        # No run reached the goal: the measure's text says so, without a count.
         texts = [measure.text(numbers.iloc[0])]
         num_infinite = 0
     else:
@@ -104,7 +114,10 @@ def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
 
 
 def _spread_text(measure_name: str, numbers: pd.Series) -> str:
-    """Return the standard deviation and standard error over the seeds; empty without a spread."""
+    """Return the standard deviation over the seeds as text; empty if there is none to show.
+
+    Shares in percent also have the standard error of the mean.
+    """
     measure = measure_of(measure_name)
     if measure.in_percent and len(numbers) > 1:
         return f" ± {100 * numbers.std():.2f} (s.e. {100 * numbers.sem():.2f})"
@@ -120,6 +133,7 @@ def settings_table(result: StudyResult) -> str:
     its workers saw.
     """
     study = result.study
+    # A row for each method, a column for each setting.
     settings = _settings_of_methods(study)
     is_shared = settings.nunique() == 1
     shared = [f"{name} {text}" for name, text in settings.loc[0, is_shared].items() if text]
@@ -142,7 +156,10 @@ def settings_table(result: StudyResult) -> str:
 
 
 def _settings_of_methods(study: StudySettings) -> pd.DataFrame:
-    """Return the settings of the training as text, a row for each method, without varied keys."""
+    """Return the settings of the training as text, a row for each method, without varied keys.
+
+    The columns are dotted keys, such as `algorithm.name`.
+    """
     settings_of_methods = []
     for method in study.methods:
         items = study.first_settings(method).result_items()
@@ -160,7 +177,7 @@ def _setting_text(value: Any) -> str:
 
 
 def _varied_texts(study: StudySettings, method: str) -> list[str]:
-    """Return the varied keys of a method with their values."""
+    """Return a text for each varied key of a method: its name and its values."""
     texts = []
     for key in next(study.combinations(method)):
         values = ", ".join(json.dumps(value) for value in study.values_of(method, key))
@@ -169,6 +186,7 @@ def _varied_texts(study: StudySettings, method: str) -> list[str]:
 
 
 def _workload_text(study: StudySettings) -> str:
+    """Return the name of a network, or those of a workload and its network."""
     workload = study.workload
     if isinstance(workload, str):
         return workload
@@ -176,9 +194,11 @@ def _workload_text(study: StudySettings) -> str:
 
 
 def sweep_table(result: StudyResult) -> str:
-    """Return the sweep of the keys of `best_of`.
+    """Return a table in Markdown of the values that the keys of `best_of` were tried at.
 
-    It has the lowest validation loss and the test accuracy of each method at each value.
+    These are keys, such as the learning rate, of which each method is shown at its best value. A
+    row is a method, a column a combination of values. An entry has the lowest validation loss and
+    the test accuracy; the best one is bold. The last column warns of a best value at an edge.
     """
     combinations = {
         combination for by_combination in result.groups.values() for combination in by_combination
@@ -206,7 +226,10 @@ def _sorting_numbers(combination: Cell) -> list[float]:
 
 
 def _sweep_text(runs: Sequence[RunResult]) -> str:
-    """Return the mean lowest loss and test accuracy of runs, or how many of them diverged."""
+    """Return the means over runs of the lowest validation loss and of the test accuracy, as text.
+
+    If some diverged, it says how many; "-" without runs.
+    """
     if not runs:
         return "-"
     num_diverged = sum(run.has_diverged for run in runs)
@@ -218,7 +241,10 @@ def _sweep_text(runs: Sequence[RunResult]) -> str:
 
 
 def _edge_text(study: StudySettings, method: str, best: Cell) -> str:
-    """Return a warning for each best value at an edge of its sweep."""
+    """Return a warning for each best value that is the lowest or highest of the values tried.
+
+    Values that are no numbers, or a single one, have no edge.
+    """
     edges = []
     for key, best_value in best.plain_values.items():
         values = study.values_of(method, key)

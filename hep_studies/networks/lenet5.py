@@ -9,9 +9,9 @@ from models.networks.scaling_layer import Scaler
 
 
 def lenet5(scaler: Scaler) -> nn.Module:
-    """Two convolutions and three dense layers, 61,706 parameters, for images (B, 28, 28, 1).
+    """Return two convolutions and three dense layers, 61,706 parameters, for images (B, 28, 28, 1).
 
-    With ReLU and maxima, as it is used today; the paper has tanh and weighted averages.
+    It has ReLU and maxima, as it is used today; the paper has tanh and weighted averages.
 
     Examples:
         >>> network = lenet5(Scaler([0.0], [255.0]))

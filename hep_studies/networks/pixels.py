@@ -8,7 +8,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class Pixels(nn.Module):
-    """Scales the centre of raw images (B, H, W, C) of 0 to 255, to (B, C, side, side).
+    """Crops the centre of raw images and scales it: (B, H, W, C) of 0 to 255 to (B, C, side, side).
 
     Examples:
         >>> import torch

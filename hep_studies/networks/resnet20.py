@@ -10,8 +10,9 @@ from torch.nn import functional
 from hep_studies.networks.pixels import Pixels
 from models.networks.scaling_layer import Scaler
 
-#: Channels of the three stages, each of three blocks.
+#: Numbers of channels of the three stages.
 _WIDTHS: Final = (16, 32, 64)
+#: Number of residual blocks of each stage.
 _BLOCKS: Final = 3
 
 
@@ -36,6 +37,7 @@ class ResidualBlock(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, width, H / stride, W / stride) of images (B, width_in, H, W)."""
+        # The shortcut: every `stride`-th pixel, with channels of 0 added behind its own.
         shortcut = images[:, :, :: self._stride, :: self._stride]
         padded = functional.pad(shortcut, (0, 0, 0, 0, 0, self._added_channels))
         return functional.relu(self.layers(images) + padded)
@@ -56,6 +58,7 @@ class ResNet20(nn.Module):
             nn.BatchNorm2d(first),
             nn.ReLU(),
         )
+        # Numbers of channels before and behind each of the nine blocks.
         widths = [first, *(width for width in _WIDTHS for _ in range(_BLOCKS))]
         self.blocks = nn.Sequential(*map(ResidualBlock, widths[:-1], widths[1:]))
         self.output = nn.Linear(_WIDTHS[-1], 10)

@@ -192,7 +192,7 @@ class SimNetwork:
         return self.sums_until - self.clock.now, total
 
     def broadcast(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
-        """Return the time of a broadcast [s] and the vector of rank 0; a barrier is an empty one."""
+        """Return the time of a broadcast [s] and rank 0's vector; a barrier's vector is empty."""
         return tree_seconds(self.hosts, self.world_size, vectors[0].nbytes), vectors[0].copy()
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:

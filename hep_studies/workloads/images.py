@@ -46,7 +46,7 @@ class LabelledImages(NamedTuple):
     """(num_images,)."""
 
 
-#: Sizes of the headers of an IDX file with images, and of one with labels.
+#: Sizes of the headers of an IDX file with images, and of one with labels [bytes].
 _IMAGES_HEADER, _LABELS_HEADER = 16, 8
 #: Images and labels for training, then for tests, each with the MD5 of its content, uncompressed.
 MNIST: Final = {
@@ -55,6 +55,7 @@ MNIST: Final = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
+#: Height and width of an image of CIFAR-10 [pixels].
 _CIFAR_SIDE: Final = 32
 #: Five files for training, then one for tests, each with its SHA-1.
 CIFAR10: Final = {
@@ -107,7 +108,11 @@ def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
 
 
 def _cifar_images(array: PixelArray) -> LabelledImages:
-    """Return the content of a file: for each image the label, then 1,024 bytes of each colour."""
+    """Return the images and labels of a file of CIFAR-10, from its bytes.
+
+    An image is a byte for the label, then 1,024 bytes each of red, green and blue, row by row. The
+    result has the colours on the last axis.
+    """
     rows = array.reshape(-1, 1 + 3 * _CIFAR_SIDE**2)
     planes = rows[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE)
     pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
@@ -117,7 +122,17 @@ def _cifar_images(array: PixelArray) -> LabelledImages:
 def _read_public_files(
     dataset: str, folder: Path, digests: Mapping[str, str], algorithm: str
 ) -> list[PixelArray]:
-    """Return the bytes of public files with known digests, each plain or as `.gz`."""
+    """Return the bytes of public files with known digests, each plain or as `.gz`.
+
+    Args:
+        dataset: Its name, for messages.
+        folder: The folder of the files.
+        digests: The digest of the unpacked content of each file, by its name.
+        algorithm: The algorithm of the digests, `md5` or `sha1`.
+
+    Raises:
+        DamagedDatasetError: A file is missing or damaged, or is not the public one.
+    """
     arrays = []
     for name, expected in digests.items():
         packed = folder / f"{name}.gz"
@@ -141,27 +156,34 @@ def _read_public_files(
 
 #: Seed of the division into splits, which is the same for all runs.
 _SPLIT_SEED: Final = 0
-#: Images of the public training parts that validate.
+#: Number of images of the public training part that are for validation.
 _NUM_VAL: Final = 5_000
-#: Shares of the digits that test and validate.
+#: Shares of scikit-learn's digits for tests, and of the others for validation.
 _TEST_SHARE, _VAL_SHARE = 0.2, 0.16
-#: Row groups of a split. Many numbers of workers divide it without a remainder.
+#: Number of row groups, the parts that are dealt to the workers. Many numbers of workers divide it.
 _GROUPS: Final = 960
-#: Images of a batch of the validation.
+#: Number of images of a batch of the validation.
 _VAL_BATCH: Final = 1024
 
 
 class _NetworkKind(NamedTuple):
+    """A network, and how images are prepared for it."""
+
     make: Callable[[Scaler], nn.Module]
+    """Makes the network, which scales raw pixels itself."""
     scaler: Callable[[PixelArray], Scaler]
     """Makes the scaler from the training images."""
     augmentation: Augmentation | None = None
+    """Random crops of the training images; None: the network has none."""
     is_flat: bool = False
     """Whether the network takes the pixels of an image in one row."""
 
 
 def standardised(pixels: PixelArray) -> Scaler:
     """Return the scaler to mean 0 and standard deviation 1 of each channel.
+
+    Both are computed from how often each value of 0 to 255 occurs, without a large array of floats.
+    `pixels`: (num_images, height, width, num_channels).
 
     Examples:
         >>> standardised(np.array([0, 10], np.uint8).reshape(2, 1, 1, 1))
@@ -200,7 +222,7 @@ _NETWORKS: Final = {
 
 
 class Images(Workload):
-    """The images of `mnist` or `cifar10`, and a network.
+    """The images of `mnist` or `cifar10`, and a network that classifies them.
 
     `folder`: of the public files; None for scikit-learn's digits. `augmentation`: whether training
     takes random crops.
@@ -250,7 +272,11 @@ class Images(Workload):
 # The runs of a study share the images.
 @lru_cache(maxsize=2)
 def _load_splits(name: str, folder: Path | None) -> dict[Split, LabelledImages]:
-    """Return the images of each split, which is the same for all runs."""
+    """Return the images of each split, which is the same for all runs.
+
+    Public files have a test part, and the training part is divided at random. Without a folder,
+    scikit-learn's digits are enlarged to the same shape and divided into all three splits.
+    """
     if folder is not None:
         read = read_mnist if name == "mnist" else read_cifar10
         images, test = read(folder)
@@ -266,7 +292,7 @@ def _load_splits(name: str, folder: Path | None) -> dict[Split, LabelledImages]:
 def _split_randomly(
     images: LabelledImages, num_second: int
 ) -> tuple[LabelledImages, LabelledImages]:
-    """Return two random parts, the same in every run; the second has this size."""
+    """Return two random parts of images, the same in every run; the second has `num_second`."""
     order = random_stream(_SPLIT_SEED, "image splits").permutation(len(images.labels))
     first = order[:-num_second]
     second = order[-num_second:]
@@ -279,8 +305,8 @@ def _split_randomly(
 def _enlarged_digits(side: int, num_channels: int) -> LabelledImages:
     """Return scikit-learn's 1,797 digits of 8 x 8 pixels as larger images.
 
-    Each pixel becomes a square, and each digit stands in the middle of a black image. `side`: height
-    and width of the images; a multiple of 8, or 4 more.
+    Each pixel becomes a square, and each digit stands in the middle of a black image. All channels
+    are equal. `side`: height and width of the images; a multiple of 8, or 4 more.
     """
     digits = load_digits()
     # Values of 0 to 16 become 0 to 255.

@@ -26,9 +26,11 @@ _OFFSET: Final = 1e-6
 
 
 class Beale(nn.Module):
-    """A network whose cross-entropy for the class 0 is Beale's function.
+    """A network whose loss is Beale's function of its two parameters.
 
-    The minimum, 0, lies at (3, 0.5). An event adds noise to the gradient and nothing to the value.
+    The training loop only knows cross-entropy. So the network returns logits whose cross-entropy
+    for the class 0 is the function. The minimum, 0, lies at (3, 0.5). An event adds noise to the
+    gradient and nothing to the value. The start is random.
     """
 
     def __init__(self) -> None:
@@ -46,13 +48,17 @@ class Beale(nn.Module):
         # The noise has the value 0, and a gradient.
         noise_term = (noise * (self.weights - self.weights.detach())).sum(dim=1)
         loss = value + noise_term
-        # The cross-entropy of the logits (0, z) is log(1 + exp(z)).
+        # The cross-entropy of the logits (0, z) for class 0 is log(1 + exp(z)). It equals the loss
+        # for z = log(exp(loss) - 1), here in a form that does not overflow.
         z = loss + torch.log(-torch.expm1(-loss))
         return torch.stack([torch.zeros_like(loss), z], dim=1)
 
 
 class Surface(Workload):
-    """Rows of noise, with this variance of each component."""
+    """The workload of Beale's function: an event is noise that is added to the gradient.
+
+    `noise`: variance of each of its two components. Validation and test have one row without noise.
+    """
 
     def __init__(self, noise: float) -> None:
         self._noise = noise
