@@ -28,7 +28,9 @@ class AdPsgdSettings(GossipSettings):
 class AdPsgd(GossipAlgorithm):
     """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.
 
-    The thesis drops the learning rate gamma from its formula; the paper (Lian et al. 2017) has it.
+    x_i is the model of worker i, and the average is that of x_i and the model of a random
+    neighbour. The gradient g_i is taken at a copy of x_i, the snapshot. The learning rate gamma is
+    missing in the formula of Migliorini 2020; the paper (Lian et al. 2017) has it.
     The optimiser's change at the snapshot is added to the shared vector as a difference, so that
     concurrent averages are kept. Their number is the staleness of the step.
 
@@ -38,6 +40,7 @@ class AdPsgd(GossipAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Read the snapshot, begin an average with a random partner, then take the step."""
         version = await self.read()
         partner = self.partners.next()
         if partner is not None:

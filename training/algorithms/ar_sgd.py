@@ -26,13 +26,14 @@ class ArSgdSettings(MethodSettings):
 class ArSgd(Algorithm):
     """Step with the mean gradient of all samples: x <- x - gamma * sum_i n_i g_i / sum_i n_i.
 
-    Worker i has the gradient g_i over n_i samples.
-
-    With weights by samples, uneven batches are right too: the average is the gradient of one batch
-    of all samples. A worker with a gradient that is not finite counts as one without samples.
+    x is the model, equal on all workers, and gamma the learning rate. g_i is the mean gradient of
+    worker i over its n_i samples. With these weights, uneven batches are right too: the average is
+    the gradient of one batch of all samples. A worker with a gradient that is not finite counts as
+    one without samples.
     """
 
     SCRATCH = ("_message",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: ArSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -42,6 +43,8 @@ class ArSgd(Algorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Sum gradients and numbers of samples over all workers, and step with the mean."""
+        # A view: what is written to it is part of the message.
         gradient = self._message[:-1]
         if await self.has_gradient(compute_gradient, num_samples):
             self.model.read_gradient(gradient)
@@ -51,6 +54,7 @@ class ArSgd(Algorithm):
             self._message.fill(0)
         await self.transport.all_reduce_sum(self._message)
         self.actions["averages"] += 1
+        # The message now has the sums; without any sample there is no step.
         total_samples = self._message[-1]
         if total_samples:
             gradient /= total_samples

@@ -30,10 +30,17 @@ class ChocoSgdSettings(NeighbourSettings):
 
 
 def compress(values: Vector, fraction: float) -> Vector:
-    """Return the indices, of 4 bytes, and the values of the elements of largest magnitude."""
+    """Return a message with the elements of largest magnitude of a vector.
+
+    `fraction`: part of the elements to send; at least one element is sent.
+
+    Returns:
+        (num_bytes,) uint8: the ascending indices as int32, then the values in their own type.
+    """
     num_sent = max(1, math.ceil(fraction * values.size))
     num_dropped = values.size - num_sent
     if num_dropped:
+        # A partition is enough: it brings the largest to the end without sorting them.
         largest = np.argpartition(np.abs(values), num_dropped)[num_dropped:]
         indices = np.sort(largest)
     else:
@@ -44,9 +51,12 @@ def compress(values: Vector, fraction: float) -> Vector:
 
 
 def expand(message: Vector, like: Vector) -> Vector:
-    """Return Q(v) from its message: v at the elements of largest magnitude, and 0 elsewhere.
+    """Return Q(v), the vector that a message of `compress` stands for.
 
-    `like`: a vector of the size and type of v.
+    Q(v) is v at its elements of largest magnitude, and 0 elsewhere.
+
+    `message`: (num_bytes,) uint8, the result of `compress` for v. `like`: a vector of the size and
+    type of v.
 
     Examples:
         >>> values = np.array([1, -3, 0, 2, -1], np.float32)
@@ -54,6 +64,7 @@ def expand(message: Vector, like: Vector) -> Vector:
         >>> message.nbytes, expand(message, values).tolist()
         (16, [0.0, -3.0, 0.0, 2.0, 0.0])
     """
+    # Each element has an index of four bytes and a value.
     bytes_per_element = 4 + like.itemsize
     num_elements = message.size // bytes_per_element
     index_bytes, value_bytes = np.split(message, [4 * num_elements])
@@ -69,6 +80,9 @@ class ChocoSgd(NeighbourAlgorithm):
     y_i = x_i - eta g_i; h_j <- h_j + Q(y_j - h_j) for all j;
     x_i+ = y_i + gamma sum_j w_ij (h_j - h_i).
 
+    x_i is the model of worker i before the step and x_i+ after it, g_i its gradient, eta the
+    learning rate, w_ij the weights of the graph, and Q the compression.
+
     h_j is the public copy: what all neighbours know of worker j. So the error of the compression Q
     stays in the next difference. A worker keeps its own public copy h_i, and the mixed copies
     sum_j w_ij h_j. All h start as the first model of rank 0 instead of 0, since all workers start
@@ -82,17 +96,22 @@ class ChocoSgd(NeighbourAlgorithm):
     """
 
     SCRATCH = ("_local",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._gamma = settings.gamma
         self._fraction = settings.fraction
+        #: y_i, the model after the local step.
         self._local = self.model.empty()
+        #: h_i, what the neighbours know of this model.
         self._public_copy = self.model.empty()
+        #: sum_j w_ij h_j over this worker and its neighbours.
         self._mixed_copies = self.model.empty()
 
     @override
     async def start(self) -> None:
+        """Set all copies to the model of rank 0, from which all workers start."""
         self.model.read(self._local)
         await self.transport.broadcast(self._local)
         self._public_copy[:] = self._local
@@ -100,6 +119,7 @@ class ChocoSgd(NeighbourAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a local step, exchange compressed differences, and take the consensus step."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
         self.model.read(self._local)
@@ -124,5 +144,6 @@ class ChocoSgd(NeighbourAlgorithm):
             consensus_step = self._gamma * (self._mixed_copies - self._public_copy)
             self.model.write(self._local + consensus_step)
         elif self.neighbours:
+            # This is the mean of the neighbours' public copies by their weights.
             neighbour_sum = self._mixed_copies - own_weight * self._public_copy
             self.model.write(neighbour_sum / sum(neighbour_weights))

@@ -33,29 +33,40 @@ class NeighbourAlgorithm(Algorithm):
         rank = self.transport.rank
         topology = shared_topology(settings.topology, self.transport.world_size)
         self.neighbours = topology.neighbours[rank]
+        """Ranks of the neighbours in ascending order."""
         self.weights = topology.weights[rank]
         """Weight of this worker, then those of its neighbours."""
 
     def begin_exchange(self, vector: Vector) -> Awaitable[list[Vector]]:
-        """Send the vector to all neighbours.
+        """Begin to send a vector to all neighbours, which send theirs.
 
-        The result gives their vectors, in the order of `neighbours`.
+        Await the result for their vectors, in the order of `neighbours`. Until then the vector must
+        not change.
         """
         self.actions["exchanges"] += len(self.neighbours)
         return self.transport.begin_exchange(vector, self.neighbours)
 
 
 def mix(weights: Sequence[float], vectors: Sequence[Vector], *, out: Vector) -> bool:
-    """Write sum_j w_j x_j into `out`; returns False, and changes nothing, if no vector is finite.
+    """Write the weighted mean sum_j w_j x_j of some vectors into `out`.
 
     A vector that is not finite counts with weight 0, and the other weights grow to the sum 1. So it
     stays with its worker, which takes over the mean of its neighbours.
+
+    Args:
+        weights: One for each vector, with the sum 1.
+        vectors: (num_parameters,) each.
+        out: (num_parameters,) none of the vectors.
+
+    Returns:
+        False if no finite vector has a weight above 0; `out` then stays as it is.
     """
     finite_terms = [
         (weight, vector)
         for weight, vector in zip(weights, vectors, strict=True)
         if is_finite(vector)
     ]
+    # If all vectors count, no rounding of a sum changes the weights.
     total_weight = 1.0
     if len(finite_terms) < len(vectors):
         total_weight = sum(weight for weight, _ in finite_terms)
@@ -77,19 +88,25 @@ class DPsgdSettings(NeighbourSettings):
 class DPsgd(NeighbourAlgorithm):
     """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
 
-    The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay
-    acts on the average, since the base optimiser takes its step from there.
+    x_i is the model of worker i, g_i its gradient, gamma the learning rate, and w_ij a weight of
+    the graph: above 0 for worker i itself and for its neighbours. The models travel while the
+    gradient is computed (lines 3 and 4 of the algorithm). Weight decay acts on the average, since
+    the base optimiser takes its step from there.
     """
 
     SCRATCH = ("_local", "_mixed")
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: DPsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
+        #: The model before a step, which travels.
         self._local = self.model.empty()
+        #: The mean over this worker and its neighbours.
         self._mixed = self.model.empty()
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Send the model, compute the gradient meanwhile, then mix and step."""
         self.model.read(self._local)
         exchange = self.begin_exchange(self._local)
         has_gradient = await self.has_gradient(compute_gradient, num_samples)

@@ -37,15 +37,18 @@ class DiLoCo(LocalSgd):
 
     d = x_0 - sum_j x_j / m; u <- mu u + d; x_0 <- x_0 - alpha (d + mu u); x_j <- x_0.
 
-    x_0 is the model after the last outer step. The inner optimiser keeps its moments. With alpha 1
-    and mu 0 the method is LocalSGD.
+    x_0 is the model after the last outer step, and x_j that of worker j of m after its H steps, so
+    that -d is their mean change. u is the outer momentum, alpha the outer rate, and mu the momentum
+    factor. The inner optimiser keeps its moments. With alpha 1 and mu 0 the method is LocalSGD.
     """
 
     def __init__(self, settings: DiLoCoSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._alpha = settings.outer_rate
         self._mu = settings.outer_momentum
+        #: x_0.
         self._outer_model = self.model.empty()
+        #: u.
         self._outer_momentum = self.model.empty()
         self._outer_momentum.fill(0)
 

@@ -36,18 +36,22 @@ class Eamsgd(ElasticAlgorithm):
     """
 
     SCRATCH = ("_x",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: EamsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._delta = settings.delta
+        #: v.
         self._velocity = self.model.empty()
         self._velocity.fill(0)
         self.momenta = (self._velocity,)
+        #: x before a local step.
         self._x = self.model.empty()
 
     @override
     async def local_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        # The gradient is taken at x + delta v.
+        """Step with Nesterov momentum; return False if there is no gradient, and so no step."""
+        # The gradient is taken at x + delta v, and the model then set back to x.
         self.model.read(self._x)
         np.multiply(self._velocity, self._delta, out=self._change)
         self._change += self._x

@@ -19,11 +19,12 @@ from training.transports.transport import SharedVector
 
 
 class RandomPartners:
-    """Draws neighbours with equal probability, from one random stream per rank.
+    """Draws the next partner among the neighbours of a rank, all with equal probability.
 
-    With one stream for all ranks, all would draw the same partner.
+    Each rank has a random stream of its own. With one stream for all ranks, all would draw the same
+    partner.
 
-    `neighbours`: ranks to draw from; none for a single worker.
+    `neighbours`: ranks to draw from; none for a single worker. `rank`: the rank that draws.
 
     Examples:
         >>> partners = RandomPartners([1, 2, 3], seed=1, rank=0)
@@ -61,27 +62,35 @@ class GossipSettings(HostNetworkSettings):
 
 
 class GossipAlgorithm(Algorithm):
-    """A worker whose model is open to averages by partners at any time."""
+    """A worker whose model is open to averages by partners at any time.
+
+    The model of the worker is its shared vector. For each step it reads a copy (the snapshot),
+    computes the gradient there, and adds the change by the optimiser to the shared vector. So an
+    average by a partner in the meantime is kept.
+    """
 
     shared: SharedVector
     """The shared vector, which partners see; from `start` on."""
     SCRATCH: ClassVar[Sequence[str]] = ("shared", "_snapshot", "_change")
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: GossipSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         rank = self.transport.rank
         topology = shared_topology(settings.topology, self.transport.world_size)
         self.partners = RandomPartners(topology.neighbours[rank], seed=worker.seed, rank=rank)
+        """Source of the ranks with which this worker begins averages."""
         self.staleness: Counter[int] = Counter()
         """Number of updates by the number of averages between the read and the change of the
         model."""
-        #: The model when this worker last read it, and the change of a step.
+        #: The model when this worker last read it.
         self._snapshot = self.model.empty()
+        #: The change of a step.
         self._change = self.model.empty()
 
     @override
     async def start(self) -> None:
-        """Share the model."""
+        """Make the shared vector with the model as its content; all workers together."""
         self.model.read(self._snapshot)
         self.shared = await self.transport.shared_vector(self._snapshot)
 
@@ -94,7 +103,7 @@ class GossipAlgorithm(Algorithm):
         await self.add_finite(change)
 
     async def add_finite(self, change: Vector) -> int | None:
-        """Add to the shared vector; returns the number of its averages.
+        """Add a change to the shared vector, and return how often that was averaged so far.
 
         A change that is not finite is only counted, and the result is None.
         """
@@ -104,9 +113,9 @@ class GossipAlgorithm(Algorithm):
         return None
 
     async def read(self) -> int:
-        """Read the shared vector into the model, for the next step.
+        """Copy the shared vector into the model and the snapshot, for the next step.
 
-        Returns the number of its averages.
+        Returns how often the shared vector was averaged so far, by this worker and by partners.
         """
         num_averages = await self.shared.read(self._snapshot)
         self.model.write(self._snapshot)
@@ -115,13 +124,15 @@ class GossipAlgorithm(Algorithm):
     async def own_step(
         self, compute_gradient: ComputeGradient, num_samples: int, *, version: int
     ) -> None:
-        """Add the change of a step to the shared vector, so that averages since `read` are kept.
+        """Take a step at the snapshot, and add its change to the shared vector.
 
-        `version`: the result of that `read`.
+        The staleness of the step is the number of averages since the snapshot, which the addition
+        keeps. `version`: the result of `read` when it took the snapshot.
         """
         if not await self.has_gradient(compute_gradient, num_samples):
             return
         self.optimizer.step()
+        # The model was the snapshot before the step.
         self.model.read(self._change)
         self._change -= self._snapshot
         num_averages = await self.add_finite(self._change)
@@ -130,9 +141,11 @@ class GossipAlgorithm(Algorithm):
 
     @override
     async def snapshot(self, out: Vector) -> float:
-        """Read the workers' vectors one after the other; update mean and distance with each.
+        """Copy the mean of the workers' shared vectors into `out`; return their distance from it.
 
-        Source: Welford 1962.
+        The vectors are read one after the other while the workers train. Mean and sum of squares
+        are updated with each (Welford 1962), so that one vector at a time is in memory. Vectors
+        that are not finite do not count; without a finite one, both results are NaN.
         """
         vector = self.model.empty()
         mean = np.zeros(out.shape)
@@ -145,6 +158,7 @@ class GossipAlgorithm(Algorithm):
             num_finite += 1
             difference = vector - mean
             mean += difference / num_finite
+            # One factor is the distance from the old mean, the other from the new one.
             sum_of_squares += float(np.dot(difference, vector - mean))
         if not num_finite:
             out.fill(np.nan)
@@ -154,6 +168,7 @@ class GossipAlgorithm(Algorithm):
 
     @override
     async def quiesce(self) -> None:
+        """Wait for the averages that this worker began, then for those of all others."""
         await self.shared.drain()
         await self.transport.barrier()
 
@@ -163,6 +178,7 @@ class GossipAlgorithm(Algorithm):
 
     @override
     def counters(self) -> Counters:
+        """Return the counts since the start; see `ExchangeCounts` for those of averages."""
         counts = self.shared.counts
         return {
             **super().counters(),
@@ -178,6 +194,7 @@ class GossipAlgorithm(Algorithm):
 
     @override
     async def state(self) -> dict[str, Any]:
+        """Return the attributes, and the shared vector in place of the local model."""
         published = self.model.empty()
         await self.shared.read(published)
         return {"published": published, "attributes": self.state_dict()}

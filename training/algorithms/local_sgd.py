@@ -44,9 +44,13 @@ class LocalSgdSettings(LocalStepsSettings):
     Traits(title="LocalSGD", exact_average=True, averages_models=True, needs_others=True),
 )
 class LocalSgd(Algorithm):
-    """Take H local steps, x_i <- x_i - gamma * g_i, then average: x_i <- sum_j x_j / m."""
+    """Take H local steps, x_i <- x_i - gamma * g_i, then average: x_i <- sum_j x_j / m.
+
+    x_i is the model of worker i of m, g_i its gradient, and gamma the learning rate.
+    """
 
     SCRATCH: ClassVar[Sequence[str]] = ("_mean",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: LocalStepsSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -67,6 +71,7 @@ class LocalSgd(Algorithm):
             self._steps_since_average = 0
 
     async def _average(self) -> None:
+        """Average the models of all workers, and continue from what `next_model` makes of it."""
         self.model.read(self._mean)
         await mean_over_workers(self._mean, self.transport)
         self.actions["averages"] += 1
@@ -75,5 +80,5 @@ class LocalSgd(Algorithm):
             reset_optimizer(self.optimizer)
 
     def next_model(self, mean: Vector) -> Vector:
-        """Return the model from which all workers continue after an average."""
+        """Return the model from which all workers continue after an average; here the mean."""
         return mean

@@ -70,13 +70,17 @@ class Mpca(Algorithm):
     x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; x~ <- (1 - beta) x~ + beta
     mean_tau(x_i).
 
-    x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in
-    `mpca_joint`). At the end of a step a worker sends a shard if it has the result of the one
+    x_i is the model of worker i. mean_tau is the mean over the workers, weighted by their steps
+    tau_i since their last contribution. x~* = x~ + gamma v~ is ahead of the joint model x~ along
+    its trajectory v~ (equations 4 to 9, in `mpca_joint`).
+
+    At the end of a step a worker sends a shard if it has the result of the one
     before; else it takes the next step with the x~* that it has. So nobody waits, and an exchange
     takes as long as the slowest worker's step. The model of the method is x~.
     """
 
     SCRATCH = ("_local", "joint")
+    """Attributes that checkpoints leave out; `state` adds the state of the joint model."""
     joint: JointModel
     """The joint model; from `start` on."""
 
@@ -84,16 +88,21 @@ class Mpca(Algorithm):
         super().__init__(settings, worker)
         self.traits = settings.traits
         self._settings = settings
+        #: The local model, on the host.
         self._local = self.model.empty()
         self._steps_since_sum = 0
         """Number of steps since this worker began the last sum."""
         self._steps_per_cycle: Counter[int] = Counter()
+        """Number of contributions by the number of steps tau_i in them, at least 1."""
         self._staleness: Counter[int] = Counter()
+        """Number of sums by the number of this worker's steps from their begin to their use."""
 
     @override
     async def start(self) -> None:
+        """Make the joint model from the model of rank 0; all workers together."""
         self.model.read(self._local)
         await self.transport.broadcast(self._local)
+        # Workers that take different numbers of steps share their counts of events.
         if not self._settings.is_fixed:
             await self.transport.open_counters()
         self.joint = JointModel(
@@ -106,6 +115,7 @@ class Mpca(Algorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Move towards the projected joint model, take the optimiser's step, then exchange."""
         alpha = self._settings.alpha_at(self.joint.cycles)
         if alpha:
             self.actions["pulls"] += 1
@@ -119,7 +129,12 @@ class Mpca(Algorithm):
         await self._exchange()
 
     async def _exchange(self) -> None:
-        """Finish a sum and begin the next, unless it is too early for either."""
+        """Finish the sum under way and begin the next one, unless it is too early.
+
+        With fixed `cycle_steps` it is too early until that number of steps is over; then the
+        worker waits for the sum. Else it is too early until the sum has arrived, so the worker
+        never waits.
+        """
         self._steps_since_sum += 1
         cycle_steps = self._settings.cycle_steps
         if cycle_steps is not None:
@@ -133,9 +148,10 @@ class Mpca(Algorithm):
         self._begin_sum()
 
     def _begin_sum(self, *, ending: bool = False) -> None:
-        """Contribute the shard whose turn it is.
+        """Contribute the shard whose turn it is to a new sum.
 
-        One that is not finite is replaced by the joint model's.
+        A local shard that is not finite contributes nothing, and is replaced by that of the
+        projected joint model. `ending`: whether the worker takes no more steps.
         """
         elements = self.joint.next_elements
         self.model.read(self._local)
@@ -148,9 +164,10 @@ class Mpca(Algorithm):
             self._steps_per_cycle[steps] += 1
 
     async def _finish_sum(self) -> bool:
-        """Update the joint model by the sum under way.
+        """Wait for the sum under way, and update the joint model by it.
 
-        Returns whether no worker has more to contribute.
+        Returns:
+            Whether all workers have ended, with no steps left to contribute.
         """
         all_have_ended = await self.joint.finish_sum()
         self._staleness[self._steps_since_sum] += 1
@@ -158,9 +175,10 @@ class Mpca(Algorithm):
 
     @override
     async def quiesce(self) -> None:
-        """Wait for the sum under way.
+        """Leave no sum under way; all workers together.
 
-        Where all workers are at the same step, the joint model is updated only when it is due.
+        With fixed `cycle_steps` all workers are at the same step: they wait for the sum, and use it
+        when it is due. Else they are at different steps, and contribute all they have.
         """
         if self._settings.is_fixed:
             await self.joint.wait_for_sum()
@@ -171,9 +189,9 @@ class Mpca(Algorithm):
     async def flush(self) -> None:
         """Contribute all steps, and take part in sums until no worker has more to contribute.
 
-        A sum counts the workers that have nothing more, so all stop after the same one, and none is
-        under way then. Those that still train get what they need meanwhile. The joint model has all
-        steps at the end.
+        Each sum also counts the workers that have nothing more. All see the same count, so all stop
+        after the same sum, and none is under way then. Workers that still train need the others for
+        their sums meanwhile. At the end the joint model has all steps.
         """
         all_have_ended = False
         while not all_have_ended:
@@ -209,6 +227,7 @@ class Mpca(Algorithm):
 
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
-        """Return the number of sums, and x~."""
+        """Return the number of sums, and the joint model x~."""
         joint = state["joint"]
+        # The first count is the number of sums, the first vector x~; see `JointModel.state`.
         return int(joint["counts"][0]), joint["vectors"][0]

@@ -91,18 +91,22 @@ class JointShard(NamedTuple):
 
     @classmethod
     def at_start(cls, model: Vector) -> JointShard:
-        """A shard before its first cycle: v~ is 0."""
+        """Return a shard before its first cycle, with a trajectory of 0.
+
+        `model`: (n,) the elements of the start model; they are copied.
+        """
         return cls(model.copy(), np.zeros_like(model), model.copy(), 0)
 
 
 def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
     """Return what a worker adds to the sum of a cycle: tau_i x_i, then tau_i (equation 9).
 
-    A worker without a step since its last contribution, or with a shard that is not finite, adds
-    nothing.
+    x_i is the worker's shard, and tau_i its weight, `steps`. The sums of both give the weighted
+    mean in one message. A worker without a step since its last contribution, or with a shard that
+    is not finite, adds nothing.
 
-    `local`: (n,) the worker's shard. `weighted`: whether tau_i is the weight; else all workers with
-    steps have the weight 1.
+    `local`: (n,) the worker's shard. `steps`: its steps since its last contribution. `weighted`:
+    whether tau_i is this number; else it is 1 for all workers with steps.
 
     Returns:
         (n + 1,) of the same type.
@@ -111,16 +115,18 @@ def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
     if steps and is_finite(local):
         tau = steps if weighted else 1
         message[-1] = tau
+        # The weight is read back from the message, and so has the type of the model.
         np.multiply(local, message[-1], out=message[:-1])
     return message
 
 
 def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
-    """Apply the driver's rule of a cycle: equations 9, 8, 4 and 5.
+    """Return a shard of the joint model after a cycle, by the rule of the driver in the paper.
 
-    The same shard if nobody contributed.
+    The weighted mean of the workers moves x~; v~ follows the change of x~; x~* lies ahead of x~
+    along v~ (equations 9, 8, 4 and 5). If nobody contributed, the result is the shard itself.
 
-    `total`: (n + 1,) sum of the workers' contributions.
+    `total`: (n + 1,) sum of the workers' contributions, the sum of their weights last.
     """
     if not total[-1]:
         return shard
@@ -140,23 +146,28 @@ def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> J
 
 
 def _ramp_fraction(cycle: int, length: int) -> float:
-    """Return the fraction of a ramp that lies before a cycle."""
+    """Return the fraction of a ramp of some cycles that lies before a cycle, from 0 to 1."""
+    # A ramp without length is over from the start.
     if not length:
         return 1.0
     return min(1.0, cycle / length)
 
 
-#: Elements of a message behind the contribution: the number of workers without more steps, and the
-#: sum of their squared distances from the joint model.
+#: Elements of a message behind the contribution: first the number of workers without more steps,
+#: then the sum over all workers of their squared distances from the joint model.
 _NUM_ENDED, _DISTANCE = -2, -1
 
 
 class JointModel:
     """One worker's replica of the joint model, and the sum of one shard that is under way.
 
-    All workers apply the driver's rule to the same sums, so their replicas are equal without a
-    driver's broadcast. Cycle c adds up shard c mod S. A worker begins a cycle only after the one
-    before has ended, which all had begun: two workers are never more than one cycle apart.
+    The vector is divided into S shards. A cycle adds up the workers' values of one shard: cycle c
+    is for shard c mod S. All workers apply the driver's rule to the same sums, so their replicas
+    are equal without a driver's broadcast. A worker begins a cycle only after the one before has
+    ended, which all had begun: two workers are never more than one cycle apart.
+
+    `model`: (num_parameters,) the start model, equal on all workers. `shards`: S. `weighted`:
+    whether a worker's weight is its number of steps, else 1.
     """
 
     def __init__(
@@ -175,17 +186,18 @@ class JointModel:
         self._weighted = weighted
         self._squared_distances = np.zeros(shards)
         """Sum over the workers of their squared distance from each shard, at its last sum."""
-        #: The sum under way, until it has arrived; its message, until it is finished; and the steps
-        #: that this worker contributed to it.
         self._pending: PendingSum | None = None
+        """The sum under way, until it has arrived."""
         self._message: Vector | None = None
+        """(n + 3,) the message of this sum, which becomes the total, until `finish_sum` uses it."""
         self._contributed_steps = 0
+        """Steps of this worker in the message."""
         self.projected = model.copy()
-        """The newest projections of all shards, which pull the workers."""
+        """(num_parameters,) x~* of all shards, towards which the workers are pulled."""
         self.num_sums = 0
         """Number of sums so far."""
         self.steps = np.zeros(shards, np.int64)
-        """tau_i of each shard: the worker's steps since its last contribution."""
+        """(shards,) tau_i: the worker's steps since its last contribution to each shard."""
 
     @property
     def cycles(self) -> int:
@@ -212,19 +224,21 @@ class JointModel:
         return self._slices[self._next_shard]
 
     def begin_sum(self, local: Vector, *, ending: bool) -> int:
-        """Begin the sum of the shard whose turn it is.
+        """Begin the sum of the shard whose turn it is, over all workers, in the background.
 
-        `ending`: whether the worker takes no more steps.
+        `local`: (num_parameters,) the worker's model. `ending`: whether it takes no more steps.
 
         Returns:
-            The worker's steps since its last contribution.
+            The worker's steps since its last contribution to this shard, which now count as sent.
         """
         index = self._next_shard
         local_shard = local[self.next_elements]
         self._contributed_steps = int(self.steps[index])
         self.steps[index] = 0
+        # Steps that another shard still lacks keep the worker from ending.
         has_ended = ending and not self.steps.any()
 
+        # (n + 3,): the contribution (n + 1,), whether the worker has ended, its squared distance.
         message = np.zeros(local_shard.size + 3, local.dtype)
         message[:_NUM_ENDED] = contribution(
             local_shard, self._contributed_steps, weighted=self._weighted
@@ -244,10 +258,10 @@ class JointModel:
             self._pending = None
 
     async def finish_sum(self) -> bool:
-        """Wait for the sum, and apply the driver's rule.
+        """Wait for the sum under way, and apply the driver's rule to its shard.
 
         Returns:
-            Whether no worker has more steps to contribute.
+            Whether all workers have ended, with no steps left to contribute.
         """
         await self.wait_for_sum()
         message = self._message
@@ -263,15 +277,20 @@ class JointModel:
         return bool(message[_NUM_ENDED] == self._transport.world_size)
 
     def read(self, out: Vector) -> float:
-        """Copy the joint model.
+        """Copy the joint model x~ into `out`, (num_parameters,).
 
-        Returns the workers' distance from it, each shard at its last sum.
+        Returns the root mean square of the workers' distances from it, each shard at its last sum.
         """
         np.concatenate([shard.model for shard in self._shards], out=out)
         return math.sqrt(self._squared_distances.sum() / self._transport.world_size)
 
     def state(self) -> dict[str, Any]:
-        """Return all of it; the contribution to a sum that has not arrived counts as not made."""
+        """Return all values on which the next cycles depend, for a checkpoint.
+
+        `vectors` is (3, num_parameters): x~, v~ and x~*. `counts` is the number of sums, then the
+        cycles of each shard. `arrived` is the total of a sum that has arrived but is not used yet.
+        A contribution to a sum that has not arrived counts as not made.
+        """
         steps = self.steps.copy()
         arrived = None
         if self._pending is not None:
@@ -295,8 +314,8 @@ class JointModel:
     async def restore(self, state: dict[str, Any]) -> None:
         """Continue from a result of `state`; all workers together.
 
-        With work units, the workers' checkpoints may be some cycles apart: the joint model of rank
-        0 holds.
+        Workers that do not wait for each other may have checkpoints that are some cycles apart. So
+        all take the joint model of rank 0, and their own `steps` and `arrived`.
         """
         for array in (state["vectors"], state["counts"], state["squared_distances"]):
             await self._transport.broadcast(array)

@@ -32,31 +32,38 @@ class QgDsgdm(NeighbourAlgorithm):
     y_i = x_i - eta (g_i + beta m_i); x_i+ = sum_j w_ij y_j;
     m_i <- beta m_i + (1 - beta) (x_i - x_i+) / eta.
 
-    The momentum m follows the change of the averaged model, so that it points in the direction of
-    all workers where their data differ. The models travel after the gradient. With beta 0 the
-    method is D-PSGD in this order of the steps (adapt, then combine), and on the complete graph it
-    is AR-SGD with plain SGD.
+    x_i is the model of worker i before the step and x_i+ after it, g_i its gradient, eta the
+    learning rate, and w_ij a weight of the graph. The momentum m follows the change of the averaged
+    model, so that it points in the direction of all workers where their data differ. The models
+    travel after the gradient. With beta 0 the method is D-PSGD in this order of the steps (adapt,
+    then combine), and on the complete graph it is AR-SGD with plain SGD.
     """
 
     SCRATCH = ("_x", "_y", "_mixed")
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: QgDsgdmSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._beta = settings.beta
-        #: x_i, y_i and sum_j w_ij y_j of a step.
+        #: x_i, the model before a step.
         self._x = self.model.empty()
+        #: y_i, the model after the local step.
         self._y = self.model.empty()
+        #: x_i+, the mean over this worker and its neighbours.
         self._mixed = self.model.empty()
+        #: m_i.
         self._momentum = self.model.empty()
         self._momentum.fill(0)
         self.momenta = (self._momentum,)
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Step with the momentum, mix with the neighbours, and update the momentum."""
         eta = self.learning_rate
         self.model.read(self._x)
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
+        # The optimiser has subtracted eta g_i; the momentum's part follows here.
         self.model.read(self._y)
         self._y -= eta * self._beta * self._momentum
         neighbour_models = await self.begin_exchange(self._y)

@@ -36,7 +36,11 @@ INDEX_BYTES: Final = 4
 
 
 def largest(values: Vector, drop_rate: float) -> Vector:
-    """Return the indices of the elements of largest magnitude, in ascending order.
+    """Return the indices of the elements of largest magnitude, in ascending order, as int32.
+
+    An element is kept if its magnitude is above a threshold. The threshold is the quantile of the
+    magnitudes at `drop_rate`, in a sample of at most 100,000 evenly spaced elements. So the number
+    of kept elements is only about (1 - drop_rate) n.
 
     `values`: (n,).
 
@@ -49,6 +53,7 @@ def largest(values: Vector, drop_rate: float) -> Vector:
     magnitudes = np.abs(values)
     stride = max(1, math.ceil(len(values) / _SAMPLE_SIZE))
     sample = magnitudes[::stride]
+    # Position, in the sorted sample, of the largest magnitude that is dropped.
     last_dropped = int(len(sample) * drop_rate) - 1
     if last_dropped < 0:
         return np.arange(len(values), dtype=np.int32)
@@ -59,12 +64,15 @@ def largest(values: Vector, drop_rate: float) -> Vector:
 def take_large(
     residual: Vector, gradient: Vector, bounds: Sequence[int], drop_rate: float
 ) -> tuple[Vector, Vector]:
-    """Return indices and values of the largest elements of residual + gradient, which are sent.
+    """Take the largest elements of residual + gradient, which are to be sent.
 
-    The other elements stay in the residual, so that nothing is lost.
+    The other elements stay in the residual, which is changed in place, so that nothing is lost.
 
-    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has its own
-    threshold.
+    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each shard has its own
+    threshold. `drop_rate`: fraction of the elements that stay.
+
+    Returns:
+        (k,) indices in ascending order, and (k,) values of the elements to send.
 
     Examples:
         >>> residual = np.zeros(4)
@@ -84,11 +92,13 @@ def take_large(
 
 
 def update_view(view: Vector, values: Vector, drop_rate: float) -> int:
-    """Bring a client's view of a shard nearer to its values, where the difference is large.
+    """Set a worker's view of a shard to the shard's values, where the difference is large.
 
-    The view and the changes that were not sent yet, values - view, always add up to the values.
+    The view is what the worker knows of the shard. The changes that were not sent yet are
+    values - view, so they need no memory of their own.
 
-    `view`: (n,) gets the largest differences. `values`: (n,) the shard.
+    `view`: (n,) changed in place. `values`: (n,) the shard. `drop_rate`: fraction of the elements
+    that stay as they are.
 
     Returns:
         The number of elements that changed.
@@ -155,7 +165,8 @@ class ShardedSettings(ServerSettings):
 class Sharded(ServerAlgorithm):
     """Push gradients; the server's optimiser steps, and its answer is the next model.
 
-    server <- server + u(g), with u = -eta g for SGD; x <- server (Algorithm 4).
+    server <- server + u(g), with u = -eta g for SGD; x <- server (Algorithm 4). g is the gradient
+    at the worker's model x, and eta the learning rate.
 
     Overlap: while a push is under way, the worker computes on, at the same x, and sums its
     gradients (Algorithms 5 and 6). It may make steps of its own from x meanwhile, and one with the
@@ -167,6 +178,7 @@ class Sharded(ServerAlgorithm):
     """
 
     SCRATCH = ("_update", "_clocks_of_sum")
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: ShardedSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -177,20 +189,25 @@ class Sharded(ServerAlgorithm):
         self._applies_sum = settings.applies_sum
         self._has_local_optimizer = settings.local_optimizer
         self._drop_rate = settings.drop_rate
-        #: The sum of the gradients that are not sent yet, and the elements that were dropped.
+        #: Sum of the gradients since the last push began.
         self._sum = self.model.empty()
         self._sum.fill(0)
         self.residual = self.model.empty()
+        """(num_parameters,) elements of earlier gradients that were dropped, and so wait."""
         self.residual.fill(0)
         self._bounds = Layout(self._sum.size, self.num_shards).bounds
-        #: Steps since the last push began, and the number of them with a gradient.
+        #: Number of steps since the last push began.
         self._steps_in_sum = 0
+        #: Number of them with a gradient.
         self._gradients_in_sum = 0
+        #: Whether a push was begun whose answer this worker has not used yet.
         self._push_is_under_way = False
+        #: Clocks of the server when this worker copied the model of the pushed gradients.
         self._clocks_of_sum = self.pulled_clocks
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Add the gradient to the sum, and exchange unless a push is still under way."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.model.read_gradient(self._change)
             self._sum += self._change
@@ -207,7 +224,12 @@ class Sharded(ServerAlgorithm):
         return is_under_way and (self._bound is None or self._steps_in_sum < self._bound)
 
     async def _exchange(self) -> None:
-        """Continue from the last answer, and push the sum of the gradients at the model before."""
+        """Continue from the answer to the last push, then push the sum of the gradients.
+
+        The gradients of the sum belong to the model before that answer. Without any gradient the
+        worker only pulls. Without overlap, the answer to the new push is used at once.
+        """
+        # The next line replaces the clocks by those of the answer.
         clocks_of_sum = self.pulled_clocks
         await self._finish_push()
         if not self._gradients_in_sum:
@@ -215,6 +237,7 @@ class Sharded(ServerAlgorithm):
             self.model.write(self.pulled)
             return
         self._clocks_of_sum = clocks_of_sum
+        # The answer that comes next has this step; until then the worker has it in its own model.
         if self._applies_sum and self._overlaps:
             self.model.write_gradient(self._sum)
             self.optimizer.step()
@@ -229,8 +252,13 @@ class Sharded(ServerAlgorithm):
             await self._continue_from(await self.server.push(rule, selection))
 
     def _message(self) -> tuple[Rule, ShardSelection]:
-        """Return the rule that makes a step with the sum, and the elements that travel."""
+        """Return the rule that makes a step with the sum, and the elements that travel.
+
+        Without dropping, all elements travel, and the rule copies the result into `pulled`. With
+        dropping, the small elements move into the residual, and an answer updates `pulled`.
+        """
         if not self._drop_rate:
+            # A copy, since the worker sums on while the push is under way.
             return self._optimizer_step(self._sum.copy(), copies_result=True), ALL_SHARDS
         indices, values = take_large(self.residual, self._sum, self._bounds, self._drop_rate)
         self.actions["elements_dropped"] += self._sum.size - len(indices)
@@ -243,10 +271,16 @@ class Sharded(ServerAlgorithm):
         return rule, ShardSelection(indices=indices, answer=answer)
 
     def _optimizer_step(self, gradient: Vector, *, copies_result: bool) -> Rule:
-        """Return the rule that takes a step of the base optimiser with a gradient."""
+        """Return the rule that takes a step of the base optimiser with a gradient.
+
+        `gradient`: (num_parameters,), or (k,) for the k elements that travel. `copies_result`:
+        whether the new values of the shard are copied into `pulled`.
+        """
+        # The rate of now, since the push may be made later.
         rate = self.learning_rate
 
         def optimize(shard: Shard) -> None:
+            # Adam needs the number of the step; each push to the shard is one.
             step = int(shard.clock + self.pushes_before[shard.index]) + 1
             self._update(
                 shard.vector, gradient[shard.elements], shard.moments, step=step, rate=rate
@@ -257,7 +291,7 @@ class Sharded(ServerAlgorithm):
         return optimize
 
     async def _finish_push(self) -> None:
-        """Wait for a push in the background, and continue from its answer."""
+        """Wait for the push in the background, if there is one, and continue from its answer."""
         if self._push_is_under_way:
             self._push_is_under_way = False
             push = await self.server.drain()
@@ -265,7 +299,7 @@ class Sharded(ServerAlgorithm):
                 await self._continue_from(push)
 
     async def _continue_from(self, push: Push) -> None:
-        """Continue from the server as the push left it."""
+        """Count the staleness of a push, and set the model to the server as the push left it."""
         await self.record_staleness(push, since=self._clocks_of_sum)
         self.model.write(self.pulled)
 

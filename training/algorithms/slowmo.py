@@ -43,20 +43,23 @@ class SlowMo(Wrapper):
 
     u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
 
-    x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate
-    at the start of the window (the first above 0), so that a change of the rate does not change u
-    (equations 3.0.1, 3.0.2). With the exact average, x_tau and gamma are the means over the
-    workers, and all workers get the same model, but for the steps that they have not sent to a
-    server. Without it, everything is per worker (equations 3.2.1, 3.2.2).
+    The tau steps are a window. u is the slow momentum, alpha the slow learning rate, and beta the
+    slow momentum factor. x_0 is the model after the last outer step, x_tau the current model, and
+    gamma the learning rate at the start of the window (the first above 0), so that a change of the
+    rate does not change u (equations 3.0.1, 3.0.2). With the exact average, x_tau and gamma are the
+    means over the workers, and all workers get the same model, but for the steps that they have not
+    sent to a server. Without it, everything is per worker (equations 3.2.1, 3.2.2).
 
     The outer step is applied as a difference, so that concurrent averages are kept. Where the
     server is the model, each of n workers adds 1 / n of it; with elastic averaging each changes its
     own model.
 
-    `settings`: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
+    `base`: the method whose steps are taken. `exact_average`: whether x_tau is the mean over all
+    workers. `state_policy`: whether an outer step sets the optimiser's state to 0.
     """
 
     SCRATCH = ("_current", "_end_of_window")
+    """Attributes that checkpoints leave out."""
 
     def __init__(
         self,
@@ -77,13 +80,14 @@ class SlowMo(Wrapper):
         self._num_outer_steps = 0
         #: gamma; 0 until the window has a step with a learning rate above 0.
         self._gamma = 0.0
-        #: u and x_0.
+        #: u.
         self._slow_momentum = self.model.empty()
         self._slow_momentum.fill(0)
+        #: x_0.
         self._start_of_window = self.model.empty()
-        #: This worker's model, and x_tau, which is their mean over the workers with the exact
-        #: average.
+        #: This worker's model at the end of a window.
         self._current = self.model.empty()
+        #: x_tau: this worker's model, or the mean over the workers with the exact average.
         self._end_of_window = self.model.empty()
 
     @override
@@ -95,6 +99,8 @@ class SlowMo(Wrapper):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a step of the base method, and an outer step after every tau of them."""
+        # A rate of 0 at the start of a warm-up cannot divide the change of the window.
         if not self._gamma:
             self._gamma = self.learning_rate
         await self.base.step(compute_gradient, num_samples)
@@ -110,6 +116,12 @@ class SlowMo(Wrapper):
         return {**self.base.counters(), "slowmo_steps": self._num_outer_steps}
 
     async def _outer_step(self) -> None:
+        """Update u and x_0, and move this worker's model to the new x_0.
+
+        There is no outer step if x_tau is not finite, or the learning rate was 0 in all of the
+        window. x_0 and u then stay as they are.
+        """
+        # Averages under way would change the model between the read and the outer step.
         if self._averages_exactly:
             await self.base.quiesce()
         await self._read_end_of_window()
@@ -124,6 +136,7 @@ class SlowMo(Wrapper):
         self._num_outer_steps += 1
 
         await self.base.add(self._start_of_window - self._current)
+        # With a server, the model is complete when all workers have added their parts.
         if self._averages_exactly:
             await self.base.quiesce()
             await self.base.catch_up()
@@ -131,9 +144,9 @@ class SlowMo(Wrapper):
             reset_optimizer(self.optimizer, momenta=self.momenta)
 
     async def _read_end_of_window(self) -> None:
-        """Read this worker's model and x_tau.
+        """Read this worker's model into `_current`, and x_tau into `_end_of_window`.
 
-        With the exact average, take the means over the workers.
+        With the exact average, x_tau and gamma become their means over the workers.
         """
         await self.base.current(self._current)
         self._end_of_window[:] = self._current
@@ -147,6 +160,7 @@ class SlowMo(Wrapper):
         if not self.base.traits.synchronous:
             # Workers that do not wait have learning rates of their own, of which some may be 0.
             # All must take the same outer step.
+            # NaN leaves a rate of 0 out of the mean; if all are 0, the mean is NaN, and gamma 0.
             gamma = np.array([self._gamma or np.nan])
             await mean_over_workers(gamma, self.transport)
             self._gamma = float(np.nan_to_num(gamma[0]))

@@ -38,6 +38,7 @@ class SwarmSgd(GossipAlgorithm):
     """Take H local steps, then average with a random neighbour j.
 
     x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2.
+    x_i is the model of worker i, g_i its gradient, and gamma the learning rate.
 
     Each local step starts from the shared vector, so a worker with which another one averaged
     continues from the average at its next step.
@@ -46,19 +47,23 @@ class SwarmSgd(GossipAlgorithm):
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._mean_local_steps = settings.local_steps
+        #: Source of the numbers of local steps; None if the number is fixed.
         self._rng: Generator | None = None
         if settings.local_steps_law == "geometric":
             self._rng = random_stream(worker.seed, "local steps", self.transport.rank)
+        #: Number of local steps until the next average.
         self._remaining_steps = self._draw_local_steps()
 
     def _draw_local_steps(self) -> int:
         """Draw the number of local steps until the next average, at least 1."""
         if self._rng is None:
             return self._mean_local_steps
+        # A geometric distribution with the success probability p has the mean 1 / p.
         return int(self._rng.geometric(1 / self._mean_local_steps))
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a local step; after the last one of a window, average with a random partner."""
         version = await self.read()
         await self.own_step(compute_gradient, num_samples, version=version)
         self._remaining_steps -= 1

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 #: Number of pauses that only yield the core; together they take about a tenth of a millisecond.
 _NUM_YIELDS: Final = 50
+#: Length of the first nap after them [s].
 _FIRST_NAP_SECONDS: Final = 1e-5
 
 
@@ -62,6 +63,8 @@ class ExchangeCounts:
 def is_finite(vector: Vector) -> bool:
     """Return whether all elements are finite, and the sum of their squares does not overflow.
 
+    One pass over the vector: the sum is finite only if every element is.
+
     Examples:
         >>> is_finite(np.array([1.0, -2.0])), is_finite(np.array([1.0, np.nan]))
         (True, False)
@@ -82,6 +85,7 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
         >>> run_now(three())
         3
     """
+    # A coroutine that ends without suspending raises StopIteration, which has its result.
     try:
         work.send(None)
     except StopIteration as stop:
@@ -107,11 +111,13 @@ def load_mpi() -> ModuleType:
 
 
 def poll_until(predicate: Callable[[], bool], *, max_nap_seconds: float = 1e-3) -> float:
-    """Call a predicate again and again until it is true; returns the time spent waiting [s].
+    """Call a predicate again and again until it is true; return the time spent waiting [s].
 
     The first pauses only yield the core to who needs it; later ones are naps of growing length.
     Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a
     push of another worker.
+
+    `max_nap_seconds`: longest nap [s]; each nap is twice as long as the one before up to this.
     """
     started = time.perf_counter()
     num_yields = 0
@@ -131,21 +137,23 @@ class MpiProcess:
 
     MPI is initialised for threads that take turns, so every caller of MPI holds `mpi_lock`.
 
-    `shares_memory`: whether ranks of a host share memory; else they communicate as those of
-    different hosts do.
+    `comm`: the communicator, which belongs to this object and which `free` frees. `shares_memory`:
+    whether ranks of a host share memory; else they communicate as those of different hosts do.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, shares_memory: bool) -> None:
         self.comm = comm
         self.mpi_lock = threading.Lock()
+        """A thread holds it during each call of MPI."""
         if shares_memory:
             host: Any = comm.Split_type(load_mpi().COMM_TYPE_SHARED)
         else:
+            # With its rank as the color, each rank gets a communicator of its own.
             host = comm.Split(comm.rank)
         self.host: MPI.Intracomm = host
         """The ranks that share memory with this one."""
         self.on_host: list[int] = self.host.allgather(comm.rank)
-        """Their numbers among all ranks."""
+        """Their numbers in `comm`, this rank included."""
 
     @property
     def is_one_host(self) -> bool:
@@ -158,6 +166,7 @@ class MpiProcess:
         Returns:
             The time spent waiting [s].
         """
+        # A barrier that does not block, so that other threads can use MPI between the tests.
         with self.mpi_lock:
             request = self.comm.Ibarrier()
 
@@ -174,16 +183,19 @@ class MpiProcess:
 
 
 class Background(ABC):
-    """Work of a worker in parallel with its computation, one piece after the other."""
+    """Work of a worker in parallel with its computation, one piece after the other.
+
+    A piece is a coroutine, such as an average with a partner or a push to a server.
+    """
 
     seconds = 0.0
-    """Time of the pieces so far [s]."""
+    """Time of the finished pieces so far [s]."""
     blocked_seconds = 0.0
-    """Part of it for which the worker waited [s]."""
+    """Part of `seconds` for which the worker waited in `drain` [s]."""
 
     @property
     def hidden_seconds(self) -> float:
-        """Part of it in which the worker computed [s]."""
+        """Part of `seconds` in which the worker computed [s]."""
         return max(0.0, self.seconds - self.blocked_seconds)
 
     @property
@@ -193,7 +205,7 @@ class Background(ABC):
 
     @abstractmethod
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
-        """Do a piece of work after the pieces before it."""
+        """Queue a piece of work behind the pieces before it, and return at once."""
 
     @abstractmethod
     async def drain(self) -> float:
@@ -223,6 +235,7 @@ class BackgroundThread(Background):
         self._queue: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = (
             queue.SimpleQueue()
         )
+        #: End of the piece that was begun last; None if there is none, or `drain` waited for it.
         self._last: Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -235,6 +248,7 @@ class BackgroundThread(Background):
     @override
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
         if self._last is not None and self._last.done():
+            # This raises the error of the piece, if there was one.
             self._last.result()
         self._last = Future()
         self._queue.put((self._last, work))
@@ -246,6 +260,7 @@ class BackgroundThread(Background):
         started = time.perf_counter()
         last = self._last
         self._last = None
+        # The thread works in order, so all earlier pieces have ended with the last.
         try:
             last.result()
         finally:
@@ -259,6 +274,7 @@ class BackgroundThread(Background):
         self._thread.join()
 
     def _run(self) -> None:
+        """Do the pieces in order until `close`; the error of one goes into its future."""
         while (entry := self._queue.get()) is not None:
             future, work = entry
             started = time.perf_counter()

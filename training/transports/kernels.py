@@ -22,13 +22,17 @@ from hep_core.compiling import compiled
 Array = Any
 """An array; mypy does not see numba's types."""
 
+#: Room for the mutex at the beginning of a head; the counters follow it.
 _MUTEX_BYTES: Final = 64
+#: Size of a head.
 HEAD_BYTES: Final = 128
-#: Counters of a head: averages by partners and by the owner, and those that a vector that is not
-#: finite has prevented. The first counter of a shard is its clock.
+#: Position among the counters of the head of a shared vector: number of averages by partners.
 RECEIVED: Final = 0
+#: Position among the counters of the head of a shard: its clock.
 CLOCK: Final = 0
+#: Position of the number of averages by the owner.
 BEGUN: Final = 1
+#: Position of the number of averages that a vector that is not finite has prevented.
 NUM_REFUSED: Final = 2
 
 #: States of an average: done, refused since it is not finite, or given up since a mutex is not
@@ -45,7 +49,7 @@ without_gil = partial(compiled, nogil=True)
 
 
 def external(name: str, result: types.Type, *arguments: types.Type) -> Callable[..., int]:
-    """Declare a function of the C library."""
+    """Declare a function of the C library, by its types; compiled code may then call it."""
     return cast("Callable[..., int]", types.ExternalFunction(name, result(*arguments)))
 
 
@@ -64,6 +68,7 @@ _unlock_mutex = external("pthread_mutex_unlock", types.int32, types.uintp)
 @without_gil
 def now() -> float:
     """Return the seconds of the clock of `time.perf_counter`."""
+    # `struct timespec`: whole seconds, then nanoseconds.
     timespec = np.empty(2, np.int64)
     _clock_gettime(time.CLOCK_MONOTONIC, timespec.ctypes.data)
     return float(timespec[0]) + 1e-9 * float(timespec[1])
@@ -71,7 +76,7 @@ def now() -> float:
 
 @without_gil
 def init_head(head: Array) -> None:
-    """Make the mutex of a head."""
+    """Make the mutex of a head: shared between processes, and robust."""
     # More than any system's type needs.
     attributes = np.zeros(8, np.int64)
     _init_attributes(attributes.ctypes.data)
@@ -82,8 +87,9 @@ def init_head(head: Array) -> None:
 
 @without_gil
 def try_lock(head: Array) -> bool:
-    """Lock the mutex if it is free; returns whether it was."""
+    """Lock the mutex if it is free; return whether it was."""
     state = _try_lock_mutex(head.ctypes.data)
+    # If its owner died, this process now has the mutex, which must be declared usable.
     if state == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
     return bool(state != errno.EBUSY)
@@ -91,7 +97,7 @@ def try_lock(head: Array) -> bool:
 
 @without_gil
 def lock(head: Array) -> float:
-    """Wait for the mutex, and lock it; returns the time spent waiting [s]."""
+    """Wait for the mutex, and lock it; return the time spent waiting [s]."""
     if try_lock(head):
         return 0.0
     started = now()
@@ -102,9 +108,9 @@ def lock(head: Array) -> float:
 
 @without_gil
 def lock_soon(head: Array, wait_seconds: Array) -> bool:
-    """Wait for the mutex for a short time; returns whether it is locked now.
+    """Wait for the mutex for at most 5 milliseconds; return whether this process has it now.
 
-    `wait_seconds`: (1,) the time is added to it [s].
+    `wait_seconds`: (1,) the time spent waiting is added to it [s].
     """
     if try_lock(head):
         return True
@@ -112,6 +118,7 @@ def lock_soon(head: Array, wait_seconds: Array) -> bool:
     deadline = np.empty(2, np.int64)
     _clock_gettime(time.CLOCK_REALTIME, deadline.ctypes.data)
     deadline[1] += _MAX_WAIT_NANOSECONDS
+    # The second number counts nanoseconds within a second.
     if deadline[1] >= 1_000_000_000:
         deadline[0] += 1
         deadline[1] -= 1_000_000_000
@@ -130,13 +137,16 @@ def unlock(head: Array) -> None:
 
 @without_gil
 def counters_of(head: Array) -> Array:
-    """Return the counters of a head."""
+    """Return the counters of a head as a view, (8,) int64; `RECEIVED` and so on are positions."""
     return head[_MUTEX_BYTES:HEAD_BYTES].view(np.int64)
 
 
 @without_gil
 def read(out: Array, vector: Array, head: Array, wait_seconds: Array) -> int:
-    """Copy a vector; returns the number of its averages."""
+    """Copy a vector into `out` under its mutex; return how often it was averaged so far.
+
+    `wait_seconds`: (1,) the time spent waiting for the mutex is added to it [s].
+    """
     wait_seconds[0] += lock(head)
     # This loop is faster than a copy of slices, which checks for overlaps.
     for k in range(vector.size):
@@ -149,7 +159,10 @@ def read(out: Array, vector: Array, head: Array, wait_seconds: Array) -> int:
 
 @without_gil
 def add(change: Array, vector: Array, head: Array, wait_seconds: Array) -> int:
-    """Add to a vector; returns the number of its averages."""
+    """Add a change to a vector under its mutex; return how often it was averaged so far.
+
+    `wait_seconds`: (1,) the time spent waiting for the mutex is added to it [s].
+    """
     wait_seconds[0] += lock(head)
     for k in range(vector.size):
         vector[k] += change[k]
@@ -161,7 +174,7 @@ def add(change: Array, vector: Array, head: Array, wait_seconds: Array) -> int:
 
 @without_gil
 def fetch_and_add(element: int, amount: int, vector: Array, head: Array) -> int:
-    """Add to an element; returns its value before."""
+    """Add to an element of a vector under its mutex; return its value before."""
     lock(head)
     old_value: int = vector[element]
     vector[element] += amount
@@ -179,10 +192,22 @@ def average(
     wait_seconds: Array,
     locks_own_first: bool,
 ) -> int:
-    """Replace two vectors by their average: DONE, REFUSED since it is not finite, or BUSY.
+    """Replace two vectors by their average, while this process holds both mutexes.
 
-    `half`: (1,) 0.5 in the type of the vectors. `wait_seconds`: (1,) gets the time spent waiting
-    for the mutexes [s].
+    All ranks lock the mutex of the lower rank first, so two averages never wait for each other.
+
+    Args:
+        vector: (n,) of the worker that begins the average.
+        head: Its mutex and counters.
+        partner_vector: (n,).
+        partner_head: Mutex and counters of the partner's vector.
+        half: (1,) 0.5 in the type of the vectors.
+        wait_seconds: (1,) the time spent waiting for the mutexes is added to it [s].
+        locks_own_first: Whether the worker has a lower rank than the partner.
+
+    Returns:
+        DONE; REFUSED if the average is not finite, so that both stay; or BUSY if a mutex was not
+        free soon.
     """
     first, second = (head, partner_head) if locks_own_first else (partner_head, head)
     if not lock_soon(first, wait_seconds):
@@ -190,6 +215,7 @@ def average(
     if not lock_soon(second, wait_seconds):
         unlock(first)
         return BUSY
+    # First only check: inf - inf and NaN - NaN are NaN, which differs from 0.
     num_bad = 0
     for k in range(vector.size):
         mean = (vector[k] + partner_vector[k]) * half[0]
@@ -210,9 +236,13 @@ def average(
 
 @without_gil
 def add_half_difference(vector: Array, partner_vector: Array, half: Array) -> bool:
-    """Add half of partner - own to the own vector if all of it is finite; returns whether it is.
+    """Add half of partner - own to the own vector, unless an element of it is not finite.
 
-    `partner_vector`: becomes that half of the difference.
+    This is one side of an average with another host, which subtracts the same. `partner_vector`
+    becomes that half of the difference. `half`: (1,) 0.5 in the type of the vectors.
+
+    Returns:
+        Whether it is finite, and so added.
     """
     num_bad = 0
     for k in range(vector.size):

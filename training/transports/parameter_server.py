@@ -27,7 +27,10 @@ from training.transports.basics import Background, ExchangeCounts, Vector, is_fi
 
 @dataclass(slots=True)
 class Shard:
-    """A shard, or some elements of it, as a rule sees it: arrays to change in place."""
+    """A shard, or some elements of it, as a rule sees it during a push.
+
+    A rule changes the arrays in place; the server then writes them back.
+    """
 
     index: int
     """Number of the shard, from 0."""
@@ -57,8 +60,11 @@ class Layout:
 
     def __init__(self, size: int, shards: int, *, world_size: int = 1) -> None:
         self.bounds = [size * shard // shards for shard in range(shards + 1)]
+        """(shards + 1): where each shard begins, then the size of the vector."""
         self.slices = [slice(start, stop) for start, stop in pairwise(self.bounds)]
+        """The elements of each shard in the vector."""
         self.sizes = [stop - start for start, stop in pairwise(self.bounds)]
+        """Number of elements of each shard."""
         self.owners = [shard * world_size // shards for shard in range(shards)]
         """The rank that owns each shard."""
 
@@ -88,10 +94,13 @@ ALL_SHARDS: Final = ShardSelection()
 
 
 class Push(NamedTuple):
-    """A finished push, with the clocks of the shards that it tried to change, in their order."""
+    """A finished push, with the clocks of the shards that it tried to change, in their order.
+
+    The clock of a shard is the number of pushes that have changed it.
+    """
 
     clocks_before: Vector
-    """Number of pushes to each shard before this one."""
+    """(num_selected_shards,) number of pushes to each shard before this one."""
     clocks_after: Vector
     """Number of pushes including this one; as before where the push was refused, or does not
     count."""
@@ -99,9 +108,10 @@ class Push(NamedTuple):
     """Whether no shard refused it."""
 
     def staleness(self, pulled_clocks: Vector) -> list[int]:
-        """Return the number of pushes by others since some clocks.
+        """Return, for each shard that counted this push, the pushes by others since some clocks.
 
-        There is one for each shard that counted this push.
+        `pulled_clocks`: the clocks of the same shards when this worker copied them, with no push of
+        its own since.
         """
         is_counted = self.clocks_after > self.clocks_before
         staleness: list[int] = (self.clocks_before - pulled_clocks)[is_counted].tolist()
@@ -113,8 +123,13 @@ class ParameterServer:
 
     In this class, its shards lie in the memory of one worker.
 
-    `content`: (1 + num_moments, n), or (n,): the vector first. `background`: makes the pushes that
-    `begin_push` begins.
+    Args:
+        layout: The division of the vector into shards, with their owners.
+        content: (1 + num_moments, n), or (n,): the vector first, then the moments: what the rules
+            store for each element.
+        rank: Number of this worker.
+        now: Returns the time of a clock [s].
+        background: Makes the pushes that `begin_push` begins; None: they are made at once.
 
     Examples:
         >>> import time
@@ -146,15 +161,16 @@ class ParameterServer:
         self._now = now
         self._background = background
         rows = np.atleast_2d(content)
-        #: Rows and clock of each shard that this worker reaches in memory.
+        #: (1 + num_moments, size of the shard) of each shard that this worker reaches in memory.
         self._rows = {
             shard: rows[:, elements].copy()
             for shard, elements in enumerate(layout.slices)
             if self._owns(shard)
         }
+        #: (1,) the clock of each of these shards.
         self._clocks = {shard: np.zeros(1, np.int64) for shard in self._rows}
         self._counts = ExchangeCounts()
-        #: The last push that ended in the background.
+        #: The last push that `begin_push` began and that has ended; None after `drain`.
         self._last_push: Push | None = None
         #: Arrays for a rule, which fit the largest shard: one more where a push is under way.
         self._buffer = np.empty((len(rows), max(layout.sizes)), content.dtype)
@@ -173,10 +189,13 @@ class ParameterServer:
         return self._background is not None and self._background.is_under_way
 
     async def pull(self, out: Vector) -> Vector:
-        """Copy the vector, (n,), or all rows into `out`; each shard as it was between two pushes.
+        """Copy the vector into `out`, (n,), or all rows into `out`, (1 + num_moments, n).
+
+        Each shard is copied under its lock, so as it was between two pushes. Different shards may
+        be from different times.
 
         Returns:
-            The clocks of all shards.
+            (num_shards,) the clocks of all shards.
         """
         await self._wait_for_own_push()
         started = self._now()
@@ -193,14 +212,17 @@ class ParameterServer:
         return clocks
 
     async def push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> Push:
-        """Change shards by a rule, one after the other, each under its lock."""
+        """Change the selected shards by a rule, one after the other, each under its lock."""
         await self._wait_for_own_push()
         push, wait_seconds = await self._push_to_shards(rule, selection)
         self.waited += wait_seconds
         return push
 
     async def try_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> Push | None:
-        """Push if no other worker is at the shards; else count it and return None."""
+        """Push if no other worker has the lock of a selected shard; else count it, and return None.
+
+        A worker that comes between the check and the push makes the push wait.
+        """
         await self._wait_for_own_push()
         for shard in self._selected_shards(selection):
             if await self._is_occupied(shard):
@@ -211,11 +233,12 @@ class ParameterServer:
     def begin_push(self, rule: Rule, selection: ShardSelection = ALL_SHARDS) -> bool:
         """Begin a push in the background; without a background, make it at once.
 
-        The arrays of the rule must not change before its end, which `is_under_way` or `drain`
-        shows.
+        The arrays of the rule must not change before the push has ended: `is_under_way` is then
+        False, or `drain` has returned.
 
         Returns:
-            False: the push before is under way, so this one is skipped and counted.
+            Whether the push was begun. It is skipped, and counted, while the one before is under
+            way.
         """
         if self.is_under_way:
             self._counts.skipped += 1
@@ -227,7 +250,10 @@ class ParameterServer:
         return True
 
     async def drain(self) -> Push | None:
-        """Wait for the push that `begin_push` began; returns the last one, once."""
+        """Wait for the push that `begin_push` began, and return it.
+
+        None: there was none since the last `drain`.
+        """
         await self._wait_for_own_push()
         push = self._last_push
         self._last_push = None
@@ -240,12 +266,16 @@ class ParameterServer:
         self._last_push, _ = await self._push_to_shards(rule, selection)
 
     async def _push_to_shards(self, rule: Rule, selection: ShardSelection) -> tuple[Push, float]:
-        """Push to the selected shards.
+        """Lock each selected shard in turn, apply the rule, and unlock it.
 
-        Returns the push, and the time spent waiting for locks [s].
+        If the selection has an `answer`, it sees the whole shard before the unlock.
+
+        Returns:
+            The push, and the time spent waiting for locks [s].
         """
         started = self._now()
         wait_seconds = 0.0
+        # For each shard: the clock before, the clock after, and whether it accepted the push.
         changes = []
         buffer = self._free_buffers.pop() if self._free_buffers else np.empty_like(self._buffer)
         for shard in self._selected_shards(selection):
@@ -264,7 +294,13 @@ class ParameterServer:
     async def _apply_rule(
         self, shard: int, rule: Rule, indices: Vector | None, buffer: Vector
     ) -> tuple[int, int, bool]:
-        """Apply the rule to a locked shard.
+        """Read a locked shard, apply the rule, and write the result if it is finite.
+
+        Args:
+            shard: Number of the shard.
+            rule: Changes the values that were read.
+            indices: Ascending elements of the whole vector to read and write; None: all.
+            buffer: (1 + num_moments, size of the largest shard) overwritten by the values.
 
         Returns:
             The shard's clock before and after, and whether the result is finite and so accepted.
@@ -272,6 +308,7 @@ class ParameterServer:
         elements = self.layout.slices[shard]
         indices_in_shard, index_bytes = None, 0
         if indices is not None:
+            # The indices from `first` up to `last` are those inside this shard.
             first, last = np.searchsorted(indices, (elements.start, elements.stop)).tolist()
             indices_in_shard = indices[first:last] - elements.start
             index_bytes = indices_in_shard.nbytes
@@ -279,6 +316,7 @@ class ParameterServer:
 
         rows = buffer[:, : elements.stop - elements.start]
         clock = await self._read_shard(shard, rows, indices_in_shard)
+        # The first row is the vector, the others are the moments.
         view = Shard(shard, clock, elements, rows[0], rows[1:])
         rule(view)
 
@@ -286,13 +324,16 @@ class ParameterServer:
             self._counts.refused += 1
             self._count_bytes(shard, rows.nbytes + index_bytes)
             return clock, clock, False
+        # `counts` is True, as 1, unless the rule has set it to False.
         clock_after = clock + view.counts
         await self._write_shard(shard, rows, indices_in_shard, clock_after)
+        # The values travel twice: to this worker, and back.
         self._count_bytes(shard, 2 * rows.nbytes + index_bytes)
         self._counts.pushes += view.counts
         return clock, clock_after, True
 
     async def _send_answer(self, shard: int, answer: Answer) -> None:
+        """Read all elements of a locked shard, and give them to `answer`."""
         elements = self.layout.slices[shard]
         row = np.empty_like(self._buffer[:1, : elements.stop - elements.start])
         await self._read_shard(shard, row, None)
@@ -300,7 +341,7 @@ class ParameterServer:
         self._count_bytes(shard, row.nbytes)
 
     async def _wait_for_own_push(self) -> None:
-        """Wait for the push in the background, since one of both may use the connections."""
+        """Wait for the push in the background, which uses the same connections as this thread."""
         if self._background is not None:
             self.waited += await self._background.drain()
 
@@ -308,6 +349,7 @@ class ParameterServer:
         return self.layout.owners[shard] == self.rank
 
     def _count_bytes(self, shard: int, nbytes: int) -> None:
+        """Count bytes as sent, unless the shard is in this worker's own memory."""
         if not self._owns(shard):
             self._counts.bytes += nbytes
 
@@ -317,7 +359,7 @@ class ParameterServer:
         return (selection.shard,)
 
     async def _acquire(self, shard: int) -> float:
-        """Lock a shard; returns the time spent waiting [s]."""
+        """Lock a shard; count and return the time spent waiting [s]."""
         started = self._now()
         await self._lock(shard)
         wait_seconds = self._now() - started
@@ -335,7 +377,7 @@ class ParameterServer:
         return False
 
     async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
-        """Copy the first rows of a locked shard, as many as `out` has; returns the shard's clock.
+        """Copy the first rows of a locked shard, as many as `out` has; return the shard's clock.
 
         `indices`: elements of the shard to copy; None: all.
         """

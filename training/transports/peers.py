@@ -35,9 +35,9 @@ class Peers(NamedTuple):
     """Connections of one rank."""
 
     asking: dict[int, socket.socket]
-    """Connections for requests of this rank, by partner."""
+    """Connections over which this rank sends requests, by the rank that answers."""
     serving: list[socket.socket]
-    """Connections for requests of partners."""
+    """Connections over which other ranks send requests to this one."""
 
     def all(self) -> list[socket.socket]:
         """All connections."""
@@ -52,13 +52,23 @@ class Peers(NamedTuple):
 def connect(process: MpiProcess, *, servers: Sequence[int], network: str | None) -> Peers:
     """Connect all ranks to the servers with which they share no memory, all ranks together.
 
-    `network`: interface of rank 0, or network as address/length, to use; None: the first that
-    reaches all.
+    It tries one network after the other, until all ranks can connect over it.
+
+    Args:
+        process: This rank.
+        servers: The ranks that answer requests.
+        network: Interface of rank 0, or network as address/length, to use; None: the first that
+            reaches all.
+
+    Raises:
+        LaunchError: No network connects all; the message has the problems of all ranks.
     """
     comm = process.comm
+    # All ranks get the token of rank 0.
     token = comm.bcast(secrets.token_bytes(_TOKEN_BYTES))
     all_problems: list[str] = []
     for address in _candidate_addresses(comm, network):
+        # Without a problem of any rank, this network is the one.
         peers, problem = _try_connect(process, address, token, servers=servers)
         problems = sorted(set(filter(None, comm.allgather(problem))))
         if not problems:
@@ -77,11 +87,14 @@ def connect(process: MpiProcess, *, servers: Sequence[int], network: str | None)
 def _candidate_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
     """Return the addresses of this rank to try, in the same order on all ranks.
 
-    For each address of rank 0, a rank takes the address from which its host would send there.
+    For each address of rank 0, a rank takes the address from which its host would send there. An
+    address of rank 0 is left out if a host cannot reach it, or if two hosts would send from the
+    same address.
     """
     mpi = load_mpi()
     host = comm.Split_type(mpi.COMM_TYPE_SHARED)
     is_one_host = host.size == comm.size
+    # The lowest rank of a host stands for the host.
     first_rank_of_host = host.bcast(comm.rank)
     host.Free()
     if is_one_host:
@@ -99,9 +112,15 @@ def _candidate_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
 
 
 def _host_addresses(network: str | None) -> list[str]:
-    """Return the addresses of this host in a network or of an interface.
+    """Return the IPv4 addresses of this host in a network, or of an interface.
 
-    None: all that are up, but loopback, the fastest interface first.
+    Those in a network, and all for None, are of interfaces that are up, the fastest first. None
+    leaves out loopback.
+
+    `network`: name of an interface, or a network as address/length; None: any.
+
+    Raises:
+        LaunchError: The text is neither.
     """
     states = psutil.net_if_stats()
     addresses_by_interface = {
@@ -133,6 +152,7 @@ def _address_towards(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # This sends nothing; the kernel only chooses the route.
+            # Any port will do; 9 is that of the protocol "discard".
             probe.connect((address, 9))
         except OSError:
             return ""
@@ -143,7 +163,16 @@ def _address_towards(address: str) -> str:
 def _try_connect(
     process: MpiProcess, address: str, token: bytes, *, servers: Sequence[int]
 ) -> tuple[Peers, str]:
-    """Connect all ranks over one network.
+    """Connect all ranks over one network, all ranks together.
+
+    Each rank listens, tells all others its address and port over MPI, connects to the servers, and
+    accepts the ranks that connect to it. A new connection sends the token first.
+
+    Args:
+        process: This rank.
+        address: Address of this host at which the rank listens.
+        token: Random bytes that only the ranks of this job know.
+        servers: The ranks that answer requests.
 
     Returns:
         The connections so far, and the problem of this rank; empty if it has none.
@@ -151,11 +180,13 @@ def _try_connect(
     comm = process.comm
     deadline = time.monotonic() + _CONNECT_SECONDS
     peers = Peers({}, [])
+    # All ranks of other hosts connect to a server.
     num_clients = comm.size - process.host.size if comm.rank in servers else 0
     try:
         server = socket.create_server((address, 0), backlog=max(num_clients, 1))
         listener = AuthenticatedListener(server, token, max_waiting=num_clients)
     except OSError as error:
+        # The other ranks wait here for an address; None tells them that this network fails.
         comm.allgather(None)
         return peers, f"rank {comm.rank} cannot listen at {address}: {error}"
     with closing(listener):
@@ -184,11 +215,16 @@ def _try_connect(
 
 
 def _remaining_seconds(deadline: float) -> float:
+    """Return the time until a deadline [s], at least a millisecond: 0 would mean not to wait."""
     return max(0.001, deadline - time.monotonic())
 
 
 def _set_options(connection: socket.socket) -> None:
-    """Send small messages at once, and notice a host that falls silent."""
+    """Make a socket send small messages at once, and notice a host that falls silent.
+
+    Data that the host does not confirm within `_SILENCE_SECONDS` break the connection. Without any
+    data, the kernel asks the host for a sign of life after a third of this time.
+    """
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -42,6 +42,7 @@ class MpiSharedVector(SharedVector):
         self.rank = process.comm.rank
         world_size = process.comm.size
         owners = range(world_size)
+        # One record a rank, with one row: its vector.
         self.memory = Memory(process, owners, [vector.size] * world_size, vector.dtype)
         #: The vectors of the ranks of this host.
         self._vectors = {rank: rows[0] for rank, rows in self.memory.rows.items()}
@@ -51,9 +52,11 @@ class MpiSharedVector(SharedVector):
         self.values[:] = vector
         self.memory.open(network=network)
         self._half = vector.dtype.type(0.5).reshape(1)
+        #: The thread of averages between hosts.
         self._background = None if process.is_one_host else BackgroundThread("averages")
-        #: Seconds of waiting for mutexes, (1,) for the kernels, and in other calls.
+        #: (1,) time spent waiting for mutexes, to which the kernels add [s].
         self._mutex_wait_seconds = np.zeros(1)
+        #: Time spent waiting in other calls [s].
         self._other_wait_seconds = 0.0
         self._counts = ExchangeCounts()
 
@@ -65,9 +68,9 @@ class MpiSharedVector(SharedVector):
     @property
     @override
     def counts(self) -> ExchangeCounts:
-        """Counters so far.
+        """Counters of this rank's averages so far.
 
-        Averages by partners as of the last call: the first may come before this rank counts.
+        The number of averages by partners is that of the last call of `read`, `add` or `drain`.
         """
         counts = replace(
             self._counts,
@@ -93,14 +96,17 @@ class MpiSharedVector(SharedVector):
         return num_averages
 
     def _count_received(self, num_averages: int) -> None:
+        """Note how many averages partners made: all averages but those that this rank began."""
         self._counts.received = num_averages - self._counters.item(kernels.BEGUN)
 
     @override
     async def read_from_rank(self, rank: int, out: Vector) -> None:
+        """Copy the vector of a rank into `out`: from memory, or by a request to its host."""
         if rank in self._vectors:
             vector, head = self._vectors[rank], self.memory.heads[rank]
             kernels.read(out, vector, head, self._mutex_wait_seconds)
         else:
+            # The average in the background uses the same connection and message.
             await self.drain()
             self.memory.request(rank, serving.READ)
             np.copyto(out, self.memory.body(out.dtype)[: out.size])
@@ -117,11 +123,11 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
-        """Begin an average.
+        """Average with a rank of this host at once, or begin an average with another host.
 
-        Between hosts, one is under way at a time: the answers to several requests with the same
-        vector would move it several times as far, and with three or more the models of the workers
-        would diverge.
+        Between hosts, one is under way at a time, and a second one is skipped. The answers to
+        several requests with the same vector would move it several times as far, and with three or
+        more the models of the workers would diverge.
         """
         if partner in self._vectors:
             return self._average_in_memory(partner)
@@ -133,7 +139,7 @@ class MpiSharedVector(SharedVector):
         return True
 
     def _average_in_memory(self, partner: int) -> bool:
-        """Average in memory; returns whether both vectors were free."""
+        """Average with a rank of this host; return False if one of both vectors was not free."""
         started = perf_counter()
         state = kernels.average(
             self.values,
@@ -151,6 +157,7 @@ class MpiSharedVector(SharedVector):
         return True
 
     async def _average_between_hosts(self, partner: int) -> None:
+        """Average with a rank of another host; count it as lost if the rank is."""
         if not self.memory.average(partner, self.values, self._head):
             self._counts.lost += 1
 
@@ -162,7 +169,10 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def close(self) -> None:
-        """Close the vector; ranks that come early serve the others until all are here."""
+        """Free the shared memory; ranks that come early serve the others until all are here.
+
+        The content stays readable in `values`, as a copy.
+        """
         await self.drain()
         if self._background is not None:
             self._background.close()

@@ -23,9 +23,9 @@ COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
 
 
 class SharedVector:
-    """A vector of one worker.
+    """A vector of one worker, which partners may average with theirs at any time.
 
-    Partners may average it with theirs at any time, without the worker's help.
+    They do so without the worker's help. A partner is any other worker.
 
     In any interleaving, an average adds to one side what it subtracts from the other. So the sum
     over all workers is conserved, and no change by `add` is lost. This class is for a single
@@ -39,6 +39,7 @@ class SharedVector:
 
     def __init__(self, vector: Vector) -> None:
         self.values = vector.copy()
+        """(n,) the content; partners may change it, so others read it by `read`."""
 
     @property
     def waited(self) -> float:
@@ -47,7 +48,7 @@ class SharedVector:
 
     @property
     def counts(self) -> ExchangeCounts:
-        """Counters so far."""
+        """Counters of this worker's averages so far."""
         return ExchangeCounts()
 
     async def read_from_rank(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
@@ -55,30 +56,33 @@ class SharedVector:
         np.copyto(out, self.values)
 
     async def read(self, out: Vector) -> int:
-        """Copy the vector into `out`.
+        """Copy the vector into `out`, as it is between two averages.
 
-        Returns the number of its averages so far, by this worker and by partners.
+        Returns how often it was averaged so far, by this worker and by partners.
         """
         np.copyto(out, self.values)
         return 0
 
     async def add(self, change: Vector) -> int:
-        """Add to the vector.
+        """Add a change, (n,), to the vector.
 
-        Returns the number of its averages so far, by this worker and by partners.
+        Returns how often the vector was averaged so far, by this worker and by partners.
         """
         self.values += change
         return 0
 
     async def average_with(self, partner: int) -> None:
-        """Replace this vector and the partner's by their average, and wait for the end."""
+        """Replace this vector and that of the rank `partner` by their average, and wait for it."""
         raise AssertionError(f"a single worker has no partner {partner}")
 
     async def begin_average_with(self, partner: int) -> bool:
-        """Begin an average; in memory it is done at once, between hosts it runs in the background.
+        """Begin to average this vector with that of the rank `partner`.
+
+        Where both share memory it is done at once; between hosts it runs in the background.
 
         Returns:
-            False: it is skipped, since the last one is under way, or a vector is not free.
+            Whether it was begun. It is skipped while the last one is under way, or if another
+            worker uses one of both vectors.
         """
         raise AssertionError(f"a single worker has no partner {partner}")
 
@@ -92,7 +96,8 @@ class SharedVector:
 class PendingSum:
     """A sum over all workers that is under way; await it once.
 
-    A single worker's sum is done at once.
+    The sum replaces the vector that was given to `begin_all_reduce`. This class is for a single
+    worker, whose sum is done at once.
     """
 
     def is_done(self) -> bool:
@@ -107,10 +112,16 @@ class PendingSum:
 
 
 class Transport:
-    """One worker's connection to the other workers; this class is for a single worker."""
+    """One worker's connection to the other workers; this class is for a single worker.
+
+    Workers communicate collectively (all call the same method together), with neighbours, by shared
+    vectors, or by a parameter server.
+    """
 
     rank: int = 0
+    """Number of this worker, from 0."""
     world_size: int = 1
+    """Number of workers."""
     waited: float = 0.0
     """Time that this worker has waited for others, of all its time in calls [s]."""
 
@@ -123,8 +134,8 @@ class Transport:
     def begin_all_reduce(self, vector: Vector) -> PendingSum:  # noqa: ARG002 - it is the sum
         """Begin to replace the vector by its sum over all workers, in the background.
 
-        All workers begin the same sums in the same order; several may be under way. The vector must
-        neither change nor be read before the result is awaited, or `is_done`.
+        All workers begin the same sums in the same order; several may be under way. Nobody may read
+        or change the vector before the result was awaited, or its `is_done` returned True.
         """
         return PendingSum()
 
@@ -135,12 +146,12 @@ class Transport:
         """Wait for all workers."""
 
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Send the vector to neighbours, which all do the same.
+        """Begin to send the vector to the ranks `neighbours`, which all send theirs.
 
         The vector must not change before the result is awaited.
 
         Returns:
-            The vectors of the neighbours, in their order.
+            An awaitable of the vectors of the neighbours, in the order of `neighbours`.
         """
         if neighbours:
             raise AssertionError(
@@ -160,8 +171,9 @@ class Transport:
         """Make a vector that all workers share; all workers together, with equal content.
 
         Args:
-            content: (1 + num_moments, n) or (n,): the vector, then the moments of the rules.
-            shards: Number of parts, each with a lock and an owner.
+            content: (1 + num_moments, n) or (n,): the vector first, then the moments: what the
+                rules that change it store for each element.
+            shards: Number of parts, each with a lock, and in the memory of one rank.
         """
         return ParameterServer(Layout(content.shape[-1], shards), content, now=self.now)
 
@@ -169,7 +181,7 @@ class Transport:
         """Make `count` usable where no vector is shared; all workers together."""
 
     async def count(self, counter: CounterName, amount: int) -> int:
-        """Add to a counter of all workers, which begins at 0; returns the sum so far."""
+        """Add to a counter of all workers, which begins at 0; return its value after that."""
         self._counters[counter] += amount
         return self._counters[counter]
 
