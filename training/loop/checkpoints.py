@@ -33,14 +33,17 @@ from training.loop.worker_state import WorkerState
 from training.readers.units import Position
 from training.settings import TrainSettings
 
+#: Number of complete checkpoints to keep.
 _NUM_COMPLETE: Final = 2
-#: Incomplete checkpoints of which a worker keeps its part. A worker that was stopped for long
-#: crosses hundreds of positions.
+#: Number of incomplete checkpoints of which a worker keeps its part. A worker that was stopped for
+#: long crosses hundreds of positions.
 _NUM_INCOMPLETE: Final = 32
+#: Version of the content; a run resumes only from this one.
 _VERSION: Final = 11
 _CONSEQUENCE: Final = (
     "The training does not continue from this checkpoint, but from an older one if there is one."
 )
+#: Time in which shared storage must show a checkpoint on all hosts [s].
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run
@@ -52,9 +55,13 @@ class RankContent(WorkerState):
     """The file of a rank: tensors and plain values."""
 
     stats: EpochStatsState
+    """Statistics of the part of the epoch before the checkpoint."""
     num_rows_read: int
+    """Number of rows that the worker has read in the run, with work units."""
     previous_world_sizes: Sequence[tuple[int, ...]]
+    """Fields of a `PreviousWorkers` for each earlier number of workers in this epoch."""
     best: dict[str, Any]
+    """Fields of the `BestModel` that this worker has validated."""
     history: str
     """The records of the worker, as lines of JSON."""
 
@@ -66,8 +73,10 @@ class Description(BaseModel):
     number: int
     """Number of the checkpoint in the order of their completion."""
     digest: str
+    """Digest of the settings, from `settings_digest`."""
     epoch: int
     step: int
+    """Number of finished steps of the epoch; of its rows, if workers draw work units."""
     world_size: int
 
 
@@ -104,7 +113,7 @@ class Checkpoint(NamedTuple):
             ) from cause
 
     def describe_damage(self) -> list[str]:
-        """A sentence about each part that cannot be read as it was written."""
+        """Return a sentence about each rank's file that cannot be read as it was written."""
         sentences: list[str] = []
         for rank in range(self.world_size):
             try:
@@ -115,22 +124,29 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints of one run, with the digest of its settings; the first one makes the folder."""
+    """The checkpoints of one run, with the digest of its settings.
+
+    The folder is made with the first checkpoint.
+    """
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.folder = folder
         self._digest = digest
         self._written: deque[Path] = deque()
+        """Files of this rank in the newest checkpoints, the oldest first."""
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint of these settings that is not damaged."""
+        """Return the newest complete checkpoint of these settings that is not damaged, or None."""
         for checkpoint in self._with_these_settings():
             if not checkpoint.describe_damage():
                 return checkpoint
         return None
 
     def describe_damage(self) -> list[str]:
-        """A sentence about each damaged file because of which `latest` passes over a checkpoint."""
+        """Return a sentence about each damaged file that makes `latest` pass over a checkpoint.
+
+        Checkpoints older than the one that `latest` returns are not read.
+        """
         sentences = [
             f"{path} is damaged. {_CONSEQUENCE}"
             for path in sorted(self.folder.glob("epoch-*/complete.json"))
@@ -144,7 +160,11 @@ class CheckpointFolder:
         return sentences
 
     def await_complete(self, position: Position, world_size: int) -> Checkpoint:
-        """Wait for a checkpoint that another rank sees; shared storage may show it here later."""
+        """Wait for a checkpoint that rank 0 sees; shared storage may show it here later.
+
+        Raises:
+            CheckpointError: It does not appear within a minute.
+        """
         folder = self._folder_at(position, world_size)
         deadline = time.monotonic() + _SECONDS_TO_APPEAR
         while not (folder / "complete.json").exists():
@@ -163,9 +183,13 @@ class CheckpointFolder:
         rank: int,
         state: Mapping[str, object],
     ) -> None:
-        """Write one rank's part, atomically.
+        """Write one rank's part of the checkpoints at some positions, atomically.
 
-        `positions`: of several checkpoints that share this part; the last may be reached alone.
+        A worker that crossed several positions without a step has the same state at all of them. So
+        the file is written at the last position, and linked into the folders of the earlier ones.
+        The oldest parts of this rank in checkpoints that nobody completed are removed.
+
+        `state`: a `RankContent`.
         """
         folders = [self._folder_at(position, world_size) for position in positions]
         last_folder = folders[-1]
@@ -174,8 +198,8 @@ class CheckpointFolder:
         path = last_folder / f"rank-{rank}.pt"
         with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
             torch.save(state, file)
-        # Another rank may remove a folder meanwhile, once it completes a later one. And not all
-        # storage can link.
+        # An error is ignored, since another rank may remove a folder when it completes a later one,
+        # and since not all storage can link. The last checkpoint is enough.
         with suppress(OSError):
             for folder in earlier_folders:
                 folder.mkdir(exist_ok=True)
@@ -185,26 +209,27 @@ class CheckpointFolder:
             _remove_incomplete(self._written.popleft())
 
     def complete(self, positions: Sequence[Position], world_size: int) -> None:
-        """Mark the last of some checkpoints that all ranks have written as complete.
+        """Mark as complete the last of these checkpoints that all ranks have written, if any.
 
-        Older checkpoints than the newest complete ones are removed. Several ranks may see that they
-        are the last; both then write the same.
+        Then all but the newest two complete checkpoints are removed. Several ranks may each find
+        themselves the last; all then write the same.
         """
         for position in reversed(positions):
             folder = self._folder_at(position, world_size)
             if (folder / "complete.json").exists():
                 return
             if _has_all_parts(folder, world_size):
-                # Another rank may complete a later one meanwhile, and remove this one.
+                # A file may be missing if another rank completes a later one and removes this one.
                 with suppress(FileNotFoundError):
                     self._write_description(folder, position, world_size)
                     self._remove_old(position)
                 return
 
     def forget_after(self, position: Position, resume: Checkpoint | None) -> None:
-        """Remove what an earlier run of these settings wrote behind a position.
+        """Remove the checkpoints of these settings that a run which begins at a position replaces.
 
-        `resume`: the checkpoint that the run resumes from, which stays.
+        These are all behind the position, and incomplete ones before it. `resume`: the checkpoint
+        that the run resumes from, which stays.
         """
         for folder in self.folder.glob("epoch-*"):
             is_before = _position_of_folder(folder) <= position
@@ -215,7 +240,7 @@ class CheckpointFolder:
                 shutil.rmtree(folder)
 
     def _with_these_settings(self) -> Iterator[Checkpoint]:
-        """Complete checkpoints of these settings, the newest first."""
+        """Yield the complete checkpoints of these settings and this version, the newest first."""
         for description, folder in self._complete_folders():
             if (description.version, description.digest) == (_VERSION, self._digest):
                 yield Checkpoint(
@@ -223,10 +248,10 @@ class CheckpointFolder:
                 )
 
     def _complete_folders(self) -> list[tuple[Description, Path]]:
-        """Descriptions and folders of the complete checkpoints, the newest first.
+        """Return the descriptions and folders of all complete checkpoints, the newest first.
 
-        The newest may be at an earlier step than others: with other settings or another number of
-        workers, a run returns to the beginning of the training or of the epoch.
+        Those of other settings are among them. The order is that of their completion. The newest
+        may be at an earlier step than others, since a run of other settings begins again.
         """
         complete: list[tuple[Description, Path]] = []
         for path in self.folder.glob("epoch-*/complete.json"):
@@ -236,6 +261,7 @@ class CheckpointFolder:
         return sorted(complete, key=lambda checkpoint: checkpoint[0].number, reverse=True)
 
     def _write_description(self, folder: Path, position: Position, world_size: int) -> None:
+        """Write `complete.json`, with a checksum and the next number of all checkpoints."""
         numbers = [description.number for description, _ in self._complete_folders()]
         description = Description(
             version=_VERSION,
@@ -250,7 +276,10 @@ class CheckpointFolder:
             unfinished.write_text(text, encoding="utf-8")
 
     def _remove_old(self, position: Position) -> None:
-        """Remove all but the newest complete checkpoints; workers that are ahead write later ones."""
+        """Remove all but the newest two complete checkpoints and those behind a position.
+
+        Workers that are ahead already write parts behind it.
+        """
         newest = [folder for _, folder in self._complete_folders()[:_NUM_COMPLETE]]
         for folder in self.folder.glob("epoch-*"):
             is_ahead = self._has_our_digest(folder) and _position_of_folder(folder) > position
@@ -270,16 +299,16 @@ def _has_all_parts(folder: Path, world_size: int) -> bool:
 
 
 def _remove_incomplete(rank_file: Path) -> None:
-    """Remove a part of a checkpoint that is not complete, and its folder with the last part."""
+    """Remove a rank's file, and the then empty folder, unless the checkpoint is complete."""
     if not (rank_file.parent / "complete.json").exists():
-        # Another rank may have removed it.
+        # The file may be gone already, and the folder may hold files of other ranks.
         with suppress(OSError):
             rank_file.unlink()
             rank_file.parent.rmdir()
 
 
 def _read_description(path: Path) -> Description | None:
-    """The description of a checkpoint; None if it is damaged, or another rank has removed it."""
+    """Read `complete.json`; None if it is damaged, or another rank has removed it."""
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
         return Description.model_validate(description) if has_seal(description) else None
@@ -288,12 +317,16 @@ def _read_description(path: Path) -> Description | None:
 
 
 def _position_of_folder(folder: Path) -> Position:
+    """Read the position from the name of a checkpoint's folder: epoch-<n>-step-<n>-of-..."""
     _, epoch, _, step, *_ = folder.name.split("-")
     return Position(int(epoch), int(step))
 
 
 def _read_content(path: Path) -> RankContent:
-    """Read what torch.save wrote, with its checksums, which torch itself ignores."""
+    """Read a file of torch.save, and check its checksums, which torch itself ignores.
+
+    The file is a zip archive. The load accepts tensors and plain values only.
+    """
     with zipfile.ZipFile(path) as file:
         damaged_member = file.testzip()
     if damaged_member is not None:
@@ -303,11 +336,16 @@ def _read_content(path: Path) -> RankContent:
 
 
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
-    """Digest of what a checkpoint depends on: the workload, and most settings.
+    """Return a digest of what a checkpoint depends on: the workload, and most settings.
 
-    It leaves out the settings of speed, and the numbers of workers and epochs.
+    It leaves out the settings of speed, and `workers`, `epochs` and `device`: a run may resume with
+    other values of these.
+
+    Returns:
+        16 hexadecimal digits.
     """
-    # Other workers own other events, so they cannot divide the rows that are left of an epoch.
+    # With unequal data, each number of workers divides the events in another way. Then a run must
+    # resume with the same number, since other workers cannot divide the rest of an epoch.
     free = _FREE if train.skew is None else _FREE - {"workers"}
     dependencies = {"workload": workload, "train": train.result_items(exclude=free)}
     text = json.dumps(dependencies, sort_keys=True)

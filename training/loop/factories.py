@@ -22,7 +22,10 @@ from training.workloads.workload import Workload, network_dtype
 def make_model(
     workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device
 ) -> FlatModel:
-    """The network with the same initial weights on all ranks, from the seed or the workload."""
+    """Make the network, with the initial weights of rank 0 on all ranks.
+
+    They come from the seed, or from the workload. Torch's random state changes.
+    """
     torch.manual_seed(settings.seed)
     default_dtype = torch.get_default_dtype()
     try:
@@ -32,7 +35,7 @@ def make_model(
         torch.set_default_dtype(default_dtype)
     parameters = list(module.parameters())
     if parameters:
-        # Frozen parameters too, which no later exchange makes equal.
+        # Frozen parameters are sent too, since no later exchange would make them equal.
         initial = parameters_to_vector(parameters).detach().cpu()
         run_now(transport.broadcast(initial.numpy()))
         vector_to_parameters(initial.to(device), parameters)
@@ -40,7 +43,10 @@ def make_model(
 
 
 def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:
-    """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured."""
+    """Make the algorithm of one worker, by which it trains and exchanges models.
+
+    If so configured, a bound on staleness wraps the method, and SlowMo wraps both.
+    """
     update = ArrayOptimizer(optimizer_constants(settings))
     optimizer = make_optimizer(model, settings)
     worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
@@ -66,10 +72,10 @@ def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
 
 
 def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
-    """The optimiser of torch over a vector.
+    """Make the optimiser of torch over a vector, with moments of 0.
 
-    Its state starts as zeros. Torch would make it at the first step. A worker without a gradient
-    skips this step, and would then have no moments for an average.
+    Torch itself would make the moments at the first step. But a worker without a finite gradient
+    skips this step, and would then have no moments for an average over the workers.
     """
     rate, decay = settings.effective_learning_rate, settings.weight_decay
     if settings.optimizer is OptimizerName.SGD:

@@ -1,9 +1,9 @@
 """Measures a worker's time by kind of work, and the bytes that it sends, around any transport.
 
-Every moment belongs to one category, so that these add up to the time of the run: `read`, `compute`,
-`communicate`, `wait` (for others: barriers, the last worker of an all-reduce, messages of
-neighbours, locks), `validate` (with the messages for it, such as the models that are averaged) and
-`checkpoint`.
+Every moment belongs to one category, so that these add up to the time of the run: `read`,
+`compute`, `communicate`, `wait` (for others: barriers, the last worker of an all-reduce, messages
+of neighbours, locks), `validate` (with the messages for it, such as the models that are averaged)
+and `checkpoint`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,23 @@ Waiting = Transport | SharedVector | ParameterServer
 
 
 class Meter:
-    """Seconds by kind of work, and bytes."""
+    """Counts a worker's seconds by kind of work, and the bytes that it sends.
+
+    A lap ends a piece of work: it records the time since the lap before under a kind. So each
+    moment is recorded once.
+
+    `now`: the clock [s].
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._only_category = ""
+        """The kind that gets all time at the moment; empty for none."""
         self._last_lap = self._last_sign = now()
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        """Time of each kind since `restart` [s]."""
         self.bytes = 0
+        """Number of bytes that the worker has sent since `restart`."""
         self.doing = "starting"
         """Current activity of the worker, for the report of a stall."""
 
@@ -66,11 +75,16 @@ class Meter:
             self._only_category = ""
 
     def communicating(self, activity: str, waiting: Waiting) -> _Communication:
-        """A context for one communication; the time before it is computation."""
+        """Return a context that records one communication.
+
+        The time before it counts as computation. Of the time in it, what `waiting` has waited for
+        others counts as waiting, and the rest as communication. `activity` is shown in the report
+        of a stall.
+        """
         return _Communication(self, activity, waiting)
 
     def record_communication(self, waited: float) -> None:
-        """Record the time since the last lap as communication, and `waited` of it as waiting [s]."""
+        """Record the time since the last lap as communication, of which `waited` [s] as waiting."""
         now = self._now()
         seconds = now - self._last_lap
         waited = min(waited, seconds)
@@ -79,22 +93,25 @@ class Meter:
         self._last_lap = now
 
     def alive(self) -> None:
-        """Report progress within long work."""
+        """Note progress within long work, so that it does not seem to be a stall."""
         self._last_sign = self._now()
 
     @property
     def seconds_without_sign(self) -> float:
-        """Time since the last record or sign of this worker."""
+        """Time since the last lap or call of `alive` [s]."""
         return self._now() - max(self._last_lap, self._last_sign)
 
     @property
     def total_seconds(self) -> float:
-        """Time of all kinds."""
+        """Time of all kinds since `restart` [s]."""
         return sum(self.seconds.values())
 
 
 class _Communication:
-    """Records the time of one communication; a class, since a generator takes three times as long."""
+    """The context of `Meter.communicating`.
+
+    It is a class, since a generator takes three times as long.
+    """
 
     def __init__(self, meter: Meter, activity: str, waiting: Waiting) -> None:
         self._meter, self._activity, self._waiting = meter, activity, waiting
@@ -156,7 +173,11 @@ class MeteredTransport(Transport):
         return _MeteredSum(pending, self._meter, self._transport)
 
     def _count_sum(self, vector: Vector) -> None:
-        """Count the bytes that a worker of a ring sends: the minimum."""
+        """Count the bytes that each worker sends in an all-reduce over a ring, the fewest possible.
+
+        In a ring of n workers, each sends n - 1 times an n-th of the vector to add up, and as much
+        to spread the sum.
+        """
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
 
     @override
@@ -182,6 +203,8 @@ class MeteredTransport(Transport):
 
 
 class _MeteredSum(PendingSum):
+    """An all-reduce under way that records the time of waiting for its end."""
+
     def __init__(self, pending: PendingSum, meter: Meter, waiting: Waiting) -> None:
         self._pending, self._meter, self._waiting = pending, meter, waiting
 
@@ -256,6 +279,7 @@ class MeteredServer(ParameterServer):
         self._count_new_bytes()
 
     def _count_new_bytes(self) -> None:
+        """Add the bytes that the server's counter shows beyond those of the last call."""
         sent_bytes = self._server.counts.bytes
         self._meter.bytes += sent_bytes - self._counted_bytes
         self._counted_bytes = sent_bytes

@@ -19,20 +19,31 @@ class EpochStatsState(TypedDict):
 
     steps: int
     sums: dict[str, Any]
+    """Fields of `Sums` over the batches of the part."""
     seconds: dict[str, float]
+    """Time of each kind of work [s]."""
     bytes: int
+    """Number of bytes sent."""
     counters: dict[str, Any]
+    """Counts by name; a histogram is a dictionary from bins, as text, to counts."""
 
 
 class EpochStats:
-    """Statistics of a worker's current epoch."""
+    """Statistics of a worker's current epoch.
+
+    The counters of the method and of the loop run from the start of the worker. So an epoch has the
+    differences to their values at its begin. If the worker resumed within the epoch, the counts of
+    the part before are added.
+    """
 
     def __init__(self, work: Work, algorithm: Algorithm, meter: Meter) -> None:
         self._work = work
         self._algorithm = algorithm
         self._meter = meter
         self._counters_at_begin: Counters = {}
+        """Counters at the begin of the epoch."""
         self._counters_at_record: Counters | None = None
+        """Counters when `record` was called, if `begin` was not called since; else None."""
         #: Counters of the part of the epoch before a restart.
         self._counters_before_resume: Counters = {}
         self._sums = Sums()
@@ -41,10 +52,12 @@ class EpochStats:
         """Counters of the training loop itself since the start."""
 
     def begin(self) -> None:
-        """Begin an epoch now."""
+        """Begin an epoch now: reset all statistics.
+
+        If the epoch before has a record, the counts begin where this record ended.
+        """
         self._meter.restart()
-        # A thread may have finished averages since the record, and partners before it. They belong
-        # to this epoch.
+        # Averages that a thread or a partner has finished since the record belong to this epoch.
         if self._counters_at_record is None:
             self._counters_at_begin = self._read_counters()
         else:
@@ -60,7 +73,10 @@ class EpochStats:
         return self._sums.combine(self._work.running_sums())
 
     def record(self) -> dict[str, Any]:
-        """The worker's epoch, as a record of `training.loop.records`."""
+        """Return the worker's epoch as a record of `training.loop.records`.
+
+        This resets the sums over its batches; `begin` resets the rest.
+        """
         meter = self._meter
         self._counters_at_record = self._read_counters()
         counters = self._count_since_begin(self._counters_at_record)
@@ -82,7 +98,8 @@ class EpochStats:
         }
 
     def state(self) -> EpochStatsState:
-        """The part of the epoch so far, as plain values."""
+        """Return the part of the epoch so far, as plain values for a checkpoint."""
+        # The sums of the batches move from the work to this object, so that none is counted twice.
         self._sums = self._sums.combine(self._work.pop_sums())
         return {
             "steps": self.steps,
@@ -93,7 +110,11 @@ class EpochStats:
         }
 
     def load_states(self, states: Sequence[EpochStatsState]) -> None:
-        """Continue, after `begin`, the parts of one worker, or of several that are gone."""
+        """Add the parts of the epoch from a checkpoint; called after `begin`.
+
+        `states`: that of this worker, or of several whose work it takes over; empty for a new run.
+        Times are taken over from a single state only.
+        """
         for state in states:
             self.steps += state["steps"]
             self._sums = self._sums.combine(Sums(**state["sums"]))
@@ -107,7 +128,10 @@ class EpochStats:
         return {**self._algorithm.counters(), **self.loop_counters}
 
     def _count_since_begin(self, counters: Counters) -> Counters:
-        """The counts of the epoch; histograms with their bins as text, as in JSON."""
+        """Return the counts of the epoch from the present counters.
+
+        A histogram becomes a dictionary with its bins as text, as JSON needs them.
+        """
         counts: Counters = {}
         for name, count in counters.items():
             counts[name] = count - self._counters_at_begin[name]
@@ -121,13 +145,14 @@ class EpochStats:
 
 
 def _from_json(count: Any) -> Any:
-    """A count as the algorithm has it: a histogram has numbers as bins."""
+    """Convert a count from JSON to that of an algorithm, whose histograms have numbers as bins."""
     if isinstance(count, dict):
         return Counter({int(bin_text): times for bin_text, times in count.items()})
     return count
 
 
 def _add_count(counts: Counters, name: str, count: Any) -> None:
+    """Add a number or a histogram to the count of a name in `counts`."""
     counts[name] = counts[name] + count if name in counts else count
 
 
@@ -138,11 +163,15 @@ class Progress(NamedTuple):
     """Progress of a worker; rank 0 shows it."""
 
     epoch: int
+    """Number of the epoch, from 1."""
     num_epochs: int
     step: int
+    """Number of finished steps of the epoch."""
     num_steps: int
     loss: float
+    """Mean training loss of this worker over the epoch so far."""
     samples_per_second: float
+    """Samples of all workers."""
     consensus_distance: float
     """Consensus distance when this worker last validated; NaN before."""
 
@@ -169,7 +198,12 @@ class ProgressReport:
         """Consensus distance when this worker last validated."""
 
     def report(self, epoch: int, step: int, num_steps: int) -> None:
-        """Report the progress, if it is time."""
+        """Report the progress, unless the last report was less than 0.2 s ago.
+
+        The end of an epoch is always reported.
+
+        `epoch`: from 0. `step`: number of finished steps of `num_steps` of the epoch.
+        """
         if self._on_progress is None or not step:
             return
         now = time.monotonic()
@@ -178,6 +212,7 @@ class ProgressReport:
             return
         self._last_report = now
         seconds = self._meter.total_seconds
+        # All workers together have trained on this share of the rows.
         samples = self._num_rows * step / num_steps
         progress = Progress(
             epoch=epoch + 1,

@@ -21,6 +21,7 @@ from training.readers.units import Position
 
 TENSORBOARD: Final = "tensorboard"
 """Folder of the scalars, among the files of a run."""
+#: Numbers of a merged record that TensorBoard shows.
 _SCALARS: Final = (
     "train_loss",
     "train_accuracy",
@@ -41,12 +42,18 @@ _VALIDATION: Final = (
 )
 
 Record = dict[str, Any]
-"""A worker's epoch, from `EpochStats.record` and the validation. `counted` names the counters of the
-method, which are keys too."""
+"""A worker's epoch, from `EpochStats.record` and the validation.
+
+The value of `counted` is a list of the names of the method's counters, which are keys too.
+"""
 
 
 def open_scalars_writer(folder: Path) -> Any:
-    """A writer of numbers into a folder for `tensorboard --logdir`."""
+    """Open a writer of numbers into a folder for `tensorboard --logdir`.
+
+    Raises:
+        LaunchError: The package tensorboardX is not installed.
+    """
     try:
         from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
     except ImportError as cause:
@@ -58,7 +65,13 @@ def open_scalars_writer(folder: Path) -> Any:
 
 
 def merge_records(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
-    """The records of all ranks with their common results, up to the last validated epoch.
+    """Add to the records of all ranks their common results, up to the last validated epoch.
+
+    One rank validates an epoch, and its record has the results. They are copied to the records of
+    the other ranks, with the totals of all ranks and the number of the best epoch so far. Epochs
+    from the first without a validation are left out.
+
+    `ranks`: the records of each rank, epoch by epoch.
 
     Examples:
         >>> sums = {"loss": 1.0, "weight": 2.0, "correct": 1.0}
@@ -73,6 +86,7 @@ def merge_records(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
         for record in rank_records:
             records_by_epoch[record["epoch"]].append(record)
 
+    # These results are the same for all ranks.
     common_by_epoch: dict[int, Record] = {}
     best_loss, best_epoch = math.inf, -1
     for epoch, records in sorted(records_by_epoch.items()):
@@ -99,9 +113,12 @@ def merge_records(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
 
 
 def _totals(records: Sequence[Record]) -> Record:
-    """Samples, loss and accuracy of an epoch over all ranks."""
+    """Return number of samples, mean loss and accuracy of an epoch over all ranks.
+
+    `records`: the records of the epoch, one of each rank.
+    """
     for record in records:
-        # An epoch that ended before a rank was lost has its totals already.
+        # An epoch before a resume with another number of workers has its totals already.
         if "samples_all_ranks" in record:
             names = ("samples_all_ranks", "train_loss", "train_accuracy")
             return {name: record[name] for name in names}
@@ -116,19 +133,20 @@ def _totals(records: Sequence[Record]) -> Record:
 
 
 def drop_warmup_epochs(records: Sequence[Record]) -> Sequence[Record]:
-    """The epochs of a worker that count for timing: without the first and the last, if possible.
+    """Return the epochs of a worker that count for timing.
 
-    The last has the wait for the end of the worker that validates.
+    The first is left out as a warm-up, and the last since it has the wait for the worker that
+    validates. Of two epochs the second stays, and a single one stays too.
     """
     return records[1:-1] or records[1:] or records
 
 
 def read_records(out_dir: Path) -> list[list[Record]]:
-    """The records of each rank, epoch by epoch, with the common results."""
+    """Read the records of each rank, epoch by epoch, and add the common results."""
     ranks: list[list[Record]] = []
     for path in sorted((out_dir / "metrics").glob("rank-*.jsonl"), key=_rank_of_path):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        # A rank may be writing the last line.
+        # A line without an end is left out, since a rank may be writing it.
         ranks.append([json.loads(line) for line in lines if line.endswith("\n")])
     return merge_records(ranks)
 
@@ -169,6 +187,7 @@ class DiskFiles:
         """Saves the best model of the run; only the worker that has it calls."""
         self._scalars = scalars
         self._num_epochs_in_scalars = 0
+        """Number of epochs that TensorBoard has got."""
         self.checkpoints: CheckpointFolder = CheckpointFolder(out_dir / "checkpoints", digest)
 
     def begin(
@@ -176,7 +195,11 @@ class DiskFiles:
     ) -> None:
         """Begin a run, or resume it after these records at a position.
 
-        The records replace those that an interrupted run wrote after its checkpoint.
+        The rank's file gets these records, without those that an interrupted run wrote after its
+        checkpoint. Rank 0 also removes checkpoints that the run replaces, and the files of ranks
+        that no longer exist.
+
+        `resume`: the checkpoint that the run resumes from; None for a new run.
         """
         write_records(self._metrics, history)
         if self._rank == 0:
@@ -192,7 +215,7 @@ class DiskFiles:
         self._write_scalars()
 
     def _write_scalars(self) -> None:
-        """Write the epochs for TensorBoard that all ranks have recorded since the last call."""
+        """Write new epochs for TensorBoard, as soon as all ranks have recorded them."""
         if self._scalars is None:
             return
         ranks = read_records(self._out_dir)

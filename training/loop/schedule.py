@@ -8,13 +8,19 @@ from training.settings import TrainSettings
 
 
 class SampleClock:
-    """Converts the workers' counter of samples to epochs, and epochs to the learning rate."""
+    """Converts the workers' counter of samples to epochs, and epochs to the learning rate.
+
+    The counter starts at 0 when a run starts or resumes, so a resumed epoch begins below 0.
+    """
 
     def __init__(self, settings: TrainSettings) -> None:
         self._settings = settings
         self._epoch = 0
+        """The epoch that began last."""
         self._num_rows = 1
+        """Number of rows of an epoch."""
         self._counter_at_epoch = 0
+        """The counter at the begin of that epoch."""
 
     def begin_epoch(
         self, epoch: int, num_rows: int, *, num_trained: int = 0, counter: int = 0
@@ -24,17 +30,24 @@ class SampleClock:
         self._counter_at_epoch = counter - num_trained
 
     def learning_rate(self, counter: int) -> float:
-        """The rate after as many samples as the workers' counter shows."""
+        """Return the rate after as many samples of all workers as the counter shows.
+
+        The counter may be beyond the end of the epoch that began last.
+        """
         epoch_fraction = (counter - self._counter_at_epoch) / self._num_rows
         return learning_rate(self._settings, self._epoch + epoch_fraction)
 
 
 def learning_rate(settings: TrainSettings, num_epochs: float) -> float:
-    """The learning rate of the base optimiser after some epochs of samples of all workers.
+    """Return the learning rate of the optimiser after some epochs.
 
-    The warm-up is linear. It starts at the rate of one worker if the linear rule scales the rate
-    (Goyal et al. 2017, section 2.2), else at 0. `num_epochs` includes the samples of the current
-    step, so that the rate is never 0.
+    The rate rises linearly in the warm-up, to the full rate. Then it stays, falls by a factor at
+    each milestone (`step`), or follows half a cosine down to a fraction of the full rate at the end
+    of the run (`cosine`). The warm-up starts at the rate of one worker if the rate is scaled with
+    the number of workers (Goyal et al. 2017, section 2.2), else at 0.
+
+    `num_epochs`: samples of all workers, divided by the rows of an epoch. It includes the samples
+    of the current step, so that the rate is never 0.
 
     Examples:
         >>> from training.settings import ScheduleSettings
@@ -52,6 +65,7 @@ def learning_rate(settings: TrainSettings, num_epochs: float) -> float:
         num_drops = sum(num_epochs > milestone for milestone in schedule.milestones)
         return full_rate * schedule.factor**num_drops
     if schedule.decay == "cosine":
+        # The tiny number avoids a division by 0 if the warm-up takes the whole run.
         decay_epochs = max(settings.epochs - schedule.warmup_epochs, 1e-12)
         progress = min((num_epochs - schedule.warmup_epochs) / decay_epochs, 1.0)
         final = schedule.final_fraction

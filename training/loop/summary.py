@@ -19,12 +19,18 @@ CYCLES: Final = "cycles.jsonl"
 def write_summary(
     out_dir: Path, network: str, settings: TrainSettings, num_parameters: int
 ) -> None:
-    """Write `summary.json`, and the common results into the records of each rank."""
+    """Write `summary.json` in the folder of a run, and complete the records of each rank.
+
+    The files of the records are overwritten with the results that are common to all ranks.
+
+    `network`: name of the network. `num_parameters`: number of its parameters.
+    """
     ranks = read_records(out_dir)
     for rank, records in enumerate(ranks):
         write_records(out_dir / "metrics" / f"rank-{rank}.jsonl", records)
     rank_summaries = [summarize_rank(records) for records in ranks if records]
     num_steps = sum(summary["steps"] for summary in rank_summaries)
+    # Common results are in the records of all ranks, so those of rank 0 are enough.
     history = ranks[0]
     best = history[history[-1]["best_epoch"]]
     summary = {
@@ -54,7 +60,11 @@ def write_summary(
 
 
 def count_samples(history: Sequence[Record]) -> dict[str, int]:
-    """Events that all ranks trained on in a run, those that they left out, and those of an epoch.
+    """Count the events that all ranks trained on in a run, those left out, and those of an epoch.
+
+    Left out are as many as the rows of all epochs exceed the events that ranks trained on.
+
+    `history`: the merged records of one rank.
 
     Examples:
         >>> first = {"samples_all_ranks": 9, "train_rows": 10}
@@ -74,7 +84,9 @@ def count_samples(history: Sequence[Record]) -> dict[str, int]:
 def count_actions(
     settings: TrainSettings, rank_summaries: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    """Sums over the ranks of the actions that the settings ask for; without uncounted ones.
+    """Sum the counters of the actions that the settings ask for, over the ranks.
+
+    A sum of 0 shows that a setting had no effect. Actions that no rank counted are left out.
 
     Examples:
         >>> settings = TrainSettings(slowmo={"tau": 4}, checkpoint_steps=2)
@@ -91,7 +103,7 @@ def count_actions(
 
 
 def summarize_rank(records: list[Record]) -> Record:
-    """The summary of one rank: sums over its epochs."""
+    """Return the summary of one rank: mostly sums over its epochs."""
     seconds_by_kind = sorted(_seconds_by_kind(records).items())
     last = records[-1]
     return {
@@ -107,7 +119,7 @@ def summarize_rank(records: list[Record]) -> Record:
 
 
 def utilisation(records: Iterable[Record]) -> float:
-    """Share of the workers' time in which they train; NaN without time.
+    """Return the share of the workers' time in which they read and compute; NaN without time.
 
     Examples:
         >>> utilisation([{"seconds_by_kind": {"compute": 3.0, "read": 3.0, "wait": 2.0}}])
@@ -119,6 +131,7 @@ def utilisation(records: Iterable[Record]) -> float:
 
 
 def _seconds_by_kind(records: Iterable[Record]) -> Counter[str]:
+    """Sum the time of each kind of work over some records [s]."""
     seconds: Counter[str] = Counter()
     for record in records:
         seconds.update(record["seconds_by_kind"])
@@ -126,7 +139,10 @@ def _seconds_by_kind(records: Iterable[Record]) -> Counter[str]:
 
 
 def _summarize_cycles(out_dir: Path, ranks: list[list[Record]]) -> Record:
-    """Summary of the sums over the agents of Spark; empty for other runs."""
+    """Summarise the cycles of a run with agents of Spark; empty for other runs.
+
+    A cycle is one sum of the agents' vectors by a Spark job, and its broadcast to all agents.
+    """
     path = out_dir / CYCLES
     if not path.exists():
         return {}
@@ -145,7 +161,11 @@ def _summarize_cycles(out_dir: Path, ranks: list[list[Record]]) -> Record:
 
 
 def _sum_counters(records: list[Record]) -> Record:
-    """The counters of the method: sums; of a histogram its mean and highest bin."""
+    """Summarise the counters of the method over the epochs of one rank.
+
+    Numbers are added up, under their names, which `counted` lists. A histogram is a dictionary from
+    bins, as text, to counts; it becomes its mean `mean_<name>` and highest bin `max_<name>`.
+    """
     summary: Record = {"counted": []}
     for name in records[-1]["counted"]:
         counts = [record[name] for record in records]

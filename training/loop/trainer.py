@@ -56,11 +56,18 @@ class BestModel(NamedTuple):
 
 
 class Trainer:
-    """The run of one worker.
+    """The run of one worker: `run` trains to the end.
 
-    `group_rows`: rows of each row group of the training split. `on_progress`: called from time to
-    time; None for workers without a progress display. `partition`: the rows of each worker; None:
-    the workers divide all rows in each epoch.
+    Args:
+        settings: How to train.
+        group_rows: Number of rows of each row group of the training split.
+        work: Batches, gradients and validation.
+        algorithm: The method: steps of the optimiser, and exchange of models with other workers.
+        transport: Messages to the other workers.
+        meter: Measures time and bytes.
+        files: Storage of records, checkpoints and the best model.
+        on_progress: Called from time to time; None for workers without a progress display.
+        partition: The rows of each worker; None: the workers divide all rows in each epoch.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class Trainer:
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
+        """Whether workers get equal parts of each epoch, instead of drawing work units."""
         self._partition = partition
         self._epoch = 0
         self._num_done = 0
@@ -122,8 +130,12 @@ class Trainer:
         await self._buffers.close()
 
     async def _start(self, resume: Checkpoint | None) -> None:
-        """Start all workers together, from the initial model or from a checkpoint."""
-        # The files begin first: no worker can write a checkpoint before all have started.
+        """Start all workers together, from the initial model or from a checkpoint.
+
+        With the same number of workers, each continues exactly as it was. With another number, all
+        start from the joint model of the checkpoint.
+        """
+        # The files begin first, before any worker can write a checkpoint; those wait for all.
         if resume is None:
             self._files.begin([], Position(0, 0), None)
             await start_from_joint_model(self._work, self._algorithm, [])
@@ -141,7 +153,7 @@ class Trainer:
         self._best = min([self._best, *saved_models], key=lambda best: best.val_loss)
 
     async def _continue_as_before(self, resume: Checkpoint) -> list[RankContent]:
-        """Continue this worker of a checkpoint exactly as it was; returns its state."""
+        """Continue this worker of a checkpoint exactly as it was; returns its state, alone."""
         state = resume.load(self._transport.rank)
         self._restore_position(resume, state)
         self._num_rows_read = state["num_rows_read"]
@@ -151,11 +163,19 @@ class Trainer:
         return [state]
 
     async def _continue_for_other_workers(self, resume: Checkpoint) -> list[RankContent]:
-        """Continue a run of another number of workers; returns the states that this one takes over."""
+        """Continue a run of another number of workers.
+
+        All start from the joint model. In equal parts of an epoch, the workers divide the rows that
+        the earlier ones left.
+
+        Returns:
+            The states whose statistics this worker takes over; the workers take them in turn.
+        """
         rank, world_size = self._transport.rank, self._transport.world_size
         states = [resume.load(saved_rank) for saved_rank in range(resume.world_size)]
         self._restore_position(resume, states[0])
         if self._is_static and resume.step:
+            # The present workers count their steps of the epoch from 0.
             stopped = PreviousWorkers(resume.world_size, num_steps=self._num_done)
             self._previous_world_sizes.append(stopped)
             self._num_done = 0
@@ -168,6 +188,11 @@ class Trainer:
         return states[rank::world_size]
 
     def _restore_position(self, resume: Checkpoint, state: RankContent) -> None:
+        """Set epoch, finished steps, and earlier workers of the epoch as in a checkpoint.
+
+        The step of a checkpoint counts from the begin of the epoch. The finished steps count only
+        those of the workers that wrote it.
+        """
         self._epoch, self._num_done = resume.position
         if self._is_static and resume.step:
             for workers in state["previous_world_sizes"]:
@@ -176,13 +201,19 @@ class Trainer:
                 self._num_done -= previous.num_steps
 
     def _restore_history(self, records: Sequence[Record]) -> None:
+        """Replace the records of this worker."""
         self.history = list(records)
         self._history_lines = [json.dumps(record) for record in records]
 
     async def _train_epochs_together(self) -> None:
-        """Train on equal parts of each epoch; all workers meet at its end."""
+        """Train on equal parts of each epoch; all workers meet at its end.
+
+        In each epoch: plan the steps, take them, write checkpoints at the interval that is set,
+        validate together, and write a checkpoint.
+        """
         while self._epoch < self._settings.epochs:
             plan, assignment = self._plan_epoch()
+            # These are the events of each remaining step, of all workers together.
             batch_sizes = plan.samples[self._num_done :].tolist()
             counter_at_end = self._sample_counter + sum(batch_sizes)
             self._clock.begin_epoch(
@@ -192,6 +223,7 @@ class Trainer:
                 counter=self._sample_counter,
             )
             self._work.begin(assignment)
+            # Steps are shown and saved from the begin of the epoch, with those of earlier workers.
             previous_steps = sum(workers.num_steps for workers in self._previous_world_sizes)
             num_steps = previous_steps + plan.num_steps
             first_step = previous_steps + self._num_done + 1
@@ -205,12 +237,17 @@ class Trainer:
             await self._checkpoint([Position(self._epoch, 0)])
 
     async def _train_without_waiting(self) -> None:
-        """Train on work units, each read ahead; the workers meet only at the end of the run."""
+        """Train on work units, each read ahead; the workers meet only at the end of the run.
+
+        A worker draws the number of a unit, its ticket, from a counter that all workers share. A
+        slow worker so draws fewer units. None behind the last unit ends the loop.
+        """
         transport, work = self._transport, self._work
         batch_size = self._settings.batch_size
         queue = self._open_queue()
         self._clock.begin_epoch(self._epoch, self._num_rows, num_trained=self._num_done)
         num_steps = math.ceil(self._num_rows / batch_size)
+        # The counter returns its value after the addition; tickets begin at 0.
         ticket = await transport.count("tickets", 1) - 1
         unit = self._use_own_rows(queue.unit(ticket), self._num_rows_read)
         while unit is not None:
@@ -232,9 +269,10 @@ class Trainer:
         await self._cross_boundaries(queue.pop_boundaries(), ticket)
 
     async def _step(self, global_batch_size: int) -> None:
-        """Take one step.
+        """Take one step: read a batch, set the learning rate, and let the method train on it.
 
-        `global_batch_size`: samples of this step of all workers, if they take it together.
+        `global_batch_size`: samples of this step of all workers, if they take it together;
+        otherwise not used.
         """
         work, meter, algorithm = self._work, self._meter, self._algorithm
         meter.doing = "reading"
@@ -242,6 +280,7 @@ class Trainer:
         meter.lap("read")
         meter.doing = "computing"
         if not self._rate_is_constant:
+            # Workers in step know the samples of all. The others count them by messages.
             if algorithm.traits.synchronous:
                 self._sample_counter += global_batch_size
             else:
@@ -253,7 +292,7 @@ class Trainer:
         self._stats.steps += 1
 
     def _plan_epoch(self) -> tuple[EpochPlan, Assignment]:
-        """The plan of the epoch, and this worker's remaining part of it."""
+        """Return the plan of the epoch, and the part that this worker has not trained on yet."""
         settings, transport = self._settings, self._transport
         if self._partition is not None:
             plan = self._partition.plan(batch_size=settings.batch_size, epoch=self._epoch)
@@ -272,12 +311,19 @@ class Trainer:
         return plan, assignment
 
     def _needs_checkpoint(self, step: int, num_steps: int) -> bool:
-        """Whether a checkpoint is due after a step within the epoch."""
+        """Return whether a checkpoint is due after a step, which counts from 1.
+
+        It is due after each multiple of the interval, but not at the end of the epoch, where one is
+        written anyway.
+        """
         interval = self._settings.checkpoint_steps
         return interval is not None and step % interval == 0 and step < num_steps
 
     def _open_queue(self) -> UnitQueue:
-        """The work units from the present position to the end of the run."""
+        """Return the work units from the present position to the end of the run.
+
+        Between two checkpoints, each worker takes about `checkpoint_steps` steps.
+        """
         settings, world_size = self._settings, self._transport.world_size
         rows_between_checkpoints = None
         if settings.checkpoint_steps:
@@ -293,7 +339,10 @@ class Trainer:
         )
 
     def _use_own_rows(self, unit: Unit | None, num_rows_read: int) -> Unit | None:
-        """The unit, with as many of the worker's own rows if each row belongs to one worker."""
+        """Return a unit, with as many of the worker's own rows if each row belongs to one worker.
+
+        `num_rows_read`: rows that the worker has read in the run before the unit.
+        """
         if unit is None or self._partition is None:
             return unit
         rank = self._transport.rank
@@ -303,16 +352,23 @@ class Trainer:
     async def _cross_boundaries(self, boundaries: Sequence[Boundary], ticket: int) -> None:
         """End epochs and write checkpoints on the way to a unit.
 
-        The worker that draws the first unit of an epoch validates. A worker that was stopped for a
-        while crosses many boundaries without a step. Its state is the same at all of them, but for
-        records of epochs in which it did nothing. So it writes one checkpoint for all.
+        A boundary is the begin of an epoch or a place for a checkpoint within it. The worker that
+        draws the first unit of an epoch validates, and all do so at the end of the run.
+
+        A worker that was stopped for a while crosses many boundaries without a step. Its state is
+        the same at all of them, but for records of epochs in which it did nothing. So it writes one
+        checkpoint for all.
+
+        `ticket`: of the unit that the worker has drawn.
         """
+        # These positions were crossed, but have no checkpoint of this worker yet.
         positions: list[Position] = []
         for boundary in boundaries:
             epoch, num_done = boundary.position
             if num_done == 0:
                 is_end = epoch == self._settings.epochs
                 validates = boundary.ticket == ticket
+                # The end of this epoch changes the state, so the positions before it are saved.
                 if is_end or validates or self._stats.steps:
                     await self._checkpoint(positions)
                     positions = []
@@ -326,7 +382,13 @@ class Trainer:
         await self._checkpoint(positions)
 
     async def _synchronize_and_validate(self) -> None:
-        """End an epoch with all workers; each validates the method's model on its part."""
+        """End an epoch with all workers; each validates the method's model on its part.
+
+        The method's joint model is what a run delivers, such as the mean of the workers' models.
+        At the end of the run each worker also validates its own model on the whole split, to show
+        how far the workers differ. Time in this counts as validation, except that of messages
+        which the method needs anyway.
+        """
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
@@ -350,7 +412,10 @@ class Trainer:
         self._finish_epoch(validation, state if transport.rank == 0 else None)
 
     async def _validate_snapshot(self) -> None:
-        """End this worker's epoch; validate a snapshot of the model on the whole split."""
+        """End this worker's epoch; validate a snapshot of the model on the whole split.
+
+        The other workers train meanwhile, so the snapshot may mix models of different steps.
+        """
         self._meter.doing = "validating"
         model = self._work.model.empty()
         with self._meter.attribute_all_to("validate"):
@@ -360,7 +425,14 @@ class Trainer:
         self._finish_epoch(self._describe_validation(sums, distance), state)
 
     def _describe_validation(self, sums: Sums, distance: float) -> dict[str, Any]:
-        """The part of a record that is about all workers."""
+        """Return the part of a record that is about all workers.
+
+        `sums`: over the validation split. `distance`: consensus distance, a measure of how far the
+        workers' models are apart.
+
+        Raises:
+            ShardError: The validation split has no events.
+        """
         if not sums.samples:
             raise ShardError(
                 "the validation split has no events. Make the features again, from more events."
@@ -375,7 +447,14 @@ class Trainer:
         }
 
     def _finish_epoch(self, validation: dict[str, Any], state: ModelState | None) -> None:
-        """Write the record of this worker's epoch, note the best model, and begin the next epoch."""
+        """Write the record of this worker's epoch, note the best model, and begin the next epoch.
+
+        `validation`: from `_describe_validation`; empty if another worker validates. `state`: the
+        validated model, to note it if its loss is the lowest; None to leave that to another worker.
+
+        Raises:
+            DivergedError: The validation loss is NaN or infinite.
+        """
         record: Record = {
             "epoch": self._epoch,
             "rank": self._transport.rank,
@@ -401,7 +480,11 @@ class Trainer:
         self._previous_world_sizes = []
 
     async def _save_best(self) -> None:
-        """Save the best model of the run; the worker that has it writes it."""
+        """Save the best model of the run; the worker that has it writes it.
+
+        Each worker knows only the best model that it has validated itself.
+        """
+        # The sum of vectors with one entry per worker gives all losses to each.
         losses = np.zeros(self._transport.world_size)
         losses[self._transport.rank] = self._best.val_loss
         await self._transport.all_reduce_sum(losses)
@@ -411,15 +494,17 @@ class Trainer:
             self._files.save_best(ModelState(model.numpy(), buffers.numpy()))
 
     async def _checkpoint(self, positions: Sequence[Position]) -> None:
-        """Write this worker's state, which holds at all these positions.
+        """Write this worker's state, which holds at all these positions; none: write nothing.
 
         Workers with equal parts write together, while none averages. With work units each worker
-        writes when it crosses a boundary: the units before it are done, and none behind it.
+        writes when it crosses a boundary: its units before it are done, and none behind it. The
+        last one then completes the checkpoint.
         """
         checkpoints, transport = self._files.checkpoints, self._transport
         if checkpoints is None or not positions:
             return
         self._meter.doing = "writing a checkpoint"
+        # The counter has only the checkpoints that `checkpoint_steps` asks for.
         num_within_epochs = sum(position.num_done > 0 for position in positions)
         self._stats.loop_counters["checkpoints"] += num_within_epochs
         if self._is_static:
@@ -434,7 +519,7 @@ class Trainer:
         }
         checkpoints.write_rank(positions, transport.world_size, transport.rank, rank_state)
         if self._is_static:
-            # After the barrier no vector can have been averaged before another worker wrote its own.
+            # The barrier ensures that nobody averages before all have written their vectors.
             await transport.barrier()
         if not self._is_static or transport.rank == 0:
             checkpoints.complete(positions, transport.world_size)
@@ -442,9 +527,10 @@ class Trainer:
 
 
 def _records_before(epoch: int, state: RankContent) -> list[Record]:
-    """The records of a worker up to an epoch.
+    """Return the records of a worker of the epochs before `epoch`.
 
-    A worker that crossed several positions at once wrote one state, with later records, for all.
+    The state may have later ones: a worker that crossed several positions at once wrote one state
+    for all.
     """
     records: list[Record] = [json.loads(line) for line in state["history"].splitlines()]
     return [record for record in records if record["epoch"] < epoch]

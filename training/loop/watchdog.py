@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from hep_core.atomic_files import new_file
 from training.loop.metering import Meter
 
+#: Time for the other ranks to write their reports before this one ends the job [s].
 _GRACE_SECONDS: Final = 3.0
 
 
@@ -46,7 +47,9 @@ class Watchdog:
         self._signs = signs
         self._seconds = seconds
         self._last_signs: dict[str, int] = {}
+        """Time of change of each rank's file, at the last look [ns]."""
         self._last_change = 0.0
+        """Time of the clock at which a file changed last [s]."""
         self._main_thread = threading.get_ident()
         self._meter: Meter
         self._thread = threading.Thread(target=self._watch_until_stall, daemon=True)
@@ -59,6 +62,11 @@ class Watchdog:
             self._thread.start()
 
     def _watch_until_stall(self) -> None:
+        """Watch until a standstill, then report and end this process; runs in the thread.
+
+        The folder of the reports appears as soon as any rank finds a standstill. All ranks wait for
+        it, and report too.
+        """
         last_look = -math.inf
         while not self._folder.exists():
             if time.monotonic() - last_look >= self._seconds / 10:
@@ -72,9 +80,13 @@ class Watchdog:
         os._exit(1)
 
     def _is_standstill(self, meter: Meter) -> bool:
-        """Whether no rank made progress for too long; also publishes the progress of this rank."""
+        """Return whether no rank made progress for too long.
+
+        If this rank made progress lately, its file is touched. A standstill is that neither this
+        rank's meter nor any rank's file has changed within the limit.
+        """
         now = time.monotonic()
-        # Storage that fails shows no progress; an error would end this thread.
+        # Errors of storage count as no progress, since they would end this thread otherwise.
         with suppress(OSError):
             if meter.seconds_without_sign < self._seconds / 4:
                 self._signs.mkdir(exist_ok=True)
@@ -87,6 +99,7 @@ class Watchdog:
         return min(meter.seconds_without_sign, seconds_without_change) >= self._seconds
 
     def _report(self, meter: Meter) -> None:
+        """Write what this rank was doing, for how long, and the stack of its main thread."""
         self._folder.mkdir(exist_ok=True)
         frame = sys._current_frames().get(self._main_thread)
         report = StallReport(
@@ -99,7 +112,7 @@ class Watchdog:
 
 
 def read_reports(folder: Path, world_size: int) -> str:
-    """Reports of the ranks about a standstill, one line per rank."""
+    """Return the reports of all ranks about a standstill as text, one line per rank."""
     lines: list[str] = []
     for rank in range(world_size):
         path = folder / f"rank-{rank}.json"
@@ -109,6 +122,7 @@ def read_reports(folder: Path, world_size: int) -> str:
         report = StallReport(**json.loads(path.read_text(encoding="utf-8")))
         location = "no stack"
         if report.stack:
+            # The innermost call comes last; its first line names file and line.
             location = report.stack[-1].strip().splitlines()[0]
         lines.append(f"  rank {rank}: {report.doing}, for {report.seconds:g} s ({location})")
     return "\n".join(lines)

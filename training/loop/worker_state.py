@@ -22,14 +22,17 @@ class WorkerState(TypedDict):
     current: Tensor
     """(num_parameters,) the worker's current model."""
     optimizer: dict[str, Any]
+    """From the optimiser's `state_dict`: moments, number of steps and learning rate."""
     algorithm: dict[str, Any]
+    """What the method itself holds, such as a shared model."""
     work: dict[str, Any]
+    """State of the random numbers of the steps."""
     buffers: Tensor
-    """(num_buffers,)."""
+    """(num_buffers,) numbers of the network that are no parameters, such as running means."""
 
 
 async def worker_state(work: Work, algorithm: Algorithm) -> WorkerState:
-    """The state of a worker between two steps."""
+    """Collect the state of a worker between two steps."""
     current = work.model.empty()
     await algorithm.current(current)
     return {
@@ -42,7 +45,7 @@ async def worker_state(work: Work, algorithm: Algorithm) -> WorkerState:
 
 
 async def continue_worker(work: Work, algorithm: Algorithm, state: WorkerState) -> None:
-    """Continue a worker exactly as it was; all workers together."""
+    """Put a worker exactly into the state of a checkpoint; all workers call this together."""
     work.write_buffers(state["buffers"].numpy())
     await algorithm.restore(_tensors_to_arrays(state["algorithm"]))
     algorithm.note_constants()
@@ -53,9 +56,13 @@ async def continue_worker(work: Work, algorithm: Algorithm, state: WorkerState) 
 async def start_from_joint_model(
     work: Work, algorithm: Algorithm, states: Sequence[WorkerState]
 ) -> None:
-    """Start from the joint model of other workers, with new momentum and moments; all together.
+    """Start from the joint model of other workers, with new momentum and moments.
 
-    `states`: of all workers of a checkpoint; none for a new run.
+    This is for a checkpoint of another number of workers, whose states fit no single worker of
+    now. All workers call this together.
+
+    `states`: of all workers of the checkpoint; empty for a new run, which starts from the initial
+    model.
     """
     if states:
         work.model.write(_joint_model(algorithm, states))
@@ -65,7 +72,12 @@ async def start_from_joint_model(
 
 
 def _joint_model(algorithm: Algorithm, states: Sequence[WorkerState]) -> Vector:
-    """The newest model that the method itself holds; else the mean of the workers' models."""
+    """Return the model that stands for all workers of a checkpoint.
+
+    It is the newest model that the method itself holds, such as that of a server. If the method
+    holds none, it is the mean of the workers' models.
+    """
+    # Each item is the number of changes that a model has had, and the model.
     aged_models: list[tuple[int, Vector]] = []
     for state in states:
         aged_model = algorithm.model_of(_tensors_to_arrays(state["algorithm"]))
@@ -78,22 +90,24 @@ def _joint_model(algorithm: Algorithm, states: Sequence[WorkerState]) -> Vector:
 
 
 def _mean_of_finite(vectors: list[Vector]) -> Vector:
-    """The mean of the finite vectors; of all, if none is finite."""
+    """Return the mean of those vectors that have no NaN or infinity; of all, if each has."""
     finite = [vector for vector in vectors if is_finite(vector)]
     mean: Vector = np.stack(finite or vectors).mean(axis=0, dtype=np.float64)
     return mean.astype(vectors[0].dtype)
 
 
 def _arrays_to_tensors(state: Any) -> Any:
-    """A nested state with tensors for arrays, since a checkpoint holds tensors."""
+    """Replace the arrays in a nested state by tensors, which a checkpoint can hold."""
     return _convert(state, np.ndarray, torch.from_numpy)
 
 
 def _tensors_to_arrays(state: Any) -> Any:
+    """Replace the tensors in a nested state by arrays."""
     return _convert(state, Tensor, Tensor.numpy)
 
 
 def _convert(state: Any, leaf_type: type, convert_leaf: Callable[[Any], Any]) -> Any:
+    """Convert the values of one type in nested dictionaries, lists and tuples; copy the rest."""
     if isinstance(state, dict):
         return {name: _convert(item, leaf_type, convert_leaf) for name, item in state.items()}
     if isinstance(state, (list, tuple)):
@@ -103,6 +117,9 @@ def _convert(state: Any, leaf_type: type, convert_leaf: Callable[[Any], Any]) ->
 
 class SharedBuffers:
     """Averages the buffers of all workers before a validation; each worker continues with its own.
+
+    Buffers are numbers of a network that are no parameters, such as the running means of a batch
+    normalisation.
 
     Workers that meet for a validation take the exact mean. Workers that wait for nobody publish
     their buffers after each work unit, in a vector that others can read. A network without buffers
@@ -116,27 +133,36 @@ class SharedBuffers:
         self._work = work
         self._transport = transport
         self._shared: SharedVector | None = None
+        """This worker's published buffers; None before `share`, and without buffers."""
         self._published = np.empty(0)
+        """Copy of the buffers that this worker published last."""
 
     async def share(self) -> None:
-        """Publish the buffers for the first time; all workers together."""
+        """Publish the buffers for the first time; all workers call this together."""
         self._published = self._work.buffers()
         if self._published.size:
             self._shared = await self._transport.shared_vector(self._published)
 
     async def publish(self) -> None:
-        """Let the other workers read the present buffers."""
+        """Let the other workers read the present buffers.
+
+        Buffers that are not finite are replaced by those that were published last.
+        """
         if self._shared is None:
             return
         buffers = self._work.buffers()
         if is_finite(buffers):
+            # A shared vector takes changes only, so the difference is added.
             await self._shared.add(buffers - self._published)
             self._published = buffers
         else:
             self._work.write_buffers(self._published)
 
     async def mean(self) -> Vector:
-        """The mean of the buffers; all workers together."""
+        """Return the mean of the buffers of all workers, which call this together.
+
+        A worker whose own buffers are not finite takes over the mean.
+        """
         buffers = self._work.buffers()
         if not buffers.size:
             return buffers
@@ -147,7 +173,7 @@ class SharedBuffers:
         return buffers
 
     async def snapshot(self) -> Vector:
-        """The mean of the published buffers, without stopping anyone."""
+        """Return the mean of the buffers that all workers have published; nobody waits for it."""
         buffers = self._work.buffers()
         if self._shared is None:
             return buffers
@@ -158,6 +184,6 @@ class SharedBuffers:
         return total / self._transport.world_size
 
     async def close(self) -> None:
-        """Free the published buffers; all workers together."""
+        """Free the published buffers; all workers call this together."""
         if self._shared is not None:
             await self._shared.close()

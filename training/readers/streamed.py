@@ -175,7 +175,7 @@ def _join(batches: Sequence[Batch]) -> Batch:
 
 
 def _pad_to_longest(columns: Sequence[Tensor]) -> list[Tensor]:
-    """Pad particles, (num_events, length, 19), to the same length; return other columns as given."""
+    """Pad particles, (num_events, length, 19), to the same length; other columns stay unchanged."""
     if columns[0].dim() < 3:
         return list(columns)
     longest = max(column.shape[1] for column in columns)
