@@ -40,12 +40,14 @@ class State(StrEnum):
 
 
 class StagePlan(NamedTuple):
-    """State of a stage, with reasons."""
+    """The state of a stage, with reasons."""
 
     stage: Stage
     state: State
     reasons: list[str]
+    """Why it has this state, as phrases; empty if it is up to date."""
     current: Version | None
+    """The output in use; None if there is none that can be read."""
     notes: list[str]
     """Remarks that make nothing stale."""
 
@@ -61,7 +63,11 @@ class Planner:
         return self._run_folder.config
 
     def plan(self) -> list[StagePlan]:
-        """The state of every stage; a stage is also stale if a stage that it reads will run."""
+        """Return the state of every wanted stage, in the order in which they run.
+
+        A stage is stale if its inputs, config or code changed, if a file of its output is damaged,
+        or if a stage whose output it reads will run.
+        """
         states: dict[str, State] = {}
         plans = []
         for stage in self.wanted_stages():
@@ -75,7 +81,10 @@ class Planner:
         return [stage for stage in STAGES if stage.is_wanted(self._config)]
 
     def _plan_stage(self, stage: Stage, earlier_states: dict[str, State]) -> StagePlan:
-        """The plan of a stage, after those of all earlier stages."""
+        """Return the plan of a stage, from the states of the stages before it.
+
+        If one that it reads fails or waits, this one does too. A damaged version is stale.
+        """
         current, damage = readable_version(self._run_folder.store(stage.name).current)
         notes = self.notes_on_unfinished(stage)
         if current is not None:
@@ -95,13 +104,18 @@ class Planner:
     def state(
         self, stage: Stage, current: Version | None, will_run: Sequence[str] = ()
     ) -> tuple[State, list[str]]:
-        """The state of a stage, with reasons.
+        """Return the state of a stage, with reasons as phrases.
 
-        `will_run` are stages that it reads and that will run before it.
+        Args:
+            stage: The stage.
+            current: Its output in use; None if there is none.
+            will_run: Stages that it reads and that will run before it.
         """
         try:
+            # This raises an error if the config lacks a setting that the stage needs.
             stage.config_items(self._config)
             if current is None:
+                # Only for its errors: inputs that are missing or cannot be read.
                 if not will_run:
                     stage.find_inputs(self._config, None, self._run_folder.console)
                 return State.MISSING, []
@@ -114,6 +128,10 @@ class Planner:
         return State.STALE if reasons else State.FRESH, reasons
 
     def _reasons(self, stage: Stage, current: Version, will_run: Sequence[str]) -> list[str]:
+        """Return why a version is stale, without the changes of stages in `will_run`.
+
+        Everything that the result would depend on now is compared with what the version records.
+        """
         for name in stage.upstream_of(self._config):
             if self._run_folder.store(name).readable_current() is None:
                 return ["the output of a stage that it reads is gone"]
@@ -123,9 +141,10 @@ class Planner:
         return reasons_to_replace(current, fingerprint, damaged_paths(current), ignore=will_run)
 
     def notes_on_unfinished(self, stage: Stage, *, skip: Path | None = None) -> list[str]:
-        """A note on each interrupted work of a stage that a later run may continue.
+        """Return a note on each folder with interrupted work that a later run may continue.
 
-        `skip` is the folder that a run has just begun.
+        Such a folder holds, for example, a checkpoint of a training. `skip` is a folder without a
+        note: that of the run that has just begun.
         """
         return [
             f"{folder} holds interrupted work; a run with its settings and code continues it, else "
@@ -137,7 +156,13 @@ class Planner:
     def fingerprint(
         self, stage: Stage, stage_inputs: StageInputs, upstream: dict[str, Version]
     ) -> Fingerprint:
-        """Everything that the result of a stage would depend on."""
+        """Return everything that the result of a stage would depend on, as digests and values.
+
+        Args:
+            stage: The stage.
+            stage_inputs: What it reads besides the output of other stages.
+            upstream: The versions that it reads, by the stage that made them.
+        """
         outputs_read = {
             name: Input(f"output of {name}", content_read(stage, version))
             for name, version in upstream.items()
@@ -157,12 +182,17 @@ class Planner:
 def _fingerprint(
     inputs: dict[str, Input], config_items: dict[str, Any], entry_points: Sequence[str]
 ) -> Fingerprint:
+    """Return the fingerprint of a stage or part from its inputs, config values and modules."""
     # Hidden as in the manifest; otherwise a title with a secret would make the stage stale forever.
     return Fingerprint(inputs, redact_all(config_items), code_digests(entry_points))
 
 
 def readable_version(read: Callable[[], Version | None]) -> tuple[Version | None, str]:
-    """A version that can be read, and the damage of one that cannot."""
+    """Call a function that reads a version.
+
+    Returns:
+        The version and "", or None and a message if it is damaged.
+    """
     try:
         return read(), ""
     except RunFolderError as damage:
@@ -170,7 +200,7 @@ def readable_version(read: Callable[[], Version | None]) -> tuple[Version | None
 
 
 def damaged_paths(version: Version) -> list[str]:
-    """Paths of the files of a version that are gone or damaged."""
+    """Return the paths of the files of a version that are gone or damaged; see `damaged_files`."""
     return [file.path for file in damaged_files(version.folder, version.files)]
 
 
@@ -181,14 +211,21 @@ def reasons_to_replace(
     *,
     ignore: Sequence[str] = (),
 ) -> list[str]:
-    """Why the version in use is stale; inputs in `ignore` do not count."""
+    """Return why the version in use is stale, as phrases; empty if it is up to date.
+
+    Args:
+        current: The version in use.
+        fingerprint: Everything that its result would depend on now.
+        damaged: Paths of its files that are gone or damaged.
+        ignore: Inputs, such as stages, whose changes do not count.
+    """
     recorded = current.manifest.fingerprint.without_inputs(ignore)
     reasons = reasons_to_run(recorded, fingerprint.without_inputs(ignore))
     return reasons + [f"output is gone or damaged: {path}" for path in damaged]
 
 
 def _changed_packages(current: Version) -> list[str]:
-    """Notes on packages whose versions have changed since they computed a version."""
+    """Return a note on each Python package that changed since it computed a version."""
     installed = package_versions()
     return [
         f"made with {name} {version}; installed is {installed.get(name, 'none')}"

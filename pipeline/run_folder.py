@@ -42,11 +42,20 @@ _SECONDS_BETWEEN_TRIES: Final = 0.5
 
 
 class RunFolder:
-    """The run folder of a config; making this object writes nothing."""
+    """Opens the run folder of a config: its versions, lock, log and Spark.
+
+    Making this object writes nothing.
+
+    Args:
+        config: The config of the run.
+        console: Gets all messages.
+        wait: How long to wait for another run that holds the folder [s].
+    """
 
     def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
         self._written_config = config
         self.config = with_simulated_samples(config)
+        """The config, with files and cross-sections of simulated samples filled in."""
         self.console = console
         self._wait_seconds = wait
         self.log = RunLog(config.run_dir)
@@ -61,19 +70,25 @@ class RunFolder:
             prints_outcome=not console.is_terminal,
         )
         self._verified: set[Path] | None = None
-        """Files that the command which holds the run folder has checked."""
+        """Files that this command has checked and found intact; None unless it holds the lock."""
 
     def refresh(self) -> None:
-        """Take paths and cross-sections of simulated samples from `simulate`."""
+        """Update `config` with paths and cross-sections from the present output of `simulate`."""
         self.config = with_simulated_samples(self._written_config)
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:
-        """Hold the run folder; see `pipeline.runs.lock`. At the end, say how the command ended.
+        """Hold the run folder during the block; at its end, say how the command ended.
 
-        A `job` only reads versions and has a folder of its own, of that name: it locks this folder,
-        and runs beside all other commands. `clean` keeps the versions that were in use when the job
-        began. The command of `notify` does not run for a job.
+        Another command that wants to hold it waits or is refused. There are two cases:
+
+        - Without a `job`, the run folder itself is locked.
+        - A `job` only reads versions and has a folder of its own, of that name: it locks that one,
+          and runs beside all other commands. `clean` keeps the versions that were in use when the
+          job began. The command of `notify` does not run for a job.
+
+        Raises:
+            FolderInUseError: Another command holds the folder for too long.
         """
         end: BaseException | None = None
         self.results = CommandResults()
@@ -93,6 +108,7 @@ class RunFolder:
 
     @contextmanager
     def _lock(self, job: str) -> Iterator[None]:
+        """Lock the run folder or the folder of a job, trying again until the wait is over."""
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(FolderInUseError),
             stop=tenacity.stop_after_delay(self._wait_seconds),
@@ -100,7 +116,7 @@ class RunFolder:
             before_sleep=self._say_first_wait,
             reraise=True,
         )
-        # Without a job, that is the run folder.
+        # The name of a job is empty without one, and then this is the run folder.
         folder = self.config.run_dir / job
         with ExitStack() as stack:
             attempts(lambda: stack.enter_context(locked(folder)))
@@ -109,6 +125,7 @@ class RunFolder:
             yield
 
     def _say_first_wait(self, state: tenacity.RetryCallState) -> None:
+        """Print that this command waits, after the first failed attempt only."""
         if state.attempt_number == 1:
             self.say(
                 f"{self.config.run_dir} is in use by another run; waiting up to "
@@ -137,15 +154,16 @@ class RunFolder:
         command: str = "",
         replacements: Mapping[str, Version] | None = None,
     ) -> dict[str, Version]:
-        """Current versions of the stages that a stage reads.
+        """Return the versions in use of the stages that a stage reads, by stage.
 
-        An optional one that is damaged, or was made from other versions, is left out.
+        They must fit together: each was made from the others among them, by content. An optional
+        one that is damaged, or was made from other versions, is left out.
 
         Args:
             stage: The stage.
             allow_mixed: Whether they may be damaged, and made from other versions than these.
             command: The command for messages, if it is no stage.
-            replacements: Versions with other manifests than those on disk.
+            replacements: Versions, by stage, that are taken instead of those on disk.
 
         Raises:
             NoOutputYetError: The output of a stage is missing.
@@ -179,19 +197,28 @@ class RunFolder:
         return versions
 
     def _check_files(self, version: Version, patterns: Collection[str]) -> None:
-        """Refuse a version with damaged files of some patterns; a command checks each file once."""
+        """Refuse a version if a file that matches a pattern is damaged.
+
+        Checked files are remembered, so that a command checks each only once.
+
+        Raises:
+            DamagedOutputError: There is such a file.
+        """
+        # Outside a lock nothing is remembered: another run may change the files.
         verified = set() if self._verified is None else self._verified
         files = {file.location(version.folder): file for file in version.files_like(patterns)}
         version.check_files([file for path, file in files.items() if path not in verified])
         verified.update(files)
 
     def suspect(self, error: DamagedOutputError) -> DamagedOutputError:
-        """Remember a damaged file with the version in use that names it.
+        """Find the version in use that names a damaged file, and note the damage beside it.
 
-        The file is then read whole to see whether that version is up to date.
+        From then on, the file is read whole when that version is checked. All files count as
+        unchecked again.
 
         Returns:
-            The error with the stage that wrote the file, if a version in use names it.
+            The error with the stage that wrote the file, if a version in use names it; else the
+            error as it was given.
         """
         if self._verified:
             self._verified.clear()
@@ -230,10 +257,16 @@ class RunFolder:
         self.log.write_metrics(stages, models, failed=failed)
 
     def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
-        """Problems of this machine; without `workers`, those of the training count."""
+        """Return the problems of this machine that matter for some needs of stages.
+
+        Args:
+            needs: What the stages need, such as Spark or MPI.
+            workers: Number of training processes; None for that of the config.
+        """
         train = self.config.train
         if Need.MPI in needs and train.launcher.startswith("spark"):
             needs = {*needs, Need.SPARK}
+        # With another launcher, or hosts in the arguments of mpirun, others may run the training.
         ranks_run_here = train.launcher == "mpirun" and not train.launcher_args
         num_workers = workers or train.workers
         return examine(
@@ -246,7 +279,7 @@ class RunFolder:
     def check_machine(
         self, needs: Collection[Need], problem: str, *, workers: int | None = None
     ) -> None:
-        """Stop if `examine` finds an error; warnings are for `doctor`.
+        """Stop if `examine` finds an error; warnings are only shown by the command `doctor`.
 
         Raises:
             MachineError: There is an error; `problem` begins its message.
@@ -257,6 +290,7 @@ class RunFolder:
             raise MachineError(f"{problem} on this machine:\n{render(errors)}")
 
     def _log_jvm_noise(self, line: str) -> None:
+        """Write a line of Spark's Java process to the log, if this command has one."""
         # A command that only reads a run folder writes no log.
         if self.log.path.exists():
             with suppress(RunFolderError):
@@ -272,10 +306,11 @@ class RunFolder:
 
 
 def with_simulated_samples(config: Config) -> Config:
-    """The config with paths and cross-sections of the simulation instead of `simulate://` names.
+    """Return a config in which names of simulated samples (`simulate://`) are replaced.
 
-    A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing
-    changes.
+    Such a sample gets the paths of the ROOT files that the stage `simulate` wrote, and the
+    cross-section of the simulation unless the config states one. Without a readable output of
+    `simulate`, the config is returned as it is.
     """
     if not any(simulated_processes(sample) for sample in config.samples):
         return config
@@ -302,6 +337,13 @@ def with_simulated_samples(config: Config) -> Config:
 def _simulated_sample(
     sample: SampleSettings, files: str, process: SimulatedProcess
 ) -> SampleSettings:
+    """Return a sample with the files of its simulated process, and with its cross-section.
+
+    Args:
+        sample: The sample in the config. A cross-section or an error there prevails.
+        files: Glob pattern of the simulated files.
+        process: The cross-section [pb] of the simulation, with its error.
+    """
     changes: dict[str, Any] = {"files": [files]}
     if sample.cross_section_pb is None:
         error = sample.cross_section_error_pb or process.cross_section_error_pb
@@ -313,7 +355,17 @@ def _simulated_sample(
 def _check_sources(
     stage: Stage, name: str, version: Version, versions: Mapping[str, Version]
 ) -> None:
-    """Refuse a version of the stage `name` that was made from other versions than these."""
+    """Refuse a version that was made from other versions than those in use.
+
+    Args:
+        stage: The stage that wants to read the version, for the message.
+        name: The stage that made the version.
+        version: The version.
+        versions: The versions in use, by stage.
+
+    Raises:
+        MissingInputError: The content of a stage in use is not the content that it was made from.
+    """
     # A test event of new features may have been a training event of the old.
     for source in _changed_sources(STAGE_OF[name], version, versions):
         raise MissingInputError(
@@ -324,7 +376,15 @@ def _check_sources(
 
 
 def _changed_sources(stage: Stage, version: Version, versions: Mapping[str, Version]) -> list[str]:
-    """Stages whose content in some versions is not the content that a version was made from."""
+    """Return the stages whose content is no longer the content that a version was made from.
+
+    Only the files and counters that the stage reads are compared, by their recorded digest.
+
+    Args:
+        stage: The stage that made the version.
+        version: The version.
+        versions: The versions in use, by stage; stages that are not among them are passed over.
+    """
     fingerprint = version.manifest.fingerprint
     changed = []
     for read in (fingerprint, *fingerprint.parts.values()):

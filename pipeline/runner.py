@@ -39,7 +39,7 @@ _MAX_REASONS: Final = 3
 
 
 class Runner:
-    """Runs the stages of a run folder."""
+    """Runs those stages of a run folder whose output is missing or stale."""
 
     def __init__(self, run_folder: RunFolder) -> None:
         self.run_folder = run_folder
@@ -49,6 +49,7 @@ class Runner:
         self._up_to_date: set[str] = set()
         """Stages that ran, or did not need to, in this command."""
         self._running: Stage | None = None
+        """The stage that began last, for the message about a failure."""
 
     @property
     def config(self) -> Config:
@@ -56,7 +57,7 @@ class Runner:
         return self.run_folder.config
 
     def plan(self) -> list[StagePlan]:
-        """The state of every stage; a stage is also stale if a stage that it reads will run."""
+        """Return the state of every wanted stage; see `Planner.plan`."""
         return self.planner.plan()
 
     def wanted(self) -> list[Stage]:
@@ -64,10 +65,16 @@ class Runner:
         return self.planner.wanted_stages()
 
     def run(self, names: Sequence[str], *, force: bool = False) -> list[str]:
-        """Run the named stages in order, skipping those that are up to date.
+        """Run the named stages in their order, skipping those that are up to date.
+
+        It holds the run folder meanwhile, writes log and metrics, and stops Spark at the end.
+
+        Args:
+            names: Names of stages.
+            force: Whether stages that are up to date run too.
 
         Returns:
-            The stages that ran.
+            The names of the stages that ran.
         """
         ran: dict[str, bool] = {}
         with self.run_folder.locked():
@@ -96,9 +103,14 @@ class Runner:
         return [name for name, did_run in ran.items() if did_run]
 
     def _run_stages(self, stages: Sequence[Stage], ran: dict[str, bool], *, force: bool) -> None:
-        """Run stages; one that wrote a damaged file runs again, and those after it.
+        """Run stages in order; after a find of damage, return to the stage that wrote the file.
 
-        `ran` receives whether each stage ran.
+        From there on, the stages are visited again. Those that are up to date are skipped.
+
+        Args:
+            stages: The stages.
+            ran: Receives whether each stage ran, by name.
+            force: Whether stages that are up to date run too, at their first visit.
         """
         repaired: set[tuple[str, str]] = set()
         position = 0
@@ -126,7 +138,12 @@ class Runner:
     def _repair_position(
         self, stages: Sequence[Stage], error: DamagedOutputError, repaired: set[tuple[str, str]]
     ) -> int:
-        """Position of the stage that makes a damaged file again.
+        """Return the position of the stage that makes a damaged file again.
+
+        Args:
+            stages: The stages of this run, up to the one that found the damage.
+            error: The error about the damaged file.
+            repaired: Pairs of stage and file name that were repaired; the new pair is added.
 
         Raises:
             DamagedOutputError: That stage is none of these, or has made the file again before.
@@ -144,6 +161,7 @@ class Runner:
         return names.index(damage.stage)
 
     def _log_failure(self, error: BaseException) -> None:
+        """Write a failure to log and metrics; an input that is still to come is no failure."""
         stage = self._running.name if self._running else None
         waits = isinstance(error, MISSING_INPUT_ERRORS)
         event = "run waits" if waits else "run failed"
@@ -155,7 +173,14 @@ class Runner:
             self.console.print(f"warning: {escape(str(second))}", highlight=False)
 
     def _run_stage(self, stage: Stage, *, force: bool) -> bool:
-        """Run a stage unless it is up to date; returns whether it ran."""
+        """Run a stage unless it is up to date, and put its new version in use.
+
+        It compares everything that the result would depend on now with what the version in use
+        records. Unchanged parts of that version are taken over.
+
+        Returns:
+            Whether it ran.
+        """
         store = self.run_folder.store(stage.name)
         current, damage = readable_version(store.recovered)
         upstream = self.run_folder.upstream(stage)
@@ -164,6 +189,7 @@ class Runner:
         inputs = stage.find_inputs(self.config, reusable, self.console)
         fingerprint = self.planner.fingerprint(stage, inputs, upstream)
         damaged = [] if reusable is None else damaged_paths(reusable)
+        # Files in which damage was found have been read whole just now.
         if reusable is not None and not damaged:
             clear_suspicion(reusable.folder)
         reasons = [damage or "first run"]
@@ -200,15 +226,21 @@ class Runner:
     def _keep(
         self, stage: Stage, current: Version, input_records: list[dict[str, Any]] | None
     ) -> None:
-        """Keep a version that is up to date; records such as the new time of a file are updated."""
+        """Keep a version that is up to date, and update the records of its inputs.
+
+        A record, such as the path and time of a ROOT file, may change without a change of the
+        result. None means that the stage has no records.
+        """
         self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
         self.log.event("stage up to date", stage=stage.name)
         if input_records is None:
             return
+        # Through JSON, tuples become lists, as in the manifest.
         if json.loads(json.dumps(input_records)) != current.manifest.inputs:
             self.run_folder.store(stage.name).update_manifest(current, inputs=input_records)
 
     def _announce(self, stage: Stage, reasons: list[str]) -> None:
+        """Print and log that a stage begins, and why; the terminal shows three reasons at most."""
         text = "; ".join(reasons[:_MAX_REASONS])
         num_more = len(reasons) - _MAX_REASONS
         if num_more > 0:
@@ -217,7 +249,12 @@ class Runner:
         self.log.event("stage started", stage=stage.name, reasons=reasons)
 
     def note_stale_inputs(self, stage: Stage, upstream: dict[str, Version]) -> None:
-        """Print a note on each stale stage whose version a stage is going to use."""
+        """Print a note on each input of a stage that is stale and does not run in this command.
+
+        Args:
+            stage: The stage that is about to run.
+            upstream: The versions that it reads, by stage.
+        """
         for source in STAGES:
             # The stages of this run are up to date.
             if source.name not in upstream or source.name in self._up_to_date:
@@ -229,7 +266,16 @@ class Runner:
                 )
 
     def accept(self) -> list[str]:
-        """Declare every existing version up to date; returns the stages that were stale."""
+        """Declare every existing version up to date, although inputs, config or code changed.
+
+        Each manifest gets the present fingerprint instead of the recorded one.
+
+        Returns:
+            The stages that were stale.
+
+        Raises:
+            RunFolderError: A file of a version is damaged; then nothing is accepted.
+        """
         with self.run_folder.locked():
             # All manifests are made before the first is written: an error changes nothing.
             accepted: dict[str, Version] = {}
@@ -250,7 +296,12 @@ class Runner:
     def _accepted_version(
         self, plan: StagePlan, current: Version, earlier: dict[str, Version]
     ) -> Version:
-        """A stale version with the fingerprint of its present inputs; `earlier` are accepted ones.
+        """Return a stale version with the fingerprint that it would have now; nothing is written.
+
+        Args:
+            plan: The stage, with the reasons why it is stale.
+            current: Its version in use.
+            earlier: Versions of earlier stages, by stage, that are accepted in the same command.
 
         Raises:
             RunFolderError: A file of the version is damaged.

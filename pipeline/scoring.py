@@ -39,28 +39,33 @@ _BATCH_SIZE: Final = 256
 
 
 class ScoredEntries(NamedTuple):
-    """Scores of events in their order."""
+    """The scores of consecutive entries of a ROOT file, in their order."""
 
     flag: NDArray[np.int8]
-    """(num_events,) a number of FLAGS."""
+    """(num_events,) index into FLAGS: 0 with scores, else the reason why there are none."""
     probability: NDArray[np.float32]
     """(num_events, num_classes); NaN where there is no score."""
 
 
 class EventClassifier(NamedTuple):
-    """A model with the settings by which the events of its training were read and selected."""
+    """A model with the settings by which the events of its training were read and selected.
+
+    With these settings it scores new ROOT files, events or features as its training saw them.
+    """
 
     name: str
     model: Predictor
     classes: list[str]
     reading: IngestSettings
+    """How ROOT files are read: branches, units, thresholds."""
     selection: FeatureSettings
+    """Which events are selected, and how their features are computed."""
     dataset: Path | None = None
     """The features of its training; None if they are unknown or gone."""
 
     @classmethod
     def from_model(cls, found: FoundModel) -> EventClassifier:
-        """Make the classifier of a model.
+        """Make a classifier from a model that was found on disk.
 
         Raises:
             ModelError: The model does not say how its events were read.
@@ -81,7 +86,7 @@ class EventClassifier(NamedTuple):
         )
 
     def scores(self, events: Any) -> NDArray[np.float32]:
-        """Probabilities of the classes.
+        """Return the probabilities of the classes for each event.
 
         Args:
             events: An awkward array, pandas DataFrame or Arrow table with the columns of the
@@ -98,6 +103,7 @@ class EventClassifier(NamedTuple):
                 finite.
         """
         table = as_table(events)
+        # Only events, not features, have the columns with lists of particles.
         if not COLLECTIONS.keys() <= set(table.schema.names):
             return self._scores_of_features(table)
         probabilities = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
@@ -106,8 +112,14 @@ class EventClassifier(NamedTuple):
         return probabilities
 
     def _scores_of_features(self, table: pa.Table) -> NDArray[np.float32]:
+        """Return the probabilities of the rows of a features table, (num_rows, num_classes).
+
+        Raises:
+            ModelError: The table states a setting that differs from that of the training.
+        """
         event_settings = stated_settings(table.schema)
         training_settings = metadata_settings(self.selection, self.reading.model_dump(mode="json"))
+        # Only settings that the table states can be compared.
         comparable = {
             key: value for key, value in training_settings.items() if key in event_settings
         }
@@ -122,7 +134,10 @@ class EventClassifier(NamedTuple):
     def entries(
         self, info: FileInfo, settings: IngestSettings
     ) -> Iterator[tuple[RawEvents, ScoredEntries]]:
-        """The entries of a ROOT file in their order, piece by piece, with their scores.
+        """Yield the entries of a ROOT file in their order, piece by piece, with their scores.
+
+        An entry passes two steps: ingest keeps or rejects it, then the selection of the features
+        does. Only entries that pass both get scores; the others get the reason as their flag.
 
         Args:
             info: The file, from `ingestion.files.find_input_files`.
@@ -136,8 +151,9 @@ class EventClassifier(NamedTuple):
             flag = np.zeros(raw.num_events, np.int8)
             for name in ("rejected_nonfinite", "rejected_no_lepton"):
                 flag[ingested.steps[name]] = FLAGS.index(name)
+            # Rows of the entries that ingest keeps, to which `block.outcome` belongs.
             ingested_rows = np.flatnonzero(flag == 0)
-            # Flags of rejections by the selection follow those of ingest.
+            # In FLAGS, the rejections of the selection (1, 2, ...) follow the last one of ingest.
             rejection = block.outcome + FLAGS.index("rejected_no_lepton")
             flag[ingested_rows] = np.where(block.outcome == SELECTED, 0, rejection)
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
@@ -147,12 +163,12 @@ class EventClassifier(NamedTuple):
     def files(
         self, inputs: Sequence[str], say: Callable[[str], None], *, keep: Sequence[str] = ()
     ) -> tuple[IngestSettings, list[FileInfo]]:
-        """Find and check ROOT files without labels.
+        """Find and check ROOT files whose events have no labels, such as data.
 
         Args:
             inputs: Globs or URLs.
             say: Called with notes about the files.
-            keep: Branches of one number per event, as pass-through columns.
+            keep: Branches of one number per event that are read too and passed through unchanged.
 
         Returns:
             The settings by which they are read, and the files.
@@ -176,10 +192,12 @@ class EventClassifier(NamedTuple):
         return settings, inventory.infos
 
     def columns(self, raw: RawEvents, scored: ScoredEntries) -> dict[str, NDArray[Any]]:
-        """The columns of scores: `entry`, `flag`, `predicted`, `probability_<class>`.
+        """Return the columns of an output file with scores, each (num_events,), by name.
 
-        `predicted` is -1 without scores.
+        `entry` is the position in the ROOT file, `flag` an index into FLAGS, `predicted` the index
+        of the most probable class (-1 without scores). Each class has a `probability_<class>`.
         """
+        # NaN becomes -1, since `argmax` would return the first NaN.
         best_class = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)
         columns: dict[str, NDArray[Any]] = {
             "entry": raw.entries,
@@ -192,22 +210,35 @@ class EventClassifier(NamedTuple):
 
     @property
     def _needed_settings(self) -> FeatureSettings:
-        """The selection, without the lists of particles if the model takes none.
+        """The settings of the selection, without lists of particles if the model takes none.
 
-        The lists take half of the kernels' time.
+        To fill the lists takes half of the time for the features.
         """
         takes_lists = self.selection.particles and self.model.inputs != ("hlf",)
         return self.selection.model_copy(update={"particles": takes_lists})
 
     def block_scores(self, block: FeatureBlock) -> NDArray[np.float32]:
-        """Probabilities of the selected events of a block, (num_selected, num_classes)."""
+        """Return the probabilities of the selected events of a block, (num_selected, num_classes).
+
+        A block holds the features of consecutive events. The model gets 256 events at a time.
+
+        Raises:
+            ModelError: An event with finite features gets probabilities that are not finite.
+        """
         first_rows = range(0, len(block.selected), _BATCH_SIZE)
         return self._probabilities(self._batch_inputs(block, first) for first in first_rows)
 
     def _batch_inputs(self, block: FeatureBlock, first: int) -> dict[str, NDArray[Any]]:
-        """The inputs of the model for a batch of the selected events from a row on."""
+        """Return the inputs of the model for 256 selected events, or fewer at the end, by name.
+
+        Args:
+            block: Features of consecutive events.
+            first: The first row of the batch among the selected events.
+        """
         inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _BATCH_SIZE]}
         if "particles" in self.model.inputs:
+            # The particles of all events lie one after the other in `block.core`; those of event i
+            # begin at offset i and end before offset i + 1.
             offsets = block.particle_offsets[first : first + _BATCH_SIZE + 1]
             particles = particles_from_core(block.core[offsets[0] : offsets[-1]].T)
             inputs["particles"] = particle_matrices(offsets - offsets[0], particles, None)
@@ -216,11 +247,15 @@ class EventClassifier(NamedTuple):
         return inputs
 
     def _probabilities(self, batches: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
-        """Probabilities of the events of all batches, (num_events, num_classes).
+        """Return the probabilities of the events of all batches, (num_events, num_classes).
+
+        Args:
+            batches: Inputs of the model by name; the first axis of each array is that of events.
 
         Raises:
             ModelError: An event with finite inputs gets probabilities that are not.
         """
+        # An empty first array gives the result its shape if there are no batches.
         probabilities = [np.empty((0, len(self.classes)), np.float32)]
         for inputs in batches:
             batch_probabilities = self.model.probabilities(inputs)
@@ -238,10 +273,15 @@ class EventClassifier(NamedTuple):
 def read_blocks(
     files: Iterable[FileInfo], reading: IngestSettings, selection: FeatureSettings
 ) -> Iterator[tuple[RawEvents, Selection, FeatureBlock]]:
-    """Read all entries of ROOT files piece by piece.
+    """Read all entries of ROOT files piece by piece, and compute their features.
+
+    Args:
+        files: Checked ROOT files.
+        reading: How they are read, and which entries ingest keeps.
+        selection: Which events are selected, and how their features are computed.
 
     Yields:
-        The entries, those that ingest keeps, and the features of these.
+        For each piece: all its entries, those that ingest keeps, and the features of the latter.
     """
     for info in files:
         for raw in read_events(info, reading, start=0, stop=info.entries):
@@ -270,15 +310,20 @@ def load_classifier(path: str | Path, *, plugins: Sequence[str] = ()) -> EventCl
 
 
 def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
-    """Features of the events that the selection keeps, with the columns of the features Parquet.
+    """Compute the features of the events that the selection keeps.
 
     Args:
         events: An awkward array, pandas DataFrame or Arrow table with the columns of the events
             Parquet.
         selection: The section `features` of a config, or `EventClassifier.selection`.
+
+    Returns:
+        One row per selected event, with the columns of the features Parquet. The metadata of the
+        table states the settings, by which a classifier checks that they are those of its training.
     """
     table = as_table(events)
     block = build_features(table, selection)
+    # The raw particles are replaced by one list column for each of their features.
     rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
     particles = list_columns(block.particle_offsets, particles_from_core(block.core.T))
     for name, column in particles.items():
@@ -290,7 +335,7 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
 
 
 def as_table(events: Any) -> pa.Table:
-    """An awkward array, pandas DataFrame or Arrow table as an Arrow table."""
+    """Convert an awkward array or a pandas DataFrame into an Arrow table; keep an Arrow table."""
     if isinstance(events, pa.Table):
         return events
     if isinstance(events, ak.Array):

@@ -28,7 +28,10 @@ from pipeline.terminal.exit_codes import stop_if_requested
 
 
 class Transaction:
-    """The making of one version of a stage.
+    """Makes one version (complete output) of a stage, or none at all.
+
+    The stage works in a new folder. Only after its checks have passed does a pointer file name
+    the folder as the version in use.
 
     Args:
         run_folder: The run folder, which this process holds.
@@ -58,9 +61,15 @@ class Transaction:
         self._store: StageStore = run_folder.store(stage.name)
 
     def make_version(self) -> None:
-        """Run the stage and put its new version in use.
+        """Run the stage and put its new version in use; after a failure the old one stays.
 
-        After a failure the old one stays in use.
+        The steps are: create the folder, take over unchanged parts, work, check the result, write
+        the manifest, set the pointer. A failure removes the folder, unless a later run can
+        continue its work.
+
+        Raises:
+            CheckFailedError: The result fails a check of its own.
+            RunFolderError: A file cannot be read or written.
         """
         stage, folder = self._stage, self._context.out_dir
         start_time = time.monotonic()
@@ -95,7 +104,11 @@ class Transaction:
         )
 
     def _create_folder(self) -> None:
-        """Create the version folder; interrupted work that may be continued is kept."""
+        """Create the version folder, and remove folders of killed runs.
+
+        Those stay whose work may be continued. The note in a folder is the digest of the inputs,
+        config and code with which its work began.
+        """
         digest = self._fingerprint.digest
         keep = [path for path in self._store.unfinished() if self._stage.can_continue(path)]
         if self._afresh:
@@ -104,7 +117,11 @@ class Transaction:
         self._store.create(self._context.out_dir, keep=keep, note=digest)
 
     def _begin_parts(self) -> None:
-        """Give each part its folder, and remove the folders whose work was taken over."""
+        """Give each part of the output its folder, and remove interrupted work that it took over.
+
+        A part is, for example, one network of a training. A note is printed on each interrupted
+        work that stays.
+        """
         store, folder = self._store, self._context.out_dir
         begin_parts(store, self._context, self._fingerprint.parts, afresh=self._afresh)
         continued = [path for path in store.unfinished() if self._stage.can_continue(path)]
@@ -113,7 +130,12 @@ class Transaction:
             self._run_folder.note(note)
 
     def _commit(self, result: Result, seconds: float) -> None:
+        """Write the manifest of the finished work, and put the version in use.
+
+        `seconds` is how long the work took.
+        """
         context, fingerprint = self._context, self._fingerprint
+        # Files may change between the check before the work and the moment when they are read.
         if result.inputs_read is not None:
             inputs = StageInputs(result.inputs_read)
             fingerprint = self._planner.fingerprint(self._stage, inputs, dict(context.upstream))
@@ -129,6 +151,7 @@ class Transaction:
             )
 
     def _manifest(self, fingerprint: Fingerprint, result: Result, seconds: float) -> dict[str, Any]:
+        """Return the manifest of the version, without the keys about its files, as JSON content."""
         upstream = self._context.upstream
         return {
             "stage": self._stage.name,
@@ -147,6 +170,11 @@ class Transaction:
 
 
 def _check_result(stage: Stage, result: Result) -> None:
+    """Refuse a result that fails any of its checks.
+
+    Raises:
+        CheckFailedError: A check failed; the message lists all that did.
+    """
     failed = [f"  {check.name}: {check.detail}" for check in result.checks if not check.passed]
     if failed:
         lines = "\n".join(failed)
@@ -157,9 +185,18 @@ def _check_result(stage: Stage, result: Result) -> None:
 
 
 def _file_error(stage: Stage, context: Context, error: BaseException) -> Exception | None:
-    """The error for object storage or a file that cannot be read or written.
+    """Return a readable error for a failure of object storage, of the disk or of a file.
 
-    None for other errors.
+    The causes are tried in this order: object storage; a full disk, or a file in the version
+    folder; any other file, which is probably a damaged output of an earlier stage.
+
+    Args:
+        stage: The stage that failed.
+        context: What its work needed.
+        error: The exception that ended the work.
+
+    Returns:
+        None for a lack of memory, and for errors that have nothing to do with files.
     """
     if lack_of_memory(error):
         return None

@@ -29,6 +29,7 @@ class Check(NamedTuple):
     name: str
     passed: bool
     detail: str
+    """The numbers that were compared, for the manifest and the error message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +86,10 @@ class Context:
     console: Console
 
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
-        """The running context, whose executors see the folder of the Parquet.
+        """Return the running Spark, which is started if necessary while a bar shows it.
 
-        A progress bar shows its start.
+        On a cluster, executors are refused that cannot write the folder of the Parquet or do not
+        see the `inputs`, which are paths or URLs.
         """
         with self.bar("Spark", "") as bar:
             show = partial(bar, 0, 0)
@@ -99,26 +101,31 @@ class Context:
         self.console.print(f"  {text}", highlight=False, markup=False)
 
     def bar(self, label: str, unit: str) -> Bar:
-        """A progress bar."""
+        """Return a progress bar with a label; `unit` is what it counts, such as "events"."""
         return Bar(self.console, label, unit)
 
 
 class Part(NamedTuple):
     """A part of a stage's output, in a folder of its name, such as a network of `train`.
 
-    The next version of the stage takes it over if its inputs, config keys and code are the same.
+    The next version of the stage takes the part over if its inputs, config keys and code are the
+    same, whatever else has changed.
     """
 
     config_items: dict[str, Any]
     """Config keys that the part depends on."""
     entry_points: tuple[str, ...]
-    """Modules whose import closure it runs."""
+    """Modules that it runs, with all that they import."""
     upstream: tuple[str, ...]
     """Stages whose output it reads."""
 
 
 class Stage(ABC):
-    """One step of the pipeline."""
+    """One step of the pipeline: it reads outputs of earlier stages and makes a new version.
+
+    The attributes and most methods say what the result depends on, by which the pipeline decides
+    whether the stage must run; `run` does the work.
+    """
 
     name: ClassVar[str]
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -146,11 +153,14 @@ class Stage(ABC):
         return True
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
-        """Stages whose output it needs, under this config."""
+        """Return the stages whose output it needs with this config, without optional ones."""
         return tuple(name for name in self.reads if name not in self.optional_upstream)
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
-        """Modules whose import closure it runs; a change of their meaning makes it stale."""
+        """Return the modules that it runs; a change in them or their imports makes it stale.
+
+        Changes of comments and the like do not count; see `pipeline.runs.code_meaning`.
+        """
         return (type(self).__module__,)
 
     def parts(self, config: Config) -> dict[str, Part]:  # noqa: ARG002
@@ -158,13 +168,22 @@ class Stage(ABC):
         return {}
 
     def content_read(self, version: Version, volatile: frozenset[str]) -> str:
-        """Digest of the content that it reads of a version of a stage with some volatile keys."""
+        """Return a digest of the files and counters that it reads from a version.
+
+        Args:
+            version: A version of another stage.
+            volatile: Keys there, such as times, that do not count; see `Stage.volatile`.
+        """
         manifest = version.manifest
         patterns = self.reads[manifest.stage]
         return content_digest(manifest.outputs, manifest.counters, patterns, volatile)
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """The config keys that its result depends on, without those of its parts."""
+        """Return the config values that its result depends on, without those of its parts.
+
+        Returns:
+            Values by dotted key, such as `features.isolation_cone`.
+        """
         return {}
 
     def find_inputs(
@@ -173,9 +192,12 @@ class Stage(ABC):
         current: Version | None,  # noqa: ARG002
         console: Console,  # noqa: ARG002
     ) -> StageInputs:
-        """Find what it reads besides the output of other stages.
+        """Find what it reads besides the output of other stages, such as ROOT files.
 
-        The manifest of the version in use may make it unnecessary to open files again.
+        Args:
+            config: The config.
+            current: The version in use. Files that its manifest records need not be opened again.
+            console: Gets messages about the files.
         """
         return StageInputs({})
 
@@ -185,4 +207,4 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, context: Context) -> Result:
-        """Do the work; write only into `context.out_dir`."""
+        """Do the work; write only into `context.out_dir`, and Parquet into `context.data_dir`."""

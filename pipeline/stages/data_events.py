@@ -31,9 +31,17 @@ def find_data_files(
     needs_particles: bool,
     known: Sequence[FileInfo] = (),
 ) -> list[FileInfo]:
-    """The checked files of `evaluate.data`.
+    """Find and check the ROOT files of `evaluate.data`.
 
-    `settings` are those by which they are read; `known` files need no other check.
+    Args:
+        config: The config.
+        settings: How the files are read.
+        say: Called with notes about the files.
+        needs_particles: Whether the features need the lists of particles.
+        known: Files that were checked before; an unchanged one is not opened again.
+
+    Raises:
+        hep_core.input_errors.InputFileError: A file is missing or cannot be read.
     """
     from ingestion.files import find_input_files
     from ingestion.settings import NO_WEIGHT, SampleSettings
@@ -52,7 +60,11 @@ def find_data_files(
 
 
 def data_file_records(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
-    """Files for the manifest, with the digests by which a touched file is known to be unchanged."""
+    """Return the records of ROOT files for the manifest, each with a digest of the content.
+
+    By the digest, a later run knows that a file with a new time is unchanged. It is empty for URLs,
+    and for a file that changed after its check, since nobody knows which content was read.
+    """
     from hep_core.storage import retry_remote
     from ingestion.changes import content_digest, has_changed_since_check
 
@@ -68,10 +80,19 @@ def data_file_records(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
 def scored_data(
     context: Context, candidates: Sequence[Candidate], dataset: FeatureDataset
 ) -> dict[str, DataEvents]:
-    """The selected events of `evaluate.data` with their probabilities, by model.
+    """Score the selected events of `evaluate.data` with each model.
+
+    The files are read piece by piece; their events pass the same selection as those of the
+    training. A note says how many events are copies of others.
+
+    Args:
+        context: The context of `evaluate`.
+        candidates: The models.
+        dataset: The features that the models are evaluated on.
 
     Returns:
-        Nothing if the config names no files.
+        High-level features and probabilities of the events by model; empty if the config names
+        no files.
 
     Raises:
         MissingInputError: No event passes the selection.
@@ -98,6 +119,7 @@ def scored_data(
     keys: list[NDArray[np.uint64]] = []
     scores: dict[str, list[NDArray[np.float32]]] = {name: [] for name in classifiers}
     for raw, ingested, block in read_blocks(infos, reading, selection):
+        # Rows of the selected events within this piece of the file.
         rows = ingested.table["entry"].to_numpy()[block.selected] - raw.entries[0]
         features.append(block.hlf)
         keys.append(event_keys(raw.scalars, raw.collections)[rows])
@@ -130,7 +152,11 @@ def scored_data(
 def _files_to_score(
     context: Context, reading: IngestSettings, *, needs_particles: bool
 ) -> list[FileInfo]:
-    """The files of `evaluate.data`, which are checked again if the models read them otherwise."""
+    """Return the files of `evaluate.data`, checked for the settings by which they are read.
+
+    `find_inputs` has checked them for the settings of the config. If the features were made with
+    other settings (`reading`), they are checked again.
+    """
     settings = context.config.ingest.model_copy(update={"pass_through": needed_branches()})
     checked = context.inputs.details if reading == settings else []
     return find_data_files(
@@ -139,9 +165,15 @@ def _files_to_score(
 
 
 def _count_copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:
-    """Number of events that the data, or the simulation, hold twice, by their keys.
+    """Count copies by the keys of events, which are hashes of their content.
 
-    See `ingestion.copies`.
+    Args:
+        ingested: The version of `ingest` with the simulated events.
+        keys: Keys of the selected data events; 0 for events without one. See `ingestion.copies`.
+
+    Returns:
+        `data`: how many data events are copies of other data events. `simulation`: how many
+        simulated events are also in the data.
     """
     import numpy as np
 

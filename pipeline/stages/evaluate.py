@@ -47,9 +47,9 @@ class Evaluate(Stage):
     }
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
-        """Also the networks and their readers, own figures, and features of other events.
+        """Return this stage, the networks, the figures of plugins, and the code for other events.
 
-        These are the features of data and of shifted events.
+        Other events are data and events with shifted energies, whose features are computed here.
         """
         figures = {code_module(figure.draw) for figure in OWN_FIGURES.values()}
         modules = [
@@ -66,7 +66,7 @@ class Evaluate(Stage):
         return tuple(modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The section `evaluate`, normalisation, and the text of the plots."""
+        """Return the section `evaluate`, what normalises the samples, and the text of the plots."""
         items = flat_items(config.report, "report")
         del items["report.title"], items["report.rates_note"]
         items |= flat_items(config.evaluate, "evaluate")
@@ -85,7 +85,11 @@ class Evaluate(Stage):
         return items
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
-        """The files of `evaluate.data`, as `ingest` knows those of samples."""
+        """Find and check the ROOT files of `evaluate.data`, and identify them by their UUIDs.
+
+        Files that the version in use has checked in the same way, and that are unchanged, are not
+        opened again.
+        """
         from ingestion.changes import carry_over_revisions
 
         if not config.evaluate.data:
@@ -107,7 +111,7 @@ class Evaluate(Stage):
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
 
     def _is_read_alike(self, config: Config, current: Version) -> bool:
-        """Whether the code and the settings of a version read the data as those of now do."""
+        """Return whether a version read the data by the same code and settings as now."""
         if not current.ran_same_code(*self.entry_points(config)):
             return False
         recorded = current.config
@@ -115,7 +119,10 @@ class Evaluate(Stage):
         return same_particles and recorded.ingest == config.ingest.model_dump(mode="json")
 
     def run(self, context: Context) -> Result:
-        """Predict the test split and write predictions, metrics and plots."""
+        """Predict the test split with each network, and write predictions, metrics and plots.
+
+        All networks must have the classes and the definitions of features of the dataset.
+        """
         from features.dataset import FeatureDataset
         from pipeline.runs.trained_models import check_definitions, trained_models
         from training.threads import use_threads
@@ -155,6 +162,7 @@ class Evaluate(Stage):
 
 
 def _summary(metrics: Mapping[str, Any]) -> str:
+    """Return the line for the terminal: the accuracy of each model with its error."""
     phrases = []
     for model, run in metrics["runs"].items():
         accuracy = run["accuracy"]
@@ -175,9 +183,23 @@ def evaluate_models(
     shifted: Mapping[str, NDArray[np.float32]] | None = None,
     data: Callable[[Sequence[Candidate]], dict[str, DataEvents]] = lambda _: {},
 ) -> dict[str, Any]:
-    """Evaluate models, and boosted trees fitted to the training split of the `reference`.
+    """Evaluate models on the same events, print the tables, and return the metrics.
 
-    Prints the tables.
+    Args:
+        config: The config.
+        console: Gets the tables and notes.
+        candidates: The models.
+        task: The settings of the evaluation: signal, rates, working points.
+        test: Feature files of the events to evaluate.
+        out_dir: Gets predictions, metrics and plots.
+        reference: The dataset on whose training split boosted trees are fitted as a further model;
+            None for no such model.
+        train: Feature files of the training split.
+        shifted: High-level features of the test events with shifted energies, by shift.
+        data: Returns the data events with their probabilities, by model, for some models.
+
+    Returns:
+        The metrics as JSON content; `runs` are those of each model.
     """
     from models.evaluation.evaluation import evaluate
 
@@ -217,7 +239,7 @@ def evaluate_models(
 def _fit_boosted_trees(
     dataset: FeatureDataset, seed: int, say: Callable[[str], None]
 ) -> Candidate | None:
-    """Boosted trees on the high-level features; None if they cannot be fitted."""
+    """Fit boosted trees to the high-level features; return None, with a note, if it fails."""
     from models.evaluation.boosted_trees import boosted_trees
 
     try:

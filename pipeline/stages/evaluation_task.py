@@ -25,7 +25,13 @@ _PB_PER_CM2: Final = 1e-36
 def task_of_run(
     config: Config, classes: list[str], upstream: Mapping[str, Version]
 ) -> EvaluationTask:
-    """The settings of an evaluation of the current features, which are of some classes."""
+    """Return the settings of an evaluation of the events of a run.
+
+    Args:
+        config: The config.
+        classes: The classes that the features state.
+        upstream: The versions of `ingest` and `features` in use, by stage.
+    """
     files = upstream["ingest"].manifest.inputs
     rates = rates_of_run(config, upstream)
     return make_task(config, classes, rates, feature_settings(upstream["features"]), files)
@@ -38,12 +44,12 @@ def make_task(
     selection: FeatureSettings,
     files: Files,
 ) -> EvaluationTask:
-    """The settings of an evaluation.
+    """Return the settings of an evaluation.
 
     Args:
         config: The config.
-        classes: Classes of the features.
-        rates: Rates before the classifier.
+        classes: The classes that the features state.
+        rates: Rates of the samples before the classifier; None if they are unknown.
         selection: Settings of the features.
         files: The input files, as the manifest of ingest holds them.
 
@@ -83,20 +89,27 @@ def make_task(
 
 
 def feature_settings(features: Version) -> FeatureSettings:
-    """The settings with which features were made."""
+    """Return the settings with which a version of `features` was made."""
     return FeatureSettings.model_validate(features.config.features)
 
 
 def rates_of_run(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
-    """Rates of the samples after the selection.
+    """Return the rates of the samples after the selection, with their errors.
 
-    Their errors are those of the efficiency of the selection and of the cross-section.
+    A rate is cross-section times luminosity times the efficiency of the selection. In an offline
+    analysis it is a number of events. See `rates_of_cutflow`.
+
+    Args:
+        config: The config, with cross-sections and luminosity.
+        upstream: The versions of `ingest` and `features` in use, by stage.
 
     Returns:
-        None without all cross-sections or a positive sum of weights.
+        None if a cross-section is missing, or if the weights of the selected events of a sample
+        have no positive sum.
     """
     ingested, selected = upstream["ingest"], upstream["features"]
     labels = labels_by_sample(ingested.config.samples)
+    # A sample can hold several labels; each is a part with a name of its own.
     cross_sections = {
         part.name: part.cross_section_pb for sample in config.samples for part in sample.by_label()
     }
@@ -119,9 +132,17 @@ def rates_of_run(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 def rates_of_cutflow(
     config: Config, steps: Sequence[Step], selection: FeatureSettings
 ) -> Rates | None:
-    """Rates of the samples of a config after the last step of their cutflow.
+    """Return the rates of the samples of a config after the last step of their cutflow.
 
-    Those of an offline analysis are numbers of events.
+    A rate is the cross-section times the luminosity times the fraction of weights that pass all
+    steps. Its error adds in quadrature those of the fraction and of the cross-section. In an
+    offline analysis, rates are numbers of events.
+
+    Args:
+        config: The config, with cross-sections and luminosity.
+        steps: The cutflow by sample; a step holds the fraction of weights that pass, with an
+            interval from `low` to `high`.
+        selection: Settings of the features, with the integrated luminosity.
 
     Returns:
         None as for `rates_of_run`.
@@ -137,6 +158,7 @@ def rates_of_cutflow(
             return None
         produced = part.cross_section_pb * luminosity
         produced_error = part.cross_section_error_pb * luminosity
+        # Half of the interval is one standard error.
         selection_error = produced * (passed.high - passed.low) / 2
         error = math.hypot(selection_error, produced_error * passed.value)
         rates[part.name] = Estimate(produced * passed.value, error)
@@ -145,9 +167,10 @@ def rates_of_cutflow(
 
 
 def _luminosity_of_rates(config: Config, selection: FeatureSettings) -> float:
-    """Luminosity by which a cross-section becomes a rate [1/(pb s)].
+    """Return the factor by which a cross-section [pb] becomes a rate or a number of events.
 
-    In an offline analysis, it becomes a number of events, by the integrated luminosity [1/pb].
+    For a trigger this is its luminosity [1/(pb s)]. In an offline analysis, without one, it is
+    the integrated luminosity [1/pb].
     """
     if config.trigger_luminosity is None:
         return selection.integrated_luminosity

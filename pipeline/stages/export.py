@@ -29,6 +29,7 @@ _NUM_EVENTS: Final = 64
 #: Firmware with at least this number of bits has to agree with its network; narrower firmware
 #: rounds more.
 _WIDE_BITS: Final = 20
+#: Largest difference between probabilities of such firmware and those of its network.
 _FIRMWARE_TOLERANCE: Final = 0.01
 #: Highest number of events for the ranges of the firmware's numbers, and for its simulation.
 _NUM_SIMULATED: Final = 2000
@@ -57,9 +58,10 @@ class Export(Stage):
         return (f"pipeline.stages.{self.name}", *config.model.modules)
 
     def content_read(self, version: Version, volatile: frozenset[str]) -> str:
-        """Digest of what it reads; of a training only the models that it exports.
+        """Return a digest of the files and counters that it reads from a version.
 
-        These are the first of each network.
+        Of a training, only the models count that are exported: the first of each network. Further
+        trainings with other seeds change nothing.
         """
         if version.manifest.stage != "train":
             return super().content_read(version, volatile)
@@ -67,11 +69,15 @@ class Export(Stage):
         return content_digest(version.files, {}, [f"{network}/model/*" for network in networks])
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The section `export`; of the firmware only where it is wanted."""
+        """Return the section `export` if firmware is wanted; else none of it has an effect."""
         return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
-        """Write `export.json`, and the ONNX files and `config.pbtxt` of each network."""
+        """Write the ONNX files and `config.pbtxt` of each network, and measurements of all.
+
+        `export.json` gets the measurements. The checks demand that each file gives the same
+        probabilities as torch, within a tolerance.
+        """
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)
@@ -95,7 +101,11 @@ class Export(Stage):
 
 
 def _parity_checks(network: str, measured: dict[str, Any]) -> list[Check]:
-    """Checks that the forms and the firmware of a network agree with torch."""
+    """Return the checks that the files and the firmware of a network agree with torch.
+
+    `measured` are the measurements of the network. Firmware with few bits is not checked, since
+    it has to round.
+    """
     checks = [
         _parity_check(f"{network}: {file}", form["largest_difference"], measured["tolerance"])
         for file, form in measured["forms"].items()
@@ -109,6 +119,7 @@ def _parity_checks(network: str, measured: dict[str, Any]) -> list[Check]:
 
 
 def _parity_check(name: str, difference: float, tolerance: float) -> Check:
+    """Return the check that the largest difference of probabilities is within a tolerance."""
     return Check(
         f"{name} agrees with torch",
         difference <= tolerance,
@@ -117,7 +128,16 @@ def _parity_check(name: str, difference: float, tolerance: float) -> Check:
 
 
 def _export(context: Context, network: str) -> dict[str, Any]:
-    """Export one network; returns the measurements."""
+    """Export one network, and measure its agreement with torch and its speed.
+
+    It writes `model.onnx` for any number of events, `config.pbtxt` for a Triton server, and where
+    possible firmware. A network of dense layers, perhaps after an encoder of particles, also gets
+    `one_event.onnx` for single events.
+
+    Returns:
+        The measurements as JSON content. `forms` are the files with their sizes [bytes] and largest
+        differences of probabilities; `latency_us` is the time of one event [us].
+    """
     from features.dataset import FeatureDataset
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
@@ -146,6 +166,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     triton = triton_config(spec.settings, spec.classes)
     (folder / "config.pbtxt").write_text(triton, encoding="utf-8")
     has_particles = "particles" in columns
+    # A network on lists of particles takes longer, so fewer calls are enough.
     latency = measure_latency(exported, columns, calls=1000 if has_particles else 10_000)
     return {
         "inputs": list(exported.inputs),
@@ -165,7 +186,12 @@ def _export(context: Context, network: str) -> dict[str, Any]:
 def _export_firmware(
     context: Context, model: Classifier, dataset: FeatureDataset, folder: Path
 ) -> list[dict[str, Any]]:
-    """Export a network to hls4ml, where that is wanted and possible; returns the measurements."""
+    """Export a network to hls4ml, which turns it into firmware for FPGAs.
+
+    Returns:
+        The measurements of each firmware; empty if none is wanted, or if the network cannot be
+        converted.
+    """
     from models.export.hls4ml_export import export_firmware, is_convertible
 
     settings = context.config.export
@@ -180,7 +206,14 @@ def _export_firmware(
 def _first_events(
     dataset: FeatureDataset, split: str, names: Sequence[str], max_events: int
 ) -> dict[str, NDArray[Any]]:
-    """Inputs of the first events of a split, of at most one file."""
+    """Return inputs of the first events of a split, by name, from its first file only.
+
+    Args:
+        dataset: The features.
+        split: "train", "val" or "test".
+        names: Inputs of a network, such as `hlf`.
+        max_events: The number of events, if the first file holds as many in its first batch.
+    """
     from features.matrices import model_inputs, required_columns
     from hep_core.checked_parquet import open_parquet
 
@@ -190,7 +223,11 @@ def _first_events(
 
 
 def _provenance(context: Context, network: str) -> Provenance:
-    """The origin of a network, and its thresholds if it is evaluated."""
+    """Return what an exported file states about the origin of its network.
+
+    This is the training with a digest of its files, versions of the code, digests of features and
+    network, and the thresholds of its working points if it was evaluated.
+    """
     from models.export.onnx_export import Provenance
 
     trained, features = context.upstream["train"], context.upstream["features"]

@@ -51,9 +51,9 @@ class GridSearch(Stage):
     )
 
     def is_wanted(self, config: Config) -> bool:
-        """Whether a network takes its settings from the search.
+        """Return whether a network of the config takes its settings from the search.
 
-        The command `gridsearch` runs it in any case.
+        Otherwise only the command `gridsearch` runs it, but not `run`.
         """
         return config.model.searched
 
@@ -62,9 +62,9 @@ class GridSearch(Stage):
         return (f"pipeline.stages.{self.name}", "models.networks.hlf")
 
     def parts(self, config: Config) -> dict[str, Part]:
-        """The trainings, which depend on grid, optimiser and seed.
+        """Return one part, with the trainings of the search; they depend on grid, optimiser, seed.
 
-        A new drawing does not repeat them.
+        Since they are a part, a change that only concerns the figures does not repeat them.
         """
         items = flat_items(config.gridsearch, "gridsearch")
         for key, value in flat_items(config.training_of("hlf"), "train").items():
@@ -74,13 +74,15 @@ class GridSearch(Stage):
         return {_TRAININGS: Part(items, code, ("features",))}
 
     def can_continue(self, folder: Path) -> bool:
-        """Whether a folder holds finished trainings."""
+        """Return whether a version folder of a killed run holds results of finished trainings."""
+        # A result that is being written has a name with a dot in front.
         return any((folder / _TRAININGS).glob("[!.]*.json"))
 
     def run(self, context: Context) -> Result:
-        """Search; write `best.json`, `search.json` and `plots/`.
+        """Train all settings of the grid on Spark, and choose the best.
 
-        `trainings/` gets the curves of each training.
+        `trainings/` gets the curves of each training; an interrupted run continues from them. Then
+        the settings are ranked, timed and drawn; see `_finish`.
         """
         from features.dataset import FeatureDataset
         from training.gridsearch.spark_job import count_trainings, run_search
@@ -114,7 +116,18 @@ def _finish(
     seconds: float,
     slots: int,
 ) -> Result:
-    """Measure the candidates, write the result and draw it."""
+    """Time the settings that were tried, choose the best, and write and draw the result.
+
+    It writes `best.json` (the choice), `search.json` (all results) and `plots/`.
+
+    Args:
+        context: The context of the stage.
+        search: What was searched.
+        outcome: The scores of the settings, and the settings that failed.
+        dataset: The features.
+        seconds: How long the trainings took together, in parallel.
+        slots: Number of trainings that Spark runs at once.
+    """
     from hep_core.random_streams import random_stream
     from training.gridsearch.results import measure_latencies, rank_scores, select_score
 
@@ -127,7 +140,8 @@ def _finish(
     best = select_score(scores, one_standard_error=search.settings.one_standard_error)
     best.trial.save(context.out_dir / "best.json")
     training_seconds = sum(outcome.training_seconds)
-    # Earlier trainings took no time in this run.
+    # The speed-up is the sum of the times of all trainings over the time that they took together.
+    # Trainings that were taken over took no time in this run, so that it would be too high.
     speed_up = None if outcome.num_reused else training_seconds / seconds
     content = {
         "search": search.settings.search,
@@ -172,9 +186,13 @@ def _draw(
     training_seconds: Sequence[float],
     measured: tuple[int, float] | None,
 ) -> None:
-    """Draw the Pareto front, and the speed-up by number of slots.
+    """Draw the Pareto front of accuracy and latency, and the speed-up by number of slots.
 
-    `measured` is that of this run.
+    Args:
+        folder: Gets the figures.
+        scores: The results of all settings.
+        training_seconds: How long each training took [s], from which speed-ups are computed.
+        measured: Number of slots and speed-up of this run; None if it was not measured.
     """
     from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def files_read(version: Version | None) -> list[FileInfo]:
-    """The ROOT files that a version read."""
+    """Return the ROOT files that a version read; empty if other code recorded them."""
     from ingestion.file_info import FileInfo
 
     if version is None:
@@ -32,7 +32,10 @@ def files_read(version: Version | None) -> list[FileInfo]:
 
 
 def files_skipped(version: Version | None) -> list[BadFile]:
-    """The ROOT files that a version of `ingest` skipped."""
+    """Return the ROOT files that a version of `ingest` skipped as damaged.
+
+    Empty if other code recorded them.
+    """
     from ingestion.file_info import BadFile
 
     if version is None:
@@ -44,7 +47,15 @@ def files_skipped(version: Version | None) -> list[BadFile]:
 
 
 def identities(infos: Sequence[FileInfo], bad: Sequence[BadFile] = ()) -> dict[str, Input]:
-    """Inputs for the fingerprint: files by UUID, skipped ones (which may have none) by path."""
+    """Return ROOT files as inputs of a stage, by identity, with what changes their content.
+
+    A file is identified by its UUID; a skipped one, which may have none, by its path. Paths are
+    without credentials.
+
+    Args:
+        infos: Files that are read.
+        bad: Files that are skipped.
+    """
     inputs = {}
     for info in infos:
         digest = f"{info.sample}:{info.size}:{info.entries}:{info.revision}"

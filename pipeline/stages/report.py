@@ -23,6 +23,7 @@ class _StudyTables(BaseModel):
     title: str
     heads: list[str]
     rows: list[list[str]]
+    """Cells as text, row by row, in the order of `heads`."""
     workers: str
     events: str
     notes: list[str]
@@ -57,9 +58,9 @@ class Report(Stage):
         current: Version | None,  # noqa: ARG002
         console: Console,  # noqa: ARG002
     ) -> StageInputs:
-        """The tables of the comparisons of optimisers in the run folder.
+        """Read the tables of comparisons of optimisers that the command `compare` has written.
 
-        Details: the tables by study.
+        The `details` of the result are the tables by study.
         """
         tables = {}
         for path in sorted(config.run_dir.glob("compare/*/table.json")):
@@ -72,7 +73,10 @@ class Report(Stage):
         return StageInputs(inputs, tables)
 
     def run(self, context: Context) -> Result:
-        """Render the page from the manifests."""
+        """Write `report.html` from the manifests and files of all stages, with its figures inside.
+
+        The check demands that the page loads nothing from the web.
+        """
         from pipeline.reporting.card import load_histograms, plot_card
         from pipeline.reporting.origin import event_origin, plot_labels
         from pipeline.reporting.page import render

@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 def shifted_test_events(
     context: Context, dataset: FeatureDataset
 ) -> dict[str, NDArray[np.float32]]:
-    """The shifted high-level features of the test events by shift; empty without systematics."""
+    """Compute the high-level features of the test events with shifted energies.
+
+    The ingested events are read again, their energies scaled, and the selection applied. Events
+    outside the test split are left out.
+
+    Args:
+        context: The context of `evaluate`, whose config states the shifts.
+        dataset: The features.
+
+    Returns:
+        Features (num_events, num_features) by the description of a shift, NaN where the selection
+        rejects the shifted event. Empty if the config has no systematics.
+    """
     from features.schema import identities
     from features.shifts import shifted_features
 
@@ -34,7 +46,11 @@ def shifted_test_events(
 
 
 def _energy_scales(context: Context) -> dict[str, EnergyScales]:
-    """The energy scales of each shift of `evaluate.systematics`, by its description."""
+    """Return the factors on energies for each shift of `evaluate.systematics`.
+
+    The config states relative uncertainties; each gives a shift up and one down, as in
+    "jet scale +2 %".
+    """
     from features.kernels import EnergyScales
 
     systematics = context.config.evaluate.systematics

@@ -31,5 +31,8 @@ STAGE_OF: Final = {stage.name: stage for stage in STAGES}
 
 
 def content_read(reader: Stage, version: Version) -> str:
-    """Digest of the content that a stage reads of a version of another stage."""
+    """Return a digest of what a stage reads from a version of another stage.
+
+    Keys that the other stage declares volatile, such as times, do not count.
+    """
     return reader.content_read(version, STAGE_OF[version.manifest.stage].volatile)
