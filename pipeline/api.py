@@ -100,7 +100,7 @@ class Run(NamedTuple):
         return read_parquet(self.output("evaluate") / network / "predictions.parquet")
 
     def metrics(self) -> dict[str, Any]:
-        """All numbers of the evaluation, by network."""
+        """Return all numbers of the evaluation; `runs` holds those of each network."""
         file = self.output("evaluate") / "metrics.json"
         metrics: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return metrics
@@ -110,6 +110,7 @@ class Run(NamedTuple):
         return load_classifier(self.output("train") / network)
 
     def _store(self, stage: str) -> StageStore:
+        """Return the store of a stage, which finds the versions of its output."""
         storage = as_path(self.storage) if self.storage else None
         return StageStore(self.folder, stage, storage=storage)
 

@@ -313,6 +313,7 @@ def doctor(options: CliOptions, as_json: JsonOption = False) -> None:
         raise typer.Exit(Exit.USER_ERROR)
 
 
+# Packages that are installed beside ours may add commands by entry points.
 load_extensions(COMMANDS)
 
 

@@ -136,6 +136,7 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
             run.
     """
 
+    # Typer calls this function; its parameters are the shared options.
     def run(
         config: ConfigOption = "demo",
         overrides: SetOption = None,
@@ -144,6 +145,7 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
         **arguments: Any,
     ) -> None:
         def start() -> None:
+            """Make the options and call the function; `guard` turns errors into exit codes."""
             # This comes before any lock, since of two copies of a command one would wait for the
             # other.
             _check_single_process()
@@ -156,6 +158,7 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     _, *own_parameters = inspect.signature(work, eval_str=True).parameters.values()
     # The last parameter is `**arguments`.
     *shared_parameters, _ = inspect.signature(run, eval_str=True).parameters.values()
+    # An option without a default may follow others only if it is given by name.
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in (*own_parameters, *shared_parameters)

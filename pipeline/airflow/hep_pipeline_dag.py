@@ -133,6 +133,7 @@ class StageTask(BaseSensorOperator):
     """
 
     def __init__(self, *, task: Task, **options: Any) -> None:
+        """Make the task; `options` are those of each Airflow task."""
         super().__init__(task_id=task.name, mode="reschedule", doc_md=task.doc, **options)
         self.task = task
         self._hook: SubprocessHook | None = None

@@ -59,6 +59,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         removed = []
         for store, folders in folders_by_store:
             removed += _clean_store(run_folder, store, folders, dry_run=dry_run)
+        # Kernel outputs lie beside the versions of `features` and have no numbers.
         removed += _clean_kernel_outputs(run_folder, dry_run=dry_run)
         freed_bytes = sum(version.freed_bytes for version in removed)
         run_folder.results.add(
@@ -85,6 +86,7 @@ def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registr
     store_by_folder = {store.folder: store for store in stores}
     needed: set[Path] = set()
     while to_visit:
+        # The name of a folder is the version; that of the folder around it is the store.
         folder = to_visit.pop()
         if folder in needed:
             continue
@@ -114,6 +116,7 @@ def _removable_folders(
     for folder in (*store.unfinished(), *old):
         if folder in needed:
             continue
+        # False for folders without our marker file, for claimed ones, and behind a symbolic link.
         if store.may_remove(folder):
             removable.append(folder)
         else:
@@ -144,6 +147,7 @@ def _clean_store(
                 folders,
                 on_removed=lambda folder: _log_removed(run_folder, "version", versions[folder]),
             )
+        # A part of the folders may be gone by now; the next `clean` removes the rest.
         except OSError as cause:
             raise RunFolderError(
                 f"{store.folder} cannot be cleaned ({cause}). Fix its permissions."

@@ -17,8 +17,8 @@ _SOURCE_COLUMN: Final = 44
 def lines(loaded: LoadedConfig) -> Iterator[str]:
     """Yield the config as lines of YAML, with the source of each value in a comment.
 
-    A section gets a line of its own; its values follow, indented by its depth. The key of a list
-    item is its number and becomes a dash.
+    A section gets a line of its own, and its values follow, indented by their depth. An item of a
+    list starts with a dash in the place of its number.
     """
     for keys, value in nested_values(_values(loaded)):
         indentation = "  " * (len(keys) - 1)

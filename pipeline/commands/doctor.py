@@ -24,7 +24,7 @@ class Diagnosis(NamedTuple):
         return all(finding.severity != "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """The diagnosis as JSON content, without secrets."""
+        """Return the diagnosis as JSON content, without secrets."""
         findings = redact_all([finding._asdict() for finding in self.findings])
         return {"is_well": self.is_well, "findings": findings, "notes": redact_all(self.notes)}
 

@@ -51,7 +51,10 @@ _FOLDER: Final = "evaluations"
 
 
 class _OfAnyModel(Evaluate):
-    """The stage `evaluate` without the networks of this run folder."""
+    """The stage `evaluate` without the networks of this run folder.
+
+    It finds the versions of `ingest` and `features` that fit together, which give rates and files.
+    """
 
     reads: ClassVar = {name: Evaluate.reads[name] for name in ("ingest", "features")}
 
@@ -98,6 +101,7 @@ def evaluate_files(
         folder = _next_folder(config) if out is None else folder_of_option(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
         found_models = _models(run_folder, models)
+        # Models that were trained on other features than those of the config are refused.
         check_definitions(found_models, kernel_items(config.features))
         # The folder gets its name only once all is written.
         with new_folder(folder) as unfinished:
@@ -106,6 +110,7 @@ def evaluate_files(
             else:
                 rates, files = _rates_of_split(run_folder)
                 events = _Events("test split", dataset.files("test"), rates, files)
+                # The train split is for the comparison of training and test scores.
                 train = dataset.files("train")
             _print_remarks(run_folder, found_models, events)
             metrics = evaluate_models(

@@ -61,7 +61,7 @@ def accept_versions(run_folder: RunFolder) -> str:
 
 
 def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
-    """The plan in lines for the terminal."""
+    """Yield the plan in lines for the terminal: state of each stage, reasons and notes below it."""
     for stage_plan in plans:
         action = "would run" if stage_plan.state.runs else ""
         yield f"{stage_plan.stage.name:<12}{stage_plan.state:<15}{action}".rstrip()
@@ -72,7 +72,7 @@ def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
 
 
 def plan_as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
-    """The plan as JSON content, in the order of the stages."""
+    """Return the plan as JSON content, in the order of the stages."""
     return [
         {
             "stage": stage_plan.stage.name,

@@ -82,6 +82,7 @@ class Scores(NamedTuple):
 
     files: list[FileScores]
     events_per_second: float
+    """Entries of all files over the time from opening the first to writing the last."""
 
 
 def predict(
@@ -96,7 +97,7 @@ def predict(
 ) -> Scores:
     """Score all entries of some ROOT files, and write a file for each.
 
-    Several files are scored by Spark, one task each; a single file is scored in this process.
+    Several files are scored by Spark, if it is installed, one task each; else in this process.
 
     A file of scores is a friend tree `predictions`, or Parquet, with a row for each entry. Its
     columns are `entry`, `flag` (index into FLAGS, 0 with scores), `predicted` (index of the
@@ -137,8 +138,11 @@ def predict(
                 for info, path in jobs:
                     scores = _score_file(classifier, settings, keep, info, path, on_events=bar.add)
                     results.append(scores)
+        # An error removes the new folder with all scores.
         _raise_failures(results, out)
+    # No division by zero, even if the clock is coarse.
     seconds = max(time.monotonic() - start, 1e-9)
+    # Until here paths lead to the folder that is not renamed yet.
     files = [
         scores._replace(path=str(out / name))
         for scores, name in zip(results, names, strict=True)
@@ -165,7 +169,7 @@ def _warn_of_training_events(
         return
     identities = []
     for info in infos:
-        # The samples of the training may have stated the tree themselves.
+        # In a training, the identity of a file also holds the tree if its sample names one.
         identities += [info.uuid, tree_identity(info.uuid, settings.tree_name)]
     num_seen = count_seen_of_files(FeatureDataset.load(classifier.dataset), identities)
     if num_seen:
@@ -203,6 +207,7 @@ def _file_names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
         stem = Path(info.path).name.removesuffix(".root")
         name = f"{stem}.scores.{suffix}"
         suffix_number = 2
+        # The second file of a name gets the number 2.
         while name in names:
             name = f"{stem}-{suffix_number}.scores.{suffix}"
             suffix_number += 1
@@ -243,6 +248,7 @@ def _score_on_spark(
         show("starting")
         inputs = [info.path for info, _ in jobs]
         spark = run_folder.spark.context(folder=jobs[0][1].parent, inputs=inputs, show=show)
+    # Workers may run in another folder.
     absolute_path = str(Path(model_path).absolute())
     try:
         with (
@@ -251,6 +257,7 @@ def _score_on_spark(
         ):
 
             def run(job: tuple[FileInfo, Path]) -> FileScores | FailedFile:
+                """Score one file in a Python worker; this function is sent to it."""
                 info, path = job
                 classifier = _cached_classifier(absolute_path)
                 return _score_file(
@@ -289,6 +296,7 @@ def _score_file(
     except InputFileError as error:
         return FailedFile(info.path, error)
     except Exception as error:
+        # A full disk reaches us in several forms; any other error is raised.
         disk_error = full_disk_error(error)
         if disk_error is None:
             raise
@@ -326,6 +334,7 @@ def _writer(
         with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as file:
 
             def write_rows(columns: _Columns) -> None:
+                """Append a batch to the Parquet file, as a row group."""
                 table = pa.table({name: columns[name] for name in types}, schema=schema)
                 file.write_table(table)
 
@@ -335,6 +344,7 @@ def _writer(
         tree = file.mktree(TREE, types, title=json.dumps(metadata))
 
         def extend_tree(columns: _Columns) -> None:
+            """Append a batch to the tree."""
             tree.extend({name: columns[name] for name in types})
 
         yield extend_tree

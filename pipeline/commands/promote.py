@@ -61,6 +61,7 @@ class PromotionOutcome(NamedTuple):
     network: str
     promoted: bool
     reason: str
+    """Why, in words; after a comparison with its numbers."""
 
 
 class _PromotionVerdict(NamedTuple):
@@ -92,6 +93,7 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Promotion
         try:
             yield from _promote_networks(run_folder, upstream, force=force)
         except BaseException:
+            # These are metrics for monitoring, a file that Prometheus reads.
             run_folder.write_metrics(failed="promote")
             raise
         run_folder.write_metrics(failed=None)
@@ -113,6 +115,7 @@ def _promote_networks(
     for network in trained.counters(TrainCounters).networks:
         try:
             outcome = _Promotion(run_folder, network, upstream, force=force).decide()
+        # Damage is an error of the user too, but it concerns all networks.
         except DamagedOutputError:
             raise
         except USER_ERRORS as error:
@@ -141,6 +144,7 @@ class _Promotion:
     def __init__(
         self, run_folder: RunFolder, network: str, upstream: Mapping[str, Version], *, force: bool
     ) -> None:
+        """Load the features and the registry of a network; `upstream` are versions by stage."""
         self._run_folder = run_folder
         self._network = network
         self._upstream = upstream
@@ -171,6 +175,7 @@ class _Promotion:
         num_predictions = 2 * self._dataset.num_rows("test")
         label = f"promote {self._network}"
         with Bar(self._run_folder.console, label, "events", num_predictions) as bar:
+            # The comparison runs also if forced, so that its result is recorded.
             verdict = self._compare(candidate, current, bar)
         if not (verdict.is_better or self._force):
             is_compared = verdict.improvement is not None
@@ -211,6 +216,7 @@ class _Promotion:
         task = task_of_run(config, self._dataset.classes, self._upstream)
         events = _scored_events(candidate, self._dataset, task, bar)
         try:
+            # An empty reason means that the candidate reaches the floor.
             reason = shortfall(events, task, config.promote.at_least)
         except ModelError as error:
             reason = f"it cannot be measured: {error}"
@@ -358,6 +364,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll "
                 "back to."
             )
+        # A damaged model must not be put in use.
         previous.verified()
         registry.withdraw(current, now())
         registry.point_to(previous.name)

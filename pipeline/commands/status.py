@@ -14,7 +14,7 @@ from pipeline.runs.version_store import AnyVersion, VersionStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
 
-#: Keys of manifests that `status` shows.
+#: Keys of manifests that `status` shows: of a stage's version, and of a promoted model.
 _KEYS_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
 _KEYS_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 
@@ -44,7 +44,7 @@ def damages(state: dict[str, Any]) -> list[str]:
 
 
 def status_table(run_folder: RunFolder, state: dict[str, Any]) -> Grid:
-    """The result of `status` as a table."""
+    """Return the result of `status` as a table, with a row for each stage and network."""
     title = str(run_folder.config.run_dir.absolute())
     table = Grid("stage", "version", "made", "seconds", title=title)
     for stage, version in state.items():

@@ -158,6 +158,7 @@ def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
 
     trained = upstream["train"]
     config = dict(trained.manifest.config)
+    # What this section sets is part of `train` below.
     del config["train_by_network"]
     config["samples"] = upstream["ingest"].config.samples
     # The manifest of each stage holds the settings that it ran with.

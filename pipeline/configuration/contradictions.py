@@ -164,6 +164,7 @@ def _contradictions_of_label(sample: SampleSettings, classes: list[str]) -> Iter
     A label is an index into `classes`. A sample with `label_by` holds several classes, so its name
     may be any.
     """
+    # One label, or the highest of several.
     label = max(sample.labels)
     if label >= len(classes):
         yield (
@@ -220,6 +221,7 @@ def _contradictions_of_classes(config: Any) -> Iterator[str]:
             yield (
                 f"class '{name}' (label {label}) has no samples; add one, or take it out of classes"
             )
+        # Samples of this class whose cross-section is unknown.
         without = [sample.name for sample in samples if not _has_cross_section(sample)]
         if 0 < len(without) < len(samples):
             yield (
@@ -305,9 +307,11 @@ def _contradictions_of_trainings(config: Any) -> Iterator[str]:
             trainings.append(training)
             if name in searched:
                 fewest_epochs = {"epochs": min(config.gridsearch.epochs)}
+                # Only set values are checked again, so that defaults may follow the epochs.
                 settings = training.model_dump(exclude_unset=True) | fewest_epochs
                 TrainSettings.model_validate(settings)
         except ValidationError as cause:
+            # Each mistake becomes a sentence, as for a mistake in `train`.
             sentences = []
             for mistake in cause.errors():
                 _, sentence = describe_mistake(mistake, TrainSettings)

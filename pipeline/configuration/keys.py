@@ -56,6 +56,7 @@ def _has_value(value: Any, keys: Keys) -> bool:
     if isinstance(value, str):
         # The name alone stands for a section with this `name`.
         return keys == ("name",)
+    # A list is treated as a section whose keys are the numbers.
     items = dict(enumerate(value)) if isinstance(value, list) else value
     key, *inner_keys = keys
     return isinstance(items, dict) and key in items and _has_value(items[key], tuple(inner_keys))
@@ -206,6 +207,7 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
         return annotation.variants()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
+    # Another type may be generic, such as `list[X] | None`; its arguments may hold sections.
     sections = []
     for inner_annotation in get_args(annotation):
         sections += sections_in(inner_annotation)

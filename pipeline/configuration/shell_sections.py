@@ -57,6 +57,7 @@ class SparkSettings(SettingsSection):
                 raise ValueError(f"the value of {name} is no text; write it in quotes")  # noqa: TRY004 - for pydantic
             if isinstance(text, str) and holds_credential(f"{name} {text}"):
                 hidden_conf[name] = SecretStr(text)
+                # The JVM gets these options on its command line.
                 if str(name).endswith("JavaOptions"):
                     raise ValueError(
                         f"the list of processes shows {name}, so it must not hold a credential"

@@ -94,6 +94,7 @@ def plot_distributions(
     """
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
+        # The name of the histogram gives the feature, for the label, and its bins.
         feature, binning = histogrammed_features()[name]
         ends_of_bars = _draw_classes(axes, histogram, classes, is_log=binning.log)
         axes.set_xlabel(axis_label(feature), fontsize="small")

@@ -104,6 +104,7 @@ def cutflow(
     steps = []
     for index, name in enumerate(_step_names(config)):
         yields = {column: _yield(sums[index]) for column, sums in passing_sums.items()}
+        # With the weight 1, the efficiency is a share of events.
         counts = {column: passing.unweighted for column, passing in yields.items()}
         efficiencies = _efficiencies(counts, in_files)
         weighted = _efficiencies(yields, all_generated)

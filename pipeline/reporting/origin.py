@@ -144,6 +144,7 @@ def _rates_note(config: Mapping[str, Any], files: Files) -> str:
                 f"{sample['name']} begins at pTHat = {min_pthat} GeV: its rate and its share of "
                 "the background are lower limits, the purity is an upper limit."
             )
+    # One sentence for each source of cross-sections.
     source_notes = []
     for source, names in samples_by_source.items():
         # A remark that holds for all samples names none.

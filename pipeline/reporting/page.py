@@ -303,6 +303,7 @@ def _warnings_about_input(
         )
     if num_copies := sum(sample["rejected_copy"] for sample in samples):
         yield f"{num_copies} events are copies of others in the input files and were left out."
+    # These notes on files are the same that the command line prints.
     yield from notes(
         [FileInfo(**file) for file in files],
         [SampleSettings.model_construct(**sample) for sample in config["samples"]],
@@ -321,6 +322,7 @@ def _warnings_about_input(
 
 def _warnings_about_data(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Yield how many events of the data are copies, by where their originals are."""
+    # Numbers of the data are the same for all models.
     data = next(iter(metrics["runs"].values())).get("data", {})
     for origin, num_copies in data.get("copies", {}).items():
         if num_copies:

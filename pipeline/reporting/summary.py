@@ -109,6 +109,7 @@ def point_to_show(runs: Mapping[str, Any]) -> int | None:
     A working point is a cut on the score at which a wanted share of the signal is kept. `runs` are
     the metrics by model; all models have the same list of points. None if no point is measured.
     """
+    # The wanted efficiencies are the same for all models.
     points = next(iter(runs.values()))["working_points"]
     measured = [index for index in range(len(points)) if _measured_points(runs, index)]
 
@@ -141,6 +142,7 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
         return share["value"], share["high"]
 
     best_model = min(points, key=background_left)
+    # Rates exist for a trigger, events for an offline analysis; without cross-sections neither.
     point = points[best_model]
     rates = point.get("rates", {})
     return {
@@ -297,10 +299,12 @@ def _shift(shift: Mapping[str, float] | None) -> str:
     if shift is None:
         return "-"
     if "rms" not in shift:
+        # A positive shift gets its sign.
         text = with_error(100 * shift["shift"], 100 * shift["error"])
         return text if text.startswith("-") else f"+{text}"
     if shift["rms"] <= 0:
         return "-0 +0 (0)"
+    # All three numbers get the decimal places of the root mean square.
     decimals = decimal_places(100 * shift["rms"])
     down = rounded(100 * shift["down"], decimals).removeprefix("-")
     up = rounded(100 * shift["up"], decimals)

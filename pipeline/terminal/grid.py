@@ -23,6 +23,7 @@ class Grid:
     """
 
     def __init__(self, *columns: str, keys: int = 1, title: str = "", caption: str = "") -> None:
+        """Make a table with heads of columns; title and caption are lines above and below it."""
         self._keys = keys
         self.title = title
         self.caption = caption

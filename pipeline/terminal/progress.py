@@ -23,6 +23,7 @@ class Bar:
     """
 
     def __init__(self, console: Console, label: str, unit: str, total: int = 0) -> None:
+        """Prepare the bar; it is shown from `with` on. `label` names the work."""
         self._console = console
         self._label = label
         self._unit = unit
