@@ -30,6 +30,7 @@ class MissingPluginError(ModelInputError):
     def for_model(self, path: Path, plugins: Sequence[str]) -> SavedModelError:
         """Return the error of a saved model, whose training had some plugins."""
         advice = "If it is of a plugin, name that"
+        # The saved model lists the plugins of its training.
         if plugins:
             advice = f"Its training had {', '.join(plugins)}: name it"
         return SavedModelError(

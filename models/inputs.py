@@ -1,4 +1,4 @@
-"""Checks the inputs of `features.matrices`, and cuts them as networks take them. No torch."""
+"""Checks the inputs of networks, and cuts particle lists to the longest event. No torch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from models.errors import MissingPluginError, ModelInputError
 
 
 def inputs_json(inputs: Sequence[str]) -> dict[str, Any]:
-    """Shapes, names and units of a network's inputs, in the order of its `forward`."""
+    """Return shapes, names and units of a network's inputs, in the order of its `forward`."""
     return {name: INPUT_COLUMNS[name].to_json() for name in inputs}
 
 
 def check_inputs_match(saved_inputs: Mapping[str, Any], names: Sequence[str]) -> None:
     """Check that a model takes the features that this process computes.
 
-    `saved_inputs` come from `inputs_json` at its training. If they differ, it is a
-    `ModelInputError` that names the features.
+    `saved_inputs` come from `inputs_json` at its training, `names` are its inputs. If names, units
+    or shapes differ, it is a `ModelInputError` that names the features. It is a
+    `MissingPluginError` if features are missing here, as those of a plugin are.
     """
     current_inputs = inputs_json(names)
     if saved_inputs == current_inputs:
@@ -38,6 +39,7 @@ def check_inputs_match(saved_inputs: Mapping[str, Any], names: Sequence[str]) ->
 
 
 def _feature_names(inputs: Mapping[str, Any]) -> set[str]:
+    """Collect the names of all features of some inputs."""
     names: set[str] = set()
     for description in inputs.values():
         names.update(description["names"])
@@ -47,12 +49,13 @@ def _feature_names(inputs: Mapping[str, Any]) -> set[str]:
 def input_arrays(
     columns: Mapping[str, NDArray[Any]], names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """Arrays for the `forward` of a network, as `features.matrices.model_inputs` makes them.
+    """Make the arrays that the `forward` of a network takes.
 
-    Columns of B events are `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles` (B,);
-    columns that are not in `names` are ignored. Particle lists are cut to the longest event, since
-    the time of a recurrent network grows with the list. They have at least one row. A column of
-    another shape, or a wrong number of particles, is a `ModelInputError`.
+    `columns` have B events each: `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles`
+    (B,), as `features.matrices.model_inputs` makes them. Only those in `names` are used. Particle
+    lists are cut to the longest event, since the time of a recurrent network grows with the list.
+    They have at least one row. A column of another shape, or a wrong number of particles, is a
+    `ModelInputError`.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for name in names:
@@ -72,9 +75,10 @@ def input_arrays(
 
 
 def _check_shape(name: str, values: NDArray[Any]) -> None:
+    """Check the shape of an event in a column; a list of particles may have any number of rows."""
     shape = INPUT_COLUMNS[name].shape
     event_shape = values.shape[1:]
-    # Lists of particles have any number of rows.
+    # Number of axes and length of the last axis must fit.
     if len(event_shape) != len(shape) or event_shape[-1:] != shape[-1:]:
         raise ModelInputError(
             f"column {name} has events of shape {event_shape}; networks take {shape}. "
@@ -83,7 +87,7 @@ def _check_shape(name: str, values: NDArray[Any]) -> None:
 
 
 def _cut_particles(particles: NDArray[Any], num_particles: NDArray[Any]) -> NDArray[Any]:
-    """Particle lists (B, rows, 19) with the rows of the longest event, at least 1."""
+    """Cut particle lists (B, rows, 19) to the rows of the longest event, at least 1."""
     num_events, num_rows, num_features = particles.shape
     fewest, most = num_particles.min(initial=0), int(num_particles.max(initial=1))
     if fewest < 0 or most > max(num_rows, 1):
@@ -91,6 +95,7 @@ def _cut_particles(particles: NDArray[Any], num_particles: NDArray[Any]) -> NDAr
             f"column num_particles goes from {fewest} to {most}, "
             f"but a particle list has 0 to {num_rows} rows. Make the features again."
         )
+    # Lists without any row get one row of zeros.
     if num_rows == 0:
         return np.zeros((num_events, 1, num_features), particles.dtype)
     return particles[:, :most]

@@ -33,7 +33,7 @@ class Predictor(Protocol):
         """Columns of the features Parquet that the model takes."""
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """(num_events, num_classes) for columns of the features Parquet, one row per event."""
+        """Predict (num_events, num_classes) probabilities from columns of the features Parquet."""
 
 
 class Candidate(NamedTuple):
@@ -58,7 +58,9 @@ def predict(
     on_events: Callable[[int], None] | None = None,
     instead: Mapping[str, NDArray[Any]] | None = None,
 ) -> pa.Table:
-    """Class probabilities of all rows of some features files.
+    """Predict class probabilities of all rows of some features files, in their order.
+
+    The files are read and predicted in batches.
 
     Args:
         model: The model.
@@ -78,16 +80,19 @@ def predict(
     tables: list[pa.Table] = []
     start = 0
     for file, full_batch in _batches(files, [*model.inputs, *also], batch_size):
+        # The last batch may hold more events than are still needed.
         batch = full_batch if at_most is None else full_batch.slice(0, at_most - start)
         if batch.num_rows == 0:
             break
         stop = start + batch.num_rows
+        # `max_particles=None` keeps the particle lists as long as they are.
         columns = model_inputs(batch, {*model.inputs, *also}, max_particles=None)
         inputs = {name: columns[name] for name in model.inputs}
         if instead is not None:
             inputs |= {name: rows[start:stop] for name, rows in instead.items()}
         probabilities = model.probabilities(inputs)
         _check_finite(file, batch, inputs, probabilities)
+        # Identity, label and weight of the events, and columns of the user, pass through unchanged.
         table = pa.Table.from_batches([batch.select([*_EVENT_COLUMNS, *_passed_through(batch)])])
         for name in also:
             table = table.append_column(name, pa.array(list(columns[name])))
@@ -106,7 +111,11 @@ def predict(
 def _batches(
     files: Sequence[Path], inputs: Sequence[str], batch_size: int
 ) -> Iterator[tuple[Path, pa.RecordBatch]]:
-    """Batches of the columns of predictions, of inputs, and of columns that are passed through."""
+    """Read batches of the files, each with its file.
+
+    They hold the columns of predictions, the inputs, and the columns that are passed through. A
+    file without one of the first two is a `ModelInputError`.
+    """
     for file in files:
         with open_parquet(file) as parquet:
             names = set(parquet.schema.names)
@@ -115,13 +124,14 @@ def _batches(
                 raise ModelInputError(
                     f"{file} has no column {sorted(missing)}. Make the features again."
                 )
+            # Columns that no feature has belong to the user.
             columns = sorted(needed | (names - set(COLUMNS)))
             for batch in parquet.iter_batches(batch_size, columns=columns):
                 yield file, batch
 
 
 def _passed_through(batch: pa.RecordBatch) -> list[str]:
-    """Columns of the user, which no feature has, in the order of the file."""
+    """Return the names of the user's columns, which no feature has, in the order of the file."""
     return [name for name in batch.schema.names if name not in COLUMNS]
 
 
@@ -136,6 +146,7 @@ def _check_finite(
     if not is_undefined.any():
         return
     first = int(is_undefined.argmax())
+    # The error says whether the features or the model is to blame.
     damaged = [name for name, rows in inputs.items() if not np.isfinite(rows[first]).all()]
     cause = "its features are finite, so the model is damaged. Train it again."
     if damaged:
@@ -150,9 +161,9 @@ def _check_finite(
 def inputs_of_rows(
     model: Predictor, files: Sequence[Path], rows: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
-    """Inputs of a model, of some rows of features files.
+    """Read the inputs of a model from some rows of features files.
 
-    `rows` are numbers of rows, counted through all files, rising.
+    `rows` (num_rows,) are rising numbers of rows, counted through all files.
     """
     selected: list[pa.RecordBatch] = []
     first_row = 0
@@ -161,15 +172,20 @@ def inputs_of_rows(
             for batch in parquet.iter_batches(BATCH_SIZE, columns=required_columns(model.inputs)):
                 in_batch = (rows >= first_row) & (rows < first_row + batch.num_rows)
                 if in_batch.any():
+                    # Within a batch, rows count from its first row.
                     selected.append(batch.take(pa.array(rows[in_batch] - first_row)))
                 first_row += batch.num_rows
     return model_inputs(pa.Table.from_batches(selected), model.inputs, max_particles=None)
 
 
 def column_array(table: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
-    """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers."""
+    """Return a column as an array: (num_rows, width) for lists, (num_rows,) for single numbers.
+
+    All lists of a column must have the same length; else it is a `ModelInputError`.
+    """
     column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
+        # A column in pieces becomes one array first.
         combined = column.combine_chunks()
         column = combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
     if not pa.types.is_list(column.type):

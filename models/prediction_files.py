@@ -20,11 +20,12 @@ from models.errors import ModelError, ModelInputError
 from models.prediction import column_array
 
 TREE_NAME: Final = "predictions"
-#: Events per conversion and write: one basket of each branch.
+#: Events that are converted and written at once; they become one basket of each branch.
 CHUNK_ROWS: Final = 100_000
 
-#: Columns of text.
+#: Names of the columns of text.
 _TEXTS: Final = ("file_uuid", "sample")
+#: Types of the branches in ROOT, where they differ from those of the table.
 _ROOT_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float64"}
 #: The UUID as two numbers: its first and its last 8 bytes, the most significant byte first.
 _UUID_HALVES: Final = ("file_uuid_high", "file_uuid_low")
@@ -36,6 +37,7 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
     The metadata of the file have the form of those of the features Parquet
     (`features.schema.described`): classes, and what the columns are.
     """
+    # One column for each class, named `probability_<class>`.
     names = probability_branches(classes)
     scores = _scores(predictions, len(names))
     table = predictions.drop_columns(["probability"])
@@ -58,12 +60,15 @@ def write_root(
 ) -> None:
     """Write predictions as a TTree named `predictions`, atomically.
 
-    Docs/results.md joins it with the events. Branches, one entry per event: `file_uuid` (text, a
-    TLeafC) and `entry` identify the event; `file_uuid_high` and `file_uuid_low` are the same UUID
-    as two unsigned numbers of 64 bits. `sample` (text) is its sample, `label` its true class,
-    `predicted` its most probable class, `weight` its physics weight, and `probability_<class>` are
-    the class probabilities. The title of the tree is the JSON list of the classes, in the order of
-    the labels.
+    The branches have one entry per event:
+
+    - `file_uuid` (text, a TLeafC) and `entry` identify the event.
+    - `file_uuid_high` and `file_uuid_low` are the same UUID as two unsigned numbers of 64 bits.
+    - `sample` (text) is its sample, `label` its true class, `weight` its physics weight.
+    - `predicted` is its most probable class; `probability_<class>` are the class probabilities.
+
+    The title of the tree is the JSON list of the classes, in the order of the labels.
+    docs/results.md joins the tree with the events.
     """
     branches = probability_branches(classes)
     types = {
@@ -82,7 +87,11 @@ def write_root(
 
 
 def probability_branches(classes: Sequence[str]) -> list[str]:
-    """Branch names of the probabilities: letters, digits and underscores of class names."""
+    """Name the branches of the probabilities, `probability_<class>`.
+
+    Names keep only letters, digits and underscores of the classes. If they are then empty or equal,
+    it is a `ModelError`.
+    """
     names = [re.sub(r"[^0-9A-Za-z_]", "", class_name) for class_name in classes]
     if not all(names) or len(set(names)) < len(names):
         raise ModelError(
@@ -93,7 +102,10 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
 
 
 def _number_types(schema: pa.Schema) -> dict[str, str]:
-    """Types of the columns of one number per event; columns that are passed through keep theirs."""
+    """Return the types of the columns of one number per event, by name.
+
+    Columns that are passed through keep their own type.
+    """
     types = {}
     for field in schema:
         if field.name not in (*_TEXTS, "probability"):
@@ -103,10 +115,11 @@ def _number_types(schema: pa.Schema) -> dict[str, str]:
 
 
 def _tree_columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any]:
-    """Arrays of all branches."""
+    """Convert a batch of predictions to arrays of all branches, by name."""
     columns: dict[str, Any] = {}
     for name in _TEXTS:
         columns[name] = ak.Array(batch.column(name).to_pylist())
+    # ROOT joins trees by numbers, so the UUID is also written as two of them.
     columns |= zip(_UUID_HALVES, _uuid_halves(batch.column("file_uuid")), strict=True)
     for name, dtype in _number_types(batch.schema).items():
         columns[name] = batch.column(name).to_numpy().astype(dtype, copy=False)
@@ -117,7 +130,10 @@ def _tree_columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str
 
 
 def _scores(predictions: pa.Table | pa.RecordBatch, num_classes: int) -> NDArray[np.float32]:
-    """(num_events, num_classes) probabilities."""
+    """Return the (num_events, num_classes) probabilities of predictions.
+
+    A wrong number of probabilities per event is a `ModelInputError`.
+    """
     scores = column_array(predictions, "probability")
     if len(scores) and scores.shape[1] != num_classes:
         raise ModelInputError(
@@ -127,8 +143,10 @@ def _scores(predictions: pa.Table | pa.RecordBatch, num_classes: int) -> NDArray
 
 
 def _uuid_halves(texts: pa.StringArray) -> NDArray[np.uint64]:
-    """(2, num_events) numbers of UUIDs; each different text is read once."""
+    """Convert the texts of UUIDs to (2, num_events) numbers, their upper and lower 64 bits."""
+    # Events of a file have the same UUID, so each different text is read once.
     encoded = texts.dictionary_encode()
+    # A division by 2^64 splits the 128 bits.
     halves = [divmod(UUID(text).int, 1 << 64) for text in encoded.dictionary.to_pylist()]
     numbers = np.array(halves, dtype=np.uint64).reshape(-1, 2)
     return np.asarray(numbers[encoded.indices.to_numpy()].T)

@@ -20,6 +20,7 @@ from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
 from models.networks.scaling_layer import Scaler
 
+#: Version of the form of `model.json`; files of another version are refused.
 MODEL_VERSION: Final = 3
 
 
@@ -27,18 +28,23 @@ class ModelSpec(NamedTuple):
     """Everything needed to build a network, except its weights."""
 
     settings: NetworkSettings
+    """Settings of the network, such as the widths of its layers."""
     classes: list[str]
+    """Names of the classes, in the order of the logits."""
     scalers: dict[str, Scaler]
-    """Scalers by input column."""
+    """Scalers of the features, by input column."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    """Definitions of the features of its training."""
+    """Definitions of the features on which it was trained."""
     reading: dict[str, Any] = {}  # noqa: RUF012 - never changed
     """Settings by which the events of its training were read; empty if unknown."""
     plugins: list[str] = []  # noqa: RUF012 - never changed
     """Plugins of its training, files without their folders."""
 
     def described(self) -> dict[str, Any]:
-        """The description that every form of the network on disk contains."""
+        """Return the description that every form of the network on disk contains, for JSON.
+
+        The scalers are left out: an exported network holds them as constants.
+        """
         description = self._asdict()
         del description["scalers"]
         description["settings"] = self.settings.to_json()
@@ -47,8 +53,12 @@ class ModelSpec(NamedTuple):
 
 
 def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
-    """Specification of a network for a `features.dataset.FeatureDataset`."""
+    """Collect the specification of a network from its settings and a dataset.
+
+    `dataset` is a `features.dataset.FeatureDataset`. A scaler that it lacks is a `ModelInputError`.
+    """
     dataset_scalers = dataset.scaler()
+    # Some inputs, such as the number of particles, are not scaled.
     scaled_inputs = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
     missing = [name for name in scaled_inputs if name not in dataset_scalers]
     if missing:
@@ -65,15 +75,16 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
 
 
 def build(spec: ModelSpec) -> Classifier:
-    """Build a network with fresh weights, with the random state and default type of torch."""
+    """Build a network with fresh weights, of torch's random state and default type."""
     network: Classifier = spec.settings.build(spec.scalers, len(spec.classes))
     return network
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
-    """Write a model folder, each file atomically.
+    """Write a model folder: `weights.pt`, and `model.json` with the digest of the weights.
 
-    The description names the weights that belong to it.
+    Each file is written under a hidden name and then renamed, so that it is never incomplete. A
+    kill at any time leaves a folder that `load_model` can read.
     """
     folder.mkdir(exist_ok=True)
     weights, unfinished = folder / "weights.pt", folder / ".weights.pt"
@@ -85,13 +96,15 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     }
     digest = file_digest(unfinished)
     if weights.exists():
-        # A kill between the two replacements leaves old weights, so the description names them too.
+        # A kill between the two renames leaves old weights, so the description names both digests
+        # for now.
         _write_description(folder, {**description, "weights": [digest, file_digest(weights)]})
     unfinished.replace(weights)
     _write_description(folder, {**description, "weights": [digest]})
 
 
 def _write_description(folder: Path, description: dict[str, Any]) -> None:
+    """Write `model.json` atomically, with a seal: a digest of its own content."""
     unfinished = folder / ".model.json"
     unfinished.write_text(json.dumps(with_seal(description), indent=1), encoding="utf-8")
     unfinished.replace(folder / "model.json")
@@ -117,6 +130,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
         raise SavedModelError(
             f"{folder} holds no readable model ({cause}). Train again."
         ) from cause
+    # A version that does not fit explains more than the errors that follow from it.
     version = description.get("version") if isinstance(description, dict) else None
     if version != MODEL_VERSION:
         raise SavedModelError(
@@ -143,7 +157,9 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
 def _check_digests(folder: Path, description: dict[str, Any]) -> None:
     """Check that the files of a model are as they were written.
 
-    Models of earlier releases have no digests.
+    The description has a digest of itself, the seal, and the digests of the weights that may belong
+    to it. A file that does not fit is a `DamagedModelError`. Models of earlier releases have no
+    digests.
     """
     digests = description.get("weights")
     if SEAL in description and not has_seal(description):
@@ -158,6 +174,7 @@ def _check_digests(folder: Path, description: dict[str, Any]) -> None:
 
 
 def _spec_from_json(description: dict[str, Any]) -> ModelSpec:
+    """Read the specification from `model.json`; its features must be those of this code."""
     settings = settings_from_json(description["settings"])
     check_inputs_match(description["inputs"], settings.inputs)
     return ModelSpec(

@@ -26,18 +26,19 @@ from models.evaluation.style import (
     styled,
 )
 
-#: Letters of a line over all panels.
+#: Letters of a line of text over all panels together.
 _LETTERS: Final = 110
-#: Background efficiency that the curves show, where there are enough events.
+#: Background efficiency down to which the axes show the curves, where there are enough events.
 _LOWEST_BACKGROUND: Final = 1e-3
 #: Range of the panels of ratios.
 _RATIO_RANGE: Final = (0.2, 5.0)
+#: Signal efficiency at which the axes end, a little above 1.
 _HIGHEST_SIGNAL: Final = 1.005
 #: Distance between the marks of two models at the same signal efficiency, so that no bar hides
 #: another.
 _MARK_DISTANCE: Final = 0.004
 
-#: Curves by background and model.
+#: Curves by background and then by model.
 Curves = Mapping[str, Mapping[str, EfficiencyCurve]]
 
 
@@ -52,7 +53,7 @@ def plot_curves(
     *,
     rejection: bool,
 ) -> Figure:
-    """Background efficiency against signal efficiency, and relative to the first model.
+    """Draw background efficiency against signal efficiency, and relative to the first model below.
 
     Args:
         curves: By background (one panel each) and model, all of the same replicas.
@@ -67,9 +68,11 @@ def plot_curves(
     figure, first = new_figure(labels, panels=num_panels, height=7.4, ratios=(3, 1))
     first_models = next(iter(curves.values()))
     lowest = _lowest_signal(curves, points)
+    # Rejections are efficiencies to the power -1.
     power = -1 if rejection else 1
     drawn: list[Floats] = []
     for panel, (background, models) in enumerate(curves.items()):
+        # The axes of the figure are in order of rows: first the main panels, then those of ratios.
         main, below = figure.axes[panel], figure.axes[num_panels + panel]
         reference = next(iter(models.values()))
         for index, (model, curve) in enumerate(models.items()):
@@ -93,10 +96,10 @@ def plot_curves(
 
 
 def _lowest_signal(curves: Curves, points: Sequence[float]) -> float:
-    """Signal efficiency at which the axes begin.
+    """Return the signal efficiency at which the axes begin.
 
-    They hold 0.7, the points to mark, and the background efficiency `_LOWEST_BACKGROUND` of all
-    curves that have it.
+    They hold 0.7, the points to mark, and of each curve the background efficiency
+    `_LOWEST_BACKGROUND`, if it has that.
     """
     lowest = 1.0
     for models in curves.values():
@@ -111,6 +114,7 @@ def _lowest_signal(curves: Curves, points: Sequence[float]) -> float:
 
 
 def _format_ratio_panel(axes: Axes, xlabel: str, lowest: float) -> None:
+    """Set label, ranges and ticks of a panel of ratios, on a logarithmic axis around 1."""
     axes.axhline(1, color=GREY, linewidth=1)
     axes.set(xlabel=xlabel, xlim=(lowest, _HIGHEST_SIGNAL), yscale="log", ylim=_RATIO_RANGE)
     axes.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4]))
@@ -128,19 +132,31 @@ def _draw_curve(
     *,
     power: int,
 ) -> list[Floats]:
-    """Draw a line, and marks with error bars at the working points.
+    """Draw a curve, with marks and error bars at the working points.
 
-    Returns the values that axes must hold.
+    Args:
+        axes: The panel to draw on.
+        curve: The background efficiencies of one model.
+        model: Name of the model, for the legend.
+        index: Index of the model, which gives colour and marker and shifts its marks.
+        points: Signal efficiencies of the working points.
+        lowest: Signal efficiency at which the axis begins.
+        power: 1 for efficiencies, -1 for rejections.
+
+    Returns:
+        Arrays of the values that the axes must hold.
     """
     signal, background = curve.signal_efficiency, curve.background_efficiency
     is_drawn = (signal >= lowest) & (background > 0)
     line = background[is_drawn] ** power
     axes.plot(signal[is_drawn], line, label=literal_text(model), **line_look(index))
 
+    # Each working point is marked at the nearest point of the curve.
     point_rows = np.array([np.argmin(np.abs(signal - point)) for point in points], dtype=np.int64)
     rows = point_rows[background[point_rows] > 0]
     marks = background[rows] ** power
     ends = _bar_ends(curve, rows, power=power)
+    # Negative weights may push a value out of its interval; bars have no negative length.
     bars = np.maximum([marks - ends[0], ends[1] - marks], 0)
     look = point_look(index) | {"markersize": 5, "elinewidth": 1.4, "capsize": 2}
     shift = _MARK_DISTANCE * index
@@ -150,11 +166,15 @@ def _draw_curve(
 
 
 def _bar_ends(curve: EfficiencyCurve, rows: NDArray[np.int64], *, power: int) -> Floats:
-    """Lower and upper ends of the bars of some points, (2, num_points)."""
+    """Return lower and upper ends of the bars of some points, (2, num_points).
+
+    `rows` are indices of points of the curve.
+    """
     value, low, high = curve.background_efficiency[rows], curve.low[rows], curve.high[rows]
     # A rejection has no upper end where the efficiency may be 0: its bar is as long as the other
     # side.
     low = np.where(low > 0, low, value**2 / high)
+    # The power -1 swaps the ends, so they are sorted.
     return np.sort([low**power, high**power], axis=0)
 
 
@@ -174,11 +194,13 @@ def _draw_limits(
     is_limit = (curve.background_efficiency[point_rows] <= 0) & (curve.high[point_rows] > 0)
     rows = point_rows[is_limit]
     limits = curve.high[rows] ** power
+    # Arrows point to half of an efficiency, or to twice a rejection.
     arrow_length = 0.5 if power > 0 else 2.0
     arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
     for signal, limit in zip(curve.signal_efficiency[rows], limits, strict=True):
         x = min(signal + shift, 1.0)
         axes.annotate("", (x, limit * arrow_length), (x, limit), arrowprops=arrow)
+        # A short horizontal line marks the limit itself.
         axes.plot([x - 0.004, x + 0.004], [limit, limit], color=colour, linewidth=1.4)
     return np.concatenate([limits, limits * arrow_length])
 
@@ -192,7 +214,11 @@ def _draw_ratio(
     *,
     power: int,
 ) -> None:
-    """Draw the ratio to the first model with its paired band."""
+    """Draw the ratio to the first model, with a band of its one-sigma interval.
+
+    Both models share the replicas, so common fluctuations cancel in the band. A ratio of rejections
+    is the inverse of that of efficiencies.
+    """
     if power > 0:
         value, low, high = ratio(curve, reference)
     else:
@@ -201,6 +227,7 @@ def _draw_ratio(
     signal, value = curve.signal_efficiency[is_drawn], value[is_drawn]
     bottom, top = _RATIO_RANGE
     look = line_look(index)
+    # The line has gaps where it leaves the panel, the band ends at its edges.
     in_range = np.where((value >= bottom) & (value <= top), value, np.nan)
     axes.plot(signal, in_range, linewidth=1.4, **look)
     axes.fill_between(

@@ -37,7 +37,8 @@ class DataEvents(NamedTuple):
     probabilities: Floats
     """(num_events, num_classes)."""
     copies: Mapping[str, int] = {}
-    """Number of events that other files hold too: the `data` themselves, or the `simulation`."""
+    """Number of events that are copies of others, by where these are: in the `data` or in the
+    `simulation`."""
     num_files: int = 0
     """Number of files of the data."""
     num_entries: int = 0

@@ -32,9 +32,13 @@ def plot_overlays(
     task: EvaluationTask,
     labels: PlotLabels,
 ) -> Figure:
-    """Data on the stacked simulation, with the ratio of both below.
+    """Draw data on the stacked simulation, with the ratio of both below; one panel per histogram.
 
-    There is one panel for each histogram.
+    Args:
+        overlays: The histograms by name.
+        numbers: Numbers of the comparison, of which the chi-squares are written into the panels.
+        task: The classes and their order.
+        labels: Labels of the figure.
     """
     columns = min(_COLUMNS, len(overlays))
     height = 6.4 if columns == 1 else 4.2
@@ -45,6 +49,7 @@ def plot_overlays(
         _plot_stack(main, overlay, task)
         _plot_data(main, overlay)
         _write_chi_square(main, numbers["chi_square"][name])
+        # The text needs some room above the histogram.
         main.set_ylim(0, 1.35 * main.get_ylim()[1])
         if not overlay.is_visible.all():
             _mark_blinded(main, overlay)
@@ -54,7 +59,7 @@ def plot_overlays(
 
 
 def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
-    """Labels of figures of data, with the scale of the simulation and the blinding."""
+    """Return the labels of figures of data, with the scale of the simulation and the blinding."""
     note = "Data and simulation"
     if numbers["scale"] is not None:
         note += f" \N{MULTIPLICATION SIGN} {numbers['scale']:.3g}"
@@ -64,7 +69,7 @@ def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
 
 
 def _plot_stack(axes: Axes, overlay: Overlay, task: EvaluationTask) -> None:
-    """The simulated classes on each other, the signal on top, and their statistical uncertainty."""
+    """Draw the simulated classes stacked, the signal on top, and their statistical uncertainty."""
     order = [*task.mixture.fractions, *task.signal.fractions]
     mplhep.histplot(
         [overlay.classes[label] for label in order],
@@ -83,6 +88,7 @@ def _plot_stack(axes: Axes, overlay: Overlay, task: EvaluationTask) -> None:
 
 
 def _plot_data(axes: Axes, overlay: Overlay) -> None:
+    """Draw the counts of data as points with Poisson errors; blinded bins have none."""
     data, simulation = overlay.data.copy(), overlay.simulation.values()
     # A bin with neither data nor simulation has no point.
     is_empty = (simulation <= 0) & (data.values() == 0)
@@ -100,6 +106,7 @@ def _plot_data(axes: Axes, overlay: Overlay) -> None:
 
 
 def _write_chi_square(axes: Axes, chi_square: Mapping[str, float]) -> None:
+    """Write chi-square, degrees of freedom and p-value into the upper right corner."""
     text = "χ² = {value:.1f} / {degrees}, p = {p_value:.2g}".format_map(chi_square)
     axes.text(0.96, 0.96, text, transform=axes.transAxes, ha="right", va="top", fontsize="x-small")
 
@@ -108,6 +115,7 @@ def _mark_blinded(axes: Axes, overlay: Overlay) -> None:
     """Draw a grey region without data, and write what it is."""
     end = overlay.data.axes[0].edges[-1]
     axes.axvspan(overlay.blind_from, end, color=GREY, alpha=0.15, linewidth=0)
+    # The horizontal position is in data units, the vertical one a share of the panel.
     axes.text(
         (overlay.blind_from + end) / 2,
         0.8,
@@ -120,13 +128,14 @@ def _mark_blinded(axes: Axes, overlay: Overlay) -> None:
 
 
 def _plot_ratio(axes: Axes, overlay: Overlay) -> None:
-    """Data over simulation; triangles at the upper edge of the panel stand for ratios above it."""
+    """Draw data over simulation; triangles at the upper edge stand for ratios above it."""
     data, simulation = overlay.data.copy(), overlay.simulation
     expected = simulation.values()
     # Negative weights may leave a bin without a ratio.
     data.view()[~overlay.is_visible | (expected <= 0)] = np.nan
     counts = data.values()
     ratios = np.divide(counts, expected, out=np.full(len(expected), np.nan), where=counts > 0)
+    # The panel ends at 2, or at 1.5 times the median ratio if that is more.
     top = 2.0
     if (ratios > 0).any():
         top = max(top, 1.5 * float(np.median(ratios[ratios > 0])))

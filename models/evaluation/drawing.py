@@ -24,7 +24,11 @@ def plot_model(
     folder: Path,
     save: Save,
 ) -> None:
-    """Draw the figures of one model into a new folder."""
+    """Draw the figures of one model, and save them in a new folder.
+
+    The learning curve needs a history of the training, the efficiencies a measurable working point.
+    `save` writes a figure in another process.
+    """
     events, numbers, classes = model.measured, model.numbers, task.classes
     labels = task.labels._replace(model=model.name)
     folder.mkdir()
@@ -50,6 +54,7 @@ def plot_model(
         )
     if history := model.candidate.history:
         drawn["learning_curve"] = figures.plot_learning_curve(history, labels)
+    # Plugins draw figures of their own.
     for name, own_figure in OWN_FIGURES.items():
         drawn[name] = own_figure.draw(events, classes)
     for name, figure in drawn.items():
@@ -63,9 +68,10 @@ def plot_data(
     folder: Path,
     save: Save,
 ) -> None:
-    """Draw data on simulation: the score of a model, and its inputs."""
+    """Draw data on simulation: the score of a model in one figure, its inputs in another."""
     numbers = model.numbers["data"]
     labels = data_labels(task.labels_of_expected._replace(model=model.name), numbers)
+    # A copy, since the score is taken out of it.
     inputs = dict(drawn)
     score = {"score": inputs.pop("score")}
     save(plot_overlays(score, numbers, task, labels), folder / "data_score")
@@ -81,7 +87,11 @@ def plot_models(
     folder: Path,
     save: Save,
 ) -> None:
-    """Draw the figures that show all models side by side into a new folder."""
+    """Draw the figures that show all models side by side, and save them in a new folder.
+
+    They are the background efficiency, its inverse (the rejection), and the importance of features
+    for the models that have it.
+    """
     folder.mkdir()
     first, signal = models[0], task.signal.description
     curves = {}

@@ -67,7 +67,7 @@ class EvaluationTask(NamedTuple):
 
     @property
     def signal(self) -> Mixture:
-        """The signal: its classes in the fractions of their rates, or in equal parts."""
+        """The signal as one mixture of its classes, in fractions of their rates or equal parts."""
         mixture = mixture_of(self.classes, self.signal_labels, self._mixing_rates)
         names = [self.classes[label] for label in self.signal_labels]
         return mixture._replace(description=" + ".join(names))

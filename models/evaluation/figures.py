@@ -34,6 +34,7 @@ from models.evaluation.style import (
     symbol_of,
 )
 
+#: Bins of a probability or a score.
 _SCORE_BINS: Final = 20
 #: Panels per row in the figure of the efficiencies.
 _COLUMNS: Final = 3
@@ -41,9 +42,9 @@ _COLUMNS: Final = 3
 
 @styled
 def plot_confusion(confusion: Mapping[str, Any], labels: PlotLabels) -> Figure:
-    """Confusion matrix, true classes as rows and predicted classes as columns.
+    """Draw the confusion matrix, true classes as rows and predicted classes as columns.
 
-    One panel has shares of a row, the other numbers of events.
+    One panel has shares of a row, the other numbers of events. Colours show the shares in both.
     """
     figure, first = new_figure(labels, panels=2, height=5.6)
     names = [literal_text(name) for name in confusion["classes"]]
@@ -63,6 +64,7 @@ def _draw_matrix(axes: Axes, shares: Floats, texts: Sequence[Sequence[str]]) -> 
     """Colour the cells of a matrix by shares, and write a text into each."""
     axes.imshow(shares, vmin=0, vmax=1, cmap="Blues", aspect="auto")
     for (row, column), share in np.ndenumerate(shares):
+        # White text is readable on dark cells.
         colour = "white" if share > 0.5 else "black"
         axes.text(column, row, texts[row][column], ha="center", va="center", color=colour)
 
@@ -109,6 +111,7 @@ def plot_scores(
 
 
 def _write_p_value(axes: Axes, name: str, line: int, p_value: float | None) -> None:
+    """Write the p-value of one class into a line of its own at the top of a panel."""
     text = NOT_MEASURABLE if p_value is None else f"p = {p_value:.2g}"
     axes.text(
         0.5,
@@ -124,7 +127,7 @@ def _write_p_value(axes: Axes, name: str, line: int, p_value: float | None) -> N
 def _shares_in_bins(
     events: ScoredEvents, output: int, label: int, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Share of a class's events in each bin of an output, and its error; NaN without weight."""
+    """Share of a class's weight in each bin of an output, and its error; NaN without weight."""
     in_class = events.labels == label
     weights = events.weights[in_class]
     heights, errors = weighted_histogram(events.probabilities[in_class, output], edges, weights)
@@ -135,10 +138,13 @@ def _shares_in_bins(
 def _draw_points(
     axes: Axes, positions: Floats, heights: Floats, errors: Floats, **look: Any
 ) -> list[Floats]:
-    """Draw the heights above 0 with errors on a logarithmic axis; returns the ends of the bars."""
+    """Draw the heights above 0 with errors on a logarithmic axis; returns the ends of the bars.
+
+    The ends are two arrays, lower and upper. `look` are options of matplotlib.
+    """
     is_positive = heights > 0
     positions, heights, up = positions[is_positive], heights[is_positive], errors[is_positive]
-    # A bar down to 0 has no end.
+    # A bar down to 0 has no end on a logarithmic axis, so it covers at most 60 % of the height.
     down = np.minimum(up, 0.6 * heights)
     axes.errorbar(positions, heights, [down, up], **look)
     return [heights - down, heights + up]
@@ -154,7 +160,7 @@ def plot_discriminant(
     significance: Mapping[str, Any],
     labels: PlotLabels,
 ) -> Figure:
-    """Events against the logarithm of the score s / b, with the significance behind each cut.
+    """Draw events against log10(s / b) of the score, with the significance behind each cut below.
 
     Args:
         events: The test events.
@@ -175,6 +181,7 @@ def plot_discriminant(
     for label in [*backgrounds, *signals]:
         if sums[label] > 0:
             in_class = events.labels == label
+            # Each class adds up to its expected number of events.
             weights = events.weights[in_class] * expected[label] / sums[label]
             drawn += _draw_histogram(main, axis, odds[in_class], weights, label, classes[label])
     show_positive(main, drawn, room=6)
@@ -187,7 +194,10 @@ def plot_discriminant(
 def _draw_histogram(
     axes: Axes, axis: Any, values: Floats, weights: Floats, label: int, name: str
 ) -> list[Floats]:
-    """Draw a weighted histogram of a class with errors; returns the values that axes must hold."""
+    """Draw a weighted histogram of a class with errors; returns the values that axes must hold.
+
+    Values outside the axis are in two further bins, which are drawn at its ends.
+    """
     histogram: Any = hist.Hist(axis, storage=hist.storage.Weight())
     histogram.fill(values, weight=weights)
     look = line_look(label)
@@ -199,6 +209,10 @@ def _draw_histogram(
 
 
 def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
+    """Draw the simple and the Asimov significance against the cut, and mark the highest.
+
+    The band is the one-sigma interval of the Asimov significance.
+    """
     cuts = log_odds(np.array(significance["threshold"]))
     asimov, low, high = (significance[name] for name in ("asimov", "low", "high"))
     asimov_label = "Asimov"
@@ -210,6 +224,7 @@ def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
     axes.fill_between(cuts, low, high, color=COLOURS[1], alpha=0.15, linewidth=0)
     best = significance["best"]
     if best is None:
+        # A plot without points only adds a line to the legend.
         axes.plot([], [], " ", label="behind every cut effectively fewer than 10 background events")
     else:
         interval = {"value": asimov[best], "low": low[best], "high": high[best]}
@@ -224,7 +239,11 @@ def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
 
 @styled
 def plot_calibration(calibration: Mapping[str, Any], labels: PlotLabels) -> Figure:
-    """Observed share of a class against its predicted probability; one panel per class."""
+    """Draw the observed share of a class against its predicted probability; one panel per class.
+
+    The diagonal is perfect calibration. The text has the mean distance from it, that of a perfect
+    model, and the p-value of the distance.
+    """
     figure, first = new_figure(labels, panels=len(calibration))
     for axes, (name, numbers) in zip(figure.axes, calibration.items(), strict=True):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
@@ -249,9 +268,9 @@ def plot_calibration(calibration: Mapping[str, Any], labels: PlotLabels) -> Figu
 def plot_efficiencies(
     efficiencies: Mapping[str, Any], signal: str, signal_efficiency: float, labels: PlotLabels
 ) -> Figure:
-    """Efficiency of each class at a working point against kinematic variables.
+    """Draw the efficiency of each class at a working point against kinematic variables.
 
-    Uneven bins are drawn equally wide.
+    Uneven bins are drawn equally wide. A horizontal line marks the signal efficiency of the point.
     """
     figure, panels = new_grid(labels, panels=len(efficiencies), columns=_COLUMNS)
     for axes, (variable, binned) in zip(panels, efficiencies.items(), strict=True):
@@ -269,6 +288,7 @@ def plot_efficiencies(
         axes.set_xlabel(axis_label(HIGH_LEVEL[hlf_names().index(variable)]))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
         axes.vlines(edges[1:-1], -0.05, 1.09, color=GREY, linewidth=0.4, alpha=0.4)
+    # Only the first panel of a row has a label at its vertical axis.
     for axes in panels[::_COLUMNS]:
         axes.set_ylabel(f"Efficiency at {100 * signal_efficiency:g}% {literal_text(signal)}")
     legend_below(figure, panels[-1])
@@ -276,9 +296,9 @@ def plot_efficiencies(
 
 
 def _drawn_edges(axes: Axes, edges: Floats) -> Floats:
-    """Edges of the bins on an axis.
+    """Return the positions at which the edges of the bins are drawn.
 
-    Uneven bins become equally wide, with their edges as labels.
+    Uneven bins become equally wide: the axis gets their edges as labels at whole numbers.
     """
     is_even = np.ptp(np.diff(edges)) <= 0
     if is_even:
@@ -289,9 +309,9 @@ def _drawn_edges(axes: Axes, edges: Floats) -> Floats:
 
 
 def _values_and_bars(intervals: Sequence[Mapping[str, float]]) -> tuple[Floats, Floats]:
-    """Values, and lengths of the bars down and up.
+    """Return the values, (num_points,), and the lengths of the bars down and up, (2, num_points).
 
-    They are at least 0, even if negative weights push a value out of its interval.
+    Lengths are at least 0, even if negative weights push a value out of its interval.
     """
     values, low, high = (
         np.array([interval[name] for interval in intervals]) for name in ("value", "low", "high")
@@ -303,13 +323,14 @@ def _values_and_bars(intervals: Sequence[Mapping[str, float]]) -> tuple[Floats, 
 def plot_importance(
     importances: Mapping[str, Mapping[str, Mapping[str, float]]], signal: str, labels: PlotLabels
 ) -> Figure:
-    """Loss of area under the ROC curve when a feature is shuffled, by model.
+    """Draw the area under the ROC curve that is lost when a feature is shuffled, by model.
 
     The most important feature of the first model is on top.
     """
     figure, axes = new_figure(labels)
     first = next(iter(importances.values()))
     features = sorted(first, key=lambda name: first[name]["value"])
+    # The bars of all models share 0.8 of the row of a feature.
     height = 0.8 / len(importances)
     for index, (model, losses) in enumerate(importances.items()):
         axes.barh(
@@ -331,9 +352,10 @@ def plot_importance(
 
 @styled
 def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels) -> Figure:
-    """Loss of both splits against the epoch, and the epoch of the model that is kept.
+    """Draw the loss of both splits against the epoch, and mark the epoch of the kept model.
 
-    For several workers also their consensus distance.
+    The kept model has the lowest validation loss. If several workers trained, their consensus
+    distance, by which their weights differ, has an axis on the right.
     """
     figure, axes = new_figure(labels)
     epochs = [record["epoch"] + 1 for record in history]
@@ -348,6 +370,7 @@ def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_minor_locator(MaxNLocator(1))
+    # A single worker has no distance.
     distances = [record.get("consensus_distance", 0.0) for record in history]
     if max(distances) > 0:
         dotted: dict[str, Any] = {"color": COLOURS[3], "linestyle": ":"}

@@ -1,4 +1,7 @@
-"""Importance of a part of the inputs: the area under the ROC curve that its permutation loses."""
+"""Importance of a part of the inputs: the area under the ROC curve that a permutation loses.
+
+A permutation gives each event this part of the inputs of another random event, its donor.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,30 @@ Columns = Mapping[str, NDArray[Any]]
 #: Makes the inputs of some events (first) with a part of the inputs of as many donors (second).
 Permutation = Callable[[Columns, Columns], Columns]
 
-#: Types of particles, with the flags of which one is 1.
+#: Types of particles, with the features of which one is 1 for this type.
 _PARTICLE_TYPES: Final = {
     "lepton": ("is_electron", "is_muon"),
     "tracks": ("is_charged_hadron",),
     "photons": ("is_photon",),
     "neutral hadrons": ("is_neutral_hadron",),
 }
-#: Shuffles of each part.
+#: Number of shuffles of each part of the inputs; the importance is their mean.
 REPEATS: Final = 5
-#: Highest number of events of each class; particle lists take a thousand times as long to predict.
+#: Highest number of events of each class, without and with particle lists. Those take a thousand
+#: times as long to predict.
 _MOST_EVENTS: Final = 7000
 _MOST_WITH_PARTICLES: Final = 500
-#: They only give the errors, so fewer are enough than for intervals.
+#: Replicas only give the errors here, so fewer are enough than for intervals.
 _NUM_REPLICAS: Final = 200
+#: Events that are predicted at once.
 _BATCH_SIZE: Final = 256
 
 
 def sampled_events(inputs: Sequence[str], labels: Labels) -> NDArray[np.int64]:
-    """Rows of the events on which the importance is measured.
+    """Return the rows of the events on which the importance is measured, rising.
 
-    They are the first of each class, a random sample. There are none if nothing of the inputs can
-    be permuted.
+    They are the first of each class, which is a random sample, since rows are in random order.
+    There are none if nothing of the inputs can be permuted.
     """
     if not permutations_of(inputs):
         return np.array([], dtype=np.int64)
@@ -53,7 +58,10 @@ def sampled_events(inputs: Sequence[str], labels: Labels) -> NDArray[np.int64]:
 
 
 def num_predicted(inputs: Sequence[str], labels: Labels) -> int:
-    """Number of events that `importance` predicts, counting each shuffle."""
+    """Count the events that `importance` predicts.
+
+    The sampled events are predicted once unchanged, and once for each shuffle of each part.
+    """
     num_predictions = 1 + REPEATS * len(permutations_of(inputs))
     return num_predictions * len(sampled_events(inputs, labels))
 
@@ -85,6 +93,7 @@ def importance(
         seed: Seed of shuffles and replicas.
         on_events: Called with the number of events of each prediction.
     """
+    # All areas share the replicas, so the errors of their differences are paired.
     replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
     signal_fractions = dict.fromkeys(signal, 1 / len(signal))
     backgrounds = [label for label in np.unique(events.labels).tolist() if label not in signal]
@@ -93,7 +102,10 @@ def importance(
     rng = np.random.default_rng(seed)
 
     def area(permutation: Permutation, donors: NDArray[np.int64]) -> Floats:
-        """Area in each replica, if a part of the inputs comes from the donor of each event."""
+        """Area in each replica, if the permuted part of each event comes from its donor.
+
+        `donors` are rows of events, (num_events,).
+        """
         scores = []
         for first in range(0, num_events, _BATCH_SIZE):
             rows = np.arange(first, min(first + _BATCH_SIZE, num_events))
@@ -105,10 +117,12 @@ def importance(
         score = ReplicatedScore(replicas, np.concatenate(scores), signal_fractions, np.array([]))
         return score.area(background_fractions)
 
+    # Each event is its own donor, and nothing is permuted.
     unshuffled_area = area(_unchanged, np.arange(num_events))
     importances = {}
     for name, permutation in permutations_of(model.inputs).items():
         areas = [area(permutation, rng.permutation(num_events)) for _ in range(REPEATS)]
+        # (REPEATS, 1 + num_replicas) losses; the first column is measured.
         losses = unshuffled_area - np.array(areas)
         mean_loss = losses.mean(axis=0)
         event_error = mean_loss[1:].std(ddof=1)
@@ -119,10 +133,11 @@ def importance(
 
 
 def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
-    """Permutations of the inputs of a model, by name.
+    """Return the permutations of the inputs of a model, by the name of the permuted part.
 
-    They permute each feature of a model on high-level features alone, or each type of particle of a
-    model on particles, and all of its high-level features together if it takes these too.
+    A model on high-level features alone has one for each feature. A model on particles has one for
+    each type of particle, and one for all high-level features together if it takes these too. Other
+    models have none.
     """
     if tuple(inputs) == ("hlf",):
         return {
@@ -146,10 +161,12 @@ def _select(columns: Columns, rows: NDArray[np.int64]) -> Columns:
 
 
 def _unchanged(events: Columns, _: Columns) -> Columns:
+    """Return the events as they are: the permutation that permutes nothing."""
     return events
 
 
 def _permute_features(events: Columns, donors: Columns, *, features: Sequence[int]) -> Columns:
+    """Replace some high-level features of the events, by index, by those of the donors."""
     hlf = events["hlf"].copy()
     hlf[:, features] = donors["hlf"][:, features]
     return {**events, "hlf": hlf}
@@ -158,8 +175,10 @@ def _permute_features(events: Columns, donors: Columns, *, features: Sequence[in
 def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequence[int]) -> Columns:
     """Replace the particles of one type by those of the donors.
 
-    A particle keeps its relative position in its list, whatever the list is ordered by. The lepton
-    stays first.
+    Each particle has a position from 0, the begin of its list, to 1. Particles of the type leave
+    the list of the event, and those of the donor enter it at their own positions. So the order of a
+    list keeps its meaning, and the lepton stays first. Unwanted particles and padding get the
+    position infinity, which sorts them behind all others.
     """
     event_positions = _relative_positions(events)
     event_positions[_has_flag(events, flag_columns)] = np.inf
@@ -168,9 +187,12 @@ def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequen
 
     positions = np.concatenate([event_positions, donor_positions], axis=1)
     particles = np.concatenate([events["particles"], donors["particles"]], axis=1)
+    # Number of particles that each new list keeps.
     counts = np.isfinite(positions).sum(axis=1)
+    # A stable order keeps the event's particle first if positions are equal.
     order = np.argsort(positions, axis=1, kind="stable")[:, : counts.max(initial=0)]
     particles = np.take_along_axis(particles, order[..., None], axis=1)
+    # Rows behind the last particle still hold unwanted particles.
     is_padding = np.arange(particles.shape[1]) >= counts[:, None]
     particles[is_padding] = 0.0
     num_particles = counts.astype(events["num_particles"].dtype)
@@ -178,12 +200,12 @@ def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequen
 
 
 def _has_flag(columns: Columns, flag_columns: Sequence[int]) -> NDArray[np.bool_]:
-    """(num_events, num_rows) whether a particle has one of some flags."""
+    """Whether a particle has one of some type flags, (num_events, num_rows)."""
     return np.asarray(columns["particles"][..., flag_columns].any(axis=2))
 
 
 def _relative_positions(columns: Columns) -> Floats:
-    """(num_events, num_rows) position of each particle in its list, from 0 to 1.
+    """Return the position of each particle in its list, from 0 to 1, (num_events, num_rows).
 
     It is infinite for padding.
     """

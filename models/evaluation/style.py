@@ -28,14 +28,17 @@ from matplotlib.style import context
 from features.columns import HIGH_LEVEL, Feature
 from hep_core.allocation import usable_cores
 
+#: Colours, dashes and markers of models or classes, by their index.
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
 GREY: Final = "#717581"
 DASHES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
 MARKERS: Final = "os^vD"
-#: Width of every figure [inches], and pixels per inch: figures fill the page.
+#: Width of every figure [inches]: figures fill the page.
 WIDTH: Final = 12.0
+#: Pixels per inch of the PNG files.
 DPI: Final = 110
 
+#: How physicists write the features of the package, by name.
 _SYMBOLS: Final = {
     "ht": "$H_T$",
     "met": r"$E_T^{miss}$",
@@ -61,12 +64,12 @@ _SYMBOLS: Final = {
 
 
 def line_look(index: int) -> dict[str, Any]:
-    """Colour and dashes of the line of a model or class, by its index."""
+    """Return colour and dashes of the line of a model or class, by its index."""
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
 
 
 def point_look(index: int) -> dict[str, Any]:
-    """Colour and marker of the points of a model or class, with error bars."""
+    """Return colour and marker of the points of a model or class, by its index; with error bars."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
@@ -77,11 +80,14 @@ def point_look(index: int) -> dict[str, Any]:
 
 
 class PlotLabels(NamedTuple):
-    """Labels of a plot."""
+    """Texts above a figure: which experiment, sample, model and energy it shows."""
 
     experiment: str
+    """Name of the experiment; empty if there is none."""
     sample_note: str
+    """Description of the sample, such as simulation."""
     energy_tev: float | None
+    """Energy of the collisions in the centre of mass [TeV]; None if it is unknown."""
     model: str = ""
     """Name of the model; empty on figures of several models, whose legend names them."""
     luminosity: str = ""
@@ -93,7 +99,7 @@ NO_LABELS: Final = PlotLabels("", "", None)
 
 
 def style() -> Any:
-    """The CMS style of mplhep at the size of a page.
+    """Return matplotlib's settings: the CMS style of mplhep at the size of a page.
 
     The font is that of matplotlib, since that of mplhep may be missing.
     """
@@ -116,9 +122,10 @@ _R = TypeVar("_R")
 
 
 def styled(draw: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Apply the style around a whole drawing function.
+    """Decorate a drawing function so that the whole of it runs with the style.
 
-    Labels, legends and ticks take the style when they are made.
+    Labels, legends and ticks take the style when they are made, so it must be set around all of
+    them.
     """
 
     @wraps(draw)
@@ -136,8 +143,14 @@ def new_figure(
 ) -> tuple[Figure, Axes]:
     """Make a figure of panels side by side with a common y axis; returns it with its first panel.
 
-    The height is in inches. `ratios` are the heights of the rows of each panel, which have a common
-    x axis. The axes of the figure are in order of rows.
+    The axes of the figure are in order of rows.
+
+    Args:
+        labels: Texts above the figure.
+        panels: Number of panels.
+        height: Height of the figure [inches].
+        ratios: Heights of the rows of each panel, relative to each other; rows of a panel have a
+            common x axis.
     """
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=0.04))
     FigureCanvasAgg(figure)
@@ -164,8 +177,15 @@ def new_grid(
 ) -> tuple[Figure, list[Any]]:
     """Make a figure of small panels in rows, each with its own axes; returns it with the panels.
 
-    The height is that of a row in inches; `ratios` are as in `new_figure`. With several ratios a
-    panel is a list of axes.
+    With one ratio a panel is a matplotlib axes, with several it is a list of axes, from top to
+    bottom.
+
+    Args:
+        labels: Texts above the figure.
+        panels: Number of panels.
+        columns: Number of panels in a row.
+        height: Height of a row of panels [inches].
+        ratios: Heights of the axes of each panel, relative to each other.
     """
     rows = math.ceil(panels / columns)
     axes_of_panel = len(ratios)
@@ -175,6 +195,7 @@ def new_grid(
         axes = figure.subplots(
             rows * axes_of_panel, columns, squeeze=False, height_ratios=ratios * rows
         )
+    # From the order of the rows of axes to (panel row, panel column, axes of the panel).
     by_panel = axes.reshape(rows, axes_of_panel, columns).transpose(0, 2, 1)
     grid = by_panel.reshape(rows * columns, axes_of_panel)
     for unused in grid[panels:].ravel():
@@ -186,7 +207,7 @@ def new_grid(
 
 
 def luminosity_text(per_pb: float) -> str:
-    """An integrated luminosity [1/pb] as physicists write it.
+    """Format an integrated luminosity [1/pb] as physicists write it; from 1000 on in 1/fb.
 
     Examples:
         >>> luminosity_text(1.2), luminosity_text(36_300)
@@ -197,7 +218,10 @@ def luminosity_text(per_pb: float) -> str:
 
 @styled
 def write_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
-    """Write experiment and sample above the left axes, model and energy above the right axes."""
+    """Write experiment and sample above the left axes, model and energy above the right axes.
+
+    Empty labels are left out.
+    """
     # The first of these texts is bold, the other one stands beside it.
     bold, italic = labels.experiment, labels.sample_note
     if not bold:
@@ -215,7 +239,7 @@ def write_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
         annotation_clip=False,
         parse_math=False,
     )
-    # It may be wider than its panel.
+    # The note may be wider than its panel, which must not shrink the panel.
     note.set_in_layout(False)
     energy = "" if labels.energy_tev is None else f"{labels.energy_tev:g} TeV"
     if labels.luminosity and energy:
@@ -227,13 +251,13 @@ def write_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
 
 
 def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """Draw the legend of some axes below all panels, where it covers no data.
+    """Draw the legend of some axes below all panels, where it covers nothing.
 
-    Its entries are in order row by row.
+    Its entries read row by row.
     """
     handles, texts = axes.get_legend_handles_labels()
     columns = min(columns, len(handles))
-    # matplotlib fills column by column.
+    # matplotlib fills a legend column by column, so the entries are reordered.
     order = [index for column in range(columns) for index in range(column, len(handles), columns)]
     figure.legend(
         [handles[index] for index in order],
@@ -247,7 +271,8 @@ def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
 def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
     """Give axes a logarithmic y axis that holds all positive values.
 
-    `room` is the factor between its end and the highest value.
+    Numbers that are not finite or not above 0 do not count. `room` is the factor between the end of
+    the axis and the highest value.
     """
     flat = np.concatenate([np.ravel(array) for array in values])
     positive = flat[np.isfinite(flat) & (flat > 0)]
@@ -278,9 +303,10 @@ Save = Callable[[Figure, Path], None]
 
 @contextmanager
 def saving_in_processes() -> Iterator[Save]:
-    """Run `save_figure` in a few other processes beside this one.
+    """Return a context that gives a function, which saves figures in up to four other processes.
 
-    At the end all figures are written. Drawing takes most of the time of an evaluation.
+    The function only starts to write. When the context ends, all figures are written, and an error
+    of a write is raised. Drawing takes most of the time of an evaluation.
     """
     pool = ProcessPoolExecutor(
         min(4, usable_cores()),
@@ -293,13 +319,14 @@ def saving_in_processes() -> Iterator[Save]:
     try:
         yield lambda figure, stem: writes.append(pool.submit(save_figure, figure, stem))
         for write in writes:
+            # `result` waits for a write, and raises its error.
             write.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def literal_text(text: str) -> str:
-    """Text that matplotlib draws as it is.
+    """Change a text so that matplotlib draws it as it is.
 
     `$` starts no formula, and a leading `_` hides no label.
     """
@@ -309,7 +336,7 @@ def literal_text(text: str) -> str:
 
 
 def symbol_of(name: str) -> str:
-    """How physicists write a feature; a feature of a plugin has the label that it gives.
+    """Return how physicists write a feature; a feature of a plugin has the label that it gives.
 
     Examples:
         >>> symbol_of("ht"), symbol_of("lepton_charge")
@@ -324,6 +351,6 @@ def symbol_of(name: str) -> str:
 
 
 def axis_label(feature: Feature) -> str:
-    """Symbol and unit of a feature."""
+    """Return symbol and unit of a feature, for an axis."""
     symbol = symbol_of(feature.name)
     return symbol if feature.unit == "1" else f"{symbol} [{feature.unit}]"

@@ -1,4 +1,4 @@
-"""How other weights of the generator and shifted inputs change the numbers of a model.
+"""Measures how other event weights and shifted inputs change the numbers of a model.
 
 Thresholds stay those of the working points: a trigger is set once. Events, and so most of their
 statistical fluctuations, are common. So the error of a shift follows from the difference that each
@@ -20,7 +20,7 @@ from models.evaluation.scored_events import ScoredEvents, within_classes
 
 
 class EventVariation(NamedTuple):
-    """The test events with other weights or other scores."""
+    """The test events with other weights or with other probabilities."""
 
     weights: Floats
     """(num_events,) physics weights within a class."""
@@ -36,7 +36,7 @@ class EventVariation(NamedTuple):
 
 
 class Statistic(NamedTuple):
-    """A number of a sample of events, and how it follows from them."""
+    """A number measured on a sample of events, and the influence of each event on it."""
 
     value: float
     contributions: Floats
@@ -45,7 +45,7 @@ class Statistic(NamedTuple):
 
 
 def with_weights(events: ScoredEvents, weights: Floats) -> EventVariation:
-    """The events with other weights, of any scale."""
+    """Return the events with other weights and the same probabilities; each class is normalised."""
     is_selected = np.ones(len(events.labels), dtype=np.bool_)
     return EventVariation(within_classes(events.labels, weights), events.probabilities, is_selected)
 
@@ -56,18 +56,18 @@ def variations(
     task: EvaluationTask,
     thresholds: Sequence[float],
 ) -> dict[str, Any]:
-    """Numbers of each variation, and their shifts.
+    """Measure the numbers of a model in each variation, and their shifts from the nominal ones.
 
     Args:
-        events: The events as they are.
+        events: The nominal events.
         varied: The same events in each variation, by its name.
         task: The classes, and the signal efficiencies of the working points.
         thresholds: The threshold of each working point.
 
     Returns:
         By variation: `accuracy`, `auc` against all backgrounds and, at each of `working_points`,
-        `efficiencies` by class, each with `value`, `shift` from the events as they are, and `error`
-        of the shift. Null where a class that counts has no weight.
+        `efficiencies` by class. Each has a `value`, its `shift` from the nominal one, and the
+        `error` of the shift. It is null where a class that counts has no weight.
     """
     rows = np.flatnonzero(np.isin(events.labels, task.measured_labels))
     labels = events.labels[rows]
@@ -79,10 +79,11 @@ def variations(
 
 
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The spread of several variations, at least one, in the form of one of them.
+    """Summarise several variations, at least one, in the form of one of them.
 
-    Each number has the largest shift `down` and `up`, 0 if there is none, and the root mean square
-    `rms` of all. It is null if one of the variations has no such number.
+    Each number has the most negative shift `down` and the most positive shift `up`, 0 if there is
+    none, and the root mean square `rms` of all shifts. It is null if one of the variations has no
+    such number.
     """
     points = []
     for index, first_point in enumerate(varied[0]["working_points"]):
@@ -100,6 +101,7 @@ def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _spread(numbers: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
+    """Return the extreme shifts and the root mean square; None if a shift is undefined."""
     shifts = [number["shift"] for number in numbers if number is not None]
     if len(shifts) < len(numbers):
         return None
@@ -117,11 +119,12 @@ def _shifts_of_model(
     task: EvaluationTask,
     thresholds: Sequence[float],
 ) -> dict[str, Any]:
-    """How one variation moves the numbers of a model."""
+    """Return how one variation shifts accuracy, area and efficiencies of a model."""
     points = []
     for efficiency, threshold in zip(task.working_points, thresholds, strict=True):
         shifts = _efficiency_shifts(labels, nominal, varied, task, threshold)
         points.append({"wanted": efficiency, "efficiencies": shifts})
+    # The area is the one under the ROC curve of the signal against all backgrounds.
     area_shift = _shift(_area(labels, nominal, task), _area(labels, varied, task))
     return {
         "accuracy": _null_if_undefined(_accuracy_shift(labels, nominal, varied, task)),
@@ -137,9 +140,9 @@ def _efficiency_shifts(
     task: EvaluationTask,
     threshold: float,
 ) -> dict[str, dict[str, float] | None]:
-    """Shift of the share of each class at or above a threshold.
+    """Shift of the share of each class that a threshold keeps.
 
-    Null for classes that do not count.
+    It is null for classes that do not count, or have no weight.
     """
     nominal_passes = task.score(nominal.probabilities) >= threshold
     varied_passes = task.score(varied.probabilities) >= threshold
@@ -165,6 +168,7 @@ def _accuracy_shift(
     return {
         "value": float(np.mean([shift["value"] for shift in shifts])),
         "shift": float(np.mean([shift["shift"] for shift in shifts])),
+        # Classes have different events, so their errors are independent.
         "error": math.hypot(*errors) / len(errors),
     }
 
@@ -176,7 +180,11 @@ def _share_shift(
     varied_passes: NDArray[np.bool_],
     in_class: NDArray[np.bool_],
 ) -> dict[str, float]:
-    """Shift of the weighted share of a class that passes and is selected."""
+    """Shift of the weighted share of a class that passes and is selected.
+
+    Both variations hold the same events in the same order. Events that are not selected still count
+    in the total, so losing them lowers the share.
+    """
     nominal_share = _share(
         nominal.weights[in_class], (nominal_passes & nominal.is_selected)[in_class]
     )
@@ -185,7 +193,10 @@ def _share_shift(
 
 
 def _shift(nominal: Statistic, varied: Statistic) -> dict[str, float]:
-    """A number after a variation, its shift, and the error of the shift."""
+    """Return a number after a variation, its shift, and the error of the shift.
+
+    The error is the root of the summed squares of the differences of the events' influences.
+    """
     # Both are of the same events, so their common fluctuations cancel.
     error = float(np.sqrt(np.square(varied.contributions - nominal.contributions).sum()))
     return {"value": varied.value, "shift": varied.value - nominal.value, "error": error}
@@ -199,14 +210,17 @@ def _share(weights: Floats, passing: NDArray[np.bool_]) -> Statistic:
     """Weighted share that passes; NaN if the weights add up to 0 or less."""
     total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
     share = float(weights @ passing / total)
+    # The derivative of the share by an event's weight, times this weight.
     return Statistic(share, weights * (passing - share) / total)
 
 
 def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Statistic:
-    """Area under the ROC curve against all backgrounds; NaN if a class has no positive weight.
+    """Compute the area under the ROC curve against all backgrounds, with each event's influence.
 
-    Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights). Events
-    that are not selected have the lowest score.
+    The area is the share of pairs of a signal and a background event with the signal at the higher
+    score. Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights).
+    Events that are not selected have the lowest score. The area is NaN if a class has no positive
+    weight.
     """
     num_classes = len(task.classes)
     weight_of_class = np.bincount(labels, events.weights, num_classes)
@@ -214,19 +228,23 @@ def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Stati
         return Statistic(np.nan, np.full(len(labels), np.nan))
     # Classes that do not count have no events here.
     weight_of_class[weight_of_class == 0] = np.nan
+    # Fraction of each class in its mixture, of the signal or of the backgrounds.
     fractions = np.zeros(num_classes)
     for mixture in (task.signal, task.mixture):
         for label, fraction in mixture.fractions.items():
             fractions[label] = fraction
+    # An event's share of its mixture: signal and background each add up to 1.
     event_fractions = (fractions / weight_of_class)[labels] * events.weights
 
     scores = np.where(events.is_selected, task.score(events.probabilities), -np.inf)
+    # `rank` is the position of an event's score among the different scores, in rising order.
     values, rank = np.unique(scores, return_inverse=True)
     is_signal = np.isin(labels, list(task.signal.fractions))
     signal = np.bincount(rank[is_signal], event_fractions[is_signal], len(values))
     background = np.bincount(rank[~is_signal], event_fractions[~is_signal], len(values))
 
-    # The share of the other side that an event is ordered correctly against.
+    # Share of the other side that an event is ordered correctly against: signal belongs above
+    # background, and equal scores count half.
     background_below = np.cumsum(background) - background / 2
     signal_above = signal.sum() - np.cumsum(signal) + signal / 2
     share_in_order = np.where(is_signal, background_below[rank], signal_above[rank])

@@ -1,8 +1,9 @@
 """A perceptron as firmware for FPGAs by hls4ml (the extra `hls`), simulated bit by bit.
 
-The firmware takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no
-isolation. `scaling.onnx` makes them of raw features. hls4ml gives no latency before the synthesis;
-da4ml estimates it.
+An FPGA is a chip with a programmable circuit, which computes with fixed-point numbers. The firmware
+takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no isolation.
+`scaling.onnx` makes them of raw features. hls4ml gives no latency before the synthesis of the
+circuit; da4ml estimates it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from models.errors import FirmwareError
 from models.export.onnx_export import single_precision, write_onnx
 from models.networks.classifier import Classifier, nan_where_invalid
 
-#: What hls4ml writes the firmware for; Vitis HLS makes a circuit of it.
+#: The compiler for which hls4ml writes the firmware; Vitis HLS makes a circuit of it.
 BACKEND: Final = "Vitis"
-#: Additions one after the other within a clock, and its length [ns]: what da4ml itself takes.
+#: Additions one after the other within a clock, and length of a clock [ns], as da4ml itself
+#: assumes.
 _ADDITIONS_PER_CLOCK: Final = 5
 _CLOCK: Final = 5.0
 Floats = NDArray[np.float32]
 
 
 def is_convertible(model: Classifier) -> bool:
-    """Whether a network is a perceptron on the high-level features."""
+    """Whether a network is a perceptron on the high-level features alone."""
     form = model.standard_form()
     return form is not None and form.encoder is None and form.scaling is not None
 
@@ -45,7 +47,7 @@ def export_firmware(
     Writes `scaling.onnx`, from raw features `hlf` (batch, NUM_HLF) to `scaled`, and for each width
     a project of hls4ml in the folder `<bits>-bits`. All numbers between the layers, and all
     weights, have that many bits. As many of them are before the point as the largest number of the
-    layer needs, so that nothing overflows. The result are logits.
+    layer needs, so that nothing overflows. The firmware returns logits.
 
     Args:
         model: A network that is `is_convertible`; it stays unchanged.
@@ -67,10 +69,12 @@ def export_firmware(
     layers = nn.Sequential(*form.layers)
     frame = form.frame or nn.Identity()
     scaling = _Scaling(nn.Sequential(frame, form.scaling))
+    # Two events, since exporters treat a length of 1 as a constant.
     example = torch.zeros(2, calibration.shape[1])
     axes = {name: {0: "batch"} for name in ("hlf", "scaled")}
     write_onnx(scaling, {"hlf": example}, axes, {}, folder / "scaling.onnx", output="scaled")
     with torch.inference_mode():
+        # Largest numbers of input and layers on the training events: they set the points.
         ranges = _largest_numbers(layers, scaling(torch.tensor(calibration)))
         scaled = scaling(torch.tensor(events))
         expected = torch.softmax(layers(scaled), dim=1).numpy()
@@ -84,6 +88,7 @@ def export_firmware(
             "largest_difference": float(np.abs(probabilities - expected).max()),
             "same_class": float(is_same.mean()),
         }
+        # The estimate adds latency and size of the circuit.
         comparisons.append(comparison | _estimate(layers, ranges, width))
     return comparisons
 
@@ -96,12 +101,17 @@ class _Scaling(nn.Module):
         self.layers = layers
 
     def forward(self, hlf: Tensor) -> Tensor:
+        """Scale raw features (B, NUM_HLF)."""
         scaled: Tensor = self.layers(hlf) + nan_where_invalid(hlf=hlf)
         return scaled
 
 
 def _largest_numbers(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, float]]:
-    """Largest absolute number of the input, then of each layer's result, weight and bias."""
+    """Find the largest absolute numbers of the input and of each layer.
+
+    The first entry is that of the input, `result`. Each layer has one more, with its `result`, and
+    its `weight` and `bias` if it has them.
+    """
     largest = [{"result": float(scaled.abs().max())}]
     for layer in layers:
         scaled = layer(scaled)
@@ -111,17 +121,22 @@ def _largest_numbers(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, fl
 
 
 class _FixedPoint(NamedTuple):
-    """Rounded, saturating, signed numbers with a point after some bits."""
+    """A format of rounded, saturating, signed numbers with a point after some bits.
+
+    Numbers are multiples of 2^-fraction_bits; those beyond the range become its end.
+    """
 
     bits: int
+    """Number of all bits."""
     integer_bits: int
-    """Before the point, with that of the sign."""
+    """Bits before the point, with that of the sign."""
 
     @classmethod
     def holding(cls, largest: float, bits: int) -> Self:
-        """Numbers of some bits that hold the largest one."""
+        """Choose the format of some bits in which the largest number just fits."""
         if largest <= 0:
             return cls(bits, 1)
+        # A size below 2^n needs n bits before the point, and one for the sign.
         return cls(bits, max(1, math.floor(math.log2(largest)) + 2))
 
     @property
@@ -131,7 +146,7 @@ class _FixedPoint(NamedTuple):
 
     @property
     def hls4ml_type(self) -> str:
-        """The name of these numbers in hls4ml.
+        """The name of this format in hls4ml.
 
         Examples:
             >>> _FixedPoint.holding(5.5, 16).hls4ml_type
@@ -150,17 +165,18 @@ class _FixedPoint(NamedTuple):
 def _estimate(
     layers: nn.Sequential, ranges: list[dict[str, float]], width: int
 ) -> dict[str, float]:
-    """Latency [ns] and number of look-up tables of a circuit of adders with the same numbers.
+    """Estimate latency [ns] and number of look-up tables of a circuit with the same numbers.
 
-    A product with a fixed weight is a sum of shifted numbers; da4ml finds a circuit with few
-    additions.
+    The circuit only adds: a product with a fixed weight is a sum of shifted numbers, and da4ml
+    finds a circuit with few additions. The layers run on symbols instead of numbers, rounded after
+    each layer as in the firmware.
     """
     from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - an optional package
 
     num_inputs = next(layers.parameters()).shape[1]
     ones = np.ones(num_inputs, dtype=np.int64)
     numbers = _FixedPoint.holding(ranges[0]["result"], width)
-    # da4ml counts the bit of the sign apart.
+    # da4ml counts the bit of the sign apart: so there is one integer bit less.
     inputs = FixedVariableArray.from_kif(
         ones, ones * (numbers.integer_bits - 1), ones * numbers.fraction_bits
     )
@@ -182,6 +198,7 @@ def _estimate(
             overflow_mode="SAT",
             round_mode="RND",
         )
+    # The circuit holds all additions from the inputs to the logits.
     circuit = comb_trace(inputs, values)
     num_clocks = math.ceil(max(circuit.latency) / _ADDITIONS_PER_CLOCK)
     return {"latency_ns": num_clocks * _CLOCK, "lookup_tables": math.ceil(circuit.cost)}
@@ -190,7 +207,11 @@ def _estimate(
 def _simulate(
     layers: nn.Sequential, ranges: list[dict[str, float]], scaled: Floats, folder: Path, width: int
 ) -> Floats:
-    """Logits of the simulated firmware, (num_events, num_classes)."""
+    """Write and compile the firmware of one width, and return its simulated logits.
+
+    `ranges` are those of `_largest_numbers`, `scaled` (num_events, NUM_HLF) scaled features. The
+    project stays in the folder, without the compiled library. Logits are (num_events, num_classes).
+    """
     import hls4ml  # noqa: PLC0415 - an optional package
 
     # hls4ml prints about each layer.
@@ -202,7 +223,8 @@ def _simulate(
             backend=BACKEND,
             default_precision=_FixedPoint.holding(1.0, width).hls4ml_type,
         )
-        # One entry for the input and for each layer, in order.
+        # There is one entry for the input and for each layer, in order; each number gets its own
+        # format.
         for layer, largest in zip(options["LayerName"].values(), ranges, strict=True):
             for name, number in largest.items():
                 layer["Precision"][name] = _FixedPoint.holding(number, width).hls4ml_type
@@ -220,6 +242,7 @@ def _simulate(
                 f"the simulation in {folder} was not compiled ({cause}). Install g++."
             ) from cause
     logits = np.asarray(firmware.predict(np.ascontiguousarray(scaled)), dtype=np.float32)
+    # The compiled library only serves the simulation.
     for library in folder.glob("firmware/*.so"):
         library.unlink()
     return logits.reshape(len(scaled), -1)

@@ -13,7 +13,8 @@ from models.export.onnx_classifier import Feeds, OnnxClassifier
 
 Columns = Mapping[str, NDArray[Any]]
 
-#: Least number of slower calls for a percentile; with fewer it is almost the slowest call.
+#: Least number of slower calls for a percentile; with fewer it is almost the time of the slowest
+#: call.
 _FEWEST_SLOWER: Final = 10
 
 
@@ -24,6 +25,7 @@ class Latency(NamedTuple):
     """
 
     p50: float
+    """Median: half of the calls are faster."""
     p90: float | None
     p99: float | None
     p99_9: float | None
@@ -34,10 +36,16 @@ class Latency(NamedTuple):
 def measure_latency(
     exported: OnnxClassifier, columns: Columns, *, calls: int = 10_000, warm_up: int = 50
 ) -> Latency:
-    """Time of single-event calls, from one thread.
+    """Measure the time of single-event calls, from one thread.
 
     It cycles through the events, each with its own particles. The time covers only the call into
     onnxruntime, without the preparation of the event's arrays.
+
+    Args:
+        exported: The network.
+        columns: Input columns of the events.
+        calls: Number of measured calls.
+        warm_up: Number of calls before, which are not measured.
     """
     num_events = min(len(columns[exported.inputs[0]]), max(calls, warm_up))
     events = [_feeds(exported, columns, np.array([event])) for event in range(num_events)]
@@ -49,6 +57,7 @@ def measure_latency(
         start = perf_counter_ns()
         exported.run(feeds)
         times[call] = perf_counter_ns() - start
+    # From ns to us.
     times /= 1000
     return Latency(
         p50=float(np.median(times)),
@@ -60,8 +69,9 @@ def measure_latency(
 
 
 def _percentile(times: NDArray[np.float64], percent: float) -> float | None:
-    """A percentile of the times; None where too few calls are slower."""
+    """Compute a percentile of the times; None where fewer than 10 calls are slower."""
     num_slower = len(times) * (100 - percent) / 100
+    # The margin keeps rounding from excluding exactly 10.
     if num_slower < _FEWEST_SLOWER - 1e-8:
         return None
     return float(np.percentile(times, percent))
@@ -70,11 +80,13 @@ def _percentile(times: NDArray[np.float64], percent: float) -> float | None:
 def measure_throughput(
     exported: OnnxClassifier, columns: Columns, *, batch_size: int = 256, seconds: float = 0.5
 ) -> float:
-    """Events per second of repeated calls with one batch, without the preparation of its arrays.
+    """Measure events per second in repeated calls with one batch.
 
-    The columns are repeated to fill the batch.
+    The events are repeated to fill the batch. The preparation of its arrays is not counted. The
+    calls end after `seconds`.
     """
     feeds = _feeds(exported, columns, np.arange(batch_size) % len(columns[exported.inputs[0]]))
+    # The first call is not measured.
     exported.run(feeds)
     calls = 0
     elapsed = 0
@@ -83,8 +95,10 @@ def measure_throughput(
         exported.run(feeds)
         calls += 1
         elapsed = perf_counter_ns() - start
+    # From events per ns to events per s.
     return calls * batch_size / elapsed * 1e9
 
 
 def _feeds(exported: OnnxClassifier, columns: Columns, events: NDArray[np.int64]) -> Feeds:
+    """Prepare the input arrays of some events, by their rows."""
     return exported.prepare({name: columns[name][events] for name in exported.inputs})

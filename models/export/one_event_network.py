@@ -1,4 +1,7 @@
-"""A network for one event a call, with fixed shapes and few operators, for small runtimes."""
+"""A network for one event a call, with fixed shapes and few operators, for small runtimes.
+
+It computes the same probabilities as the network from which it is built.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from models.networks.scaling_layer import Standardize
 _PARTICLE_TYPES: Final = slice(
     PARTICLE_FEATURE_NAMES.index("is_charged_hadron"), PARTICLE_FEATURE_NAMES.index("is_muon") + 1
 )
-#: Input of an update gate that a state survives unchanged: its sigmoid is 1 in single precision.
+#: Input of an update gate at which the GRU keeps its state: its sigmoid is 1 in single precision.
 _HOLD: Final = 64.0
 
 
 class PlainScaling(nn.Module):
     """`Standardize` in operators that small runtimes have, so without Asinh, Where and Clip.
 
-    asinh(x) is log(z + sqrt(z^2 + 1)) of the size z of x, with the sign of x; a limit is made of
-    two Relu.
+    asinh(x) is log(z + sqrt(z^2 + 1)) of the size z of x, with the sign of x. A limit on both sides
+    is made of two Relu.
     """
 
     mean: Tensor
@@ -38,6 +41,7 @@ class PlainScaling(nn.Module):
         self.register_buffer("mean", scaling.mean.clone())
         self.register_buffer("inverse_std", scaling.inverse_std.clone())
         self.register_buffer("inverse_unit", 1.0 / scaling.unit)
+        # Neighbouring columns of the same scaling are scaled together.
         self._runs = runs_of(scaling.is_logarithmic.tolist())
 
     def forward(self, columns: Tensor) -> Tensor:
@@ -53,27 +57,32 @@ class PlainScaling(nn.Module):
         scaled = (columns - self.mean) * self.inverse_std
         if self.limit is None:
             return scaled
+        # With m the limit, the inner Relu cuts s at -m, the outer one at m.
         return self.limit - torch.relu(2.0 * self.limit - torch.relu(scaled + self.limit))
 
 
 def _asinh(values: Tensor) -> Tensor:
-    # One of the two terms is 0.
+    """Compute asinh by operators that small runtimes have."""
+    # One of the two terms is 0, by the sign of the value.
     return _asinh_of_size(torch.relu(values)) - _asinh_of_size(torch.relu(-values))
 
 
 def _asinh_of_size(size: Tensor) -> Tensor:
+    """Compute asinh of numbers that are not negative."""
     return torch.log(size + torch.sqrt(size * size + 1.0))
 
 
 def _plain(scaling: nn.Module) -> nn.Module:
+    """Replace a scaling by its plain form; other layers stay."""
     return PlainScaling(scaling) if isinstance(scaling, Standardize) else scaling
 
 
 class HoldingEncoder(nn.Module):
     """A list encoder whose GRU holds its state while it reads padding.
 
-    The GRU gets one more input, 1 in rows of padding, which opens its update gates entirely. So
-    nothing is gathered, and the number of particles is not needed.
+    The GRU gets one more input, 1 in rows of padding, which opens its update gates entirely, so
+    that the state stays. So no state needs to be selected by the number of particles, and that is
+    no input.
     """
 
     flag_sum: Tensor
@@ -86,9 +95,11 @@ class HoldingEncoder(nn.Module):
         self.scaling = _plain(encoder.scaling)
         self.reads_from_end = encoder.reads_from_end
         self.gru = nn.GRU(num_features + 1, width, batch_first=True)
+        # The weights of the new input, to the three gates of each unit.
         padding_weights = torch.zeros(3 * width, 1)
         # torch keeps the gates in the order reset, update, new.
         padding_weights[width : 2 * width] = _HOLD
+        # The other weights are those of the trained GRU.
         state = encoder.gru.state_dict()
         state["weight_ih_l0"] = torch.cat([state["weight_ih_l0"], padding_weights], dim=1)
         self.gru.load_state_dict(state)
@@ -98,10 +109,11 @@ class HoldingEncoder(nn.Module):
         self.register_buffer("start", torch.zeros(1, 1, width))
 
     def forward(self, particles: Tensor) -> Tensor:
-        """State (1, width) of raw particles (1, rows, 19).
+        """Compute the state (1, width) of raw particles (1, rows, 19).
 
         The rows behind the last particle are 0.
         """
+        # The flags of the particle types sum to 1 in a particle, to 0 in padding.
         is_valid = particles[..., _PARTICLE_TYPES] @ self.flag_sum
         is_padding = 1.0 - is_valid
         # Scaling may have no value at 0, such as a logarithm: padding becomes rows of 1 instead.
@@ -109,6 +121,7 @@ class HoldingEncoder(nn.Module):
         # The GRU reads the first row also of an event without particles, as the network does.
         holds = torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)
         rows = torch.cat([scaled, holds], dim=2)
+        # Padding then comes first, where it holds the initial state.
         if self.reads_from_end:
             rows = rows.flip(1)
         _, last_state = self.gru(rows, self.start)
@@ -117,7 +130,11 @@ class HoldingEncoder(nn.Module):
 
 
 class OneEventNetwork(nn.Module):
-    """A network of the standard form, from the raw columns of one event to probabilities."""
+    """A network of the standard form, from the raw columns of one event to probabilities.
+
+    The number of particles is no input: it follows from the rows that are not 0. A network of
+    another form is a `ValueError`.
+    """
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()
@@ -131,7 +148,10 @@ class OneEventNetwork(nn.Module):
         self.inputs = tuple(name for name in model.inputs if name != "num_particles")
 
     def forward(self, *columns: Tensor) -> Tensor:
-        """Probabilities of the classes, for the columns `inputs`."""
+        """Compute probabilities of the classes, (1, num_classes), from the columns `inputs`.
+
+        They are NaN for an event with a number that is not finite.
+        """
         inputs = dict(zip(self.inputs, columns, strict=True))
         features = []
         if self.encoder is not None:

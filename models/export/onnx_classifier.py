@@ -25,8 +25,8 @@ Feeds = dict[str, NDArray[Any]]
 OUTPUT: Final = "probability"
 #: Version of the file's metadata, inputs and output.
 FORMAT_VERSION: Final = 2
-#: The last entry of the metadata, but for its 32 letters: field 14 of the model, 42 bytes, with a
-#: key and a value.
+#: The seal is the last entry of the metadata: field 14 of the model, 42 bytes, with the key `seal`
+#: and a value. These bytes are all of it but the value, 32 letters of a digest.
 _SEAL_BEGIN: Final = b"\x72\x28\x0a\x04seal\x12\x20"
 #: onnxruntime's log level for fatal messages only; errors are raised as exceptions anyway.
 _FATAL = 4
@@ -34,10 +34,12 @@ _FATAL = 4
 
 @dataclass
 class OnnxClassifier:
-    """An exported network, read by `load`."""
+    """An exported network with its description, read by `load`."""
 
     session: Any
+    """The onnxruntime session that computes it."""
     settings: NetworkSettings
+    """Settings of the network from which it was exported."""
     classes: list[str]
     """Names of the classes, in the order of the probabilities."""
     definitions: dict[str, Any]
@@ -60,6 +62,7 @@ class OnnxClassifier:
         session = open_session(path)
         metadata = session.get_modelmeta().custom_metadata_map
         _check_format(path, session, metadata)
+        # An error below names the plugins, if they are read by then.
         plugins: list[str] = []
         try:
             classes = json.loads(metadata["classes"])
@@ -80,20 +83,23 @@ class OnnxClassifier:
         return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
-        """Input arrays for `run`, from columns as for `models.inputs.input_arrays`."""
+        """Make input arrays for `run`, from columns as for `models.inputs.input_arrays`."""
         return input_arrays(columns, self.inputs)
 
     def run(self, feeds: Feeds) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for input arrays from `prepare`."""
+        """Compute probabilities, (num_events, num_classes), of input arrays from `prepare`."""
         return np.asarray(self.session.run([OUTPUT], feeds)[0], dtype=np.float32)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """(num_events, num_classes) for columns as for `models.inputs.input_arrays`."""
+        """Predict (num_events, num_classes) from columns as for `models.inputs.input_arrays`."""
         return self.run(self.prepare(columns))
 
 
 class OneEventClassifier:
-    """A file of `models.export.onnx_export.export_one_event`, which is called for each event."""
+    """An exported network of fixed shapes, which is called for each event.
+
+    `path` is a file of `models.export.onnx_export.export_one_event`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._session = open_session(path)
@@ -102,10 +108,11 @@ class OneEventClassifier:
         self._num_classes = self._session.get_outputs()[0].shape[1]
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """(num_events, num_classes) for columns as for `models.inputs.input_arrays`.
+        """Predict (num_events, num_classes) from columns as for `models.inputs.input_arrays`.
 
         An event with more particles than the file has rows is a `ModelInputError`.
         """
+        # The file does not take the number of particles, but the padding needs it.
         names = list(self.inputs)
         if "particles" in names:
             names.append("num_particles")
@@ -117,6 +124,7 @@ class OneEventClassifier:
         num_events = len(arrays[self.inputs[0]])
         probabilities = np.empty((num_events, self._num_classes), np.float32)
         for event in range(num_events):
+            # The index in a list keeps the axis of the batch, of length 1.
             feeds = {name: values[[event]] for name, values in arrays.items()}
             probabilities[event] = self._session.run([OUTPUT], feeds)[0][0]
         return probabilities
@@ -125,7 +133,10 @@ class OneEventClassifier:
 def _fit_rows(
     particles: NDArray[np.float32], num_particles: NDArray[np.int64], num_rows: int
 ) -> NDArray[np.float32]:
-    """Pad lists (B, any number of rows, 19) with zeros to the rows of a file, (B, num_rows, 19)."""
+    """Pad particle lists with zeros to the rows of a file, (B, num_rows, 19).
+
+    The lists are (B, any number of rows, 19); of each event `num_particles` (B,) rows are valid.
+    """
     num_events, length, num_features = particles.shape
     if length > num_rows:
         raise ModelInputError(
@@ -150,6 +161,7 @@ def _check_format(path: Path, session: Any, metadata: Mapping[str, str]) -> None
             f"{path}: export format version {version}; this code reads {FORMAT_VERSION}. "
             "Export the model again."
         )
+    # A fixed length of the first axis means one event a call.
     if any(isinstance(column.shape[0], int) for column in session.get_inputs()):
         raise SavedModelError(
             f"{path} takes one event a call. Give `model.onnx` beside it, which takes any number."
@@ -159,15 +171,16 @@ def _check_format(path: Path, session: Any, metadata: Mapping[str, str]) -> None
 def seal_onnx(file_bytes: bytes) -> bytes:
     """Append a digest to an ONNX file, as the last of its metadata.
 
-    Protobuf reads appended fields as its own.
+    The format, protobuf, lets fields be appended as bytes: readers take them as part of the
+    message.
     """
     return file_bytes + _SEAL_BEGIN + xxhash.xxh3_128_hexdigest(file_bytes).encode()
 
 
 def _check_seal(path: Path, file_bytes: bytes) -> None:
-    """Check that a file is as it was sealed.
+    """Check that a file is as it was sealed; a wrong digest is a `DamagedModelError`.
 
-    Files of earlier releases and other projects have no seal.
+    Files of earlier releases and other projects have no seal, and pass.
     """
     body, begin, seal = file_bytes.rpartition(_SEAL_BEGIN)
     if begin and seal != xxhash.xxh3_128_hexdigest(body).encode():
@@ -175,7 +188,10 @@ def _check_seal(path: Path, file_bytes: bytes) -> None:
 
 
 def open_session(path: Path) -> Any:
-    """An onnxruntime session of a file, on the CPU; a call runs in the caller's thread."""
+    """Open an onnxruntime session of a file, on the CPU; a call runs in the caller's thread.
+
+    A file that cannot be read or run is a `SavedModelError`.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

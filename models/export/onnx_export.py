@@ -21,15 +21,15 @@ from models.inputs import inputs_json
 from models.networks.classifier import Classifier, ProbabilityNetwork
 from models.saved_model import ModelSpec
 
-#: From 2021: onnxruntime 1.10 and later read it.
+#: Version of ONNX's operators, from 2021: onnxruntime 1.10 and later read it.
 OPSET: Final = 15
 
 
 class Provenance(NamedTuple):
-    """Where an exported network comes from, and the thresholds that were measured for it."""
+    """The origin of an exported network, and the thresholds that were measured for it."""
 
     run_id: str = ""
-    """Its training; no two trainings have the same, also of different run folders."""
+    """Identifier of its training; no two trainings have the same, also of different run folders."""
     code: Mapping[str, str] = {}
     """Version of the code that trained it, and of the code that exported it."""
     digests: Mapping[str, str] = {}
@@ -44,7 +44,7 @@ UNKNOWN: Final = Provenance()
 
 
 def single_precision(model: Classifier) -> Classifier:
-    """A copy on the CPU, in single precision and evaluation mode, without gradients."""
+    """Copy a network to the CPU, in single precision and evaluation mode, without gradients."""
     return copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
 
 
@@ -53,10 +53,14 @@ def export_onnx(
 ) -> None:
     """Write an ONNX file atomically; the same model gives the same bytes.
 
-    Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows,
-    19) float32, `num_particles` (batch,) int64, in the units of `features.columns`. The output
-    `probability` is (batch, num_classes) float32. Batch and num_rows may have any length. Networks
-    in double precision are exported in single precision.
+    Networks in double precision are exported in single precision. Batch and num_rows may have any
+    length. The file has these inputs, if the network takes them, in the units of
+    `features.columns`, and one output:
+
+    - `hlf`, (batch, NUM_HLF) float32: high-level features.
+    - `particles`, (batch, num_rows, 19) float32: particle lists.
+    - `num_particles`, (batch,) int64: number of valid rows of `particles`.
+    - `probability`, (batch, num_classes) float32: the output.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
     examples = {
@@ -81,15 +85,15 @@ def export_one_event(
 ) -> None:
     """Write an ONNX file for one event a call atomically, with fixed shapes and few operators.
 
-    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them.
-    The rows behind the last particle are 0. The output `probability` is (1, num_classes).
+    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), if the network takes them. The rows
+    behind the last particle are 0. The output `probability` is (1, num_classes).
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
     write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
 
 
-# ONNX has it, torch's older exporter does not know.
+# ONNX has the operator asinh, but torch's older exporter does not know it.
 register_custom_op_symbolic("aten::asinh", lambda graph, value: graph.op("Asinh", value), OPSET)
 
 
@@ -104,7 +108,14 @@ def write_onnx(
 ) -> None:
     """Write a module as an ONNX file, all or nothing.
 
-    `axes` names the axes with any length, by name of the input or output and number of the axis.
+    Args:
+        network: The module.
+        examples: An example of each input by name; they give the types and fixed lengths.
+        axes: Names of the axes with any length, by name of the input or output and number of the
+            axis.
+        properties: Metadata of the file.
+        path: The file, which is renamed from a hidden one when it is complete.
+        output: Name of the output.
     """
     temporary = path.with_name(f".{path.name}")
     try:
@@ -123,6 +134,7 @@ def write_onnx(
                 opset_version=OPSET,
                 dynamo=False,
             )
+        # The metadata and the seal, a digest of the file, are added to the exporter's file.
         exported = onnx.load(temporary)
         onnx.helper.set_model_props(exported, properties)
         onnx.checker.check_model(exported, full_check=True)
@@ -133,7 +145,10 @@ def write_onnx(
 
 
 def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
-    """Metadata of an exported file; lists and dictionaries are JSON."""
+    """Collect the metadata of an exported file as texts; lists and dictionaries are JSON.
+
+    `inputs` are the names of the file's inputs, which may be fewer than those of the network.
+    """
     document = {
         **spec.described(),
         "inputs": inputs_json(inputs),

@@ -26,12 +26,12 @@ def largest_difference(
     batch_sizes: Sequence[int] = (1, 2, 7, 64, 512),
     particle_counts: Sequence[int] = (0, 1, 2, 50, MAX_PARTICLES),
 ) -> float:
-    """Largest absolute difference of a probability, over all batch sizes and numbers of particles.
+    """Compute the largest absolute difference of a probability between a network and its export.
 
-    Events are repeated to fill a batch. To reach a number of particles, an event's list is cut or
-    repeated. Networks without particle lists are compared once per batch size. Also compared are
-    an empty batch, and events with one number each that is not finite, with NaN as padding: where
-    the network gives NaN, the file must.
+    All batch sizes and numbers of particles are tried. Events are repeated to fill a batch. To
+    reach a number of particles, an event's list is cut or repeated. Networks without particle lists
+    are compared once per batch size. Also compared are an empty batch, and events with one number
+    each that is not finite, with NaN as padding: where the network gives NaN, the file must.
 
     Returns:
         The difference; NaN if only one of two probabilities is NaN. Differences up to
@@ -49,13 +49,15 @@ def largest_difference(
         differences.append(_difference(model, exported, _invalid_features(events), len(rows)))
     if "particles" in model.inputs:
         differences.append(_difference(model, exported, _invalid_particles(events), len(rows)))
+    # A batch of no events.
     differences.append(_difference(model, exported, events, 0))
     # numpy's maximum is NaN if one of the values is; Python's may not be.
     return float(np.max(differences))
 
 
 def _difference(model: Classifier, exported: Predictor, columns: Columns, batch_size: int) -> float:
-    """The largest difference of a probability in one batch; two NaN are equal."""
+    """Compute the largest difference of a probability in one batch; two NaN count as equal."""
+    # The modulo repeats the events until the batch is full.
     rows = np.arange(batch_size) % len(columns[model.inputs[0]])
     batch = {name: values[rows] for name, values in columns.items()}
     expected, computed = model.probabilities(batch), exported.probabilities(batch)
@@ -64,27 +66,32 @@ def _difference(model: Classifier, exported: Predictor, columns: Columns, batch_
 
 
 def _invalid_numbers(count: int) -> NDArray[np.float64]:
-    """Numbers that are not finite, of each type in turn."""
+    """Return `count` numbers that are not finite, of each type in turn."""
     return np.resize([np.nan, np.inf, -np.inf], count)
 
 
 def _invalid_features(columns: Columns) -> dict[str, NDArray[Any]]:
-    """The events, each with one high-level feature that is not finite, of all features in turn."""
+    """Copy the events, each with one high-level feature that is not finite.
+
+    It is another feature from event to event.
+    """
     hlf = np.array(columns["hlf"], dtype=np.float32)
     num_events, num_features = hlf.shape
     events = np.arange(num_events)
+    # Event i gets its number in column i modulo the number of features.
     hlf[events, events % num_features] = _invalid_numbers(num_events)
     return {**columns, "hlf": hlf}
 
 
 def _invalid_particles(columns: Columns) -> dict[str, NDArray[Any]]:
-    """The events, each with one number of a particle that is not finite.
+    """Copy the events, each with one number of a particle that is not finite, and NaN as padding.
 
     The numbers are of many particles and all features.
     """
     particles = np.array(columns["particles"], dtype=np.float32)
     counts = columns["num_particles"]
     events = np.arange(len(particles))
+    # Steps of 7 vary the row from event to event; it is always that of a particle.
     rows = events * 7 % np.maximum(counts, 1)
     particles[events, rows, events % NUM_PARTICLE_FEATURES] = _invalid_numbers(len(particles))
     is_padding = np.arange(particles.shape[1]) >= counts[:, None]
@@ -93,12 +100,13 @@ def _invalid_particles(columns: Columns) -> dict[str, NDArray[Any]]:
 
 
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
-    """The events with `count` particles each, cut or repeated from their own.
+    """Copy the events with `count` particles each, cut or repeated from their own.
 
-    Events without any get zeros.
+    Events without any get zeros, as their padding is.
     """
     particles = columns["particles"]
     num_events, num_rows, num_features = particles.shape
+    # The modulo repeats the particles of an event until there are enough.
     rows = np.arange(count) % np.maximum(columns["num_particles"], 1)[:, None]
     padded = np.zeros((num_events, max(count, num_rows), num_features), particles.dtype)
     padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)

@@ -12,14 +12,16 @@ from models.networks.network_settings import NetworkSettings
 
 #: Highest number of events that the server puts into one call.
 _MOST_EVENTS: Final = 512
+#: Triton's names of the input types; the exported network takes numbers of particles in 64 bits.
 _TYPES: Final = {"float32": "TYPE_FP32", "int32": "TYPE_INT64"}
 
 
 def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
-    """The text of `config.pbtxt` for `model.onnx`.
+    """Return the text of `config.pbtxt` for `model.onnx`.
 
-    The server takes the model's name from its folder. Lists of particles have any length; the
-    number of particles is one number per event, without an axis of its own.
+    Triton takes the model's name from its folder. The shapes are those of one event, since the
+    server adds the axis of the batch. Lists of particles have any length; the number of particles
+    is one number per event, without an axis of its own.
     """
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
     for name in settings.inputs:
@@ -40,7 +42,11 @@ def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
 
 
 def _dims(shape: Sequence[int]) -> str:
-    """The shape of an event's input; all axes but the last have any length."""
+    """Write the shape of an event's input in Triton's form.
+
+    All axes but the last have any length, -1. Without an axis the input is one number per event.
+    """
+    # Triton needs one axis at least; `reshape` removes it before the network.
     if not shape:
         return "dims: [ 1 ] reshape { shape: [ ] }"
     lengths = ["-1"] * (len(shape) - 1) + [str(shape[-1])]

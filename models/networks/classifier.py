@@ -1,4 +1,4 @@
-"""The base class of all networks."""
+"""The base class of all networks, and the softmax that turns their logits into probabilities."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 
 class StandardForm(NamedTuple):
-    """The layers of a network of the form that compiled code can train.
+    """The layers of a network whose form is one that compiled code can train.
 
-    It has an encoder of particle lists or none, then linear layers with biases and ReLU between
-    them.
+    The form is: an encoder of particle lists or none, then linear layers with biases and ReLU
+    between them. The layers take the state of the encoder, the scaled features, or both.
     """
 
     encoder: ParticleEncoder | None
+    """Turns the particle list into a vector; None for networks without particles."""
     scaling: Standardize | None
-    """Scaling of the features that the layers take, beside the state of the encoder."""
+    """Scaling of the high-level features that the layers take; None if they take none."""
     layers: Sequence[nn.Module]
     frame: nn.Module | None = None
-    """Brings the features that the layers take into the network's frame, before their scaling."""
+    """Rotates the high-level features into the network's frame, before their scaling; None if
+    not."""
 
 
 class Classifier(nn.Module):
@@ -61,19 +63,20 @@ class Classifier(nn.Module):
         """Columns of the features Parquet that `forward` takes, in this order."""
 
     def standard_form(self) -> StandardForm | None:
-        """The layers of a network of this form, which compiled code can train.
+        """Return the layers of a network of a form that compiled code can train, else None.
 
-        None for other networks. A class that overrides `forward` overrides this too. Else compiled
-        code does not train it.
+        A class that overrides `forward` overrides this too. Else compiled code does not train it.
         """
         return None
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """(num_events, num_classes) for columns as for `models.inputs.input_arrays`.
+        """Predict class probabilities, (num_events, num_classes), from numpy columns.
 
-        See `ProbabilityNetwork`.
+        The columns are those of `models.inputs.input_arrays`. The network switches to evaluation
+        mode. The prediction is that of `ProbabilityNetwork`.
         """
         self.eval()
+        # The first weight tells device and precision of the network.
         weights = next(self.parameters())
         inputs = []
         for values in input_arrays(columns, self.inputs).values():
@@ -105,6 +108,7 @@ class ProbabilityNetwork(nn.Module):
                 particles than rows.
         """
         inputs = dict(zip(self.network.inputs, columns, strict=True))
+        # The second term is 0 for valid events, NaN for others.
         return torch.softmax(self.network(*columns), dim=1) + nan_where_invalid(**inputs)
 
 
@@ -114,10 +118,10 @@ def nan_where_invalid(
     particles: Tensor | None = None,
     num_particles: Tensor | None = None,
 ) -> Tensor:
-    """NaN for events with a number that is not finite or with a negative count, else 0, (B, 1).
+    """Return NaN for events with a number that is not finite or a negative count, else 0, (B, 1).
 
-    Padding has no effect. A product with 0 is NaN for such numbers in all runtimes; few of them
-    have a test for it.
+    Numbers are multiplied by 0 and summed, which gives NaN if one is not finite. All runtimes can
+    do that, while few of them have a test for such numbers. Padding has no effect.
 
     Args:
         hlf: (B, NUM_HLF).
@@ -126,6 +130,7 @@ def nan_where_invalid(
     """
     zeros: list[Tensor] = []
     if hlf is not None:
+        # A product with a column of zeros is the sum of 0 x feature.
         zeros.append(hlf @ hlf.new_zeros(len(hlf_names()), 1))
     if particles is not None:
         row_zeros = particles @ particles.new_zeros(NUM_PARTICLE_FEATURES, 1)
@@ -136,20 +141,22 @@ def nan_where_invalid(
 
 
 def _without_padding(rows: Tensor, counts: Tensor) -> Tensor:
-    """Rows (B, L, 1) with zeros as padding, after one row for the count.
+    """Set padding rows (B, L, 1) to zero, and put one row for the count before them.
 
-    The first row is NaN if the count (B, 1, 1) is negative.
+    The count (B, 1, 1) is the number of valid rows. Its row is NaN if the count is negative, else
+    0.
     """
-    # The root of -1 is NaN.
+    # The root of a negative count is NaN, and so is its product with 0.
     count_zeros = torch.sqrt(counts.to(rows.dtype)) * 0.0
     # Columns of different numbers of events are an error only if they are concatenated.
     rows = torch.cat([count_zeros, rows], dim=1)
+    # Row 0 is that of the count, so particles have the rows 1 to count.
     row_numbers = torch.arange(rows.shape[1], device=rows.device)[:, None]
     return rows.masked_fill(row_numbers > counts.clamp(min=0), 0.0)
 
 
 def dense(*widths: int) -> list[nn.Module]:
-    """Linear layers between these widths, each with ReLU."""
+    """Make linear layers between these widths, each followed by ReLU."""
     layers: list[nn.Module] = []
     for width, next_width in pairwise(widths):
         layers += [nn.Linear(width, next_width), nn.ReLU()]

@@ -21,7 +21,8 @@ from models.networks.scaling_layer import Scaler, Standardize
 class DeepSetsClassifier(Classifier):
     """Maps raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
 
-    The order of the particles does not matter.
+    The same layers turn each particle into a vector; layers on the mean or sum of the vectors give
+    the logits. So the order of the particles does not matter.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class DeepSetsClassifier(Classifier):
         self.output = nn.Linear(hidden[-1], num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
-        """Logits of raw particles."""
+        """Compute logits of raw particles; `num_particles` rows of each event are valid."""
         rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
         counts = is_valid.to(rows.dtype)
+        # A mean divides by the number of particles; a sum by a constant, which keeps it near 1.
         divisor = counts.sum(dim=1, keepdim=True) if self.takes_mean else MAX_PARTICLES
+        # A matrix product sums the vectors of the valid rows, each times 1 / divisor.
         pooled = torch.bmm((counts / divisor)[:, None], self.of_particle(rows))[:, 0]
         logits: Tensor = self.output(self.of_event(pooled))
         return logits

@@ -20,10 +20,11 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class InclusiveClassifier(Classifier):
-    """Raw HLF (B, NUM_HLF), particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
+    """Maps raw HLF, particles and numbers of particles to logits (B, num_classes).
 
-    The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a
-    linear layer.
+    The high-level features (HLF) are (B, NUM_HLF), the particles (B, L, 19), their numbers (B,). A
+    recurrent network (GRU) summarises the particles. Its state and the scaled HLF are concatenated
+    and go through a dense layer with ReLU and a linear layer.
     """
 
     def __init__(

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from features.columns import INPUT_COLUMNS, RotationBehaviour
 from models.networks.network_settings import Frame
 
-#: Names of the lepton's azimuth and pseudorapidity in the first row of an input.
+#: Names of the lepton's azimuth and pseudorapidity in the first row of each input.
 _LEPTON: Final = {"particles": ("phi", "eta"), "hlf": ("lepton_phi", "lepton_eta")}
-#: It makes the smallest difference of numbers around pi in single precision larger than 1.
+#: Factor that makes the smallest difference of numbers around pi in single precision larger than 1,
+#: so that `_step` is exact.
 _STEEP: Final = 2.0**24
 
 
@@ -25,22 +26,26 @@ _T = TypeVar("_T")
 
 
 class RotatedColumns(NamedTuple):
-    """Indices of the columns that rotate with an event."""
+    """Indices of the columns of an input that rotate or mirror with an event."""
 
     azimuths: NDArray[np.int64]
+    """Columns of azimuths."""
     xs: NDArray[np.int64]
+    """Columns of x components of vectors."""
     ys: NDArray[np.int64]
-    """Of the same vectors as `xs`."""
+    """Columns of y components of the same vectors."""
     beams: NDArray[np.int64]
     """Columns that change their sign with the direction of the beam."""
     azimuth: int
-    """The lepton's azimuth."""
+    """Column of the lepton's azimuth."""
     eta: int
-    """The lepton's pseudorapidity."""
+    """Column of the lepton's pseudorapidity."""
 
 
 def rotated_columns(name: str) -> RotatedColumns:
-    """The columns of an input that rotate, from the table of columns.
+    """Find the columns of an input that rotate, from the table of columns.
+
+    `name` is that of an input, `particles` or `hlf`.
 
     Examples:
         >>> rotated_columns("hlf").azimuths
@@ -64,11 +69,12 @@ def rotated_columns(name: str) -> RotatedColumns:
 
 
 class LeptonFrame(nn.Module):
-    """Rotates and mirrors events so that the lepton has azimuth 0 and eta >= 0.
+    """Rotates and mirrors events so that the lepton has azimuth 0 and pseudorapidity eta >= 0.
 
-    Both leave the physics unchanged, so a network need not learn that from its events. Each number
-    follows only from those that rotate with it, as in compiled code. The operators are those that
-    small runtimes have.
+    The rotation is around the beam, the mirror image changes the direction of the beam. Both leave
+    the physics unchanged, so a network need not learn that from its events. Each number follows
+    only from those that rotate with it, as in compiled code. The operators are those that small
+    runtimes have.
     """
 
     def __init__(self, name: str) -> None:
@@ -79,17 +85,20 @@ class LeptonFrame(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Rotate raw rows (B, L, num_columns), or only the first row (B, num_columns).
 
-        The first row has the lepton.
+        The first row is that of the lepton, for particles and for high-level features.
         """
         lepton = rows[:, :1] if rows.dim() == 3 else rows
         azimuth = lepton[..., self.columns.azimuth : self.columns.azimuth + 1]
         eta = lepton[..., self.columns.eta : self.columns.eta + 1]
         cos, sin = azimuth.cos(), azimuth.sin()
+        # It is -1 if the lepton has a negative eta, else 1.
         beam_sign = 1.0 - 2.0 * _step(-eta)
         rotated = []
+        # Neighbouring columns with the same behaviour are rotated together.
         for rotation, start, stop in self._runs:
             values = rows[..., start:stop]
             if rotation is RotationBehaviour.X:
+                # The y component is the column behind its x component.
                 y = rows[..., stop : stop + 1]
                 values = values * cos + y * sin
             elif rotation is RotationBehaviour.Y:
@@ -104,7 +113,7 @@ class LeptonFrame(nn.Module):
 
 
 def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
-    """Runs of equal values: the value, the index of the first, and the index behind the last.
+    """Find runs of equal values: the value, the index of the first, and the index behind the last.
 
     Examples:
         >>> runs_of("aab")
@@ -116,16 +125,20 @@ def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
 
 
 def _wrap(angles: Tensor) -> Tensor:
-    """Differences of two azimuths, brought into -pi to pi."""
+    """Bring differences of two azimuths into -pi to pi."""
+    # A difference above pi has one turn too many, one below -pi one too few.
     num_turns = _step(angles - math.pi) - _step(-angles - math.pi)
     return angles - 2.0 * math.pi * num_turns
 
 
 def _step(values: Tensor) -> Tensor:
-    """1 above 0, else 0, except within single precision of 0."""
+    """Return 1 above 0 and 0 below, by operators that small runtimes have.
+
+    Within single precision of 0 the result may lie between.
+    """
     return 1.0 - torch.relu(1.0 - torch.relu(values * _STEEP))
 
 
 def frame_layer(frame: Frame, name: str) -> nn.Module:
-    """The layer that brings an input into a frame."""
+    """Make the layer that brings an input, `particles` or `hlf`, into a frame."""
     return LeptonFrame(name) if frame is Frame.LEPTON else nn.Identity()

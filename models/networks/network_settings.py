@@ -89,6 +89,7 @@ def network(name: str) -> Callable[[S], S]:
     """
 
     def register(settings: S) -> S:
+        # `names` is the key of the section that lists the networks.
         if name == "names" or not name.isidentifier():
             raise ValueError(
                 f"'{name}' cannot be the name of a network: "
@@ -97,6 +98,7 @@ def network(name: str) -> Callable[[S], S]:
         required = [key for key, field in settings.model_fields.items() if field.is_required()]
         if required:
             raise ValueError(f"the settings of '{name}' need defaults: {', '.join(required)}")
+        # The class itself stores its name.
         settings.name = name
         NETWORKS.register(name, settings)
         return settings

@@ -1,4 +1,4 @@
-"""Padding of particle lists, and lists without particles."""
+"""Layers for particle lists of different lengths: their padding, and lists without particles."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from models.networks.scaling_layer import Standardize
 def scaled_rows(
     scaling: Standardize, particles: Tensor, num_particles: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scale the rows of raw particles (B, L, 19).
+    """Scale the rows of raw particles, and mark those that count.
 
-    Returns them with a mask (B, L) of the rows that count. `num_particles` (B,) rows of each event
-    are valid. Rows of padding are 0. An event without particles counts as one particle with the
-    mean of every feature.
+    Rows of padding become 0. An event without particles counts as one particle with the mean of
+    every feature, which is 0 after the scaling.
+
+    Args:
+        scaling: The scaling of the features.
+        particles: (B, L, 19) raw particles.
+        num_particles: (B,) number of valid rows of each event, from the first.
+
+    Returns:
+        The scaled rows (B, L, 19) and a mask (B, L) of the rows that count.
 
     Raises:
         RuntimeError: An event has more particles than the list has rows; an exported network fails
@@ -34,19 +41,20 @@ def scaled_rows(
                 [ True, False, False]]))
     """
     row_numbers = torch.arange(particles.shape[1] + 1, device=particles.device)
-    # It gives the counts themselves: only `gather` checks that none is too large.
+    # Taking entry n of 0, 1, ..., L gives n itself; only `gather` checks that none is too large.
     counts = row_numbers.gather(0, num_particles.clamp(min=0))[:, None]
     row_numbers = row_numbers[:-1]
     is_padding = row_numbers >= counts
     rows = scaling(particles).masked_fill(is_padding[..., None], 0.0)
+    # The clamp lets the first row of an event without particles count.
     return rows, row_numbers < counts.clamp(min=1)
 
 
 def pad_to_one(column: Tensor) -> Tensor:
-    """In an export to ONNX, fill a column with zeros to at least one event and one row.
+    """Fill a column with zeros to at least one event and one row, in an export to ONNX only.
 
-    Else return it. onnxruntime ends the process if a GRU gets no events or no rows, and cannot
-    reshape an empty array.
+    Outside an export the column is returned unchanged. onnxruntime ends the process if a GRU gets
+    no events or no rows, and cannot reshape an empty array.
 
     Args:
         column: (B,) numbers of particles, or (B, L, num_columns) rows.
@@ -58,19 +66,30 @@ def pad_to_one(column: Tensor) -> Tensor:
 
 
 class _PadToOne(torch.autograd.Function):
-    """Pads with few operators: torch's exporter would make 30 of a padding of unknown width."""
+    """Pads with few operators; torch's exporter would make 30 of a padding of unknown width.
+
+    `symbolic` writes these operators into the exported graph. `forward` only serves its tracing.
+    """
 
     @staticmethod
     def forward(_: Any, column: Tensor) -> Tensor:
+        """Return the column, since examples of an export have at least one event and one row."""
         return column.clone()
 
     @staticmethod
     def symbolic(graph: Any, column: Any) -> Any:
+        """Add operators to the graph that pad the column with zeros behind its end.
+
+        The widths of the padding are max(shape, least shape) - shape.
+        """
+        # The least lengths: one event and one row; the features need no padding.
         least_shape = torch.tensor([1, 1, 0] if column.type().dim() > 1 else [1])
         shape = graph.op("Shape", column)
         padded_shape = graph.op("Max", shape, graph.op("Constant", value_t=least_shape))
         missing = graph.op("Sub", padded_shape, shape)
         no_padding = graph.op("Constant", value_t=torch.zeros_like(least_shape))
+        # ONNX takes the widths before all axes, then those behind them.
         widths = graph.op("Concat", no_padding, missing, axis_i=0)
         padded = graph.op("Pad", column, widths)
+        # All lengths of the result are unknown.
         return padded.setType(column.type().with_sizes([None] * len(least_shape)))

@@ -1,6 +1,7 @@
-"""All networks, and the section `model` of the config, which is built from them. No torch.
+"""All networks, and the section `model` of the config, which is built from them.
 
-To add a network, write its settings with `@network`, in this folder or in a plugin.
+The module imports no torch. To add a network, write its settings with `@network`, in this folder or
+in a plugin.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from hep_core.settings_section import SettingsSection
 from models.errors import MissingPluginError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 
+# The import of a settings file registers its network in `NETWORKS`.
 for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."):
     if _module.name.endswith("_settings"):
         importlib.import_module(_module.name)
@@ -40,7 +42,7 @@ ModelName = Annotated[str, AfterValidator(name_validator(NETWORKS, "network"))]
 
 
 def settings_of(saved: Mapping[str, Any]) -> NetworkSettings:
-    """Settings of a network from its `name` and the settings that are not the defaults.
+    """Validate settings of a network from its `name` and the values that are not the defaults.
 
     Raises:
         KeyError: The name is missing.
@@ -85,13 +87,14 @@ class NetworksSettings(SettingsSection):
     @field_validator("names")
     @classmethod
     def _names_differ(cls, names: list[ModelName]) -> list[ModelName]:
+        """Check that no network is named twice."""
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"'{name}' is given twice; each network is trained once")
         return names
 
     def of(self, name: ModelName) -> NetworkSettings:
-        """Settings of one network."""
+        """Return the settings of the network of this name."""
         section: NetworkSettings = getattr(self, name)
         return section
 
@@ -107,13 +110,20 @@ class NetworksSettings(SettingsSection):
 
 
 def networks_settings() -> type[NetworksSettings]:
-    """The section `model` of the config, with the settings of each network, also of plugins."""
+    """Return the class of the section `model`, with a field of settings for each network.
+
+    Networks of plugins that are loaded at the time of the call have a field too.
+    """
     return _section_of_networks(tuple(sorted(NETWORKS)))
 
 
 # Plugins add networks, and each class takes long to build.
 @lru_cache(maxsize=1)
 def _section_of_networks(names: tuple[str, ...]) -> type[NetworksSettings]:
+    """Create the class of the section, with `names` and the settings of each of these networks.
+
+    Every setting has its default. The description of `names` lists the networks.
+    """
     summaries = " ".join(f"`{name}`: {NETWORKS[name].summary()}" for name in names)
     names_field = Field(
         default=["hlf"], min_length=1, description=f"Networks to train. {summaries}"
@@ -129,6 +139,7 @@ def _section_of_networks(names: tuple[str, ...]) -> type[NetworksSettings]:
 
 
 def _validate_networks(section: Any) -> NetworksSettings:
+    """Validate the section against the networks that are registered now."""
     return networks_settings().model_validate(section)
 
 
@@ -138,6 +149,7 @@ class _NetworksSchema:
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
+        """Return the schema of the present networks instead of that of the declared type."""
         return handler(TypeAdapter(networks_settings()).core_schema)
 
 

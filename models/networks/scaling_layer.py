@@ -13,13 +13,14 @@ class Scaler(NamedTuple):
     """Parameters of `Standardize`, one number per column, from the training split."""
 
     mean: list[float]
+    """Mean of each column, after the logarithm where there is one."""
     std: list[float]
     """Standard deviations, greater than 0; 1 for constant columns."""
     log_above: list[float] = []  # noqa: RUF012 - never changed
-    """Sizes in the column's unit above which it is scaled as its logarithm, 0 for a linear column;
-    empty if all are linear."""
+    """Sizes, in the column's unit, above which a column is scaled as its logarithm; 0 for a linear
+    column. Empty if all are linear."""
     limit: float | None = None
-    """Largest size of a scaled value."""
+    """Largest size of a scaled value; larger ones are cut to it. None if there is no limit."""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -39,6 +40,7 @@ class Standardize(nn.Module):
     unit: Tensor
     """`Scaler.log_above`, 1 for a linear column."""
     is_logarithmic: Tensor
+    """(num_columns,) whether a column is scaled as its logarithm."""
 
     def __init__(self, scaler: Scaler) -> None:
         super().__init__()
@@ -59,6 +61,7 @@ class Standardize(nn.Module):
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""
         if self.has_units:
+            # asinh is linear near 0 and logarithmic far from it, with the sign of its argument.
             columns = torch.where(self.is_logarithmic, torch.asinh(columns / self.unit), columns)
         scaled = (columns - self.mean) * self.inverse_std
         return scaled if self.limit is None else scaled.clamp(-self.limit, self.limit)

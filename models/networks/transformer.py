@@ -26,8 +26,9 @@ from models.networks.transformer_settings import TransformerSettings
 class AttentionBlock(nn.Module):
     """Multihead attention and two dense layers (MAB of the paper).
 
-    Each follows a layer norm and is added to its input. torch's own module is not used: its
-    exported form holds the number of events as a constant.
+    Vectors, the queries, collect information from other vectors, the seen ones. Attention and dense
+    layers each follow a layer norm, and their result is added to the queries. torch's own module is
+    not used: its exported form holds the number of events as a constant.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -45,21 +46,25 @@ class AttentionBlock(nn.Module):
         )
 
     def forward(self, queries: Tensor, seen: Tensor, is_seen: Tensor | None = None) -> Tensor:
-        """Let queries (B, N, width) attend to vectors (B, M, width).
+        """Let queries (B, N, width) attend to vectors `seen` (B, M, width).
 
-        `is_seen` (B, 1, 1, M) masks some of them.
+        Returns:
+            The new queries, (B, N, width). The mask `is_seen` (B, 1, 1, M) is false for vectors
+            that do not count.
         """
         query = self._split_heads(self.query(self.norm_query(queries)))
+        # One layer computes keys and values together.
         keys, values = self.key_and_value(self.norm_seen(seen)).chunk(2, dim=2)
         attended = scaled_dot_product_attention(
             query, self._split_heads(keys), self._split_heads(values), attn_mask=is_seen
         )
+        # The heads are joined again, then mixed by a layer.
         queries = queries + self.joined(attended.transpose(1, 2).flatten(2))
         output: Tensor = queries + self.dense(self.norm_dense(queries))
         return output
 
     def _split_heads(self, vectors: Tensor) -> Tensor:
-        """(B, N, width) to (B, heads, N, width / heads)."""
+        """Reshape (B, N, width) to (B, heads, N, width / heads): each head attends alone."""
         return vectors.view(*vectors.shape[:2], self.heads, self.head_width).transpose(1, 2)
 
 
@@ -73,7 +78,11 @@ class InducedBlock(nn.Module):
         self.spread = AttentionBlock(width, heads)
 
     def forward(self, particles: Tensor, is_seen: Tensor) -> Tensor:
-        """New vectors (B, L, width) of particles (B, L, width), with a mask (B, 1, 1, L)."""
+        """Let particles (B, L, width) exchange information; returns new vectors of the same shape.
+
+        `is_seen` (B, 1, 1, L) masks padding.
+        """
+        # All events begin with the same learnt points.
         points = self.points.expand(particles.shape[0], -1, -1)
         collected = self.collect(points, particles, is_seen)
         spread: Tensor = self.spread(particles, collected)
@@ -83,7 +92,8 @@ class InducedBlock(nn.Module):
 class TransformerClassifier(Classifier):
     """Maps raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
 
-    The order of the particles does not matter.
+    Each particle becomes a vector, blocks of attention let the vectors exchange information, and a
+    learnt token collects them. The order of the particles does not matter.
     """
 
     def __init__(
@@ -104,20 +114,23 @@ class TransformerClassifier(Classifier):
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_classes))
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
-        """Logits of raw particles."""
+        """Compute logits of raw particles; `num_particles` rows of each event are valid."""
         num_events = particles.shape[0]
+        # An exported network may get no events or no rows.
         particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
         rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
+        # The two further axes are those of heads and queries, which share the mask.
         is_seen = is_valid[:, None, None]
         vectors = self.embedding(rows)
         for block in self.blocks:
             vectors = block(vectors, is_seen)
         tokens = self.token.expand(particles.shape[0], -1, -1)
         collected = self.pool(tokens, vectors, is_seen)
+        # The slice removes the event that padding may have added; 0 is the only token.
         logits: Tensor = self.output(collected[:num_events, 0])
         return logits
 
 
 def learnt(count: int, width: int) -> nn.Parameter:
-    """Initialise vectors (1, count, width) to learn, with unit spread."""
+    """Make a parameter of vectors (1, count, width), drawn from a normal distribution."""
     return nn.Parameter(torch.randn(1, count, width))
