@@ -34,18 +34,21 @@ from models.evaluation.style import (
     styled,
 )
 
+#: Opacity of the bands of standard deviation around curves.
 _BAND_OPACITY: Final = 0.2
-#: Percentage of the values of all curves below the axis: the first epochs.
+#: Percentage of the values of all curves that lie below the visible range: the first epochs.
 _PERCENT_BELOW_AXIS: Final = 4
 #: Room above and below the curves, as a share of their range.
 _ROOM: Final = 0.15
-#: Ratio of highest to lowest value below which each decade has three labels.
+#: Ratio of highest to lowest value of a logarithmic axis below which a decade has three labels.
 _FEW_DECADES: Final = 300
 #: Ratio below which a logarithmic axis has room for only one or two of its labels.
 _NARROW: Final = 10
+#: Panels of more lines have a common legend below them.
 _MOST_LINES_IN_PANEL_LEGEND: Final = 4
+#: Markers of matplotlib, for the lines of a method in turn.
 _MARKERS: Final = "os^Dv<>Pp"
-#: Number of values of a key that have a tick each.
+#: Up to this number of values of a key, each has a tick.
 _MOST_TICKS: Final = 8
 
 Styles = Mapping[Cell, dict[str, Any]]
@@ -53,7 +56,10 @@ Styles = Mapping[Cell, dict[str, Any]]
 
 
 def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
-    """Draw all figures of a study into a folder; the labels get the warning of the result."""
+    """Draw all figures of a study into a folder, each into a file of its name.
+
+    The labels of the plots get the warning of a result whose times are unreliable.
+    """
     folder.mkdir(exist_ok=True)
     if result.warning:
         note = f"{labels.sample_note}; {result.warning}".lstrip("; ")
@@ -84,6 +90,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
 
 
 def _draw_panel(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -> None:
+    """Draw boxes, curves over epochs or time, or a measure against a key, as the panel's x says."""
     if panel.x is None:
         _draw_boxes(axes, panel, result, styles)
     elif panel.x in (EPOCH, SECONDS):
@@ -96,7 +103,10 @@ def _draw_panel(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -
 
 
 def _cells_by_line(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
-    """Return the lines of a panel, each with the cells that it goes through."""
+    """Return the lines of a panel, each with its cells: a point of a measure, or one whole curve.
+
+    A line is named by what its cells have in common, which is a cell itself.
+    """
     lines: dict[Cell, list[Cell]] = {}
     for cell in result.cells(panel.methods, panel.where):
         lines.setdefault(_line_of(cell, panel), []).append(cell)
@@ -109,7 +119,10 @@ def _line_of(cell: Cell, panel: Panel) -> Cell:
 
 
 def _line_styles(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
-    """Return a colour for each method, with dashes and a marker for each of its lines."""
+    """Return the style of each line: a colour for each method, dashes and markers for its lines.
+
+    If all methods have one line each, dashes tell apart those that share a colour.
+    """
     lines_by_method: dict[str, list[Cell]] = {}
     for line in dict.fromkeys(lines):
         lines_by_method.setdefault(line.method, []).append(line)
@@ -118,7 +131,7 @@ def _line_styles(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
         for line_index, line in enumerate(method_lines):
             dash_index = line_index
             if len(method_lines) == 1:
-                # Methods that share a colour differ in their dashes.
+                # Neighbours differ in their dashes, and so do methods that share a colour.
                 dash_index = method_index + method_index // len(COLOURS)
             styles[line] = {
                 "color": COLOURS[method_index % len(COLOURS)],
@@ -129,7 +142,10 @@ def _line_styles(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
 
 
 def _curves(panel: Panel, result: StudyResult) -> dict[Cell, Floats]:
-    """Return a quantity of each seed and epoch, of the cells with a run that did not diverge."""
+    """Return the quantity of a panel for each cell, (num_seeds, num_epochs).
+
+    Cells whose runs all diverged are left out.
+    """
     curves = {}
     for cell in result.cells(panel.methods, panel.where):
         values = result.curves(cell, panel.y)
@@ -139,7 +155,10 @@ def _curves(panel: Panel, result: StudyResult) -> dict[Cell, Floats]:
 
 
 def _draw_curves(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -> None:
-    """Draw a quantity of each epoch: mean over the seeds, and a band of standard deviation."""
+    """Draw a quantity of each epoch against epochs or time, a line for each cell.
+
+    A line is the mean over the seeds, its band the standard deviation.
+    """
     curves = _curves(panel, result)
     is_log = "y" in panel.log
     if is_log:
@@ -150,6 +169,7 @@ def _draw_curves(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) 
         if panel.x == EPOCH:
             x = np.arange(1, values.shape[1] + 1)
         else:
+            # End of each epoch since the start of the run, the mean over the seeds [s].
             x = result.curves(cell, "seconds").cumsum(axis=1).mean(axis=0)
         line = _line_of(cell, panel)
         style = {**styles[line], "marker": None}
@@ -173,7 +193,11 @@ def _draw_curves(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) 
 
 
 def _limit_vertical_axis(axes: Axes, curves: Sequence[Floats], *, is_log: bool) -> None:
-    """Begin the axis above the first epochs, so that the end of the training is visible."""
+    """Limit the vertical axis so that the end of the training fills it, without the first epochs.
+
+    A logarithmic axis begins at a tenth of the lowest median of a curve. A linear one leaves out
+    the lowest values of all curves. `curves`: (num_seeds, num_epochs) each.
+    """
     if is_log:
         medians = [float(np.median(values)) for values in curves]
         axes.set_ylim(bottom=min(medians) / 10)
@@ -186,9 +210,11 @@ def _limit_vertical_axis(axes: Axes, curves: Sequence[Floats], *, is_log: bool) 
 
 
 def _draw_boxes(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -> None:
-    """Draw a quantity of all epochs but the first, and of all seeds, as boxes.
+    """Draw a horizontal box for each cell: a quantity of all epochs but the first, and all seeds.
 
-    Boxes are quartiles; whiskers are at 5 and 95 %.
+    A box has the quartiles and the median, its whiskers are at 5 and 95 %. The axis is logarithmic
+    if the values differ by more than a factor of ten. A cell whose runs all diverged has a label
+    and no box.
     """
     cells = result.cells(panel.methods, panel.where)
     curves = _curves(panel, result)
@@ -221,11 +247,16 @@ def _draw_boxes(axes: Axes, panel: Panel, result: StudyResult, styles: Styles) -
     axes.tick_params(axis="y", which="both", length=0)
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_yticks(range(len(cells)), [result.title(cell) for cell in cells])
+    # The first cell is at the top.
     axes.set_ylim(len(cells) - 0.4, -0.6)
 
 
 def _draw_measure(axes: Axes, panel: Panel, key: str, result: StudyResult, styles: Styles) -> None:
-    """Draw a measure against a varied key: mean over the seeds, standard deviation as bars."""
+    """Draw a measure against the values of a varied key: mean over the seeds, bars of deviation.
+
+    Numbers that are not finite, such as the time to a goal that was not reached, are left out. A
+    panel of speed-ups also has the ideal line, n times the speed for n workers.
+    """
     varied = result.study.vary[key]
     for line, cells in _cells_by_line(panel, result).items():
         numbers = {}
@@ -234,6 +265,7 @@ def _draw_measure(axes: Axes, panel: Panel, key: str, result: StudyResult, style
             positions = [cell.plain_values[key]] if key in cell.plain_values else varied
             for position in positions:
                 numbers[float(position)] = result.numbers(cell, panel.y)
+        # A series indexed by position and seed.
         by_position = pd.concat(numbers)
         finite = by_position[np.isfinite(by_position)]
         summary = finite.groupby(level=0).agg(["mean", "std"]).fillna(0.0)
@@ -262,7 +294,10 @@ def _label_axes(axes: Axes, panel: Panel, x_label: str, y_label: str) -> None:
 
 
 def _set_decimal_ticks(axis: Axis) -> None:
-    """Set ticks at 1, 2 and 5 in each decade of a logarithmic axis, in plain digits."""
+    """Set the ticks of a logarithmic axis, in plain digits.
+
+    They are at 1, 2 and 5 in each decade, or at 1 only if there are more than a few decades.
+    """
     low, high = axis.get_view_interval()
     digits = (1, 2, 5) if high < _FEW_DECADES * low else (1,)
     axis.set_major_locator(LogLocator(subs=digits))
@@ -271,7 +306,10 @@ def _set_decimal_ticks(axis: Axis) -> None:
 
 
 def _add_legend(figure: Figure, all_axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
-    """Add one legend below panels of the same methods; else one in each panel."""
+    """Add a legend in each panel if the panels have different lines, and few; else one below all.
+
+    Boxes have labels on their axis and need none.
+    """
     handles_by_label: dict[str, Any] = {}
     labels_of_panels = []
     for axes in all_axes:

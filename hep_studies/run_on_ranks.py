@@ -29,7 +29,7 @@ _WARM_UP: Final = {"epochs": 1, "learning_rate": 1e-9, "schedule": {}}
 def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return the runs seed by seed, those of a seed in a random order that the seed decides.
 
-    So no method is always the first, when the machine may be colder or busier.
+    So no method is always the first, and other work on the machine disturbs all alike.
     """
     shuffled: list[PlannedRun] = []
     for seed in dict.fromkeys(run.train.seed for run in runs):
@@ -72,11 +72,16 @@ class _RunsProgress:
         """The runs that the ranks train, in their order; None for a warm-up."""
 
     def __call__(self, launch_index: int, progress: Progress) -> None:
+        """Report the steps of all finished runs and those of the run that the ranks train.
+
+        `launch_index`: its position in `launched`.
+        """
         run = self.launched[launch_index]
         if run is None:
             # It is a warm-up.
             return
         index = self._runs.index(run)
+        # Epochs count from 1; the present one is done in part.
         num_epochs = progress.epoch - 1 + progress.step / progress.num_steps
         steps_of_run = round(self._steps[index] * num_epochs / progress.num_epochs)
         finished_steps = sum(self._steps[:index]) + steps_of_run

@@ -34,6 +34,10 @@ _OF_VALUES: Final = ("flat", "grows")
 
 
 def _check_keys_have_effect(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of `train` by key; refuse keys that a study does not take from its own file.
+
+    Keys may begin with `train.`.
+    """
     idle = [key for key in values if key.removeprefix("train.") in _KEYS_SET_ELSEWHERE]
     if idle:
         raise ValueError(
@@ -44,7 +48,7 @@ def _check_keys_have_effect(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distinct_values(vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Check the names of varied keys, and drop repeated values."""
+    """Return the values of varied keys, each once; refuse keys of other sections than these two."""
     for key, values in vary.items():
         if not key.startswith(("train.", "cluster.")) or not values:
             raise ValueError(f"'{key}' does not begin with train. or cluster., or has no values")
@@ -61,6 +65,7 @@ def _without_repetition(values: Sequence[Any]) -> list[Any]:
 
 
 def _as_selection(selection: Any) -> dict[str, Any]:
+    """Return a selection of runs as a mapping; the name of a method alone is short for its runs."""
     return {"method": selection} if isinstance(selection, str) else dict(selection)
 
 
@@ -69,6 +74,7 @@ def _as_list(selections: Any) -> list[Any]:
 
 
 def _check_measure(name: str) -> str:
+    """Return the name of a measure; refuse one that does not exist."""
     measure_of(name)
     return name
 
@@ -175,6 +181,7 @@ class Claim(Section):
 
     @model_validator(mode="after")
     def _check_completeness(self) -> Self:
+        """Require exactly one comparison, what it compares with, and a reason for a margin."""
         if len(self._selections) != 1:
             names = ", ".join((*_OF_METHODS, *_OF_VALUES))
             raise ValueError(f"a claim needs exactly one of {names}")
@@ -227,6 +234,7 @@ class Panel(Section):
 
     @model_validator(mode="after")
     def _check_quantity(self) -> Self:
+        """Require that y is a quantity of an epoch, or a measure where x is a varied key."""
         if self.x in (EPOCH, SECONDS, None):
             name_validator(CURVES, "quantity of an epoch")(self.y)
         else:

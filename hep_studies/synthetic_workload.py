@@ -36,20 +36,22 @@ from training.transports.mpi import MpiTransport
 from training.workloads.gradients import Sums
 from training.workloads.work import ValidationPart
 
-#: Linux wakes a sleeper up to 50 us late; PR_SET_TIMERSLACK [ns] makes that 1 us.
+#: Arguments of `prctl`: the option PR_SET_TIMERSLACK, and a value [ns]. Linux wakes a sleeper up
+#: to 50 us late; this makes it 1 us.
 _TIMER_SLACK: Final = (29, 1000)
 
 
 class SyntheticWorkload(NamedTuple):
-    """Workers of a method that sleep instead of computing."""
+    """A training whose workers sleep instead of computing, and exchange a method's messages."""
 
     method: str
     step_seconds: float
-    """Mean time of a step without messages."""
+    """Mean time of a step without messages [s]."""
     train: TrainSettings
     cluster: ClusterSettings
     """Gives the time of a step; its network is not used."""
     num_parameters: int
+    """Size of the vectors in messages."""
     rows: list[int]
     """Number of events of each worker and epoch."""
 
@@ -61,7 +63,10 @@ after_loading(partial(WORKLOADS.rebuild, force=True))
 
 
 class _SleepingWork:
-    """A `Work` whose steps take the time of the cluster and have a constant gradient."""
+    """The computation of a worker that sleeps: a step takes a drawn time, its gradient is constant.
+
+    The training loop calls these methods as those of a real worker.
+    """
 
     validates_alone: bool = False
 
@@ -72,6 +77,7 @@ class _SleepingWork:
         # Gradient dropping sorts the elements, so that no two may be equal.
         self._gradient = np.linspace(0.5, 1.0, num_parameters, dtype=np.float32)
         self._times = times
+        # Numbers of events of the batches to come, of the present one, and of all since `pop_sums`.
         self._batch_sizes: Iterator[int] = iter(())
         self._batch_size = 0
         self._num_samples = 0
@@ -94,6 +100,7 @@ class _SleepingWork:
         return self._batch_size
 
     async def compute_gradient(self) -> None:
+        """Write the constant gradient into the model, and sleep for the drawn time of the step."""
         self.model.write_gradient(self._gradient)
         time.sleep(self._times.draw(self._batch_size))
 
@@ -103,6 +110,7 @@ class _SleepingWork:
         return sums
 
     def running_sums(self) -> Sums:
+        """Return a loss and weight of 1, nothing predicted correctly, and the number of events."""
         return Sums(1.0, 1.0, 0.0, self._num_samples)
 
     def buffers(self) -> Vector:
@@ -116,7 +124,10 @@ class _SleepingWork:
 
 
 def seconds_and_steps(records: Sequence[Record], num_epochs: int) -> NDArray[np.float64]:
-    """Return training times [s] and numbers of steps of one rank, (2, num_epochs)."""
+    """Return an array (2, num_epochs) of one rank: training time [s] and number of steps.
+
+    An epoch without a record has 0.
+    """
     sums = np.zeros((2, num_epochs))
     for record in records:
         sums[:, record["epoch"]] = training_seconds(record), record["steps"]
@@ -124,9 +135,10 @@ def seconds_and_steps(records: Sequence[Record], num_epochs: int) -> NDArray[np.
 
 
 def fastest_step(sums: NDArray[np.float64]) -> float:
-    """Return the time of a step in the fastest epoch between the first and the last [s].
+    """Return the mean time of a step in the fastest epoch, without the first and last epoch [s].
 
-    Other work only adds to the time. `sums`: sum of `seconds_and_steps` over the ranks.
+    The fastest one counts since other work on the machine only adds to the time. `sums`: (2,
+    num_epochs), sum of `seconds_and_steps` over the ranks.
     """
     seconds, steps = sums[:, 1:-1]
     has_steps = steps > 0
@@ -134,7 +146,11 @@ def fastest_step(sums: NDArray[np.float64]) -> float:
 
 
 def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> float:
-    """Return the measured time of a step with its messages [s]."""
+    """Return the measured time of a step with its messages, the same on all ranks [s].
+
+    All ranks call it together. They train the workload by the training loop of a real run, and add
+    up their times.
+    """
     settings = workload.train
     meter = Meter(transport.now)
     times = ComputeTimes(workload.cluster, seed=settings.seed, rank=transport.rank)
@@ -149,11 +165,15 @@ def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Run this rank to its end."""
+    """Measure all workloads as one of the MPI ranks; rank 0 prints the times of a step.
+
+    `argv[1]`: the file of the workloads.
+    """
     ctypes.CDLL(None).prctl(*_TIMER_SLACK)
     transport = MpiTransport()
 
     def measured_times() -> Iterator[float]:
+        # Each method has a transport of its own, with the options that it needs.
         for workload in WORKLOADS.validate_json(Path(argv[1]).read_bytes()):
             options = workload.train.algorithm.transport_options._asdict()
             method_transport = MpiTransport(**options)

@@ -35,14 +35,16 @@ from training.settings import TrainSettings
 
 #: Ranks for each core. Asleep they need no core, but a step has work beside the sleep.
 _RANKS_PER_CORE: Final = 2
-#: Sizes of messages, around that of the HLF network's parameters [bytes].
+#: Sizes of messages that the links are fitted to; the parameters of the network `hlf` lie between
+#: them [bytes].
 _MESSAGE_SIZES: Final = (256, 32_768)
 #: Steps of an epoch of a check. Epochs are short: the fastest one counts, and other work of the
 #: machine disturbs a short one less.
 _STEPS_PER_EPOCH: Final = 12
-#: Length of a check [s], and its numbers of epochs, of which the first and last do not count.
+#: Length of a check [s], and the limits of its number of epochs; the first and last do not count.
 _CHECK_SECONDS: Final = 8.0
 _FEWEST_EPOCHS, _MOST_EPOCHS = 4, 60
+#: Time after which a measurement fails [s].
 _TIMEOUT_SECONDS: Final = 1800.0
 #: Settings of the training in a check: those that cost time beside steps and messages are off.
 _CHECK_SETTINGS: Final[dict[str, Any]] = {
@@ -59,10 +61,17 @@ _CHECKS: Final = TypeAdapter(list[TimeCheck])
 def check_times(
     runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: str
 ) -> list[TimeCheck]:
-    """Check the simulated runs of each method and time of a step, with as many workers as fit.
+    """Return measured and simulated time of a step, for each method and computing time of a step.
 
-    The folder keeps the measurement. `code`: digest of the code that measures and predicts; another
-    one makes the measurement again.
+    MPI ranks on this machine sleep for the computing time, and exchange the messages of the method.
+    The simulator predicts the same steps with links that are fitted to messages on this machine. A
+    check has as many workers as the run, or as many as the machine has room for.
+
+    Args:
+        runs: The simulated runs of a study.
+        folder: Keeps the measurement, which is made again only if its settings change.
+        cores: Number of cores of this machine.
+        code: Digest of the code that measures and predicts; another one makes it again too.
 
     Raises:
         LaunchError: The ranks do not start or fail.
@@ -81,12 +90,14 @@ def check_times(
 
 
 def _workloads_to_check(runs: Sequence[PlannedRun], *, max_workers: int) -> list[SyntheticWorkload]:
-    """Return a workload for each method and time of a step.
+    """Return a workload for each pair of a method and a computing time of a step.
 
-    It is made from the run with the most workers and the most messages.
+    Of all runs of such a pair, it has the settings of the one with the most workers, and among
+    those with the most messages. Runs of one worker send none and need no check.
     """
 
     def from_most_messages(run: PlannedRun) -> tuple[int, float]:
+        # Most workers first, then the fewest steps between two averages.
         return -run.train.workers, run.train.algorithm.steps_between_averages
 
     workloads: dict[tuple[str, float], SyntheticWorkload] = {}
@@ -103,7 +114,11 @@ def _workloads_to_check(runs: Sequence[PlannedRun], *, max_workers: int) -> list
 def _synthetic_workload(
     run: PlannedRun, cluster: ClusterSettings, *, max_workers: int
 ) -> SyntheticWorkload:
-    """Return the workload that checks the times of a run on this machine."""
+    """Return the workload that checks the times of a run on this machine.
+
+    An epoch has enough steps for an average. As many epochs are made as fit into the time of a
+    check, within limits.
+    """
     step_seconds = cluster.step_of(run.train.batch_size)
     num_workers = min(run.train.workers, max_workers)
     num_steps = max(_STEPS_PER_EPOCH, math.ceil(run.train.algorithm.steps_between_averages))
@@ -126,8 +141,10 @@ def _synthetic_workload(
 def _measure(workloads: Sequence[SyntheticWorkload], folder: Path) -> list[TimeCheck]:
     """Measure the steps of workloads, and simulate them with the links of this machine.
 
-    Workloads with the same number of workers share their ranks.
+    Workloads with the same number of workers share their ranks, which start only once. The ranks
+    read the workloads from a file.
     """
+    # Messages between two workers are enough to fit latency and bandwidth.
     two_workers = workloads[0].train.model_copy(update={"workers": 2})
     links = fit_machine(measure_messages(two_workers, _MESSAGE_SIZES))
     path = (folder / "workloads.json").absolute()
@@ -150,7 +167,11 @@ def _measure(workloads: Sequence[SyntheticWorkload], folder: Path) -> list[TimeC
 
 
 def _simulated_step(workload: SyntheticWorkload, links: dict[str, float]) -> float:
-    """Return the simulated time of a step of a workload on links of this machine [s]."""
+    """Return the simulated time of a step of a workload on links of this machine [s].
+
+    `links`: keys of the cluster from `fit_machine`. The time is taken from the records in the same
+    way as for the real ranks.
+    """
     simulated = simulate_times(
         workload.rows,
         workload.train,
@@ -164,7 +185,11 @@ def _simulated_step(workload: SyntheticWorkload, links: dict[str, float]) -> flo
 
 
 def fit_machine(messages: Sequence[Measurement]) -> dict[str, float]:
-    """Return the keys of a cluster for messages between processes of this machine."""
+    """Return the keys of a cluster for messages between processes of this machine.
+
+    Latency and bandwidth are fitted to measured all-reduces and averages. The processor time of a
+    push is the mean of what they leave unexplained of measured pushes, at least 0.
+    """
     pushes = [message for message in messages if message.operation == PUSH]
     link = fit_link([message for message in messages if message.operation != PUSH])
     # The messages of a push explain a part of its time; the processor takes the remainder.
@@ -180,15 +205,19 @@ def fit_machine(messages: Sequence[Measurement]) -> dict[str, float]:
 def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -> Link:
     """Return the link that predicts measured operations with the smallest relative errors.
 
-    All predictions are linear in the latency and in the inverse bandwidth.
+    All predictions are linear in the latency and in the inverse bandwidth, so that a least-squares
+    fit with both at least 0 gives them. `ring_above`: size of a vector above which an all-reduce
+    goes around a ring [bytes].
     """
     # A second of latency alone, and a second for each byte alone.
     unit_links = (Link(1.0, math.inf), Link(0.0, 1.0))
     rows = []
+    # A row holds both terms relative to the measured time: their sum should be 1.
     for message in messages:
         times = [predicted_seconds(message, link, ring_above) for link in unit_links]
         rows.append([seconds / message.seconds for seconds in times])
     terms = np.array(rows)
+    # Both columns get a largest value of 1, since bytes and messages differ by orders of magnitude.
     scale = terms.max(axis=0)
     scaled_solution, _ = nnls(terms / scale, np.ones(len(messages)))
     solution = np.maximum(scaled_solution / scale, _SMALLEST)
@@ -197,7 +226,10 @@ def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -
 
 
 def predicted_seconds(message: Measurement, link: Link, ring_above: float = math.inf) -> float:
-    """Return the time of an operation between workers that each have such a link [s]."""
+    """Return the time of a measured operation by the simulator's formulas, over equal links [s].
+
+    Operations are an all-reduce, a push to a parameter server, or an average by some protocol.
+    """
     network = Network(link, link, 1, ring_above)
     if message.operation == ALL_REDUCE:
         return all_reduce_seconds(network, message.workers, message.nbytes)

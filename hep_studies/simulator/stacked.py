@@ -194,6 +194,7 @@ class StackedWork(Work):
 
     @override
     def begin(self, assignment: Assignment) -> None:
+        """Begin to train on the rows of an assignment, which also says how many a step has."""
         self._order = self._gradients.train.reading_order(assignment, self._owned_rows)
         self._bounds = [0, *accumulate(assignment.sizes)]
         self._step = 0
@@ -203,6 +204,7 @@ class StackedWork(Work):
 
     @override
     def next_batch(self) -> int:
+        """Take the rows of the next step from the reading order; return their number."""
         start = self._bounds[self._step]
         self._step += 1
         stop = self._bounds[self._step]
@@ -211,11 +213,13 @@ class StackedWork(Work):
 
     @override
     def compute_gradient(self) -> Awaitable[None]:
+        """Draw the time of the step, and return the wait for its end, when the gradient is there."""
         seconds = self._times.draw(len(self._rows))
         return self._gradients.gradient(self._rank, self._rows, seconds)
 
     @override
     def pop_sums(self) -> Sums:
+        """Return the sums of losses and counts since the last call, and reset them."""
         sums = self.running_sums()
         self._gradients.stacked.sums[self._rank] = 0
         return sums
@@ -245,6 +249,7 @@ class StackedWork(Work):
 
     @override
     def state(self) -> dict[str, Any]:
+        """Return, for a checkpoint, the positions in the random numbers and the virtual time."""
         draws = self._gradients.stacked.draws[self._rank].state()
         return {"times": self._times.state(), "now": self._gradients.clock.now, "draws": draws}
 

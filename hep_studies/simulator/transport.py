@@ -218,6 +218,7 @@ class SimNetwork:
         started = self.clock.now
 
         def resume_at_arrival(task: VirtualTask) -> None:
+            # A message that is sent already has its time of arrival; else `post` resumes the task.
             if self._mail[pair]:
                 arrival = max(self._mail[pair][0].arrival, self.clock.now)
                 self.clock.at(arrival, task.resume)
@@ -282,6 +283,7 @@ class SimTransport(Transport):
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
+        # The vectors leave now; the returned coroutine waits for those of the neighbours.
         for neighbour in neighbours:
             self._network.post(self.rank, neighbour, vector)
         return self._receive(neighbours)

@@ -236,6 +236,7 @@ class Images(Workload):
 
     @override
     def group_rows(self, split: Split) -> list[int]:
+        """Return the number of images in each row group of a split, as equal as possible."""
         num_rows = len(self._splits[split].labels)
         return even_parts(num_rows, min(num_rows, _GROUPS))
 
@@ -247,6 +248,10 @@ class Images(Workload):
     def reader(
         self, settings: TrainSettings, device: torch.device, *, owned_rows: OwnedRows | None = None
     ) -> Reader:
+        """Return a reader of both splits, which are in memory.
+
+        `owned_rows`: a worker's rows of each row group; None: all.
+        """
         train = self.rows("train", settings, device)
         val = self.rows("val", settings, device)
         # Row groups of the validation are its batches.
@@ -258,6 +263,11 @@ class Images(Workload):
     def rows(
         self, split: Split, settings: TrainSettings, device: torch.device | None = None
     ) -> MemoryRows:
+        """Return the rows of a split in memory: raw pixels, labels and weights of 1.
+
+        Pixels stay bytes, (num_images, height, width, num_channels), which the network scales. A
+        flat network takes floats, (num_images, num_pixels).
+        """
         images = self._splits[split]
         dtype = network_dtype(settings)
         inputs = torch.from_numpy(images.pixels).to(device)

@@ -65,6 +65,7 @@ class Surface(Workload):
 
     @override
     def group_rows(self, split: Split) -> list[int]:
+        """Return the number of rows in each row group: groups of one row."""
         return even_parts(_NUM_ROWS, _NUM_ROWS) if split == "train" else [1]
 
     @override
@@ -73,6 +74,10 @@ class Surface(Workload):
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
+        """Return rows of noise (num_rows, 2), of class 0 and weight 1; the seed gives the noise.
+
+        Validation and test have one row of 0.
+        """
         group_rows = self.group_rows(split)
         num_rows = sum(group_rows)
         dtype = network_dtype(settings)
