@@ -41,12 +41,17 @@ _SIGNAL_CHECK_MILLISECONDS: Final = 100
 
 
 class Memory:
-    """Records with a mutex and counters.
+    """Records that all ranks can read and change: each a head, with mutex and counters, then rows.
 
-    All ranks together make them, fill them in, and `open` them.
+    The ranks of the owner's host reach a record in shared memory, those of other hosts by requests
+    to the owner. All ranks together make the records, fill them in, and `open` them.
 
-    `owners`: the rank in whose memory each record is. `sizes`: number of elements in a row of each
-    record. `num_rows`: number of rows of each record.
+    Args:
+        process: This rank.
+        owners: The rank in whose memory each record is.
+        sizes: Number of elements in a row of each record.
+        dtype: Type of the elements.
+        num_rows: Number of rows of each record.
 
     Raises:
         LaunchError: There is no room for the memory, or MPI refuses it. The rank must then end the
@@ -67,6 +72,7 @@ class Memory:
         self._owners = owners
         #: Position of each record among those of its owner.
         self._positions = [owners[:record].count(owner) for record, owner in enumerate(owners)]
+        # All records have room for the largest, so that their positions follow from their number.
         self._largest_size = max(sizes)
         row_bytes = _aligned(self._largest_size * np.dtype(dtype).itemsize)
         record_bytes = HEAD_BYTES + num_rows * row_bytes
@@ -75,9 +81,9 @@ class Memory:
         self._window, regions = _share_regions(process.host, region_bytes)
 
         self.heads: dict[int, Vector] = {}
-        """Mutex and counters of the records on this host."""
+        """Mutex and counters of the records on this host, (HEAD_BYTES,) uint8, by record."""
         self.rows: dict[int, Vector] = {}
-        """(num_rows, size): their content."""
+        """(num_rows, size): content of the records on this host, by record."""
         for record, owner in enumerate(owners):
             if owner not in process.on_host:
                 continue
@@ -101,18 +107,24 @@ class Memory:
         #: A body has all rows of a record, or the indices of all its elements.
         body_bytes = max(num_rows * row_bytes, 8 * self._largest_size)
         self._message_bytes = serving.HEADER_BYTES + body_bytes
+        #: Error of the thread that serves other hosts.
         self._error: BaseException | None = None
         self._peers = Peers({}, [])
         # A daemon, since nothing stops the thread after a failed training.
         self._thread = threading.Thread(target=self._serve, name="serving", daemon=True)
 
     def open(self, *, network: str | None) -> None:
-        """Let others reach the records, which are filled in; `network`: see `peers.connect`."""
+        """Let others reach the records, which are filled in; all ranks together.
+
+        If there are several hosts, it connects the ranks, and starts the thread that answers their
+        requests. `network`: see `peers.connect`.
+        """
         self.process.host.Barrier()
         if self.process.is_one_host:
             return
         self._peers = connect(self.process, servers=sorted(set(self._owners)), network=network)
         polled = [serving.poll_entry(connection.fileno()) for connection in self._peers.serving]
+        # One row for each connection, and one for this rank.
         num_rows = len(polled) + 1
         self._connections = serving.Connections(
             polled=np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
@@ -129,6 +141,7 @@ class Memory:
 
     def free(self) -> None:
         """Close the connections, which ends the thread, and free the memory, all ranks together."""
+        # The other side may have closed before.
         for connection in self._peers.serving:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -154,9 +167,10 @@ class Memory:
         body: Sequence[Vector] = (),
         has_answer: bool = True,
     ) -> Vector:
-        """Send a request about a record of another host.
+        """Send a request about a record of another host, and wait for its answer.
 
-        The arguments are fields of `serving.HEADER`.
+        The arguments but `body` and `has_answer` are fields of `serving.HEADER`. `body`: arrays
+        that follow the header. `has_answer`: whether the owner answers requests of this kind.
 
         Returns:
             The header of the answer, if there is one.
@@ -164,6 +178,7 @@ class Memory:
         Raises:
             MPI.Exception: The owner of the record is lost.
         """
+        # The arrays of the body lie behind the header without gaps.
         end = serving.HEADER_BYTES
         for array in body:
             self._message[end : end + array.nbytes] = array.view(np.uint8)
@@ -187,14 +202,21 @@ class Memory:
         return header
 
     def body(self, dtype: Any) -> Vector:
-        """Return the elements behind the header of the last answer."""
+        """Return what is behind the header of the last answer, as elements of a type; a view.
+
+        It has room for the longest body, so the answer is only its beginning.
+        """
         values: Vector = self._message[serving.HEADER_BYTES :].view(dtype)
         return values
 
     def average(self, partner: int, vector: Vector, head: Vector) -> bool:
-        """Average a vector with that of a rank of another host.
+        """Average a vector of this rank with that of a rank of another host.
 
-        Returns whether the rank is not lost.
+        The vector is sent as it is now. The answer is half of the difference, which this rank
+        subtracts from the vector as it is then.
+
+        Returns:
+            False if the rank is lost, and nothing was averaged.
         """
         if partner not in self._peers.asking:
             return False
@@ -206,7 +228,10 @@ class Memory:
         return True
 
     def _ask(self, rank: int, *, has_answer: bool = True) -> int:
-        """Send the request in the message and wait for its answer: DONE or LOST."""
+        """Send the request in the message, and wait for its answer; return DONE or LOST.
+
+        The connection to a rank that is lost is closed and forgotten.
+        """
         connection = self._peers.asking.get(rank)
         if connection is None:
             return serving.LOST
@@ -230,6 +255,7 @@ class Memory:
         return state
 
     def _serve(self) -> None:
+        """Answer the requests of other hosts until the connections close; keep an error."""
         try:
             serving.serve(self._connections, self._served)
         except BaseException as error:  # noqa: BLE001 - the owner raises it
@@ -238,13 +264,18 @@ class Memory:
 
 def _aligned(num_bytes: int) -> int:
     """Round up to whole cache lines."""
+    # A floor division of the negative number rounds up.
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _share_regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None, list[Vector]]:
-    """Return the window, and the bytes of each rank of a host.
+    """Make memory that the ranks of a host share, `num_bytes` of each rank, filled with 0.
 
-    A rank that shares with nobody needs no window.
+    `comm`: the ranks of the host; all call it together.
+
+    Returns:
+        The window, an object of MPI that owns the memory, and the bytes of each rank. A rank that
+        shares with nobody needs no window.
     """
     if comm.size == 1:
         # numpy aligns to 16 bytes only.
@@ -263,14 +294,16 @@ def _share_regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None,
     finally:
         info.Free()
     regions = [np.frombuffer(window.Shared_query(rank)[0], np.uint8) for rank in range(comm.size)]
+    # Each rank clears its own part.
     regions[comm.rank][:] = 0
     return window, regions
 
 
 def _require_room(comm: MPI.Intracomm, num_bytes: int) -> None:
-    """Check the free memory first.
+    """Raise LaunchError on all ranks of a host if their memory does not fit.
 
-    Without room, Open MPI fails on one rank while others wait, or crashes later.
+    Without this check, Open MPI fails on one rank while others wait, or crashes later. It makes the
+    memory as a file in a folder, whose free space counts.
     """
     folder = Path(os.environ.get(_FOLDER_VARIABLE, _SHARED_MEMORY))
     if not folder.exists() and str(folder) == _SHARED_MEMORY:
@@ -278,6 +311,7 @@ def _require_room(comm: MPI.Intracomm, num_bytes: int) -> None:
     num_bytes_of_all = comm.allreduce(num_bytes)
     free_bytes = shutil.disk_usage(folder).free if folder.exists() else 0
     lacks_room = free_bytes < num_bytes_of_all
+    # All ranks must raise if one does; LOR is the logical or.
     if comm.allreduce(lacks_room, op=load_mpi().LOR):
         raise LaunchError(
             f"workers of one host share {num_bytes_of_all} bytes of memory through {folder}, where "

@@ -31,9 +31,12 @@ _SUMS_NAP_SECONDS: Final = 1e-4
 class MpiTransport(Transport):
     """A transport over MPI; its coroutines block and never suspend (see `run_now`).
 
-    `comm`: the ranks; None: all ranks of the job. `network`: network between hosts; see
-    `peers.connect`. `shares_memory`: whether ranks of a host share memory; else they use sockets,
-    as between hosts.
+    Args:
+        comm: The ranks; None: all ranks of the job.
+        background: Whether sums, and pushes to a server, have a thread beside the computation.
+        network: Network between hosts; see `peers.connect`.
+        shares_memory: Whether ranks of a host share memory; else they use sockets, as between
+            hosts.
     """
 
     def __init__(
@@ -54,15 +57,17 @@ class MpiTransport(Transport):
         self.process = MpiProcess(self.comm, shares_memory=shares_memory)
         self._mpi_lock = self.process.mpi_lock
         self._background = background
+        # Without support for threads by MPI, sums advance only while a worker waits for one.
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
         self._sums_thread = BackgroundThread("sums") if background and can_have_threads else None
-        #: Counters in the memory of rank 0. Synchronous methods need none, and no sockets between
-        #: hosts.
+        #: Counters of all workers, in the memory of rank 0, from `open_counters` on. Synchronous
+        #: methods need none, and so no sockets between hosts.
         self._shared_counters: Memory | None = None
         self._waits = _CollectiveWaits(self.comm, self._mpi_lock)
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
+        """Replace the vector by its sum over all ranks, and estimate the time of waiting in it."""
         started = perf_counter()
         with self._mpi_lock:
             self.comm.Allreduce(self._mpi.IN_PLACE, vector)
@@ -84,7 +89,10 @@ class MpiTransport(Transport):
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Start to send and receive at once."""
+        """Begin to send the vector to the ranks `neighbours`, and to receive theirs, at once.
+
+        The result is awaited for the received vectors, in the order of `neighbours`.
+        """
         received = [np.empty_like(vector) for _ in neighbours]
         with self._mpi_lock:
             requests = [
@@ -97,6 +105,7 @@ class MpiTransport(Transport):
     async def _finish_exchange(
         self, requests: list[MPI.Request], received: list[Vector]
     ) -> list[Vector]:
+        """Wait for all messages of an exchange, and return the received vectors."""
         started = perf_counter()
         with self._mpi_lock:
             # A large message leaves only when the neighbour is ready for it, so this is waiting
@@ -106,14 +115,14 @@ class MpiTransport(Transport):
         return received
 
     async def shared_vector(self, vector: Vector) -> MpiSharedVector:
-        """Make the vectors of all ranks accessible to each other."""
+        """Make a shared vector of each rank, which all others can reach; all ranks together."""
         await self.open_counters()
         with self._mpi_lock:
             return MpiSharedVector(self.process, vector, network=self._network)
 
     @override
     async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
-        """Make the server."""
+        """Make the server, with shards in the memory of the ranks; all ranks together."""
         await self.open_counters()
         layout = Layout(content.shape[-1], shards, world_size=self.world_size)
         with self._mpi_lock:
@@ -123,7 +132,11 @@ class MpiTransport(Transport):
 
     @override
     async def open_counters(self) -> None:
-        """Wait for all, who may come minutes apart, and make the counters."""
+        """Make the counters, once, in the memory of rank 0; all ranks together.
+
+        They may come minutes apart, and wait for each other first, since a connection waits for
+        seconds only.
+        """
         self.process.wait_for_all()
         if self._shared_counters is None:
             with self._mpi_lock:
@@ -132,7 +145,10 @@ class MpiTransport(Transport):
 
     @override
     async def count(self, counter: CounterName, amount: int) -> int:
-        """Add without the help of rank 0."""
+        """Add to a counter without the help of rank 0, and return its value after that.
+
+        The ranks of its host add in shared memory; for others, the thread of rank 0 adds.
+        """
         memory, element = self._shared_counters, COUNTERS.index(counter)
         if memory is None:
             raise AssertionError("open_counters() was not awaited")
@@ -144,7 +160,7 @@ class MpiTransport(Transport):
         return old_count + amount
 
     def abort(self) -> None:
-        """End all ranks now."""
+        """End all ranks of the job now, also those that wait inside MPI."""
         # Wait for a limited time: the other thread may wait for a lost rank.
         self._mpi_lock.acquire(timeout=_ABORT_GRACE_SECONDS)
         self.comm.Abort(1)
@@ -161,7 +177,7 @@ class MpiTransport(Transport):
 
 
 class _CollectiveWaits:
-    """How much of the time of an all-reduce is waiting for the last rank.
+    """Estimates how much of the time of an all-reduce is waiting for the last rank.
 
     Ranks leave an all-reduce together, and the last to enter waits for nobody. So the shortest of
     its times is that of the communication, and the rest of a longer one is waiting. The ranks
@@ -170,22 +186,26 @@ class _CollectiveWaits:
     """
 
     _EVERY: Final = 16
+    """The ranks compare the times of this number of first all-reduces, then of every 16th one."""
     _FADING: Final = 0.95
+    """Weight of the earlier all-reduces at each new one that is compared."""
 
     def __init__(self, comm: MPI.Intracomm, mpi_lock: threading.Lock) -> None:
         self._comm, self._mpi_lock = comm, mpi_lock
         self._min = load_mpi().MIN
+        #: (1,) each: this rank's time, and the shortest time of all [s].
         self._seconds, self._shortest = np.zeros(1), np.zeros(1)
         self._num_calls = 0
-        #: Fading sums over the all-reduces that were compared.
+        #: Sums of times and of waits over the all-reduces that were compared; old ones fade [s].
         self._sum_of_seconds = self._sum_of_waits = 0.0
 
     def wait_seconds(self, seconds: float) -> float:
-        """Return the time spent waiting in an all-reduce that took `seconds`.
+        """Return the time spent waiting in an all-reduce that took `seconds` [s].
 
-        All ranks call it after each.
+        All ranks call it after each all-reduce, since some of these calls compare the times of all.
         """
         self._num_calls += 1
+        # Between two comparisons, the fraction of waiting is that of the compared ones.
         if self._num_calls > self._EVERY and self._num_calls % self._EVERY:
             return seconds * self._sum_of_waits / self._sum_of_seconds
         self._seconds[0] = seconds
@@ -198,7 +218,7 @@ class _CollectiveWaits:
 
 
 class MpiServer(ParameterServer):
-    """A parameter server whose shards lie in the memory of their owners.
+    """A parameter server whose shards lie in the memory of their owners, which are ranks of MPI.
 
     Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's
     help. For ranks of other hosts, the compiled thread of the owner does this: lock (answered at
@@ -224,11 +244,13 @@ class MpiServer(ParameterServer):
         super().__init__(
             layout, content, rank=process.comm.rank, now=perf_counter, background=self._thread
         )
+        # One record a shard; a rank fills in those that it owns.
         self._memory = Memory(
             process, layout.owners, layout.sizes, content.dtype, num_rows=len(self._buffer)
         )
         for shard, rows in self._rows.items():
             self._memory.rows[shard][:] = rows
+        # From here on, the base class reads and writes the shared memory of this host.
         self._rows = self._memory.rows
         self._clocks = {
             shard: counters_of(head)[CLOCK:] for shard, head in self._memory.heads.items()
@@ -237,7 +259,7 @@ class MpiServer(ParameterServer):
 
     @override
     async def close(self) -> None:
-        """Close the server; ranks that come early serve the others until all are here."""
+        """Free the server; ranks that come early serve the others until all are here."""
         if self._thread is not None:
             self._thread.close()
         self.waited += self._memory.process.wait_for_all()
@@ -248,12 +270,14 @@ class MpiServer(ParameterServer):
 
     @override
     async def _lock(self, shard: int) -> None:
+        """Wait for the lock of a shard; on another host, by asking again and again."""
         if shard in self._rows:
             lock(self._memory.heads[shard])
         else:
             poll_until(lambda: self._try_lock(shard))
 
     def _try_lock(self, shard: int) -> bool:
+        """Lock a shard if it is free, and return whether it was."""
         if shard in self._rows:
             return try_lock(self._memory.heads[shard])
         answer = self._memory.request(shard, serving.LOCK)
@@ -268,6 +292,7 @@ class MpiServer(ParameterServer):
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
+        """Return whether a worker has the lock of a shard, by trying to lock it."""
         is_free = self._try_lock(shard)
         if is_free:
             await self._unlock(shard)
@@ -275,6 +300,10 @@ class MpiServer(ParameterServer):
 
     @override
     async def _read_shard(self, shard: int, out: Vector, indices: Vector | None) -> int:
+        """Copy the first rows of a locked shard into `out`, from memory or by a request.
+
+        `indices`: elements of the shard to copy; None: all. Returns the shard's clock.
+        """
         if shard in self._rows:
             return await super()._read_shard(shard, out, indices)
         if indices is None:
@@ -291,7 +320,11 @@ class MpiServer(ParameterServer):
     async def _write_shard(
         self, shard: int, rows: Vector, indices: Vector | None, clock: int
     ) -> None:
-        """Write the elements of the last `_read_shard`."""
+        """Write all rows of a locked shard, and its clock, into memory or by a request.
+
+        A request changes the elements of the last `_read_shard`, which the owner remembers, so
+        `indices` are not sent again.
+        """
         if shard in self._rows:
             await super()._write_shard(shard, rows, indices, clock)
         else:
@@ -301,10 +334,10 @@ class MpiServer(ParameterServer):
 
 
 class MpiSum(PendingSum):
-    """A sum over all ranks that has begun.
+    """A sum over all ranks that has begun, and that replaces the vector when it arrives.
 
-    `thread`: lets MPI advance the sum, since it does so only within a call; None: the sum advances
-    while the worker waits.
+    `worker`: the transport whose `waited` grows by the time of `wait`. `thread`: lets MPI advance
+    the sum, since it does so only within a call; None: the sum advances while the worker waits.
     """
 
     def __init__(
@@ -316,7 +349,9 @@ class MpiSum(PendingSum):
         thread: BackgroundThread | None,
     ) -> None:
         self._process, self._worker, self._vector = process, worker, vector
+        #: Error of MPI, such as a lost rank.
         self._error: MPI.Exception | None = None
+        #: Whether the sum has arrived or failed; only `_has_finished` sets it.
         self._has_ended = False
         with process.mpi_lock:
             self._request = process.comm.Iallreduce(load_mpi().IN_PLACE, vector)
@@ -334,12 +369,13 @@ class MpiSum(PendingSum):
             raise self._error
 
     async def _advance(self) -> None:
+        """Call MPI again and again until the sum has arrived or failed."""
         # A call for one sum advances all.
         while not self._has_finished():
             sleep(_SUMS_NAP_SECONDS)
 
     def _has_finished(self) -> bool:
-        """Let MPI advance the sum; returns whether it has arrived or failed."""
+        """Let MPI advance the sum; return whether it has arrived or failed."""
         with self._process.mpi_lock:
             if not self._has_ended:
                 try:

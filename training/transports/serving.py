@@ -46,6 +46,7 @@ from training.transports.kernels import (
     without_gil,
 )
 
+#: The fields at the beginning of a request and of its answer; the body follows them.
 HEADER: Final = np.dtype(
     [
         ("kind", np.int64),  # of the request, or the state that answers it
@@ -59,19 +60,23 @@ HEADER: Final = np.dtype(
     ]
 )
 HEADER_BYTES: Final = HEADER.itemsize
-#: Kinds of requests; answers have the states of `kernels`, or `VECTOR` with a vector.
+#: Kinds of requests. An answer has one of the states of `kernels` as its kind, or `VECTOR` where a
+#: vector follows.
 AVERAGE, READ, FETCH_AND_ADD, LOCK, UNLOCK, GET, PUT, VECTOR = range(11, 19)
-#: Further states of a request.
+#: Further states of a request: no answer yet; and the other side is gone.
 WAITING, LOST = 21, 22
 
-#: Progress of a connection: bytes sent, bytes to send, bytes received; 1 + the record that is
-#: locked for the other side; and the number of its elements that the other side got, -1 for all.
+#: Positions in the progress of a connection, and their number: bytes sent, bytes to send, bytes
+#: received; 1 + the record that is locked for the other side, or 0; and the number of its elements
+#: that the other side got, -1 for all.
 SENT, TO_SEND, NUM_RECEIVED, LOCKED, NUM_INDICES, NUM_PROGRESS = range(6)
 
 #: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, then the
 #: requested and the returned events.
 POLL_WORDS: Final = 4
+#: Positions of the requested and of the returned events.
 _EVENTS, _RETURNED_EVENTS = 2, 3
+#: Returned events that mean a broken connection.
 _BROKEN: Final = POLLERR | POLLHUP | POLLNVAL
 _AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _poll = external("poll", types.int32, types.uintp, types.uintp, types.int32)
@@ -80,18 +85,21 @@ _send = external("send", types.intp, types.int32, types.uintp, types.uintp, type
 
 
 class Served(NamedTuple):
-    """The memory of a rank, for compiled code."""
+    """The memory of a rank, for compiled code: its records one after the other.
+
+    A record is a head (mutex and counters), then its rows.
+    """
 
     memory: Array
     """Its bytes."""
     values: Array
-    """The same, as elements."""
+    """The same bytes, as elements of the vectors' type."""
     sizes: Array
     """(num_records,): the number of elements in a row of each record."""
     strides: Array
-    """From the beginning of a record to the next one, and from a row to the next one [bytes]."""
+    """(2,) from the beginning of a record to the next one, and from a row to the next [bytes]."""
     half: Array
-    """0.5 of the type of the elements; 0 for integers."""
+    """(1,) 0.5 in the type of the elements; 0 for integers, which are never averaged."""
 
 
 class Connections(NamedTuple):
@@ -101,15 +109,20 @@ class Connections(NamedTuple):
     """
 
     polled: Array
+    """(n, POLL_WORDS) int16: the poll entries of the n connections."""
     messages: Array
-    """Message of each connection, in bytes."""
+    """(n + 1, message_bytes) uint8: request or answer of each connection."""
     progress: Array
+    """(n + 1, NUM_PROGRESS) int64: how far each message has come."""
     indices: Array
-    """Elements of the locked record that each partner got."""
+    """(n + 1, largest record) int64: elements of the locked record that each partner got."""
 
 
 def poll_entry(descriptor: int) -> Array:
-    """Return a poll entry that waits for something to read."""
+    """Return a poll entry, (POLL_WORDS,) int16, that waits for something to read.
+
+    `descriptor`: the number by which the system knows the socket.
+    """
     entry = np.zeros(POLL_WORDS, np.int16)
     entry.view(np.int32)[0] = descriptor
     entry[_EVENTS] = POLLIN
@@ -118,12 +131,15 @@ def poll_entry(descriptor: int) -> Array:
 
 @without_gil
 def _head_of(served: Served, record: int) -> Array:
+    """Return the head of a record, (HEAD_BYTES,) uint8, as a view."""
     start = record * served.strides[0]
     return served.memory[start : start + HEAD_BYTES]
 
 
 @without_gil
 def _row_of(served: Served, record: int, row: int) -> Array:
+    """Return a row of a record, (size of the record,), as a view."""
+    # Position of the row in bytes, then in elements.
     start = HEAD_BYTES + record * served.strides[0] + row * served.strides[1]
     first = start // served.values.itemsize
     return served.values[first : first + served.sizes[record]]
@@ -131,9 +147,16 @@ def _row_of(served: Served, record: int, row: int) -> Array:
 
 @without_gil
 def _answer(served: Served, message: Array, progress: Array, indices: Array) -> int:
-    """Do what a complete request asks, and write the answer into it.
+    """Do what a complete request asks, and overwrite its message by the answer.
 
-    Returns the number of its bytes.
+    Args:
+        served: The memory of this rank.
+        message: The request: header, then body.
+        progress: (NUM_PROGRESS,) of the connection; LOCK, GET and UNLOCK change it.
+        indices: Elements that the last GET named, for the PUT that follows it.
+
+    Returns:
+        The number of bytes of the answer; 0 for requests that have none.
     """
     header = message[:HEADER_BYTES].view(HEADER)[0]
     kind, record = header.kind, header.record
@@ -141,6 +164,7 @@ def _answer(served: Served, message: Array, progress: Array, indices: Array) -> 
     body = message[HEADER_BYTES:].view(served.values.dtype)
     state, body_bytes = DONE, 0
     if kind == AVERAGE:
+        # The body is the partner's vector, and becomes the difference that the partner subtracts.
         lock(head)
         if add_half_difference(vector, body[: vector.size], served.half):
             counters_of(head)[RECEIVED] += 1
@@ -167,7 +191,7 @@ def _answer(served: Served, message: Array, progress: Array, indices: Array) -> 
         _copy_rows(served, record, header.num_rows, body, progress, indices, True)
         counters_of(head)[CLOCK] = header.clock
         return 0
-    else:
+    else:  # UNLOCK
         progress[LOCKED] = 0
         unlock(head)
         return 0
@@ -178,7 +202,10 @@ def _answer(served: Served, message: Array, progress: Array, indices: Array) -> 
 
 @without_gil
 def _remember_indices(num_indices: int, message: Array, progress: Array, indices: Array) -> None:
-    """Remember the elements that a GET names, for the PUT that follows it."""
+    """Copy the elements that a GET names from its body, for the PUT that follows it.
+
+    `num_indices`: their number; -1 for all elements, which a GET does not name.
+    """
     progress[NUM_INDICES] = num_indices
     named = message[HEADER_BYTES:].view(np.int64)
     for k in range(num_indices):
@@ -195,8 +222,9 @@ def _copy_rows(
     indices: Array,
     writes_record: bool,
 ) -> int:
-    """Copy elements of the rows of a record, one row after the other; returns their number.
+    """Copy elements of the first rows of a record, one row after the other; return their number.
 
+    `body`: has these elements without gaps. `progress`, `indices`: which elements of each row.
     `writes_record`: whether they are copied from the body into the record, else the other way.
     """
     copies_all = progress[NUM_INDICES] < 0
@@ -216,7 +244,12 @@ def _copy_rows(
 
 @without_gil
 def finish_average(message: Array, vector: Array, head: Array) -> None:
-    """Apply the answer to an average: this side loses what the other gained."""
+    """Apply the answer to an average with another host: subtract what the partner's vector gained.
+
+    An answer without a vector means that the average was refused, which is counted.
+
+    `message`: the answer. `vector`, `head`: the record of this rank.
+    """
     header = message[:HEADER_BYTES].view(HEADER)[0]
     counters = counters_of(head)
     lock(head)
@@ -232,7 +265,7 @@ def finish_average(message: Array, vector: Array, head: Array) -> None:
 
 @without_gil
 def _send_remaining(descriptor: int, message: Array, progress: Array) -> bool:
-    """Send the remaining bytes of a message without waiting; returns whether all are sent."""
+    """Send what the system takes of a message without waiting; return whether all is sent."""
     num_sent = _send(
         descriptor,
         message.ctypes.data + progress[SENT],
@@ -246,8 +279,15 @@ def _send_remaining(descriptor: int, message: Array, progress: Array) -> bool:
 
 @without_gil
 def _receive(descriptor: int, message: Array, progress: Array, returned_events: int) -> int:
-    """Receive without waiting; returns DONE for a complete message, WAITING, or LOST."""
+    """Receive what has arrived of a message without waiting.
+
+    `returned_events`: those of the poll, which tell a broken connection from one without data.
+
+    Returns:
+        DONE for a complete message, WAITING for an incomplete one, or LOST.
+    """
     while True:
+        # The header comes first, since it says how long the body is.
         num_expected = HEADER_BYTES
         if progress[NUM_RECEIVED] >= HEADER_BYTES:
             num_expected += message[:HEADER_BYTES].view(HEADER)[0].body_bytes
@@ -259,6 +299,7 @@ def _receive(descriptor: int, message: Array, progress: Array, returned_events: 
             num_expected - progress[NUM_RECEIVED],
             _AT_ONCE,
         )
+        # 0 bytes mean that the other side has closed; less, that none is there or an error.
         if num_new <= 0:
             return LOST if num_new == 0 or returned_events & _BROKEN else WAITING
         progress[NUM_RECEIVED] += num_new
@@ -266,7 +307,7 @@ def _receive(descriptor: int, message: Array, progress: Array, returned_events: 
 
 @without_gil
 def prepare(message: Array, progress: Array) -> None:
-    """Prepare a request for `ask`; its header and body are written."""
+    """Set the progress of a request, whose header and body are written, to its beginning."""
     progress[SENT] = 0
     progress[TO_SEND] = HEADER_BYTES + message[:HEADER_BYTES].view(HEADER)[0].body_bytes
     progress[NUM_RECEIVED] = 0
@@ -281,7 +322,17 @@ def ask(
     milliseconds: int,
     has_answer: bool,
 ) -> int:
-    """Send the rest of a request and receive its answer.
+    """Send the rest of a request and receive its answer, into the same message.
+
+    After WAITING, a further call continues where this one stopped.
+
+    Args:
+        descriptor: The number of the socket.
+        polled: (POLL_WORDS,) room for a poll entry.
+        message: The request, then its answer.
+        progress: (NUM_PROGRESS,) how far both have come; see `prepare`.
+        milliseconds: Longest time to wait for an event.
+        has_answer: Whether the request has an answer; else it is done once it is sent.
 
     Returns:
         DONE, LOST, or WAITING after this time without any event.
@@ -293,6 +344,7 @@ def ask(
             is_sent = _send_remaining(descriptor, message, progress)
         if is_sent and not has_answer:
             return DONE
+        # A request that is not sent also waits for room in the socket.
         polled[_EVENTS] = POLLIN if is_sent else POLLIN | POLLOUT
         if _poll(polled.ctypes.data, 1, milliseconds) <= 0:
             return WAITING
@@ -308,12 +360,14 @@ def serve(connections: Connections, served: Served) -> None:
     polled = connections.polled
     num_open = polled.shape[0]
     while num_open:
+        # -1: wait without a limit of time.
         _poll(polled.ctypes.data, polled.shape[0], -1)
         for slot in range(polled.shape[0]):
             if not polled[slot, _RETURNED_EVENTS]:
                 continue
             state = _serve_connection(connections, slot, served)
             if state == LOST:
+                # The poll ignores entries with the descriptor -1.
                 polled[slot].view(np.int32)[0] = -1
                 polled[slot, _RETURNED_EVENTS] = 0
                 num_open -= 1
@@ -323,7 +377,11 @@ def serve(connections: Connections, served: Served) -> None:
 def _serve_connection(connections: Connections, slot: int, served: Served) -> int:
     """Send and receive on a connection what is possible without waiting.
 
-    Returns LOST if it is broken.
+    A complete request is answered at once. If the connection is broken, the record that its other
+    side had locked is unlocked.
+
+    Returns:
+        LOST if it is broken; else DONE after an answer, or WAITING.
     """
     entry = connections.polled[slot]
     message, progress = connections.messages[slot], connections.progress[slot]
@@ -337,6 +395,7 @@ def _serve_connection(connections: Connections, slot: int, served: Served) -> in
         progress[TO_SEND] = _answer(served, message, progress, connections.indices[slot])
         progress[NUM_RECEIVED] = 0
         progress[SENT] = 0
+        # The other side sends no request before it has the answer, so there is nothing to read.
         is_sent = progress[TO_SEND] == 0 or _send_remaining(descriptor, message, progress)
         entry[_EVENTS] = POLLIN if is_sent else POLLOUT
     elif state == LOST and progress[LOCKED]:
@@ -345,7 +404,11 @@ def _serve_connection(connections: Connections, slot: int, served: Served) -> in
 
 
 def compile_all(dtype: type[np.generic]) -> None:
-    """Compile the kernels of vectors of a type, without calling them."""
+    """Compile the kernels of vectors of a type, without calling them.
+
+    Numba compiles a function for the types of its arguments. So arrays of the right types stand for
+    the arguments, whatever their sizes.
+    """
     vector = np.zeros(1, dtype)
     head = np.zeros(HEAD_BYTES, np.uint8)
     seconds = np.zeros(1)
