@@ -32,8 +32,10 @@ class ModelState(NamedTuple):
 class FlatVectors(VectorModel):
     """A model whose parameters and gradients live in one vector each.
 
+    The methods copy them to and from vectors of numpy on the host; see `VectorModel`.
+
     `flat`: (num_parameters,) trained parameters, on any device. `gradient`: (num_parameters,) their
-    gradients.
+    gradients, on the same device.
     """
 
     def __init__(self, flat: nn.Parameter, gradient: Tensor) -> None:
@@ -79,7 +81,10 @@ class FlatVectors(VectorModel):
 
     @override
     def gradient_is_finite(self) -> bool:
-        """On a GPU, copy one number to the host."""
+        """Return whether all elements of the gradient are finite.
+
+        On a GPU, only the sum of their squares is copied to the host: it is finite if they are.
+        """
         if self._host_gradient is not None:
             return is_finite(self._host_gradient)
         return math.isfinite(float(torch.dot(self.gradient, self.gradient)))
@@ -106,8 +111,10 @@ class FlatModel(FlatVectors):
                 f"{type(module).__name__} has no parameter to train: it has none, or all have "
                 f"requires_grad=False. Leave requires_grad as it is for at least one layer."
             )
+        # The vector gets a copy of all parameters, one behind the other.
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         super().__init__(nn.Parameter(vector), torch.zeros_like(vector))
+        # Each parameter becomes a view of its part, so layers and vector share memory.
         start = 0
         for parameter in parameters:
             stop = start + parameter.numel()
@@ -131,7 +138,10 @@ class FlatModel(FlatVectors):
         return np.concatenate(arrays)
 
     def write_buffers(self, values: Vector) -> None:
-        """Overwrite the network's buffers; integers are rounded."""
+        """Overwrite the network's buffers by the elements of a vector of `buffers`, in their order.
+
+        Integers are rounded, since a mean over workers need not be whole.
+        """
         start = 0
         for buffer in self._buffers:
             stop = start + buffer.numel()
@@ -154,7 +164,10 @@ class FlatModel(FlatVectors):
 
 
 def _changing_buffers(module: nn.Module) -> Iterator[Tensor]:
-    """The buffers that training can change: all but constants."""
+    """Yield the buffers that training can change, such as running means of batch norm.
+
+    Left out are those of layers whose buffers are constants.
+    """
     for submodule in module.modules():
         if not isinstance(submodule, (LeptonFrame, Standardize)):
             yield from submodule.buffers(recurse=False)

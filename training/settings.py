@@ -204,6 +204,7 @@ class TrainSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _keys_suit_each_other(self) -> Self:
+        """Refuse keys that contradict each other, with all contradictions in one message."""
         problems = [
             *self._problems_of_method(),
             *self._problems_of_launcher_args(),
@@ -214,7 +215,7 @@ class TrainSettings(SettingsSection):
         return self
 
     def _problems_of_method(self) -> Iterator[str]:
-        """Contradictions between the method and other keys."""
+        """Yield a sentence for each contradiction between the method and other keys."""
         name, traits = self.algorithm.name, self.traits
         needs_one_worker = traits.single_worker and self.workers != 1
         if needs_one_worker:
@@ -222,6 +223,7 @@ class TrainSettings(SettingsSection):
                 f"algorithm {name} runs on one worker, not {self.workers}; use {_DEFAULT} or "
                 f"another method for several"
             )
+        # A method with a momentum of its own leaves one value only to some keys.
         required = [
             f"train.{key}={value}"
             for key, value in traits.required_values.items()
@@ -249,7 +251,9 @@ class TrainSettings(SettingsSection):
             )
 
     def _problems_of_launcher_args(self) -> Iterator[str]:
+        """Yield a sentence for each argument that sets the number of ranks: `workers` does that."""
         options_of_ranks = {"-n", "-np", "-c", "--n", "--np", "--ntasks"}
+        # For `srun`, `-c` is the number of cores of a rank.
         if self.launcher == "srun":
             options_of_ranks = {"-n", "--ntasks"}
         for argument in self.launcher_args:
@@ -261,6 +265,7 @@ class TrainSettings(SettingsSection):
                 )
 
     def _problems_of_schedule(self) -> Iterator[str]:
+        """Yield a sentence for each change of the learning rate that the run would not reach."""
         schedule = self.schedule
         if schedule.warmup_epochs > self.epochs:
             yield (
@@ -276,7 +281,7 @@ class TrainSettings(SettingsSection):
 
     @property
     def counters(self) -> list[str]:
-        """Names in the records of the actions that a training with these settings counts."""
+        """Names, in the records of a run, of the actions that these settings let it count."""
         names = [*self.algorithm.counters]
         if self.slowmo is not None:
             names.append("slowmo_steps")
@@ -289,13 +294,14 @@ class TrainSettings(SettingsSection):
     def check_one_worker(self) -> None:
         """Refuse one worker where a setting needs several.
 
-        a config may leave their number to `--workers`.
+        This is no part of the validation, since a config may leave their number to `--workers`.
 
         Raises:
             IdleSettingError: There is such a setting; the message names all.
         """
         if self.workers > 1:
             return
+        # Each setting, with whether it has an effect for several workers only.
         needs_several = {
             f"algorithm: {self.algorithm.name}": self.algorithm.traits.needs_others,
             f"staleness_bound: {self.staleness_bound}": self.staleness_bound is not None,
@@ -311,37 +317,44 @@ class TrainSettings(SettingsSection):
 
     @property
     def traits(self) -> Traits:
-        """The traits of the method, with SlowMo and the bound on staleness."""
+        """The traits of the method, as SlowMo and the bound on staleness change them.
+
+        Both make all workers take the same number of steps; SlowMo only if it averages exactly.
+        """
         averages_exactly = self.slowmo is not None and self.slowmo_is_exact
         if averages_exactly or self.staleness_bound is not None:
             return replace(self.algorithm.traits, equal_steps=True)
         return self.algorithm.traits
 
     def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
-        """Return the JSON values of the keys that can change the result, without excluded ones."""
+        """Return the JSON values of the keys that can change the result, by key.
+
+        Left out are the keys that change the speed only, and those of `exclude`.
+        """
         excluded: dict[str, Any] = dict.fromkeys([*self.SPEED_ONLY, *exclude], True)
         excluded["algorithm"] = set(self.algorithm.SPEED_ONLY)
         return self.model_dump(mode="json", exclude=excluded)
 
     @property
     def has_static_shards(self) -> bool:
-        """Whether an epoch's row groups are divided among the workers beforehand.
+        """Whether an epoch's row groups are divided among the workers beforehand, in equal shares.
 
-        Else they draw work units.
+        Else each worker draws the next work unit, a few row groups, when it is ready.
         """
         return self.traits.equal_steps or self.sharding == "static"
 
     @property
     def effective_learning_rate(self) -> float:
-        """The optimiser's learning rate, scaled by the linear rule (Goyal et al.
-
-        2017) where it applies.
-        """
+        """The optimiser's learning rate: `learning_rate` times `rate_scale`."""
         return self.learning_rate * self.rate_scale
 
     @property
     def rate_scale(self) -> int:
-        """Factor of the linear rule on the learning rate; 1 where the rule does not apply."""
+        """Factor of the linear rule on the learning rate (Goyal et al. 2017).
+
+        It is the number of workers where they share one step of SGD, and 1 where the rule does not
+        apply.
+        """
         has_linear_rule = self.traits.linear_rate and self.optimizer is OptimizerName.SGD
         if has_linear_rule and self.scale_learning_rate:
             return self.workers
@@ -356,7 +369,11 @@ class TrainSettings(SettingsSection):
 
     @property
     def state_policy(self) -> StatePolicy:
-        """Treatment of the optimiser's state at exact averages."""
+        """Treatment of the optimiser's state at exact averages and outer steps.
+
+        It is the key `optimizer_state`. Without it, SlowMo resets the state of SGD, unless that is
+        at a server; all other states are kept.
+        """
         if self.optimizer_state is not None:
             return self.optimizer_state
         has_slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD

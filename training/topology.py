@@ -26,7 +26,10 @@ G = TypeVar("G", bound=Neighbours)
 
 
 def topology(name: str) -> Callable[[G], G]:
-    """Register a graph: a function of rank and world size that gives the neighbours of the rank.
+    """Return a decorator that registers a graph under a name for the key `topology` of a config.
+
+    The decorated function takes a rank and the number of ranks, and gives the neighbours of the
+    rank.
 
     Raises:
         ValueError: There is a graph of this name, or the function is no Python function.
@@ -59,7 +62,10 @@ def ring(rank: int, world_size: int) -> Iterable[int]:
 
 @topology("exponential")
 def exponential(rank: int, world_size: int) -> Iterable[int]:
-    """Neighbours are at distances 1, 2, 4, ... in both directions of a ring."""
+    """Neighbours are at distances 1, 2, 4, ... in both directions of a ring.
+
+    The distances are the powers of 2 below the world size.
+    """
     num_distances = (world_size - 1).bit_length()
     for power in range(num_distances):
         yield (rank + 2**power) % world_size
@@ -67,7 +73,11 @@ def exponential(rank: int, world_size: int) -> Iterable[int]:
 
 
 class Topology(NamedTuple):
-    """A graph with symmetric doubly stochastic weights."""
+    """A graph of workers with the weights by which each averages its neighbours' models.
+
+    The weights form a symmetric matrix whose rows and columns add up to 1 (doubly stochastic), so
+    an average by all workers keeps the mean of their models.
+    """
 
     neighbours: list[list[int]]
     """Neighbours of each worker in ascending order, without the worker itself."""
@@ -77,11 +87,11 @@ class Topology(NamedTuple):
 
 
 def make_topology(name: str, world_size: int) -> Topology:
-    """Make the graph with Metropolis-Hastings weights.
+    """Make the graph of this name for a number of ranks, with Metropolis-Hastings weights.
 
-    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The
-    matrix is symmetric and doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the
-    complete graph all weights are 1/m.
+    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours i and j, where a degree is a number of
+    neighbours; w_ii makes the sum of a row 1. The matrix is symmetric and doubly stochastic on any
+    graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1 / world_size.
 
     Raises:
         TrainingError: A rank is a neighbour of another one, which is no neighbour of the rank.
@@ -93,10 +103,12 @@ def make_topology(name: str, world_size: int) -> Topology:
         [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
     """
     neighbours_of_rank = TOPOLOGIES[name]
+    # A graph may name a rank several times, and the rank itself.
     neighbours = []
     for rank in range(world_size):
         distinct_ranks = {*neighbours_of_rank(rank, world_size)} - {rank}
         neighbours.append(sorted(distinct_ranks))
+    # The graphs of this module are symmetric; only those of plugins need the check.
     if code_module(neighbours_of_rank) != __name__:
         _require_symmetry(name, neighbours)
 
@@ -105,6 +117,7 @@ def make_topology(name: str, world_size: int) -> Topology:
     for rank, ranks in enumerate(neighbours):
         largest_degrees = np.maximum(degrees[rank], degrees[ranks]) if ranks else np.empty(0)
         neighbour_weights = (1 / (1 + largest_degrees)).tolist()
+        # The exact 1 / world_size has no rounding of a difference.
         is_connected_to_all = degrees[rank] == world_size - 1
         own_weight = 1 / world_size if is_connected_to_all else 1 - sum(neighbour_weights)
         weights.append([own_weight, *neighbour_weights])
@@ -112,6 +125,10 @@ def make_topology(name: str, world_size: int) -> Topology:
 
 
 def _require_symmetry(name: str, neighbours: Sequence[Collection[int]]) -> None:
+    """Raise TrainingError unless every neighbour is a rank that has the rank as neighbour too.
+
+    `neighbours`: the neighbours of each rank.
+    """
     world_size = len(neighbours)
     for rank, ranks in enumerate(neighbours):
         for neighbour in ranks:
