@@ -59,11 +59,11 @@ class Features(Stage):
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
-        """Also the features of plugins."""
+        """Return this stage, and the modules of plugins that compute features of their own."""
         return (*super().entry_points(config), *_plugin_modules())
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The section `features`, the classes, and what normalises the samples."""
+        """Return the section `features`, the classes, and what normalises the samples."""
         return {
             **flat_items(config.features, "features"),
             "classes": config.classes,
@@ -71,7 +71,12 @@ class Features(Stage):
         }
 
     def run(self, context: Context) -> Result:
-        """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
+        """Select events, compute their features, and write training, validation and test splits.
+
+        A first pass of Spark runs the kernels, the functions that select events and compute
+        features. A second one mixes the rows of all samples. Cutflow and histograms are written
+        beside the dataset.
+        """
         from features.distributions import HISTOGRAMS, save_histograms
 
         _check_labels(context)
@@ -87,7 +92,14 @@ class Features(Stage):
 
 
 def _make_features(context: Context, kernels: Path) -> FeaturesResult:
-    """Run both passes on Spark, each with a progress bar."""
+    """Run both passes on Spark, each with a progress bar.
+
+    The first pass computes the features of each file of events, the second one mixes their rows.
+
+    Args:
+        context: The context of the stage.
+        kernels: The folder for the results of the first pass.
+    """
     from features.spark_job import make_features
 
     config, ingested = context.config, context.upstream["ingest"]
@@ -97,7 +109,7 @@ def _make_features(context: Context, kernels: Path) -> FeaturesResult:
     with ExitStack() as progress:
 
         def count_on_bar(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
-            """A counter on a bar, which replaces the previous bar."""
+            """Return a counter that is shown on a new bar; the bar before it ends."""
             progress.close()
             bar = progress.enter_context(context.bar(label, "events"))
             return counted(spark, bar, num_events)
@@ -120,6 +132,7 @@ def _make_features(context: Context, kernels: Path) -> FeaturesResult:
 
 
 def _num_ingested(context: Context) -> int:
+    """Return the number of ingested events of all samples."""
     samples = context.upstream["ingest"].counters(IngestCounters).samples
     return sum(steps["events"] for steps in samples.values())
 
@@ -130,10 +143,11 @@ def _plugin_modules() -> set[str]:
 
 @contextmanager
 def _kernel_folder(context: Context) -> Iterator[Path]:
-    """Yield a new folder for kernel outputs, after those that nothing uses are removed.
+    """Yield a new folder for kernel outputs (computed features before they are mixed).
 
-    After a failure, its outputs are unused too. On object storage, it belongs to the version folder
-    there.
+    Before, kernel outputs that nothing uses are removed from the run folder. After a failure, the
+    new ones are removed too. On object storage, nothing is created or removed here: the folder
+    there belongs to the version.
     """
     folder = context.data_dir.parent / KERNELS / context.out_dir.name
     if is_remote(folder):
@@ -151,17 +165,19 @@ def _kernel_folder(context: Context) -> Iterator[Path]:
 
 
 def _check_labels(context: Context) -> None:
-    """Refuse events whose sample had another label when they were ingested, or has left the config.
+    """Refuse ingested events whose sample has another label in the config now, or is gone there.
 
-    Without its cross-section, all samples of its class would count by their numbers of events.
+    The label is the index of the class. A sample that is gone has no cross-section, so that all
+    samples of its class would count by their numbers of events.
 
     Raises:
-        MissingInputError: There is such a sample.
+        MissingInputError: There is such a sample, or a label for which there is no class.
     """
     config = context.config
     current_labels = {sample.name: (sample.label, sample.label_by) for sample in config.samples}
     for sample in context.upstream["ingest"].config.samples:
         name, label, label_by = sample["name"], sample["label"], sample.get("label_by", {})
+        # With `label_by`, a branch decides the label of each event; None stands for no class.
         part_labels = sample_labels(name, label, label_by).values()
         highest_label = max(part_label for part_label in part_labels if part_label is not None)
         is_same = current_labels.get(name) == (label, label_by)
@@ -175,9 +191,11 @@ def _check_labels(context: Context) -> None:
 
 
 def _reading(context: Context) -> dict[str, Any]:
-    """The settings by which `predict` reads further files: those of ingest.
+    """Return the settings of ingest that the dataset states, as JSON content.
 
-    Tree and branches of the samples are among them if all samples state the same.
+    The command `predict` reads further files by them. If all samples name the same tree and
+    branches, these are among them. Settings about speed, waiting, bad files, weights, copies and
+    pass-through columns are left out.
     """
     config = context.upstream["ingest"].config
     settings = IngestSettings.model_validate(config.ingest)
@@ -191,9 +209,11 @@ def _reading(context: Context) -> dict[str, Any]:
 def generated_samples(
     samples: Iterable[SampleSettings], ingested: Mapping[str, Any]
 ) -> dict[str, GeneratedSample]:
-    """The events that ingest read of each sample and class, with their normalisation.
+    """Return what ingest read of each sample and class, by name, with its normalisation.
 
-    `ingested` are the counters of ingest.
+    Args:
+        samples: The samples of the config.
+        ingested: The counters of ingest.
     """
     from features.normalisation import GeneratedSample
 
@@ -210,6 +230,7 @@ def generated_samples(
 
 
 def _events_files(context: Context) -> list[EventsFile]:
+    """Return the Parquet files of ingested events; parts without any event have none."""
     from features.kernel_pass import EventsFile
 
     ingested = context.upstream["ingest"]
@@ -224,7 +245,11 @@ def _events_files(context: Context) -> list[EventsFile]:
 
 
 def _reusable_outputs(context: Context) -> list[KernelOutput]:
-    """Kernel outputs of the version in use, if the same code made them by the same settings."""
+    """Return the kernel outputs of the version in use that this run may take over.
+
+    Kernel outputs are computed features before they are mixed. They are taken over only if code,
+    names of features and all settings that concern them are the same.
+    """
     from features.kernel_pass import KernelOutput, kernel_items
 
     current = context.current
@@ -243,6 +268,7 @@ def _reusable_outputs(context: Context) -> list[KernelOutput]:
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
+    """Return the counters for the manifest: sums by sample and step, events by split, and more."""
     sums, dataset = sums_by_sample(result.outputs), result.dataset
     num_selected = sum(steps["selected"] for steps in sums["samples"].values())
     num_rows = sum(dataset.num_rows(split) for split in dataset.splits)
@@ -258,6 +284,7 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
 
 
 def _print_notes(context: Context, result: FeaturesResult, counters: dict[str, Any]) -> None:
+    """Print notes on damaged kernel outputs, and on samples whose leptons lack tracks."""
     from features.spark_job import track_hint
 
     if result.damaged:
@@ -270,9 +297,14 @@ def _print_notes(context: Context, result: FeaturesResult, counters: dict[str, A
 
 
 def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
-    """Write `cutflow.txt` by class, and `cutflow.json` by sample and by class.
+    """Write the cutflow: the number of events that pass each cut, and all before.
 
-    Both have counters beside the cuts.
+    `cutflow.txt` is by class, and printed too; `cutflow.json` is by sample and by class. Both
+    also hold counters of events that are remarkable but not rejected.
+
+    Args:
+        context: The context of the stage.
+        counters: The counters of this stage.
     """
     from pipeline.terminal.tables import cutflow_table
 
@@ -313,7 +345,15 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
 
 
 def _counters_beside_cuts(ingested: Version, counters: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Counters of events that no cut rejects, and of events without a class, by sample."""
+    """Return counters that belong to no cut, by sample; a counter that no sample has is left out.
+
+    They count events whose lepton has no track of its own, events with an azimuth outside
+    [-pi, pi], and events without a class.
+
+    Args:
+        ingested: The version of `ingest`.
+        counters: The counters of this stage.
+    """
     from features.kernel_pass import LACKS_OWN_TRACK
 
     ingested_steps = ingested.counters(IngestCounters).samples
@@ -338,15 +378,26 @@ def _counters_beside_cuts(ingested: Version, counters: dict[str, Any]) -> dict[s
 
 
 def _result(result: FeaturesResult, counters: dict[str, Any], num_ingested: int) -> Result:
-    """Checks and the line for the terminal."""
+    """Return the result of the stage, with its checks and the line for the terminal.
+
+    The checks compare numbers of events: ingested and read, selected and rejected, planned and
+    written. The last one demands one row group in each Parquet file.
+
+    Args:
+        result: The dataset that was made.
+        counters: The counters of this stage.
+        num_ingested: The number of events that ingest kept.
+    """
     from features.kernels import OUTCOMES
     from features.schema import SPLITS
 
     dataset, samples = result.dataset, counters["samples"].values()
     num_selected = sum(steps["selected"] for steps in samples)
     num_events = sum(steps["events"] for steps in samples)
+    # Each event has exactly one outcome: selected, or the reason of its rejection.
     num_outcomes = sum(steps[outcome] for steps in samples for outcome in OUTCOMES)
     num_planned = sum(dataset.num_rows(split) for split in SPLITS)
+    # The footer at the end of a Parquet file states its numbers of rows and of row groups.
     footers = read_footers([path for split in SPLITS for path in dataset.files(split)])
     num_rows = sum(footer.num_rows for footer in footers)
     splits = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)

@@ -46,24 +46,31 @@ class Ingest(Stage):
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:
-        """The stage `simulate`, if it makes the samples."""
+        """Return the stage `simulate` if the config simulates samples, else no stage."""
         return ("simulate",) if config.simulate.processes else ()
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Thresholds, names, and what each sample states but for numbers that scale its weights."""
+        """Return the config values that change the ingested events.
+
+        These are the section `ingest` and what each sample states about how its files are read.
+        Numbers that only scale its weights, such as the cross-section, are left out.
+        """
         items = flat_items(config.ingest, "ingest")
         for sample in config.samples:
             for key in _READ_BY:
                 items[f"samples.{sample.name}.{key}"] = getattr(sample, key)
+            # A text names a branch, or a bin of a histogram, that has to be read.
             if isinstance(sample.sum_of_weights, str):
                 items[f"samples.{sample.name}.sum_of_weights"] = sample.sum_of_weights
         items["features.particles"] = config.features.particles
         return items
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
-        """The ROOT files, by UUID: moving a file changes nothing.
+        """Find and check the ROOT files of all samples, and identify them by their UUIDs.
 
-        Details: an `ingestion.files.Inventory`.
+        A file that was only moved is therefore the same input. Files that the version in use has
+        checked in the same way, and that are unchanged, are not opened again. The `details` of the
+        result are an `ingestion.files.Inventory`.
         """
         from ingestion.changes import carry_over_revisions
         from ingestion.files import find_input_files
@@ -95,7 +102,11 @@ class Ingest(Stage):
     def _known_files(
         self, config: Config, current: Version | None
     ) -> dict[str, FileInfo | BadFile]:
-        """Files that the version in use has checked, and that need no other check, by path."""
+        """Return the files that the version in use has checked, by path; they need no new check.
+
+        There are none if code or settings of the reading have changed. Files that were skipped as
+        damaged are among them only if the Python packages are the same too.
+        """
         # A change of the branches or the tree requires a new check of the files.
         if current is None or not current.ran_same_code(_JOB):
             return {}
@@ -110,7 +121,7 @@ class Ingest(Stage):
         return checked
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
-        """Whether a version read a sample by what the config states now."""
+        """Return whether a version read a sample by the labels, weights and branches of now."""
         recorded, present = current.made_from.config, self.config_items(config)
         keys = [f"samples.{sample}.{key}" for key in _READ_BY]
         return all(
@@ -118,7 +129,7 @@ class Ingest(Stage):
         )
 
     def run(self, context: Context) -> Result:
-        """Read new files, and take over the events of unchanged ones."""
+        """Read new and changed ROOT files on Spark, and take over the events of unchanged ones."""
         from ingestion.spark_job import ingest
 
         config, inventory = context.config, context.inputs.details
@@ -162,7 +173,16 @@ def _print_notes(context: Context, infos: list[FileInfo], result: IngestResult) 
 
 
 def _earlier_parts(context: Context, infos: list[FileInfo]) -> EarlierParts | None:
-    """Parts of unchanged files in the version in use, if code and settings are the same."""
+    """Return the parts of the version in use that this run takes over; None if there are none.
+
+    A part is the output of a range of entries of a ROOT file. A file's parts are taken over if
+    code and settings are the same, the file is unchanged, it is read for the same sample in the
+    same way, and none of its parts is missing or damaged.
+
+    Args:
+        context: The context of the stage.
+        infos: The ROOT files of now.
+    """
     from ingestion.changes import is_unchanged
     from ingestion.range_output import EventsPart
     from ingestion.spark_job import EarlierParts
@@ -183,6 +203,7 @@ def _earlier_parts(context: Context, infos: list[FileInfo]) -> EarlierParts | No
     parts: dict[str, list[EventsPart]] = {}
     for record in current.counters(IngestCounters).parts:
         part = EventsPart(**record.model_dump())
+        # One damaged part means that its whole ROOT file is read again.
         if {f"events/{part.name}", f"keys/{part.keys_name}"} & context.missing:
             unchanged.discard(part.file_uuid)
         parts.setdefault(part.file_uuid, []).append(part)
@@ -193,7 +214,7 @@ def _earlier_parts(context: Context, infos: list[FileInfo]) -> EarlierParts | No
 def _check_simulated_files(context: Context, infos: Iterable[FileInfo]) -> None:
     """Refuse simulated files that were read and are not what `simulate` wrote.
 
-    The ingest has their digests anyway.
+    Their digests are compared, which ingest has computed while it read the files.
 
     Raises:
         DamagedOutputError: There is such a file.
@@ -209,7 +230,10 @@ def _check_simulated_files(context: Context, infos: Iterable[FileInfo]) -> None:
 
 
 def _has_same_settings(config: Config, current: Version) -> bool:
-    """Whether a version was made with the trees, branches and thresholds of the config."""
+    """Return whether a version was made with the trees, branches and thresholds of the config.
+
+    The number of entries per task has to be the same too: it sets the ranges of the parts.
+    """
     if current.config.ingest.get("entries_per_task") != config.ingest.entries_per_task:
         return False
     recorded = current.made_from.config
@@ -221,7 +245,11 @@ def _has_same_settings(config: Config, current: Version) -> bool:
 
 
 def _result(context: Context, result: IngestResult) -> Result:
-    """Counters, checks and the line for the terminal."""
+    """Return the result of the stage, with its counters, checks and the line for the terminal.
+
+    The checks compare numbers of entries in the files, of kept and rejected events, of written
+    files and of their rows.
+    """
     steps = sum_counts(result.parts).counts
     num_rejected = sum(count for step, count in steps.items() if step.startswith("rejected_"))
     num_accounted = steps["events"] + num_rejected
@@ -271,9 +299,15 @@ def _result(context: Context, result: IngestResult) -> Result:
 
 
 def _summary(result: IngestResult, steps: Mapping[str, int]) -> str:
-    """One line for the terminal."""
+    """Return the line for the terminal.
+
+    Args:
+        result: What was read.
+        steps: Numbers of events by step, over all samples.
+    """
     num_files, num_events = len(result.infos), steps["events"]
     phrases = [f"{num_files} files, {steps['entries']} entries, {num_events} events kept"]
+    # A file without entries has nothing to read, so it is neither read nor reused.
     num_reused = sum(info.entries > 0 for info in result.infos) - result.num_read
     if num_reused > 0:
         phrases.append(f"{result.num_read} files read, {num_reused} reused")
@@ -287,12 +321,18 @@ def _summary(result: IngestResult, steps: Mapping[str, int]) -> str:
 
 
 def _is_taken_over(part: EventsPart, context: Context) -> bool:
-    """Whether an earlier version wrote a part, on object storage."""
+    """Return whether a part lies on object storage in the folder of an earlier version.
+
+    Local parts are linked or copied into the new version, so none of them does.
+    """
     return part.lies_in not in {"", str(context.data_dir)}
 
 
 def _taken_over_files(context: Context, result: IngestResult) -> list[OutputFile]:
-    """Files on object storage that the version in use names too."""
+    """Return the files on object storage that this version takes over from the version in use.
+
+    Each part has two: its events, and the keys (hashes of the content) of its entries.
+    """
     if context.current is None:
         return []
     taken_over = set()

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from training.loop.progress import Progress
     from training.settings import TrainSettings
 
-#: Keys of the record of an epoch, and of the summary of a training, about times and speed.
+#: Keys of the record of an epoch, and of the summary of a training, about times and speed. They
+#: differ between equal trainings.
 _VOLATILE: Final = (
     "consensus_distance",
     "created",
@@ -62,15 +63,15 @@ class Train(Stage):
     )
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:
-        """The features, and the grid search if a network takes its settings from there."""
+        """Return the features, and the grid search if a network takes its settings from there."""
         return ("features", "gridsearch") if config.model.searched else ("features",)
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
-        """None besides those of its networks."""
+        """Return no modules, since each training (see `parts`) has its own."""
         return ()
 
     def parts(self, config: Config) -> dict[str, Part]:
-        """The trainings of the networks."""
+        """Return the trainings of the networks, by folder; each is repeated only if it changed."""
         return {
             folder: self._part(config, network, settings)
             for network in config.model.names
@@ -78,6 +79,11 @@ class Train(Stage):
         }
 
     def _part(self, config: Config, network: ModelName, settings: TrainSettings) -> Part:
+        """Return what the result of one training of a network depends on.
+
+        This is its settings, the code of its network and method, the features, and the grid
+        search if its settings come from there.
+        """
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
         code = [
             f"pipeline.stages.{self.name}",
@@ -98,7 +104,11 @@ class Train(Stage):
         return any(folder.glob("*/checkpoints/*/complete.json"))
 
     def run(self, context: Context) -> Result:
-        """Train all networks, in this process or under mpirun."""
+        """Train all networks one after the other, or take over trainings that have not changed.
+
+        A training runs in this process or in several, as its launcher says. The checks demand a
+        finite loss, and the expected number of events trained on.
+        """
         config = context.config
         # All settings are checked before the first training begins.
         plans = [
@@ -128,16 +138,21 @@ class Train(Stage):
 
 
 class _TrainingPlan(NamedTuple):
-    """A training, with the results of the grid search in its settings."""
+    """A training that is to be done, with the results of the grid search in its settings."""
 
     network: ModelName
     folder: str
+    """Name of its folder: that of the network, or another one for a further seed."""
     model: NetworkSettings
     settings: TrainSettings
 
 
 def method_modules(settings: TrainSettings) -> list[str]:
-    """The modules of a method, which the registry of methods imports for it."""
+    """Return the modules that a training method runs, such as that of its topology.
+
+    A registry imports the modules of all methods, so they are named here instead of found by their
+    imports: only those of the chosen method count for the result.
+    """
     method = settings.algorithm
     modules = [type(method).__module__, METHODS[method.name].algorithm.__module__]
     topology = getattr(method, "topology", None)
@@ -153,6 +168,13 @@ def method_modules(settings: TrainSettings) -> list[str]:
 def _plan(
     context: Context, network: ModelName, folder: str, settings: TrainSettings
 ) -> _TrainingPlan:
+    """Return the plan of a training, with the best settings of the grid search where wanted.
+
+    The settings of a training that is taken over are not needed, so they stay as they are.
+
+    Raises:
+        IdleSettingError: A setting has no effect with one worker.
+    """
     from pipeline.runs.best_settings import with_best_settings
 
     model = context.config.model.of(network)
@@ -179,7 +201,7 @@ def check_settings_act(network: ModelName, settings: TrainSettings) -> None:
 
 
 def _train_or_take_over(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
-    """Summary of a training: done now, or taken over from the version in use."""
+    """Do a training unless it is taken over from the version in use; return its summary."""
     folder = plan.folder
     if folder in context.taken_over_parts and context.current is not None:
         context.say(f"{folder}: nothing changed, taken over")
@@ -193,7 +215,14 @@ def _train_or_take_over(context: Context, plan: _TrainingPlan) -> dict[str, Any]
 
 
 def _train(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
-    """Train a network into its folder; returns its summary."""
+    """Train a network into its folder, and print a table and remarks about the training.
+
+    Returns:
+        The summary that the training wrote, with the time as `created`.
+
+    Raises:
+        IdleSettingError: The model still has its first weights.
+    """
     from pipeline.machine.launching import make_launcher
     from training.launching.rank import RunSpec
     from training.workloads.hep_settings import HepSettings
@@ -217,6 +246,11 @@ def _train(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
 
 
 def _show_progress(bar: Bar, progress: Progress) -> None:
+    """Show on a bar how many steps of all epochs are done, with loss and speed.
+
+    The consensus distance says how far the models of the workers are apart, if they differ.
+    """
+    # Epochs count from 1, and `progress.step` within the epoch.
     steps_done = (progress.epoch - 1) * progress.num_steps + progress.step
     note = (
         f"epoch {progress.epoch}/{progress.num_epochs}, loss {progress.loss:.3f}, "
@@ -229,7 +263,14 @@ def _show_progress(bar: Bar, progress: Progress) -> None:
 
 
 def check_model_moved(folder: str, settings: TrainSettings, summary: Mapping[str, Any]) -> None:
-    """Refuse the model of a server to which no worker has sent a step: it has the first weights.
+    """Refuse a model that still has its first weights, since no worker sent a step to the server.
+
+    This concerns only methods in which a server holds the model and workers push their steps.
+
+    Args:
+        folder: The folder of the training, for the message.
+        settings: The settings of the training.
+        summary: Its summary, with the numbers of pushes and other actions under `acted`.
 
     Raises:
         IdleSettingError: There was no push.
@@ -257,9 +298,11 @@ def check_model_moved(folder: str, settings: TrainSettings, summary: Mapping[str
 
 
 def training_remarks(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences about what never acted, had no effect or was lost, and events used unequally.
+    """Return sentences about a training whose result may be less than the user expects.
 
-    A run that refuses all steps ends with its first weights, which are finite.
+    There is one about each action that is set and never happened, one about steps that had no
+    effect, one about averages that were lost, and one if workers used their events unequally
+    often. A run that refuses all steps ends with its first weights, which are finite.
 
     Examples:
         >>> summary = {"own_rows": False, "acted": {}}
@@ -295,7 +338,9 @@ def training_remarks(summary: Mapping[str, Any]) -> list[str]:
             f"these pairs no longer averaged. Check the network between the hosts, or choose "
             f"another with train.algorithm.network."
         )
+    # With rows of its own, each worker trains on other events, as fast as it can.
     if summary["own_rows"]:
+        # A use of 1 is the mean over the workers.
         mean_samples = summary["samples"] / summary["workers"]
         uses = [rank["samples"] / mean_samples for rank in ranks]
         if max(uses) - min(uses) > _EQUAL_USE_TOLERANCE:
@@ -308,6 +353,7 @@ def training_remarks(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _checks(training: str, summary: dict[str, Any]) -> list[Check]:
+    """Return the checks of a training: a finite loss, and epochs x rows events trained on."""
     num_samples, loss = summary["samples"], summary["best_val_loss"]
     expected = summary["train_rows"] * summary["epochs"]
     return [
